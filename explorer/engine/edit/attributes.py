@@ -25,37 +25,39 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
     Raises:
         Misuse: There is no such node, its operator has no such attribute, or not of that type.
     """
-    found = find_node(model, step.name, FLAG, aliases)
-    node, name = found.node, step.attribute
-    kind, required = _declared(model, found, name)
+    target = find_node(model, step.name, FLAG, aliases)
+    node, name = target.node, step.attribute
+    kind, required = _declared(model, target, name)
     before = node.attributes.get(name)
     after = None if step.to == "" else _read(step, node, kind)
     if after is None and (required or before is None):
         why = f"{node.op} has to have it" if required else "it has none"
-        raise Misuse(f"'{name}' of {found.text} cannot be taken away: {why}", where=FLAG, hint="give a value")
+        raise Misuse(
+            f"'{name}' of {target.text} cannot be taken away: {why}", where=FLAG, hint="give a value"
+        )
     if after == before:
-        raise Misuse(f"'{name}' of {found.text} is {_text(after)} already", where=FLAG)
+        raise Misuse(f"'{name}' of {target.text} is {_text(after)} already", where=FLAG)
     attributes: Mapping[str, Any] = {key: value for key, value in node.attributes.items() if key != name}
     if after is not None:
         attributes = {**node.attributes, name: after}
-    body = found.place.body
+    body = target.place.body
     nodes = [*body.nodes]
-    nodes[found.at] = node.with_attributes(attributes)
+    nodes[target.at] = node.with_attributes(attributes)
     was = "not given" if before is None else _text(before)
-    done = f"{name} of {found.text}: {was} -> {'not given' if after is None else _text(after)}"
-    return put(model, found.place, with_nodes(body, nodes)), done
+    done = f"{name} of {target.text}: {was} -> {'not given' if after is None else _text(after)}"
+    return put(model, target.place, with_nodes(body, nodes)), done
 
 
-def _declared(model: Model, found: FoundNode, name: str) -> tuple[str, bool]:
+def _declared(model: Model, target: FoundNode, name: str) -> tuple[str, bool]:
     """The kind of an attribute, and whether it has to be there."""
-    node = found.node
-    known = signature(model, node.domain, node.op, found.place.opsets, node.overload)
-    declared = None if known is None else known.attributes.get(name)
-    if known is not None and declared is None:
+    node = target.node
+    operator = signature(model, node.domain, node.op, target.place.opsets, node.overload)
+    declared = None if operator is None else operator.attributes.get(name)
+    if operator is not None and declared is None:
         raise Misuse(
             f"{node.op} has no attribute '{name}'",
             where=FLAG,
-            hint=nearest(name, list(known.attributes)) or "it has none at all",
+            hint=nearest(name, list(operator.attributes)) or "it has none at all",
         )
     kind, required = declared or ("", False)
     kind = kind or _kind_of(node.attributes.get(name))
@@ -73,8 +75,8 @@ def _kind_of(value: Any) -> str:
     many = isinstance(value, tuple)
     first = value[0] if many and value else value
     kinds = ((bool, "int"), (int, "int"), (float, "float"), (str, "text"))
-    one = next((name for type_, name in kinds if isinstance(first, type_)), "")
-    return f"{one}s" if many and one else one
+    kind = next((name for type_, name in kinds if isinstance(first, type_)), "")
+    return f"{kind}s" if many and kind else kind
 
 
 def _int(text: str) -> int:
@@ -96,33 +98,35 @@ _READERS: Mapping[str, Callable[[str], Any]] = {"int": _int, "float": _float, "t
 
 def _read(step: EditStep, node: Node, kind: str) -> Any:
     """What a text says, as a value of a kind."""
-    one = kind.removesuffix("s")
-    reader = _READERS.get(one)
+    item_kind = kind.removesuffix("s")
+    reader = _READERS.get(item_kind)
     if reader is None:
         raise Misuse(f"'{step.attribute}' of {node.op} is a {kind}", where=FLAG, hint="no text can say it")
     try:
-        if kind != one:
-            return tuple([reader(item) for item in _items(step.to)])
+        if kind != item_kind:
+            return tuple([reader(text) for text in _items(step.to)])
         if kind == "int" and step.attribute in ("to", "dtype", "output_dtype"):
             return _type_code(step.to)
         return reader(step.to.strip() if kind != "text" else step.to)
     except ValueError:
-        said = {"ints": "whole numbers: 2,2", "floats": "numbers: 0.5,1", "int": "a whole number"}
+        expected = {"ints": "whole numbers: 2,2", "floats": "numbers: 0.5,1", "int": "a whole number"}
         raise Misuse(
             f"'{step.to}' is not what '{step.attribute}' of {node.op} takes",
             where=FLAG,
-            hint=f"give {said.get(kind, 'a number' if kind == 'float' else 'texts: a,b')}",
+            hint=f"give {expected.get(kind, 'a number' if kind == 'float' else 'texts: a,b')}",
         ) from None
 
 
 def _items(text: str) -> list[str]:
     """The members of a list: between commas, or as JSON writes it."""
     if text.lstrip().startswith("["):
-        found = json.loads(text)
-        if not all(isinstance(item, (int, float, str)) and not isinstance(item, bool) for item in found):
+        members = json.loads(text)
+        if not all(
+            isinstance(member, (int, float, str)) and not isinstance(member, bool) for member in members
+        ):
             raise ValueError
-        return [str(item) for item in found]
-    return [item.strip() for item in text.split(",")]
+        return [str(member) for member in members]
+    return [member.strip() for member in text.split(",")]
 
 
 def _type_code(text: str) -> int:

@@ -51,59 +51,59 @@ def delete(
     Raises:
         Misuse: There is no such node, or something reads what no input of it can stand for.
     """
-    found = find_node(model, step.name, FLAG, aliases)
-    place, node = found.place, found.node
+    target = find_node(model, step.name, FLAG, aliases)
+    place, node = target.place, target.node
     body = place.body
-    rest = [*body.nodes[: found.at], *body.nodes[found.at + 1 :]]
-    read = {name for other in rest for name in reads(other)} | set(results(body))
+    rest = [*body.nodes[: target.at], *body.nodes[target.at + 1 :]]
+    read = {name for node in rest for name in reads(node)} | set(results(body))
     used = [name for name in node.outputs if name and name in read]
-    made = _without(body, rest, node)
+    edited = _without(body, rest, node)
     if not used:
-        return put(model, place, made), f"{node.op} {found.text}: nothing read it"
-    given = _standing_in(model, found, used, sizes, input_shapes)
-    made = _rewired(made, found, used[0], given)
-    return put(model, place, made), f"{node.op} {found.text}: '{given}' passes where '{used[0]}' was"
+        return put(model, place, edited), f"{node.op} {target.text}: nothing read it"
+    stand_in = _standing_in(model, target, used, sizes, input_shapes)
+    edited = _rewired(edited, target, used[0], stand_in)
+    return put(model, place, edited), f"{node.op} {target.text}: '{stand_in}' passes where '{used[0]}' was"
 
 
 def _standing_in(
     model: Model,
-    found: FoundNode,
+    target: FoundNode,
     used: Sequence[str],
     sizes: Mapping[str, int] | None,
     input_shapes: InputShapes | None,
 ) -> str:
     """The input that may stand for the one output that is read."""
-    node = found.node
+    node = target.node
     if len(used) > 1:
         raise Misuse(
-            f"{node.op} {found.text} cannot be deleted: {len(used)} outputs of it are read",
+            f"{node.op} {target.text} cannot be deleted: {len(used)} outputs of it are read",
             where=FLAG,
             hint=_POSSIBLE,
         )
-    given = [name for name in dict.fromkeys(node.inputs) if name]
-    if node.op in _PASSING and not node.domain and used[0] == node.outputs[0] and given:
-        return given[0]
-    known = _types(model, found.place, sizes, input_shapes)
-    wanted = known.get(used[0])
-    alike = [name for name in given if _same(known.get(name), wanted)]
+    inputs = [name for name in dict.fromkeys(node.inputs) if name]
+    if node.op in _PASSING and not node.domain and used[0] == node.outputs[0] and inputs:
+        return inputs[0]
+    types = _types(model, target.place, sizes, input_shapes)
+    output_type = types.get(used[0])
+    alike = [name for name in inputs if _same(types.get(name), output_type)]
     if len(alike) > 1:
-        live = _live(found.place.body)
+        live = _live(target.place.body)
         alike = [name for name in alike if name in live] or alike
     if len(alike) == 1:
         return alike[0]
     if alike:
         why = f"{' and '.join(map(repr, alike))} both have the type and shape of its output"
     else:
-        said = ", ".join(f"'{name}' {type_text(known.get(name))}" for name in given) or "nothing"
-        why = f"it makes {type_text(wanted)} of {said}"
-    raise Misuse(f"{node.op} {found.text} cannot be deleted: {why}", where=FLAG, hint=_POSSIBLE)
+        inputs_text = ", ".join(f"'{name}' {type_text(types.get(name))}" for name in inputs) or "nothing"
+        why = f"it makes {type_text(output_type)} of {inputs_text}"
+    raise Misuse(f"{node.op} {target.text} cannot be deleted: {why}", where=FLAG, hint=_POSSIBLE)
 
 
-def _same(one: TensorInfo | None, other: TensorInfo | None) -> bool:
+def _same(first: TensorInfo | None, second: TensorInfo | None) -> bool:
     """Whether two values have a type and a shape that are known, and the same."""
-    if one is None or other is None or one.dtype is None or one.shape is None or None in one.shape:
+    if first is None or second is None or first.dtype is None or first.shape is None or None in first.shape:
         return False
-    return (one.dtype, one.shape) == (other.dtype, other.shape)
+    return (first.dtype, first.shape) == (second.dtype, second.shape)
 
 
 def type_text(info: TensorInfo | None) -> str:
@@ -137,33 +137,33 @@ def _live(body: Body) -> set[str]:
     return live
 
 
-def _rewired(body: Body, found: FoundNode, output: str, given: str) -> Body:
-    """A body whose nodes read `given` where they read `output`.
+def _rewired(body: Body, target: FoundNode, output: str, stand_in: str) -> Body:
+    """A body whose nodes read `stand_in` where they read `output`.
 
     What a body puts out keeps its name: then it is the input that is called otherwise.
     """
     if output not in results(body):
-        return renamed(body, {output: given}, FLAG)
-    if given in results(body) or all(given not in node.outputs for node in body.nodes):
+        return renamed(body, {output: stand_in}, FLAG)
+    if stand_in in results(body) or all(stand_in not in node.outputs for node in body.nodes):
         raise Misuse(
-            f"{found.node.op} {found.text} cannot be deleted: it makes the output '{output}' of '{given}',"
-            " which has to keep its name, too",
+            f"{target.node.op} {target.text} cannot be deleted: it makes the output '{output}' of"
+            f" '{stand_in}', which has to keep its name, too",
             where=FLAG,
         )
     if isinstance(body, Graph):
-        body = replace(body, values=tuple([value for value in body.values if value.name != given]))
-    return renamed(body, {given: output}, FLAG)
+        body = replace(body, values=tuple([value for value in body.values if value.name != stand_in]))
+    return renamed(body, {stand_in: output}, FLAG)
 
 
 def _without(body: Body, nodes: Sequence[Node], gone: Node) -> Body:
     """A body of these nodes, without what only the one that is gone read of its stored tensors."""
-    made = with_nodes(body, nodes)
-    if not isinstance(made, Graph):
-        return made
-    read = {name for node in nodes for name in reads(node)} | set(results(made))
-    read |= {value.name for value in made.inputs}
-    idle = {name for name in reads(gone) if name in made.initializers and name not in read}
-    stored = {name: one for name, one in made.initializers.items() if name not in idle}
+    edited = with_nodes(body, nodes)
+    if not isinstance(edited, Graph):
+        return edited
+    read = {name for node in nodes for name in reads(node)} | set(results(edited))
+    read |= {value.name for value in edited.inputs}
+    idle = {name for name in reads(gone) if name in edited.initializers and name not in read}
+    initializers = {name: tensor for name, tensor in edited.initializers.items() if name not in idle}
     away = idle | set(gone.outputs)
-    values = tuple([value for value in made.values if value.name not in away])
-    return replace(made, initializers=stored, values=values)
+    values = tuple([value for value in edited.values if value.name not in away])
+    return replace(edited, initializers=initializers, values=values)

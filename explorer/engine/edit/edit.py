@@ -63,15 +63,15 @@ def edit(
         Misuse: The step names what is not there, or cannot be done; or a node would not fit its inputs.
     """
     if step.kind == "rename":
-        made, done = rename(model, step, aliases)
-        return EditedModel(_checked(made), done)
+        edited, done = rename(model, step, aliases)
+        return EditedModel(_checked(edited), done)
     if step.kind == "delete":
-        made, done = delete(model, step, aliases, sizes, input_shapes)
+        edited, done = delete(model, step, aliases, sizes, input_shapes)
     elif step.kind == "set":
-        made, done = set_attribute(model, step, aliases)
+        edited, done = set_attribute(model, step, aliases)
     else:
-        made, done = replace_operator(model, step, aliases)
-    return _typed(model, _checked(made), done)
+        edited, done = replace_operator(model, step, aliases)
+    return _typed(model, _checked(edited), done)
 
 
 def _checked(model: Model) -> Model:
@@ -86,20 +86,23 @@ def _typed(before: Model, after: Model, done: str) -> EditedModel:
     """The model with what is declared of it made true."""
     bare = _undeclared(after)
     inference, was = Inference(bare), infer(before)
-    known = inference.main
-    if broken := [note for note in known.notes if _REFUSED in note and note not in was.notes]:
+    shapes = inference.main
+    if broken := [note for note in shapes.notes if _REFUSED in note and note not in was.notes]:
         raise Misuse(broken[0].partition(";")[0], hint="nothing was changed")
     graph = after.graph
-    values = tuple([value for value in graph.values if _holds(value, known.values)])
-    outputs = _true(graph.outputs, known.values)
+    values = tuple([value for value in graph.values if _holds(value, shapes.values)])
+    outputs = _true(graph.outputs, shapes.values)
     changed = []
-    for one, other in zip(graph.outputs, outputs, strict=True):
-        if one is not other:
-            texts = [type_text(TensorInfo(value.name, value.dtype, value.shape)) for value in (one, other)]
-            changed.append(TypeChange(one.name, *texts))
-    made = _bodies_true(after, bare, inference)
-    made = replace(made, graph=replace(made.graph, values=values, outputs=outputs))
-    return EditedModel(made, done, tuple(changed))
+    for before_value, after_value in zip(graph.outputs, outputs, strict=True):
+        if before_value is not after_value:
+            texts = [
+                type_text(TensorInfo(value.name, value.dtype, value.shape))
+                for value in (before_value, after_value)
+            ]
+            changed.append(TypeChange(before_value.name, *texts))
+    edited = _bodies_true(after, bare, inference)
+    edited = replace(edited, graph=replace(edited.graph, values=values, outputs=outputs))
+    return EditedModel(edited, done, tuple(changed))
 
 
 def _bodies_true(model: Model, bare: Model, inference: Inference) -> Model:
@@ -107,17 +110,17 @@ def _bodies_true(model: Model, bare: Model, inference: Inference) -> Model:
     declaring = [place.path for place in scopes(model) if place.way and isinstance(place.body, Graph)]
     if not declaring:
         return model
-    known = {view.path: view.shapes for view in views(bare, inference)}
+    types_by_path = {view.path: view.shapes for view in views(bare, inference)}
     for path in declaring:
         place = next(now for now in scopes(model) if now.path == path)
-        body, types = place.body, known.get(path)
+        body, types = place.body, types_by_path.get(path)
         if types is None or not isinstance(body, Graph):
             continue
         values = tuple([value for value in body.values if _holds(value, types)])
         ends = {name: _true(getattr(body, name), types) for name in ("inputs", "outputs")}
-        made = replace(body, values=values, **ends)
-        if made != body:
-            model = put(model, place, made)
+        edited = replace(body, values=values, **ends)
+        if edited != body:
+            model = put(model, place, edited)
     return model
 
 
@@ -127,14 +130,14 @@ def _undeclared(model: Model) -> Model:
     return replace(model, graph=replace(model.graph, values=(), outputs=outputs))
 
 
-def _true(values: Sequence[Value], known: Mapping[str, TensorInfo]) -> tuple[Value, ...]:
+def _true(values: Sequence[Value], types: Mapping[str, TensorInfo]) -> tuple[Value, ...]:
     """Declarations that agree with what was inferred."""
-    return tuple([value if _holds(value, known) else _redeclared(value, known) for value in values])
+    return tuple([value if _holds(value, types) else _redeclared(value, types) for value in values])
 
 
-def _holds(value: Value, known: Mapping[str, TensorInfo]) -> bool:
+def _holds(value: Value, types: Mapping[str, TensorInfo]) -> bool:
     """Whether a declaration agrees with what was inferred."""
-    info = known.get(value.name)
+    info = types.get(value.name)
     if info is None or value.dtype is None:
         return True
     if info.dtype is not None and info.dtype != value.dtype:
@@ -147,8 +150,8 @@ def _holds(value: Value, known: Mapping[str, TensorInfo]) -> bool:
     )
 
 
-def _redeclared(value: Value, known: Mapping[str, TensorInfo]) -> Value:
-    info = known[value.name]
+def _redeclared(value: Value, types: Mapping[str, TensorInfo]) -> Value:
+    info = types[value.name]
     shape = info.shape
     if shape is not None:
         named = (d if isinstance(d, int) or (d is not None and d.isidentifier()) else None for d in shape)

@@ -85,28 +85,32 @@ def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode
         NoSuchNode: There is none.
         Misuse: There are several.
     """
-    found = nodes_named(model, name)
-    if not found and name and (value := aliases().get(name)):
-        found = nodes_named(model, value)
-    if not found:
-        known = [node.label for place in scopes(model) for node in place.body.nodes]
-        raise NoSuchNode(f"no node is called '{name}'", where=flag, hint=nearest(name, known))
-    return the_one(found, name, flag)
+    matches = nodes_named(model, name)
+    if not matches and name and (value := aliases().get(name)):
+        matches = nodes_named(model, value)
+    if not matches:
+        labels = [node.label for place in scopes(model) for node in place.body.nodes]
+        raise NoSuchNode(f"no node is called '{name}'", where=flag, hint=nearest(name, labels))
+    return the_one(matches, name, flag)
 
 
-def the_one(found: Sequence[_Found], name: str, flag: str) -> _Found:
+def the_one(matches: Sequence[_Found], name: str, flag: str) -> _Found:
     """The one of them.
 
     Raises:
         Misuse: There are several.
     """
-    if len(found) > 1:
-        apart = len({one.place.path for one in found}) == len(found)
-        said = [f"{one.place.name}::{name}" if apart else one.made for one in found]
-        hint = "write " + " or ".join(f"'{one}'" for one in said[:_SHOWN]) + ", ..." * (len(said) > _SHOWN)
-        kind = "nodes" if isinstance(found[0], FoundNode) else "values"
-        raise Misuse(f"{len(found):,} {kind} are called '{name}'", where=flag, hint=hint)
-    return found[0]
+    if len(matches) > 1:
+        apart = len({candidate.place.path for candidate in matches}) == len(matches)
+        spellings = [f"{candidate.place.name}::{name}" if apart else candidate.made for candidate in matches]
+        hint = (
+            "write "
+            + " or ".join(f"'{spelling}'" for spelling in spellings[:_SHOWN])
+            + ", ..." * (len(spellings) > _SHOWN)
+        )
+        kind = "nodes" if isinstance(matches[0], FoundNode) else "values"
+        raise Misuse(f"{len(matches):,} {kind} are called '{name}'", where=flag, hint=hint)
+    return matches[0]
 
 
 def _nodes(place: GraphScope, is_it: Callable[[Node], bool]) -> list[FoundNode]:
@@ -118,8 +122,8 @@ def _meant(model: Model, name: str, look: Callable[[GraphScope, str], Iterable[_
     if not name:
         return []
     every = list(scopes(model))
-    found = [one for place in every for one in look(place, name)]
-    if found or "::" not in name:
-        return found
+    matches = [candidate for place in every for candidate in look(place, name)]
+    if matches or "::" not in name:
+        return matches
     within = [place for place in every if name.startswith(f"{place.name}::")]
-    return [one for place in within for one in look(place, name[len(place.name) + 2 :])]
+    return [candidate for place in within for candidate in look(place, name[len(place.name) + 2 :])]

@@ -42,22 +42,22 @@ def rename(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
     """
     if not step.to or not step.to.isprintable() or step.to != step.to.strip():
         raise Misuse(f"'{step.to}' is no name", where=FLAG, hint="give one that can be printed")
-    found = _meant(model, step.name, aliases)
-    if isinstance(found, FoundNode):
-        return _rename_node(model, found, step.to)
-    return _rename_value(model, found, step.to)
+    target = _meant(model, step.name, aliases)
+    if isinstance(target, FoundNode):
+        return _rename_node(model, target, step.to)
+    return _rename_value(model, target, step.to)
 
 
 def _meant(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:
-    own, values = own_nodes(model, name), values_named(model, name)
-    if own and values:
+    nodes, values = own_nodes(model, name), values_named(model, name)
+    if nodes and values:
         raise Misuse(
             f"'{name}' is a node and a value", where=FLAG, hint=f"write 'node:{name}' or 'value:{name}'"
         )
     if values:
         return the_one(values, values[0].made, FLAG)
-    if own:
-        return the_one(own, name, FLAG)
+    if nodes:
+        return the_one(nodes, name, FLAG)
     if name.startswith("value:"):
         rest = name.removeprefix("value:")
         if values := values_named(model, rest):
@@ -66,28 +66,28 @@ def _meant(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:
     try:
         return find_node(model, name.removeprefix("node:"), FLAG, aliases)
     except NoSuchNode as error:
-        what = f"no node or value is called '{name}'"
-        raise Misuse(what, where=FLAG, hint=error.hint or _near(model, name)) from None
+        message = f"no node or value is called '{name}'"
+        raise Misuse(message, where=FLAG, hint=error.hint or _near(model, name)) from None
 
 
 def _near(model: Model, name: str) -> str:
     return nearest(name, {value for place in scopes(model) for value in defined(place.body)})
 
 
-def _rename_node(model: Model, found: FoundNode, to: str) -> tuple[Model, str]:
-    body, node = found.place.body, found.node
+def _rename_node(model: Model, target: FoundNode, to: str) -> tuple[Model, str]:
+    body, node = target.place.body, target.node
     if node.name == to:
-        raise Misuse(f"{found.text} is called that already", where=FLAG)
-    if any(other.name == to for other in body.nodes):
+        raise Misuse(f"{target.text} is called that already", where=FLAG)
+    if any(node.name == to for node in body.nodes):
         raise Misuse(f"a node is called '{to}' already", where=FLAG, hint="give another name")
     nodes = [*body.nodes]
-    nodes[found.at] = node.with_values(node.inputs, node.outputs, to)
-    done = f"node {found.text} is '{to}'"
-    return put(model, found.place, with_nodes(body, nodes)), done
+    nodes[target.at] = node.with_values(node.inputs, node.outputs, to)
+    done = f"node {target.text} is '{to}'"
+    return put(model, target.place, with_nodes(body, nodes)), done
 
 
-def _rename_value(model: Model, found: FoundValue, to: str) -> tuple[Model, str]:
-    place, name = found.place, found.made
+def _rename_value(model: Model, target: FoundValue, to: str) -> tuple[Model, str]:
+    place, name = target.place, target.made
     if name == to:
         raise Misuse(f"the value '{name}' is called that already", where=FLAG)
     _check_free(model, place, to)
@@ -98,24 +98,24 @@ def _rename_value(model: Model, found: FoundValue, to: str) -> tuple[Model, str]
 
 def _check_free(model: Model, place: GraphScope, to: str) -> None:
     """Nothing in the same graph or function may be called so: a body would take one for the other."""
-    for other in scopes(model):
-        if other.root == place.root and to in defined(other.body):
+    for scope in scopes(model):
+        if scope.root == place.root and to in defined(scope.body):
             raise Misuse(
-                f"a value is called '{to}' already{other.text}", where=FLAG, hint="give another name"
+                f"a value is called '{to}' already{scope.text}", where=FLAG, hint="give another name"
             )
 
 
 def _kind(body: Body, name: str) -> str:
     """What a value is to its graph."""
     if isinstance(body, Graph):
-        known = [
+        names_by_kind = [
             ("input", {value.name for value in body.feeds}),
             ("output", {value.name for value in body.outputs}),
             ("stored tensor", set(body.initializers)),
         ]
     else:
-        known = [("input", set(body.inputs)), ("output", set(body.outputs))]
-    return next((kind for kind, names in known if name in names), "value")
+        names_by_kind = [("input", set(body.inputs)), ("output", set(body.outputs))]
+    return next((kind for kind, names in names_by_kind if name in names), "value")
 
 
 def renamed(body: Body, names: Mapping[str, str], flag: str) -> Body:
@@ -130,12 +130,14 @@ def renamed(body: Body, names: Mapping[str, str], flag: str) -> Body:
         inputs, outputs = (_each(group, names) for group in (body.inputs, body.outputs))
         return replace(body, nodes=tuple(nodes), inputs=inputs, outputs=outputs, record=None)
     _check_extra(body, names, flag)
-    stored = {names.get(name, name): _written(tensor, names, 8) for name, tensor in body.initializers.items()}
+    initializers = {
+        names.get(name, name): _written(tensor, names, 8) for name, tensor in body.initializers.items()
+    }
     groups = {
         group: tuple([_written(value, names, 1) for value in getattr(body, group)])
         for group in ("inputs", "outputs", "values")
     }
-    return replace(body, nodes=tuple(nodes), initializers=stored, **groups)
+    return replace(body, nodes=tuple(nodes), initializers=initializers, **groups)
 
 
 def _each(group: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
@@ -145,10 +147,10 @@ def _each(group: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
 def _in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
     changed: dict[str, Body] = {}
     for name, inner in subgraphs(node):
-        own = defined(inner)
+        defined_names = defined(inner)
         taken = set(free_names(inner))
         free = {old: new for old, new in names.items() if old in taken}
-        if not own.isdisjoint(free.values()):
+        if not defined_names.isdisjoint(free.values()):
             raise Misuse(f"'{node.label}' has a value of that name inside", where=flag)
         if free:
             changed[name] = renamed(inner, free, flag)
@@ -171,19 +173,21 @@ def _written(named: Any, names: Mapping[str, str], number: int) -> Any:
 
 def with_field(record: FileSpan | Inline, number: int, text: str) -> bytes:
     """An encoded message whose field `number`, a text, says something else."""
-    data = bytes(record.view())
-    kept = [data[begin:end] for field, _, begin, _, end in fields(data, 0, len(data)) if field != number]
-    return b"".join((length_delimited(number, text.encode()), *kept))
+    encoded = bytes(record.view())
+    fields_left = [
+        encoded[begin:end] for field, _, begin, _, end in fields(encoded, 0, len(encoded)) if field != number
+    ]
+    return b"".join((length_delimited(number, text.encode()), *fields_left))
 
 
 def _check_extra(graph: Graph, names: Mapping[str, str], flag: str) -> None:
     """What is kept as it stands must not speak of a value by the name that it had."""
     for span in graph.extra:
-        data = bytes(span.view())
-        if data and next(fields(data, 0, len(data)))[0] in _INTERPRETED:
+        encoded = bytes(span.view())
+        if encoded and next(fields(encoded, 0, len(encoded)))[0] in _INTERPRETED:
             continue
         for name in names:
-            if length_delimited(1, name.encode()) in data or length_delimited(8, name.encode()) in data:
+            if length_delimited(1, name.encode()) in encoded or length_delimited(8, name.encode()) in encoded:
                 raise Misuse(
                     f"'{name}' is a sparse tensor, or has an annotation: it keeps its name", where=flag
                 )

@@ -31,26 +31,28 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
     Raises:
         Misuse: There is no such node or operator, or the new one does not take what the old one does.
     """
-    found = _found(model, step.name, aliases)
+    targets = _found(model, step.name, aliases)
     domain, _, op = step.to.rpartition("::")
     domain = "" if domain == "ai.onnx" else domain
-    if (domain, op) == (found[0].node.domain, found[0].node.op):
+    if (domain, op) == (targets[0].node.domain, targets[0].node.op):
         raise Misuse(f"'{step.name}' is {_article(op)} already", where=FLAG)
-    model = _importing(model, {one.place.root for one in found}, domain, op)
+    model = _importing(model, {target.place.root for target in targets}, domain, op)
     lost: dict[str, None] = {}
     types = {view.path: view.shapes for view in views(model, Inference(model))}
     # from the innermost body out, so that what is put back holds what was changed in it
-    for place in sorted({one.place.path: one.place for one in found}.values(), key=lambda p: -len(p.way)):
-        mine = [one.at for one in found if one.place.path == place.path]
+    for place in sorted(
+        {target.place.path: target.place for target in targets}.values(), key=lambda p: -len(p.way)
+    ):
+        mine = [target.at for target in targets if target.place.path == place.path]
         here = next(now for now in scopes(model) if now.path == place.path)
-        known = required_signature(model, domain, op, here.opsets, FLAG)
+        operator = required_signature(model, domain, op, here.opsets, FLAG)
         nodes = [*here.body.nodes]
         for at in mine:
-            nodes[at], dropped = _changed(nodes[at], here, domain, op, known, types.get(place.path, {}))
+            nodes[at], dropped = _changed(nodes[at], here, domain, op, operator, types.get(place.path, {}))
             lost |= dict.fromkeys(dropped)
         model = put(model, here, with_nodes(here.body, nodes))
-    name = found[0].text if len(found) == 1 else f"{len(found):,} nodes"
-    done = f"{found[0].node.op} -> {step.to}: {name}"
+    name = targets[0].text if len(targets) == 1 else f"{len(targets):,} nodes"
+    done = f"{targets[0].node.op} -> {step.to}: {name}"
     return model, done + (f"; without {', '.join(lost)}" if lost else "")
 
 
@@ -69,7 +71,7 @@ def _found(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
     """The nodes that a name means: all of an operator, or one node."""
     every = [FoundNode(place, at) for place in scopes(model) for at in range(len(place.body.nodes))]
     plain = name.removeprefix("op:")
-    by_op = [one for one in every if _operator(one.node) == plain]
+    by_op = [node_ref for node_ref in every if _operator(node_ref.node) == plain]
     named = [] if plain != name and by_op else nodes_named(model, name)
     if by_op and named:
         raise Misuse(
@@ -82,7 +84,7 @@ def _found(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
     try:
         return [find_node(model, name, FLAG, aliases)]
     except NoSuchNode as error:
-        hint = nearest(name, {_operator(one.node) for one in every}) or error.hint
+        hint = nearest(name, {_operator(node_ref.node) for node_ref in every}) or error.hint
         raise Misuse(f"no node or operator is called '{name}'", where=FLAG, hint=hint) from None
 
 
@@ -91,52 +93,57 @@ def _operator(node: Node) -> str:
 
 
 def _changed(
-    node: Node, place: GraphScope, domain: str, op: str, known: Signature, types: Mapping[str, TensorInfo]
+    node: Node, place: GraphScope, domain: str, op: str, operator: Signature, types: Mapping[str, TensorInfo]
 ) -> tuple[Node, list[str]]:
     """A node with another operator, and the attributes that went."""
-    least, most = known.inputs
-    count, made = len(node.inputs), len(node.outputs)
+    least, most = operator.inputs
+    count, output_count = len(node.inputs), len(node.outputs)
     if not least <= count <= most:
         takes = f"{least}" if least == most else f"{least} to {most}"
         raise Misuse(
-            f"{known.name} takes {takes} inputs, and '{node.label}'{place.text} has {count}", where=FLAG
+            f"{operator.name} takes {takes} inputs, and '{node.label}'{place.text} has {count}", where=FLAG
         )
-    if made > known.outputs:
+    if output_count > operator.outputs:
         raise Misuse(
-            f"{known.name} makes {known.outputs}, and '{node.label}'{place.text} has {made} outputs",
+            f"{operator.name} makes {operator.outputs}, and '{node.label}'{place.text} has {output_count}"
+            " outputs",
             where=FLAG,
         )
-    _check_types(node, place, known, [types.get(name) for name in node.inputs])
-    kept = {name: value for name, value in node.attributes.items() if name in known.attributes}
-    missing = [name for name, (_, required) in known.attributes.items() if required and name not in kept]
+    _check_types(node, place, operator, [types.get(name) for name in node.inputs])
+    attributes = {name: value for name, value in node.attributes.items() if name in operator.attributes}
+    missing = [
+        name for name, (_, required) in operator.attributes.items() if required and name not in attributes
+    ]
     if missing:
         raise Misuse(
-            f"{known.name} needs {' and '.join(missing)}, which '{node.label}'{place.text} has not",
+            f"{operator.name} needs {' and '.join(missing)}, which '{node.label}'{place.text} has not",
             where=FLAG,
         )
-    other = Node(op, node.inputs, node.outputs, node.name, domain, attributes=kept, metadata=node.metadata)
-    return other, [name for name in node.attributes if name not in kept]
+    replacement = Node(
+        op, node.inputs, node.outputs, node.name, domain, attributes=attributes, metadata=node.metadata
+    )
+    return replacement, [name for name in node.attributes if name not in attributes]
 
 
 def _check_types(
-    node: Node, place: GraphScope, known: Signature, inputs: Sequence[TensorInfo | None]
+    node: Node, place: GraphScope, operator: Signature, inputs: Sequence[TensorInfo | None]
 ) -> None:
     """Every input has to be of a type that the new operator takes there."""
     for at, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
-        allowed = known.types[min(at, len(known.types) - 1)] if known.types else frozenset()
+        allowed = operator.types[min(at, len(operator.types) - 1)] if operator.types else frozenset()
         if info is None or info.dtype is None or not allowed:
             continue
         kind = _ONNX_TYPES.get(info.dtype, info.dtype)
         if f"tensor({kind})" not in allowed:
             raise Misuse(
-                f"{known.name} takes no {info.dtype}, as '{name}' of '{node.label}'{place.text} is",
+                f"{operator.name} takes no {info.dtype}, as '{name}' of '{node.label}'{place.text} is",
                 where=FLAG,
                 hint=f"it takes {_several(allowed)}",
             )
 
 
 def _several(allowed: Iterable[str]) -> str:
-    names = sorted(one.removeprefix("tensor(").removesuffix(")") for one in allowed)
+    names = sorted(type_name.removeprefix("tensor(").removesuffix(")") for type_name in allowed)
     return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 

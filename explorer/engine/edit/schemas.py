@@ -49,8 +49,8 @@ def signature(
     if function is not None:
         return _of_function(function)
     versions = _versions().get((domain, op), {})
-    known = [version for version in versions if version <= opsets.get(domain, 0)]
-    if not known or (schema := versions[max(known)]).deprecated:
+    usable = [version for version in versions if version <= opsets.get(domain, 0)]
+    if not usable or (schema := versions[max(usable)]).deprecated:
         return None
     return Signature(
         f"{domain}::{op}" if domain else op,
@@ -60,7 +60,7 @@ def signature(
         },
         (schema.min_input, schema.max_input),
         schema.max_output,
-        [frozenset(one.types) for one in schema.inputs],
+        [frozenset(parameter.types) for parameter in schema.inputs],
     )
 
 
@@ -70,15 +70,15 @@ def required_signature(model: Model, domain: str, op: str, opsets: Mapping[str, 
     Raises:
         Misuse: The model's operator sets have none of this name.
     """
-    found = signature(model, domain, op, opsets)
-    if found is None:
+    operator = signature(model, domain, op, opsets)
+    if operator is None:
         names = [name for (space, name), _ in _versions().items() if space == domain]
         names += [name for space, name, _ in model.functions if space == domain]
         space = f" of '{domain}'" if domain else ""
-        said = f"the model's operator set {opsets[domain]}{space} has no" if domain in opsets else ""
-        said = said or f"no operator set{space} has an"
-        raise Misuse(f"{said} operator '{op}'", where=flag, hint=nearest(op, names))
-    return found
+        prefix = f"the model's operator set {opsets[domain]}{space} has no" if domain in opsets else ""
+        prefix = prefix or f"no operator set{space} has an"
+        raise Misuse(f"{prefix} operator '{op}'", where=flag, hint=nearest(op, names))
+    return operator
 
 
 def with_domain(opsets: Mapping[str, int], domain: str, op: str) -> Mapping[str, int]:
@@ -104,7 +104,7 @@ def _versions() -> Mapping[Key, Mapping[int, Any]]:
     """Every schema by operator, and by the version that it came with."""
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
-    found: dict[Key, dict[int, Any]] = {}
+    schemas: dict[Key, dict[int, Any]] = {}
     for schema in runtime.get_all_operator_schema():
-        found.setdefault((schema.domain, schema.name), {})[schema.since_version] = schema
-    return found
+        schemas.setdefault((schema.domain, schema.name), {})[schema.since_version] = schema
+    return schemas

@@ -73,8 +73,8 @@ def put(model: Model, place: GraphScope, body: Body) -> Model:
         return replace(model, graph=graph)
     function = _put(model.functions[place.root], place.way, body)
     assert isinstance(function, Function)
-    made = replace(function, record=None)
-    return replace(model, functions={**model.functions, place.root: made})
+    edited = replace(function, record=None)
+    return replace(model, functions={**model.functions, place.root: edited})
 
 
 def _put(around: Body, way: Sequence[tuple[int, str]], body: Body) -> Body:

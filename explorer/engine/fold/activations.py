@@ -32,17 +32,17 @@ _NAMES = ("activation_alpha", "activation_beta")
 def fuse(work: FoldingGraph) -> None:
     """Fuses every activation that can be into the product before it."""
     for at, node in work.candidates(*ACTIVATIONS):
-        made = work.maker.get(node.inputs[0])
-        maker = None if made is None else work.nodes[made]
-        if made is None or maker is None or maker.domain or maker.op not in FUSED:
+        place = work.maker.get(node.inputs[0])
+        maker = None if place is None else work.nodes[place]
+        if place is None or maker is None or maker.domain or maker.op not in FUSED:
             continue
         if len(work.read_by(node.inputs[0])) > 1 or work.why_seen(node.inputs[0]):
             continue
         parameters = _parameters(work, node)
         if parameters is None:
             continue
-        work.remove(at, (made,))
-        work.put(made, _fused(maker, node, parameters))
+        work.remove(at, (place,))
+        work.put(place, _fused(maker, node, parameters))
 
 
 def _parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None:

@@ -75,10 +75,10 @@ def _affine(work: FoldingGraph, node: Node) -> Affine:
         raise NotFoldable("it trains: training_mode = 1")
     if not say("spatial", 1):
         raise NotFoldable("it normalizes each element: spatial = 0")
-    found: list[Array] = []
-    for name, what in zip(node.inputs[1:5], ("scale", "bias", "mean", "variance"), strict=True):
-        found.append(_stored(work, name, f"its {what}").array().astype(np.float64))
-    gamma, beta, mean, variance = found
+    parameters: list[Array] = []
+    for name, role in zip(node.inputs[1:5], ("scale", "bias", "mean", "variance"), strict=True):
+        parameters.append(_stored(work, name, f"its {role}").array().astype(np.float64))
+    gamma, beta, mean, variance = parameters
     epsilon = float(np.float32(say("epsilon", 1e-5)))  # an attribute is stored in float32
     with np.errstate(all="ignore"):
         scale = gamma / np.sqrt(variance + epsilon)
@@ -91,56 +91,64 @@ def _affine(work: FoldingGraph, node: Node) -> Affine:
 def _into_maker(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None:
     """Folds it into the product that makes its input."""
     source = node.inputs[0]
-    made = work.maker.get(source)
-    maker = None if made is None else work.nodes[made]
-    if maker is None or made is None:
+    place = work.maker.get(source)
+    maker = None if place is None else work.nodes[place]
+    if maker is None or place is None:
         raise NotFoldable(f"'{source}' is an input")
     if maker.domain or maker.op not in (*_OPERATORS, *_OF_ROWS):
         raise NotFoldable(f"it stands behind {maker.op}")
     _check_alone(work, maker, source)
     if maker.op in _OF_ROWS:
-        _into_rows(work, at, node, affine, made, maker)
+        _into_rows(work, at, node, affine, place, maker)
         return
     new = _BEHIND[maker.op](maker, _weight(work, maker), _bias(work, maker), affine)
     _check(work, maker, new)
-    work.remove(at, (made,))
-    _rewrite(work, made, new, maker.inputs[0], node.outputs[0])
+    work.remove(at, (place,))
+    _rewrite(work, place, new, maker.inputs[0], node.outputs[0])
 
 
-def _check_alone(work: FoldingGraph, maker: Node, made: str) -> None:
-    if seen := work.why_seen(made):
-        raise NotFoldable(f"what {maker.op} '{maker.label}' makes {seen}")
-    if len(work.read_by(made)) > 1:
+def _check_alone(work: FoldingGraph, maker: Node, output: str) -> None:
+    if reason := work.why_seen(output):
+        raise NotFoldable(f"what {maker.op} '{maker.label}' makes {reason}")
+    if len(work.read_by(output)) > 1:
         raise NotFoldable(f"{maker.op} '{maker.label}' before it has other readers")
 
 
-def _into_rows(work: FoldingGraph, at: int, node: Node, affine: Affine, made: int, maker: Node) -> None:
+def _into_rows(work: FoldingGraph, at: int, node: Node, affine: Affine, maker_at: int, maker: Node) -> None:
     """Folds it into the MatMul before it, which becomes a Gemm, or into a MatMul and the Add of its bias."""
     info = work.types.get(node.inputs[0])
     if info is None or info.shape is None or len(info.shape) != 2 or info.conflict:
         raise NotFoldable(f"what {maker.op} '{maker.label}' makes has not, for all that is known, two axes")
-    product, place, bias = _biased(work, maker) if maker.op == "Add" else (maker, made, "")
+    product, place, bias = _biased(work, maker) if maker.op == "Add" else (maker, maker_at, "")
     weight = _weight(work, product)
-    own: Array = _stored(work, bias, "what is added").array().astype(np.float64) if bias else np.zeros(())
-    if len(weight.shape) != 2 or own.ndim > 2 or (own.ndim == 2 and own.shape[0] != 1):
+    bias_values: Array = (
+        _stored(work, bias, "what is added").array().astype(np.float64) if bias else np.zeros(())
+    )
+    if (
+        len(weight.shape) != 2
+        or bias_values.ndim > 2
+        or (bias_values.ndim == 2 and bias_values.shape[0] != 1)
+    ):
         raise NotFoldable(
             f"{product.op} '{product.label}' is no product of rows with one weight and one bias"
         )
     _channels(affine, weight.shape[1])
-    new = _behind(_column(affine.scale, 1, 2), own.reshape(-1) if own.ndim else own, affine)
+    new = _behind(
+        _column(affine.scale, 1, 2), bias_values.reshape(-1) if bias_values.ndim else bias_values, affine
+    )
     _check(work, product, new)
-    work.remove(at, (place,), () if product is maker else (made,))
-    held = work.keep(scaled(weight, new.factors), place, product.inputs[1])
+    work.remove(at, (place,), () if product is maker else (maker_at,))
+    weight_name = work.keep(scaled(weight, new.factors), place, product.inputs[1])
     added = rounded("", new.bias, weight.dtype)
-    wanted = f"{product.inputs[1].removesuffix('.weight')}.bias"
+    bias_name = f"{product.inputs[1].removesuffix('.weight')}.bias"
     if product is maker:
-        inputs = [product.inputs[0], held, work.keep(added, place, "", wanted, new.size)]
+        inputs = [product.inputs[0], weight_name, work.keep(added, place, "", bias_name, new.size)]
         work.put(place, Node("Gemm", inputs, node.outputs[:1], product.label, metadata=product.metadata))
         return
-    work.put(place, product.with_values([product.inputs[0], held], product.outputs, product.label))
-    other = work.keep(added, made, bias, wanted, new.size)
-    inputs = [other if name == bias else name for name in maker.inputs]
-    work.put(made, maker.with_values(inputs, node.outputs[:1], maker.label))
+    work.put(place, product.with_values([product.inputs[0], weight_name], product.outputs, product.label))
+    added_name = work.keep(added, maker_at, bias, bias_name, new.size)
+    inputs = [added_name if name == bias else name for name in maker.inputs]
+    work.put(maker_at, maker.with_values(inputs, node.outputs[:1], maker.label))
 
 
 def _biased(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
@@ -157,18 +165,18 @@ def _biased(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
 
 def _into_readers(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None:
     """Folds it into every product that reads what it makes."""
-    made = node.outputs[0]
-    places = work.read_by(made)
+    output = node.outputs[0]
+    places = work.read_by(output)
     readers = [reader for place in places if (reader := work.nodes[place]) is not None]
-    if seen := work.why_seen(made):
-        raise NotFoldable(f"what it makes {seen}")
+    if reason := work.why_seen(output):
+        raise NotFoldable(f"what it makes {reason}")
     if not readers:
         raise NotFoldable("nobody reads it")
     new: list[NewParameters] = []
     for reader in readers:
-        if reader.domain or reader.op not in _BEFORE or reader.inputs.count(made) > 1:
+        if reader.domain or reader.op not in _BEFORE or reader.inputs.count(output) > 1:
             raise NotFoldable(f"{reader.op} '{reader.label}' reads it")
-        if reader.inputs[0] != made:
+        if reader.inputs[0] != output:
             raise NotFoldable(f"it gives a weight of '{reader.label}'")
         new.append(_BEFORE[reader.op](reader, _weight(work, reader), _bias(work, reader), affine))
         _check(work, reader, new[-1])
@@ -193,15 +201,15 @@ def _bias(work: FoldingGraph, node: Node) -> Array:
     return np.zeros(()) if tensor is None else tensor.array().astype(np.float64)
 
 
-def _stored(work: FoldingGraph, name: str, what: str) -> Tensor:
+def _stored(work: FoldingGraph, name: str, role: str) -> Tensor:
     """A parameter that nobody can give or compute otherwise, of a type that is rounded to in one step."""
     tensor = work.constant(name)
     if tensor is None:
-        raise NotFoldable(work.why_not_constant(name, what))
+        raise NotFoldable(work.why_not_constant(name, role))
     if tensor.dtype not in FLOATS:
-        raise NotFoldable(f"{what} is {tensor.dtype}")
+        raise NotFoldable(f"{role} is {tensor.dtype}")
     if tensor.payload is None:
-        raise NotFoldable(f"{what} carries no data")
+        raise NotFoldable(f"{role} carries no data")
     return tensor
 
 
@@ -219,8 +227,8 @@ def _rewrite(work: FoldingGraph, at: int, new: NewParameters, source: str, outpu
     assert node is not None
     weight = _weight(work, node)
     old = node.inputs[2] if len(node.inputs) > 2 else ""
-    wanted = old or f"{node.inputs[1].removesuffix('.weight')}.bias"
-    bias = work.keep(rounded("", new.bias, weight.dtype), at, old, wanted, new.size)
+    bias_name = old or f"{node.inputs[1].removesuffix('.weight')}.bias"
+    bias = work.keep(rounded("", new.bias, weight.dtype), at, old, bias_name, new.size)
     inputs = [source, work.keep(scaled(weight, new.factors), at, node.inputs[1]), bias]
     node = node.with_values(inputs, [output], node.label)
     if node.op == "Gemm" and "beta" in node.attributes:
@@ -237,10 +245,10 @@ def _column(values: Array, axis: int, rank: int) -> Array:
     return values.reshape([-1 if at == axis else 1 for at in range(rank)])
 
 
-def _behind(factors: Array, own: Array, affine: Affine) -> NewParameters:
-    """The parameters of a product behind which something stands; `own` is what it adds."""
-    size = np.abs(affine.scale * own) + affine.size
-    return NewParameters(factors, affine.scale * own + affine.shift, size)
+def _behind(factors: Array, bias: Array, affine: Affine) -> NewParameters:
+    """The parameters of a product behind which something stands; `bias` is what it adds."""
+    size = np.abs(affine.scale * bias) + affine.size
+    return NewParameters(factors, affine.scale * bias + affine.shift, size)
 
 
 def _behind_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
@@ -270,16 +278,16 @@ def _before_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> New
     groups, (rows, each) = int(say("group", 1)), weight.shape[:2]
     _channels(affine, groups * each)
     scale, shift, size = (
-        np.repeat(one.reshape(groups, each), rows // groups, axis=0)
-        for one in (affine.scale, affine.shift, affine.size)
+        np.repeat(part.reshape(groups, each), rows // groups, axis=0)
+        for part in (affine.scale, affine.shift, affine.size)
     )
-    own, large = np.zeros(rows) + bias, np.zeros(rows) + np.abs(bias)
+    folded_bias, large = np.zeros(rows) + bias, np.zeros(rows) + np.abs(bias)
     for part, values in slabs(weight):
         flat = values.reshape(len(values), each, -1)
-        own[part] += (flat.sum(axis=2) * shift[part]).sum(axis=1)
+        folded_bias[part] += (flat.sum(axis=2) * shift[part]).sum(axis=1)
         large[part] += (np.abs(flat).sum(axis=2) * size[part]).sum(axis=1)
     factors = scale.reshape(rows, each, *[1] * (len(weight.shape) - 2))
-    return NewParameters(factors, own, large)
+    return NewParameters(factors, folded_bias, large)
 
 
 def _before_gemm(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
@@ -295,9 +303,9 @@ def _before_gemm(node: Node, weight: Tensor, bias: Array, affine: Affine) -> New
         else:
             moved += affine.shift[part] @ values
             large += affine.size[part] @ np.abs(values)
-    alpha, own = float(say("alpha", 1.0)), float(say("beta", 1.0)) * bias
+    alpha, scaled_bias = float(say("alpha", 1.0)), float(say("beta", 1.0)) * bias
     return NewParameters(
-        _column(affine.scale, axis, 2), alpha * moved + own, abs(alpha) * large + np.abs(own)
+        _column(affine.scale, axis, 2), alpha * moved + scaled_bias, abs(alpha) * large + np.abs(scaled_bias)
     )
 
 

@@ -20,53 +20,55 @@ MOST = 100_000
 Key = tuple[str, str, str]
 
 
-def opened(model: Model, kept: Collection[str]) -> Model:
-    """The model without calls of functions, but of those in the domains `kept`.
+def opened(model: Model, domains: Collection[str]) -> Model:
+    """The model without calls of functions, but of those in the domains `domains`.
 
     Nodes and values of a body are called what the call is and, behind a slash, what they are in the body.
 
     Args:
         model: It.
-        kept: Domains of functions that stay.
+        domains: Domains of functions that stay.
 
     Returns:
         It; `model` itself where nothing is called, or calls cannot be opened.
     """
-    functions = {key: found for key, found in model.functions.items() if key[0] not in kept}
+    functions = {key: function for key, function in model.functions.items() if key[0] not in domains}
     calls = [node for node in node_sequence(model.graph.nodes) if node.key in functions]
     opsets, taken = _opsets(model, functions), set(value_names(model.graph))
     sizes: dict[Key, int] = {}
     if not calls or opsets is None or sum(_size(functions, node.key, sizes) for node in calls) > MOST:
         return model
-    inside = [body for found in functions.values() for body in _bodies(found.nodes)]
+    inside = [body for function in functions.values() for body in _bodies(function.nodes)]
     if any(name in taken for body in inside for name in _own(body)):
         return model  # a body that would have to get names of its own
     to = _Opening(functions, taken)
     for node in node_sequence(model.graph.nodes):
         to.add(node)
     called = any(node.key in functions for body in _bodies(to.nodes) for node in node_sequence(body.nodes))
-    left = {key: found for key, found in model.functions.items() if called or key not in functions}
+    functions_left = {
+        key: function for key, function in model.functions.items() if called or key not in functions
+    }
     graph = replace(model.graph, nodes=gathered(to.nodes))
-    return replace(model, graph=graph, opsets=opsets, functions=left)
+    return replace(model, graph=graph, opsets=opsets, functions=functions_left)
 
 
 def _opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[str, int] | None:
     """Operator sets of the model and its functions; None where two of them differ."""
-    found = dict(model.opsets)
+    opsets = dict(model.opsets)
     for function in functions.values():
         for domain, version in function.opsets.items():
-            if found.setdefault("" if domain == "ai.onnx" else domain, version) != version:
+            if opsets.setdefault("" if domain == "ai.onnx" else domain, version) != version:
                 return None
-    return found
+    return opsets
 
 
-def _size(functions: Mapping[Key, Function], key: Key, known: dict[Key, int]) -> int:
+def _size(functions: Mapping[Key, Function], key: Key, sizes: dict[Key, int]) -> int:
     """Nodes that a call opens into; more than `MOST` of a function that calls itself."""
-    if key not in known:
-        known[key] = MOST + 1
+    if key not in sizes:
+        sizes[key] = MOST + 1
         inner = (node.key for node in functions[key].nodes)
-        known[key] = sum(_size(functions, one, known) if one in functions else 1 for one in inner)
-    return known[key]
+        sizes[key] = sum(_size(functions, callee, sizes) if callee in functions else 1 for callee in inner)
+    return sizes[key]
 
 
 class _Opening:
@@ -84,37 +86,37 @@ class _Opening:
             return
         names = dict(zip(function.inputs, node.inputs, strict=False))
         names |= dict.fromkeys(function.inputs[len(node.inputs) :], "")
-        given = [name for name in function.outputs if name in names]
-        wanted = dict(zip(function.outputs, node.outputs, strict=False))
-        names |= {inner: outer for inner, outer in wanted.items() if outer and inner not in given}
+        passed = [name for name in function.outputs if name in names]
+        outer_of = dict(zip(function.outputs, node.outputs, strict=False))
+        names |= {inner: outer for inner, outer in outer_of.items() if outer and inner not in passed}
         values = {**function.defaults, **node.attributes}
         for inner in node_sequence(function.nodes):
-            one = substituted(inner, values)
-            for made in one.outputs:
-                if made and made not in names:
-                    names[made] = free_name(f"{node.label}/{made}", self.taken)
-            name = f"{node.label}/{one.label}"
-            read = [names.get(value, "") for value in one.inputs]
-            new = one.with_values(read, [names.get(value, "") for value in one.outputs], name)
+            called_node = substituted(inner, values)
+            for output in called_node.outputs:
+                if output and output not in names:
+                    names[output] = free_name(f"{node.label}/{output}", self.taken)
+            name = f"{node.label}/{called_node.label}"
+            read = [names.get(value, "") for value in called_node.inputs]
+            new = called_node.with_values(read, [names.get(value, "") for value in called_node.outputs], name)
             self.add(with_bodies(new, {at: _around(body, names) for at, body in subgraphs(new)}))
-        for value in given:  # what comes in goes out
-            if outer := wanted.get(value):
+        for value in passed:  # what comes in goes out
+            if outer := outer_of.get(value):
                 self.nodes.append(Node("Identity", (names[value],), (outer,), name=f"{node.label}/{value}"))
 
 
 def _around(body: Graph, names: Mapping[str, str]) -> Graph:
     """A body that takes what it does from around it under other names."""
-    own = {*_own(body)}
-    outer = {name: other for name, other in names.items() if name not in own}
+    own_names = {*_own(body)}
+    outer = {name: outer_name for name, outer_name in names.items() if name not in own_names}
     nodes = []
     for node in node_sequence(body.nodes):
         new = node.with_values([outer.get(value, value) for value in node.inputs], node.outputs)
-        nodes.append(with_bodies(new, {at: _around(one, outer) for at, one in subgraphs(new)}))
-    given = (
+        nodes.append(with_bodies(new, {at: _around(inner, outer) for at, inner in subgraphs(new)}))
+    outputs = (
         Value(outer[value.name], value.dtype, value.shape) if value.name in outer else value
         for value in body.outputs
     )
-    return replace(body, nodes=gathered(nodes), outputs=tuple(given))
+    return replace(body, nodes=gathered(nodes), outputs=tuple(outputs))
 
 
 def _own(body: Graph) -> Iterator[str]:

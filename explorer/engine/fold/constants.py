@@ -28,27 +28,29 @@ Types = Mapping[str, TensorInfo]
 
 def fold(work: FoldingGraph) -> None:
     """Stores what nodes compute of constants alone, in place of the nodes."""
-    known: dict[str, Tensor] = {}
-    found: dict[int, Node] = {}
-    made: dict[str, int] = {}
+    shape_values: dict[str, Tensor] = {}
+    computed: dict[int, Node] = {}
+    maker: dict[str, int] = {}
     for at, node in work.candidates():
-        if node.op == "Constant" or not _computes(work, node, made):
+        if node.op == "Constant" or not _computes(work, node, maker):
             continue
         if reason := _why_not(work, node):
             work.stay(node, reason)
             continue
-        found[at] = node
-        made |= {name: at for name in node.outputs if name}
+        computed[at] = node
+        maker |= {name: at for name in node.outputs if name}
         if node.op == "Shape":
-            known[node.outputs[0]] = _sizes_of(node, work.types)
-    results = [name for name in made if name in work.captured or {*work.read_by(name)} - found.keys()]
+            shape_values[node.outputs[0]] = _sizes_of(node, work.types)
+    results = [name for name in maker if name in work.captured or {*work.read_by(name)} - computed.keys()]
     try:
-        values = known | _run(work, [one for one in found.values() if one.op != "Shape"], results, known)
+        values = shape_values | _run(
+            work, [node for node in computed.values() if node.op != "Shape"], results, shape_values
+        )
     except BadModel as why:
-        for node in found.values():
+        for node in computed.values():
             work.stay(node, str(why))
         return
-    for at in found:
+    for at in computed:
         work.remove(at)
     work.stored |= {name: values[name] for name in results}
     work.sizes |= dict.fromkeys(results)
@@ -65,7 +67,7 @@ def store(work: FoldingGraph) -> None:
             work.sizes[node.outputs[0]] = None
 
 
-def _computes(work: FoldingGraph, node: Node, made: Mapping[str, int]) -> bool:
+def _computes(work: FoldingGraph, node: Node, maker: Mapping[str, int]) -> bool:
     """Whether a node computes something of constants alone."""
     if node.op == "Shape" and not node.domain:
         # what a body is given may have other sizes each time
@@ -75,7 +77,7 @@ def _computes(work: FoldingGraph, node: Node, made: Mapping[str, int]) -> bool:
         return info.origin in ("declared", "inferred") and all(isinstance(size, int) for size in info.shape)
     if node.key in work.model.functions or subgraphs(node):
         return False
-    return all(not name or name in made or work.constant(name) is not None for name in node.inputs)
+    return all(not name or name in maker or work.constant(name) is not None for name in node.inputs)
 
 
 def _why_not(work: FoldingGraph, node: Node) -> str:
@@ -85,15 +87,15 @@ def _why_not(work: FoldingGraph, node: Node) -> str:
     if node.op in _ROUNDS:
         return "it makes numbers of stored codes"
     ends = {value.name for value in work.model.graph.outputs}
-    if seen := next((work.why_seen(name) for name in node.outputs if name in ends), ""):
-        return f"what it makes {seen}"
+    if reason := next((work.why_seen(name) for name in node.outputs if name in ends), ""):
+        return f"what it makes {reason}"
     types = work.types
     sizes = [_bytes(types.get(name)) for name in node.outputs if name]
     if None in sizes:
         return "how large its result is, is not known"
     size = sum(size or 0 for size in sizes)
     tensors = ((work.constant(name), name) for name in node.inputs if name)
-    read = sum(_bytes(types.get(name)) or 0 if one is None else one.nbytes for one, name in tensors)
+    read = sum(_bytes(types.get(name)) or 0 if tensor is None else tensor.nbytes for tensor, name in tensors)
     return f"its result has {bytes_text(size)}" if size > max(_SMALL, read) else ""
 
 
@@ -102,8 +104,8 @@ def _bytes(info: TensorInfo | None) -> int | None:
     if info is None or info.dtype in (None, "string") or info.shape is None:
         return None
     sizes = [size for size in info.shape if isinstance(size, int)]
-    known = len(sizes) == len(info.shape) and info.origin != "bound"
-    return Tensor("", str(info.dtype), tuple(sizes), None).nbytes if known else None
+    is_known = len(sizes) == len(info.shape) and info.origin != "bound"
+    return Tensor("", str(info.dtype), tuple(sizes), None).nbytes if is_known else None
 
 
 def _sizes_of(node: Node, types: Types) -> Tensor:
@@ -114,19 +116,21 @@ def _sizes_of(node: Node, types: Types) -> Tensor:
 
 
 def _run(
-    work: FoldingGraph, nodes: Sequence[Node], results: Sequence[str], known: Mapping[str, Tensor]
+    work: FoldingGraph, nodes: Sequence[Node], results: Sequence[str], shape_values: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """What the runtime makes of the nodes.
 
     Raises:
         BadModel: It cannot run them.
     """
-    wanted = [name for name in results if name not in known]
-    if not wanted:
+    to_run = [name for name in results if name not in shape_values]
+    if not to_run:
         return {}
     read = {name for node in nodes for name in node.inputs if name}
-    stored = {name: tensor for name in read if (tensor := known.get(name) or work.constant(name)) is not None}
-    graph = Graph("constants", tuple(nodes), (), tuple([Value(n, None, None) for n in wanted]), stored)
+    initializers = {
+        name: tensor for name in read if (tensor := shape_values.get(name) or work.constant(name)) is not None
+    }
+    graph = Graph("constants", tuple(nodes), (), tuple([Value(n, None, None) for n in to_run]), initializers)
     from explorer.engine.runtime.onnxruntime import RuntimeSession  # 100 ms, and few graphs need it
 
     session = RuntimeSession(

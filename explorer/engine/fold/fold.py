@@ -42,8 +42,8 @@ def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
     work = FoldingGraph(model)
     run(work)
     work.fold_bodies(run)
-    made = work.model_now() if work.folded else model
-    folded, left = work.folded, work.left
+    folded_model = work.model_now() if work.folded else model
+    folded, unfolded = work.folded, work.left
     functions = dict(model.functions)
     for key, function in model.functions.items():
         if function.domain == DOMAIN:  # a tile's
@@ -51,21 +51,21 @@ def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
         inner = _function(model, function)
         run(inner)
         inner.fold_bodies(run)
-        folded, left = folded + inner.folded, left + inner.left
+        folded, unfolded = folded + inner.folded, unfolded + inner.left
         if inner.folded:
             functions[key] = _rewritten(function, inner.model_now().graph)
-    made = replace(made, functions=functions)
+    folded_model = replace(folded_model, functions=functions)
     step = FoldStep(
         kind=kind,
         what=what(kind, folded),
         folded=tuple(folded),
-        left=tuple(left),
-        nodes=_nodes(made),
+        left=tuple(unfolded),
+        nodes=_nodes(folded_model),
         nodes_before=_nodes(model),
-        weight_bytes=_stored(made),
+        weight_bytes=_stored(folded_model),
         weight_bytes_before=_stored(model),
     )
-    return (made if folded else model), step
+    return (folded_model if folded else model), step
 
 
 def _function(model: Model, function: Function) -> FoldingGraph:
@@ -83,10 +83,11 @@ def _graph(function: Function) -> Graph:
 
 def _rewritten(function: Function, graph: Graph) -> Function:
     """A function with other nodes; it stores nothing, so that new tensors are Constants."""
-    stored = [
-        Node("Constant", (), (name,), attributes={"value": one}) for name, one in graph.initializers.items()
+    constants = [
+        Node("Constant", (), (name,), attributes={"value": tensor})
+        for name, tensor in graph.initializers.items()
     ]
-    return replace(function, nodes=(*stored, *graph.nodes), record=None)
+    return replace(function, nodes=(*constants, *graph.nodes), record=None)
 
 
 class FoldedAway(Struct, frozen=True, eq=False):
@@ -123,10 +124,10 @@ def fold_away(model: Model, only: Collection[int], fused: bool) -> FoldedAway:
     for kind, run in (*passes, *([("activation", activations.fuse)] if fused else [])):
         run(work)
         kinds += [kind] * (len(work.folded) - len(kinds))
-    made = work.model_now()
+    folded_model = work.model_now()
     now = {at: place for place, at in enumerate(at for at, node in enumerate(work.nodes) if node is not None)}
     return FoldedAway(
-        model=made,
+        model=folded_model,
         kinds=tuple(kinds),
         folded=tuple(work.folded),
         places=tuple([(at, tuple([now[to] for to in into])) for at, into in work.places]),
@@ -140,22 +141,22 @@ _DONE = {"identity": "removed", "stored": "stored"}
 
 def what(kind: str, folded: Sequence[FoldedNode]) -> str:
     """'20 BatchNormalization folded into 20 Conv'; '3 Identity, 1 Dropout removed'; '70 Constant stored'."""
-    ops = ", ".join(f"{count:,} {op}" for op, count in Counter(one.op for one in folded).most_common())
+    ops = ", ".join(f"{count:,} {op}" for op, count in Counter(node.op for node in folded).most_common())
     if kind in _DONE:
         return f"{ops} {_DONE[kind]}"
     if kind == "constants":
         return f"{many_text(len(folded), 'node')} of constants computed: {ops}"
-    into = Counter({name: one.op_into for one in folded for name in one.into}.values())
+    into = Counter({name: node.op_into for node in folded for name in node.into}.values())
     verb = "fused" if kind == "activation" else "folded"
     return f"{ops} {verb} into {', '.join(f'{count:,} {op}' for op, count in into.most_common())}"
 
 
 def _stored(model: Model) -> int:
-    return sum(tensor.nbytes for one in _every(model) for tensor in one.initializers.values())
+    return sum(tensor.nbytes for graph in _every(model) for tensor in graph.initializers.values())
 
 
 def _nodes(model: Model) -> int:
-    return sum(len(one.nodes) for one in _every(model))
+    return sum(len(graph.nodes) for graph in _every(model))
 
 
 def _every(model: Model) -> Iterator[Graph]:

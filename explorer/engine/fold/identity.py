@@ -37,14 +37,14 @@ def _dropout(work: FoldingGraph, node: Node) -> str:
 
 def _bypassed(work: FoldingGraph, at: int, node: Node) -> str:
     """Joins what a node reads with what it makes; says why it cannot, if that is so."""
-    source, made = node.inputs[0], node.outputs[0]
-    seen = work.why_seen(made)
-    if not seen:
+    source, output = node.inputs[0], node.outputs[0]
+    reason = work.why_seen(output)
+    if not reason:
         work.remove(at)
-        work.redirect(made, source)
+        work.redirect(output, source)
     elif work.renamable(source):
         work.remove(at)
-        work.rename(source, made)
+        work.rename(source, output)
     else:
-        return f"'{made}' {seen}, and '{source}' cannot be called so"
+        return f"'{output}' {reason}, and '{source}' cannot be called so"
     return ""

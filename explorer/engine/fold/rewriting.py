@@ -86,7 +86,7 @@ class FoldingGraph:
     def types(self) -> Mapping[str, TensorInfo]:
         """What is known of the values as they were."""
         graph = self.model.graph
-        outer = {name: held for name in free_names(graph) if (held := self.constant(name)) is not None}
+        outer = {name: tensor for name in free_names(graph) if (tensor := self.constant(name)) is not None}
         whole = replace(graph, initializers={**graph.initializers, **outer})
         return shapes.infer(replace(self.model, graph=whole)).values
 
@@ -109,7 +109,7 @@ class FoldingGraph:
 
     def refers(self, node: Node) -> bool:
         """Whether the caller of the function that a node stands in gives one of its attributes."""
-        return self._called and any(isinstance(one, AttributeRef) for one in node.attributes.values())
+        return self._called and any(isinstance(value, AttributeRef) for value in node.attributes.values())
 
     def constant(self, name: str) -> Tensor | None:
         """The tensor that a value always is; None for one that a node computes or a caller may give."""
@@ -117,26 +117,26 @@ class FoldingGraph:
             return None if name in self.model.defaults else self.stored[name]
         if owner := self._owner(name):
             return owner.constant(name)
-        made = self.maker.get(name)
-        node = None if made is None else self.nodes[made]
-        held = None if node is None else constant_of(node)
-        return None if held is None else replace(held, name=name, record=None)  # an attribute has no name
+        maker_at = self.maker.get(name)
+        node = None if maker_at is None else self.nodes[maker_at]
+        tensor = None if node is None else constant_of(node)
+        return None if tensor is None else replace(tensor, name=name, record=None)  # an attribute has no name
 
-    def why_not_constant(self, name: str, what: str) -> str:
+    def why_not_constant(self, name: str, role: str) -> str:
         """Why `constant` has no tensor for it."""
         if owner := self._owner(name):
-            return owner.why_not_constant(name, what)
+            return owner.why_not_constant(name, role)
         if name in self.model.defaults:
-            return f"{what} '{name}' is an input with a default: a caller may give another"
-        made = self.maker.get(name)
-        node = None if made is None else self.nodes[made]
-        given = f"an input of the {self._kind}" if self.path else "an input"
-        return f"{what} '{name}' is {given if node is None else f'computed ({node.op})'}"
+            return f"{role} '{name}' is an input with a default: a caller may give another"
+        maker_at = self.maker.get(name)
+        node = None if maker_at is None else self.nodes[maker_at]
+        input_text = f"an input of the {self._kind}" if self.path else "an input"
+        return f"{role} '{name}' is {input_text if node is None else f'computed ({node.op})'}"
 
     def _owner(self, name: str) -> FoldingGraph | None:
         """The graph around that a value is taken from; None for one of this graph."""
-        own = name in self.maker or name in self._given or name in self.stored
-        return None if own else self.around
+        is_own = name in self.maker or name in self._given or name in self.stored
+        return None if is_own else self.around
 
     @property
     def _kind(self) -> str:
@@ -159,9 +159,9 @@ class FoldingGraph:
     def remove(self, at: int, into: Sequence[int] = (), beside: Sequence[int] = ()) -> None:
         """Takes a node away, whose work those at `into` do now, and those `beside` that add for them."""
         node = self._take(at)
-        doing = [one for place in into if (one := self.nodes[place]) is not None]
+        doing = [doer for place in into if (doer := self.nodes[place]) is not None]
         op = doing[0].op if doing else ""
-        names = tuple([self.path + one.label for one in doing])
+        names = tuple([self.path + doer.label for doer in doing])
         self.folded.append(FoldedNode(self.path + node.label, node.op, names, op))
         self.places.append((at, (*into, *beside)))
 
@@ -179,7 +179,7 @@ class FoldingGraph:
         for at in self.read_by(name):
             node = self.nodes[at]
             assert node is not None
-            inputs = [to if one == name else one for one in node.inputs]
+            inputs = [to if input_name == name else input_name for input_name in node.inputs]
             self.put(at, node.with_values(inputs, node.outputs))
 
     def rename(self, name: str, to: str) -> None:
@@ -187,7 +187,7 @@ class FoldingGraph:
         at = self.maker.pop(name)
         node = self.nodes[at]
         assert node is not None
-        outputs = [to if one == name else one for one in node.outputs]
+        outputs = [to if output_name == name else output_name for output_name in node.outputs]
         self.put(at, node.with_values(node.inputs, outputs, node.label))
         self.redirect(name, to)
 
@@ -195,45 +195,45 @@ class FoldingGraph:
         """Whether a value may be called otherwise: a node makes it, and nobody outside knows its name."""
         return name in self.maker and name not in self._ends and name not in self.captured
 
-    def store(self, tensor: Tensor, wanted: str) -> str:
+    def store(self, tensor: Tensor, base: str) -> str:
         """A new tensor under a free name; that of a body lies beside those that it takes from around it."""
         if self.around is not None:
-            return self.around.store(tensor, wanted)
-        name = free_name(wanted, self._taken)
+            return self.around.store(tensor, base)
+        name = free_name(base, self._taken)
         self.stored[name] = replace(tensor, name=name)
         return name
 
-    def keep(self, tensor: Tensor, reader: int, old: str, wanted: str = "", size: Array | None = None) -> str:
+    def keep(self, tensor: Tensor, reader: int, old: str, base: str = "", size: Array | None = None) -> str:
         """Another tensor for one reader: under the old one's name if nobody else reads that."""
-        name = self._kept(tensor, reader, old, wanted)
+        name = self._kept(tensor, reader, old, base)
         self.sizes[name] = size
         return name
 
-    def _kept(self, tensor: Tensor, reader: int, old: str, wanted: str) -> str:
+    def _kept(self, tensor: Tensor, reader: int, old: str, base: str) -> str:
         node = self.nodes[reader]
         alone = self.read_by(old) == [reader] and node is not None and node.inputs.count(old) == 1
         if old in self.stored and alone and not self.why_seen(old):
             self.stored[old] = replace(tensor, name=old)
             return old
-        return self.store(tensor, f"{old}_folded" if old else wanted)
+        return self.store(tensor, f"{old}_folded" if old else base)
 
     def model_now(self) -> Model:
         """What was made: nodes and tensors that only what went has read go with it."""
         graph = self.model.graph
         used = {name for node in self.nodes if node is not None for name in reads(node)} | self._ends
         self.nodes = [None if self._is_idle(node, used) else node for node in self.nodes]
-        kept = tuple([node for node in self.nodes if node is not None])
-        stored = {
+        nodes = tuple([node for node in self.nodes if node is not None])
+        initializers = {
             name: tensor
             for name, tensor in self.stored.items()
             if name in used or (name in graph.initializers and name not in self._idle)
         }
-        made = {name for node in kept for name in node.outputs} | {*stored}
-        inputs = [v for v in graph.inputs if v.name not in graph.initializers or v.name in stored]
-        values = tuple([value for value in graph.values if value.name in made])
+        defined = {name for node in nodes for name in node.outputs} | {*initializers}
+        inputs = [v for v in graph.inputs if v.name not in graph.initializers or v.name in initializers]
+        values = tuple([value for value in graph.values if value.name in defined])
         return replace(
             self.model,
-            graph=replace(graph, nodes=kept, inputs=tuple(inputs), initializers=stored, values=values),
+            graph=replace(graph, nodes=nodes, inputs=tuple(inputs), initializers=initializers, values=values),
         )
 
     def _is_idle(self, node: Node | None, used: Collection[str]) -> bool:
@@ -257,8 +257,8 @@ class FoldingGraph:
         return node
 
     def _listen(self, at: int, node: Node) -> None:
-        own = Counter(name for name in node.inputs if name)
+        direct = Counter(name for name in node.inputs if name)
         every = Counter(reads(node))
         for name, count in every.items():
             self.readers.setdefault(name, Counter())[at] += count
-        self.captured.update((every - own).keys())
+        self.captured.update((every - direct).keys())

@@ -34,8 +34,8 @@ def scaled(tensor: Tensor, factors: Factors) -> Tensor:
 def rounded(name: str, values: Array, dtype: str) -> Tensor:
     """A small tensor of float64 values, rounded to a type."""
     with np.errstate(all="ignore"):
-        held = values.astype(dtype)
-    return Tensor(name, dtype, tuple(held.shape), Inline(held.tobytes()))
+        narrow = values.astype(dtype)
+    return Tensor(name, dtype, tuple(narrow.shape), Inline(narrow.tobytes()))
 
 
 def slabs(tensor: Tensor) -> Iterator[tuple[slice, Array]]:
@@ -57,5 +57,5 @@ def fits(tensor: Tensor, factors: Factors) -> bool:
 def _rows(tensor: Tensor, factors: Factors) -> Iterator[tuple[slice, Array]]:
     for part, values in slabs(tensor):
         with np.errstate(all="ignore"):
-            own = factors[part] if factors.shape[0] > 1 else factors
-            yield part, (values * own).astype(tensor.dtype)
+            row_factors = factors[part] if factors.shape[0] > 1 else factors
+            yield part, (values * row_factors).astype(tensor.dtype)

@@ -32,8 +32,8 @@ class SeededGraph:
         stored: Whether weights are in the file; else they are inputs of the graph, without values.
     """
 
-    def __init__(self, name: str, seed: int = 0, *, stored: bool = True) -> None:
-        self.name, self.stored = name, stored
+    def __init__(self, name: str, seed: int = 0, *, store_weights: bool = True) -> None:
+        self.name, self.stored = name, store_weights
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
@@ -65,8 +65,8 @@ class SeededGraph:
 
     def weight(self, name: str, shape: Sequence[int], fan_in: int, gain: float = 1.0) -> str:
         """A weight as torch initialises it: uniform within gain / sqrt(fan in); or an input for one."""
-        bound = gain / math.sqrt(fan_in)
-        return self.between(name, shape, -bound, bound)
+        limit = gain / math.sqrt(fan_in)
+        return self.between(name, shape, -limit, limit)
 
     def between(self, name: str, shape: Sequence[int], low: float, high: float) -> str:
         """A weight uniform between two numbers; or an input for one."""
@@ -77,9 +77,9 @@ class SeededGraph:
     def op(self, kind: str, scope: str, *inputs: str, **attributes: Any) -> str:
         """Appends a node named `scope/kind` (`scope/kind_1` the second time)."""
         name = f"{scope}/{kind}"
-        seen = self.names.get(name, 0)
-        self.names[name] = seen + 1
-        name = f"{name}_{seen}" if seen else name
+        count = self.names.get(name, 0)
+        self.names[name] = count + 1
+        name = f"{name}_{count}" if count else name
         out = f"{name}_output_0"
         self.nodes.append(helper.make_node(kind, inputs, [out], name=name, **attributes))
         return out

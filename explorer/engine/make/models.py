@@ -27,7 +27,7 @@ EXAMPLES = (
 
 
 def graph_of_text(
-    text: str, *, name: str | None = None, seed: int = 0, batch: int | str = 1, stored: bool = True
+    text: str, *, name: str | None = None, seed: int = 0, batch: int | str = 1, store_weights: bool = True
 ) -> SeededGraph:
     """The model that a line of text describes.
 
@@ -36,7 +36,7 @@ def graph_of_text(
         name: Of the graph; None: its kind. With the seed it decides the weights.
         seed: Of the weights.
         batch: Rows of an mlp, images of a convolution; a name leaves it open.
-        stored: Whether weights are in the file; else they are inputs.
+        store_weights: Whether weights are in the file; else they are inputs.
 
     Raises:
         Misuse: It cannot be read, or no file holds that.
@@ -48,17 +48,17 @@ def graph_of_text(
     sizes, _, options = rest.partition(":")
     if batch != 1 and kind in _SIZED:
         raise Misuse(f"the sizes of '{kind}' say how many rows", where="--batch", hint="leave it out")
-    net = SeededGraph(name or kind, seed, stored=stored)
+    net = SeededGraph(name or kind, seed, store_weights=store_weights)
     _KINDS[kind](net, sizes, options, batch)
     return net
 
 
 def _linear(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
     rows, depth, columns = _numbers(sizes, 3, "linear:MxKxN")
-    chosen = _options(options, {"bias": 0})
+    option_values = _options(options, {"bias": 0})
     _check(net, depth * columns)
     x = net.input("x", [rows, depth])
-    if chosen["bias"]:
+    if option_values["bias"]:
         x = net.linear("/fc", "fc", x, depth, columns)
     else:
         x = net.op("MatMul", "/fc", x, net.weight("fc.weight", (depth, columns), depth))
@@ -71,8 +71,8 @@ def _conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     usage = "conv:CxHxW:OxKxK:stride=1,pad=0,groups=1,bias"
     channels, height, width = _numbers(image, 3, usage)
     out, kernel_height, kernel_width = _numbers(kernel, 3, usage)
-    chosen = _options(options, {"stride": 1, "pad": 0, "groups": 1, "bias": 0})
-    groups, stride, pad = chosen["groups"], chosen["stride"], chosen["pad"]
+    option_values = _options(options, {"stride": 1, "pad": 0, "groups": 1, "bias": 0})
+    groups, stride, pad = option_values["groups"], option_values["stride"], option_values["pad"]
     if kernel_height != kernel_width:
         raise Misuse("kernels are square", where="make", hint=usage)
     if not groups or channels % groups or out % groups or not stride:
@@ -85,15 +85,15 @@ def _conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     _check(net, out * channels // groups * kernel_height**2)
     x = net.input("x", [batch, channels, height, width])
     sizes_ = {"stride": stride, "padding": pad, "groups": groups}
-    x = net.conv("/conv", "conv", x, channels, out, kernel_height, bias=bool(chosen["bias"]), **sizes_)
+    x = net.conv("/conv", "conv", x, channels, out, kernel_height, bias=bool(option_values["bias"]), **sizes_)
     net.output(x, "y", [batch, out, high, wide])
 
 
 def _attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
     usage = "attention:BxSxD:heads=4,causal"
     batch, length, width = _numbers(sizes, 3, usage)
-    chosen = _options(options, {"heads": 1, "causal": 0})
-    heads = chosen["heads"]
+    option_values = _options(options, {"heads": 1, "causal": 0})
+    heads = option_values["heads"]
     if not heads or width % heads:
         raise Misuse(f"{heads:,} heads do not divide a width of {width:,}", where="make", hint=usage)
     _check(net, 4 * width * width)
@@ -117,7 +117,7 @@ def _attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None
     query = by_head("query", [0, 2, 1, 3])
     scores = net.op("MatMul", "", query, by_head("key", [0, 2, 3, 1]))
     scores = net.op("Div", "", scores, net.constant("", math.sqrt(width // heads), np.float32))
-    if chosen["causal"]:
+    if option_values["causal"]:
         fill = numpy_helper.from_array(np.array([-np.inf], np.float32))
         square = net.op("ConstantOfShape", "", net.constant("", [length, length], np.int64), value=fill)
         mask = net.op("Trilu", "", square, net.constant("", 1, np.int64), upper=1)  # computed: no weight
@@ -134,33 +134,33 @@ def _mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     usage = "mlp:bn16-relu-16x40-relu-40x5"
     _options(options, {})
     width: int | None = None
-    stored = 0
+    parameters = 0
     first = x = ""
     steps = sizes.split("-")
     matches = [_LAYER.fullmatch(step) for step in steps]
-    for at, (step, found) in enumerate(zip(steps, matches, strict=True)):
-        if found is None:
+    for at, (step, layer) in enumerate(zip(steps, matches, strict=True)):
+        if layer is None:
             raise Misuse(f"'{step}' is no layer", where="make", hint=f"{usage}; sigmoid, tanh, softmax")
-        needs = found[1] or found[3]
+        needs = layer[1] or layer[3]
         if needs and width is not None and int(needs) != width:
             raise Misuse(
                 f"'{step}' takes {int(needs):,} features, and gets {width:,}", where="make", hint=usage
             )
         if not first:
-            known = next(
+            features = next(
                 (match[1] or match[3] for match in matches if match and (match[1] or match[3])), None
             )
-            if known is None:
+            if features is None:
                 raise Misuse("no layer says how many features there are", where="make", hint=usage)
-            width = int(known)
+            width = int(features)
             first = x = net.input("x", [batch, width])
         scope, path = f"/layers/layers.{at}", f"layers.{at}"
-        if found[1]:
-            cin, cout = int(found[1]), int(found[2])
-            _check(net, stored := stored + cin * cout)
+        if layer[1]:
+            cin, cout = int(layer[1]), int(layer[2])
+            _check(net, parameters := parameters + cin * cout)
             x, width = net.linear(scope, path, x, cin, cout), cout
-        elif found[3]:
-            x = net.batch_norm(scope, path, x, int(found[3]))
+        elif layer[3]:
+            x = net.batch_norm(scope, path, x, int(layer[3]))
         else:
             x = net.op(_ACTIVATIONS[step], scope, x)
     shape: Shape = [batch, width or 0]
@@ -186,18 +186,18 @@ def _numbers(text: str, count: int, usage: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _options(text: str, known: Mapping[str, int]) -> dict[str, int]:
+def _options(text: str, defaults: Mapping[str, int]) -> dict[str, int]:
     """Options between commas, 'stride=2,bias'; a word alone is 1."""
-    found = dict(known)
+    values = dict(defaults)
     for word in filter(None, text.split(",")):
         name, equals, value = word.partition("=")
-        if name not in known:
-            hint = nearest(name, list(known)) or "leave it out"
+        if name not in defaults:
+            hint = nearest(name, list(defaults)) or "leave it out"
             raise Misuse(f"there is no option '{name}'", where="make", hint=hint)
         if equals and not (value.isdecimal() and int(value) < 1 << 31):
             raise Misuse(f"'{value}' is no size", where=name, hint=f"{name}=1")
-        found[name] = int(value) if equals else 1
-    return found
+        values[name] = int(value) if equals else 1
+    return values
 
 
 def _check(net: SeededGraph, elements: int) -> None:

@@ -68,9 +68,9 @@ def reach(
 
 def _of_any(depth: int, x: Ends, a: int, w: Ends, zeros: Ends) -> Ends:
     """The least and the largest sum of any operands with these ends, as stored and without zero points."""
-    stored = [p * q for p in x for q in w]
+    as_stored = [p * q for p in x for q in w]
     centred = [(p - a) * (q - b) for p in x for q in w for b in zeros]
-    every = [depth * product for product in (*stored, *centred)]
+    every = [depth * product for product in (*as_stored, *centred)]
     return min(every), max(every)
 
 

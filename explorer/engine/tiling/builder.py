@@ -71,29 +71,29 @@ class Emission(Struct):
     def __post_init__(self) -> None:
         self.roots |= {name[:at] for name in self.taken for at, c in enumerate(name) if c == "/"}
 
-    def prefix(self, wanted: str) -> str:
-        """`wanted` and a slash, or with a number before it when a name in use begins so."""
-        name, number = wanted, 2
+    def prefix(self, base: str) -> str:
+        """`base` and a slash, or with a number before it when a name in use begins so."""
+        name, number = base, 2
         while name in self.taken or name in self.roots:
-            name, number = f"{wanted}_{number}", number + 1
+            name, number = f"{base}_{number}", number + 1
         self.taken.add(name)
         return f"{name}/"
 
-    def unique(self, wanted: str) -> str:
-        """`wanted`, or with a number behind it when it is in use."""
-        return free_name(wanted, self.taken)
+    def unique(self, base: str) -> str:
+        """`base`, or with a number behind it when it is in use."""
+        return free_name(base, self.taken)
 
-    def uniques(self, wanted: Sequence[str]) -> list[str]:
-        """Different names, each `wanted` or with a number behind it when it is in use."""
-        if not self.taken.isdisjoint(wanted):
-            return [self.unique(name) for name in wanted]
-        self.taken.update(wanted)
-        return list(wanted)
+    def uniques(self, bases: Sequence[str]) -> list[str]:
+        """Different names, each `bases` or with a number behind it when it is in use."""
+        if not self.taken.isdisjoint(bases):
+            return [self.unique(name) for name in bases]
+        self.taken.update(bases)
+        return list(bases)
 
-    def store(self, key: tuple[Any, ...], wanted: str, make: Any) -> str:
+    def store(self, key: tuple[Any, ...], base: str, make: Any) -> str:
         """Name of the initializer for `key`, made by `make(name)` the first time."""
         if key not in self.stored:
-            name = self.unique(wanted)
+            name = self.unique(base)
             self.initializers[name] = make(name)
             self.stored[key] = name
         return self.stored[key]
@@ -116,32 +116,32 @@ class Emission(Struct):
             self.named[key] = self.define(function)
         return self.named[key]
 
-    def define(self, made: Function) -> str:
+    def define(self, function: Function) -> str:
         """Registers a function; returns what it is called.
 
         Another function of its name, which the model or a site has already, gives it a number.
         """
-        name, number = made.name, 2
-        while name in self.functions and not _same(self.functions[name], made):
-            name, number = f"{made.name}_{number}", number + 1
+        name, number = function.name, 2
+        while name in self.functions and not _same(self.functions[name], function):
+            name, number = f"{function.name}_{number}", number + 1
         if name not in self.functions:
-            self.functions[name] = replace(made, name=name)
+            self.functions[name] = replace(function, name=name)
         return name
 
 
-def _same(one: Function, other: Function) -> bool:
+def _same(first: Function, second: Function) -> bool:
     """Whether two functions do the same."""
-    opsets = one.opsets.get(""), other.opsets.get("")
-    if (one.inputs, one.outputs, len(one.nodes)) != (other.inputs, other.outputs, len(other.nodes)):
+    opsets = first.opsets.get(""), second.opsets.get("")
+    if (first.inputs, first.outputs, len(first.nodes)) != (second.inputs, second.outputs, len(second.nodes)):
         return False
-    return opsets[0] == opsets[1] and all(map(_same_node, one.nodes, other.nodes))
+    return opsets[0] == opsets[1] and all(map(_same_node, first.nodes, second.nodes))
 
 
-def _same_node(one: Node, other: Node) -> bool:
-    key = one.domain, one.op, one.inputs, one.outputs, one.attributes.keys()
-    if key != (other.domain, other.op, other.inputs, other.outputs, other.attributes.keys()):
+def _same_node(first: Node, second: Node) -> bool:
+    key = first.domain, first.op, first.inputs, first.outputs, first.attributes.keys()
+    if key != (second.domain, second.op, second.inputs, second.outputs, second.attributes.keys()):
         return False
-    pairs = ((value, other.attributes[name]) for name, value in one.attributes.items())
+    pairs = ((value, second.attributes[name]) for name, value in first.attributes.items())
     return all(_plain(a) == _plain(b) for a, b in pairs)
 
 
@@ -208,11 +208,11 @@ class GraphBuilder(Struct):
             mnk: Which products they are.
         """
         place = f"{self.site}/{self.place}" if self.site else self.place
-        made = tuple([self.prefix + label for label in labels])
+        outputs = tuple([self.prefix + label for label in labels])
         names = [place + label for label in labels]
         metadata = {SITE_KEY: self.site} if self.site else {}
-        self.nodes.append(NodeRun(op, domain, wires, made, names, metadata, MNK_KEY, mnk))
-        return made
+        self.nodes.append(NodeRun(op, domain, wires, outputs, names, metadata, MNK_KEY, mnk))
+        return outputs
 
     def constant(self, tensor: Tensor, label: str) -> str:
         """A Constant node: shapes and sizes are no weights and must not count as such."""
@@ -220,8 +220,8 @@ class GraphBuilder(Struct):
             return self.add("Constant", (), label, attributes={"value": tensor})
         # a Constant held floats only; float64 holds every size
         number = tensor_from_array("", tensor.array().astype("float64"))
-        given = self.add("Constant", (), f"{label}_number", attributes={"value": number})
-        return self.cast(given, tensor.dtype, label)
+        as_float = self.add("Constant", (), f"{label}_number", attributes={"value": number})
+        return self.cast(as_float, tensor.dtype, label)
 
     def array(self, values: np.ndarray[Any, Any], label: str) -> str:
         """A Constant node of these values."""
@@ -331,20 +331,20 @@ class GraphBuilder(Struct):
         inputs = (x, self.integers(pads, f"{label}_sizes"))
         return self.add("Pad", (*inputs, fill) if fill else inputs, label)
 
-    def expand(self, x: str, shape: Sequence[Size], label: str, own: Sequence[int]) -> str:
+    def expand(self, x: str, shape: Sequence[Size], label: str, x_shape: Sequence[int]) -> str:
         """`x` repeated along axes of length 1 until it has this shape.
 
         Args:
             x: What is repeated.
             shape: What it becomes.
             label: Of the node.
-            own: The shape of `x`, which may have fewer axes. Operator sets without Expand need it.
+            x_shape: The shape of `x`, which may have fewer axes. Operator sets without Expand need it.
         """
         if self.emission.opset < SINCE["Expand"]:
-            missing = (1,) * (len(shape) - len(own))
+            missing = (1,) * (len(shape) - len(x_shape))
             if missing:
-                x = self.reshape(x, (*missing, *own), f"{label}_axes")
-            pairs = zip(shape, (*missing, *own), strict=True)
+                x = self.reshape(x, (*missing, *x_shape), f"{label}_axes")
+            pairs = zip(shape, (*missing, *x_shape), strict=True)
             repeats = [size if here == 1 and isinstance(size, int) else 1 for size, here in pairs]
             return self.add("Tile", (x, self.integers(repeats, f"{label}_repeats")), label)
         return self.add("Expand", (x, self.read_sizes(shape, f"{label}_shape")), label)
@@ -371,10 +371,10 @@ class GraphBuilder(Struct):
             return terms[0]
         if dtype.startswith("float"):
             return self.add("Sum", terms, label)
-        made = terms[0]  # Sum adds up floats only
+        partial = terms[0]  # Sum adds up floats only
         for at, term in enumerate(terms[1:], 1):
-            made = self.add("Add", (made, term), label if at == len(terms) - 1 else f"{label}_{at}")
-        return made
+            partial = self.add("Add", (partial, term), label if at == len(terms) - 1 else f"{label}_{at}")
+        return partial
 
     def scan(
         self,

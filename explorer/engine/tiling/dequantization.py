@@ -16,14 +16,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _FLOATS = ("float32", "float16")
 
 
-def dequantize(node: Node, stored: Callable[[str], Tensor | None]) -> Tensor | None:
+def dequantize(node: Node, tensor_of: Callable[[str], Tensor | None]) -> Tensor | None:
     """What a DequantizeLinear of a stored tensor gives; None if its scales are computed.
 
     Args:
         node: The DequantizeLinear.
-        stored: Finds the stored tensor behind a value.
+        tensor_of: Finds the stored tensor behind a value.
     """
-    parts = [stored(name) if name else None for name in node.inputs]
+    parts = [tensor_of(name) if name else None for name in node.inputs]
     if any(part is None and name for part, name in zip(parts, node.inputs, strict=True)):
         return None
     x, scale = parts[0], parts[1]
@@ -44,5 +44,5 @@ def _floats(x: Tensor, scale: Tensor, zero: Tensor | None, axis: int, block: int
     whole = x.array().astype(np.int32)
     if zero is not None:
         whole -= along(grid.zero, x.shape, grid)
-    made: Array = np.multiply(whole.astype(scale.dtype), steps, dtype=scale.dtype)
-    return made.tobytes()
+    floats: Array = np.multiply(whole.astype(scale.dtype), steps, dtype=scale.dtype)
+    return floats.tobytes()

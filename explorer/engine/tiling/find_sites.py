@@ -21,7 +21,7 @@ def find_sites(
     declared: Mapping[str, TensorInfo] | None = None,
     pack: PackedTile | None = None,
     *,
-    own: Sequence[Node] | None = None,
+    graph_nodes: Sequence[Node] | None = None,
     place: Sequence[str] = (),
     runs: Callable[[Node], RunCounts] = lambda node: RunCounts(),
     defaults: Collection[str] | None = None,
@@ -35,7 +35,7 @@ def find_sites(
         declared: The same with those dimensions left symbolic that the tiled graph leaves open; None if it
             leaves none.
         pack: The tiles that groups are packed into; None for tiles of 64.
-        own: The nodes to look at; None for all of the main graph.
+        graph_nodes: The nodes to look at; None for all of the main graph.
         place: Where they stand, see `places.Place`, whose `view` is the model then.
         runs: How often a node runs in one pass, and its MACs.
         defaults: Stored tensors that a caller may replace; None for the model's.
@@ -47,7 +47,7 @@ def find_sites(
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
     tiled: set[str] = set()
-    for node in model.graph.nodes if own is None else own:
+    for node in model.graph.nodes if graph_nodes is None else graph_nodes:
         done = node.metadata.get(SITE_KEY)
         kind = KINDS.get((node.domain, node.op))
         if done is not None:
@@ -59,10 +59,10 @@ def find_sites(
             try:
                 if any(isinstance(value, AttributeRef) for value in node.attributes.values()):
                     raise NoSite("its attributes are those of the call of the function around it")
-                found = kind(node, context)
+                site = kind(node, context)
                 if context.constants.replaceable:
                     raise NoSite
-                sites.append(replace(found, place=tuple(place), runs=runs(node)))
+                sites.append(replace(site, place=tuple(place), runs=runs(node)))
             except NoSite as why:
                 reason = REPLACEABLE if context.constants.replaceable else str(why)
                 skipped.append(SkippedSite("/".join((*place, node.label)), node.op, reason, runs(node).macs))

@@ -61,22 +61,24 @@ def with_sites_found(
     for site, at in zip(every, rows, strict=True):
         of_layer.setdefault(at, []).append(site)
     names: dict[str, None] = {}
-    for said in spec.sites:
-        matches = name_matcher(said, "--site")
-        named = any(said in (site.name, site.output) or matches(site.name) for site in every)
-        if named or said.startswith("re:") or not is_query(said):
-            names[said] = None
+    for pattern in spec.sites:
+        matches = name_matcher(pattern, "--site")
+        named = any(pattern in (site.name, site.output) or matches(site.name) for site in every)
+        if named or pattern.startswith("re:") or not is_query(pattern):
+            names[pattern] = None
             continue
-        wanted = matcher(said)
-        found = [site.output or site.name for site in of_layer.get(None, ()) if wanted(_as_layer(site))]
+        is_wanted = matcher(pattern)
+        hits = [site.output or site.name for site in of_layer.get(None, ()) if is_wanted(_as_layer(site))]
         for layer in about.layers:
-            meant = [site for site in of_layer.get(layer.id, ()) if wanted(_as_layer(site, layer))]
-            found += [site.output or site.name for site in meant]
+            meant = [site for site in of_layer.get(layer.id, ()) if is_wanted(_as_layer(site, layer))]
+            hits += [site.output or site.name for site in meant]
             if layer.group:
-                wanted(layer)  # it remembers what the rows below lie in
-        if not found:
-            raise Misuse(f"no matmul is found by '{said}'", where="--site", hint="explorer plan lists them")
-        names.update(dict.fromkeys(found))
+                is_wanted(layer)  # it remembers what the rows below lie in
+        if not hits:
+            raise Misuse(
+                f"no matmul is found by '{pattern}'", where="--site", hint="explorer plan lists them"
+            )
+        names.update(dict.fromkeys(hits))
     return replace(spec, sites=tuple(names))
 
 

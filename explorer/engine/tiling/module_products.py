@@ -69,20 +69,20 @@ def traced_products(
         if row.group or not row.macs or not row.calls:
             continue
         ways = (tuple(way(row)) for way in _WAYS)
-        made = next((ps for ps in ways if sum(p.macs for p in ps) * row.calls == row.macs), ())
-        if not made:
+        row_products = next((ps for ps in ways if sum(p.macs for p in ps) * row.calls == row.macs), ())
+        if not row_products:
             untold.append(SkippedSite(row.path, row.kind, _UNTOLD, row.macs))
-        for product in made:
+        for product in row_products:
             name = graph.add(row, product)
             macs = product.macs * row.calls
             runs[name] = RunCounts(row.calls, macs, ((row.calls, product.macs),))
-    found = find_products(graph.model(), {}, {}, rules, grouped, pack)
+    products = find_products(graph.model(), {}, {}, rules, grouped, pack)
     totals, sizes = analysis.info.totals, analysis.info.assumptions.get("dims", {})
     return replace(
-        found,
-        sites=[replace(site, runs=runs.get(site.name, site.runs)) for site in found.sites],
+        products,
+        sites=[replace(site, runs=runs.get(site.name, site.runs)) for site in products.sites],
         skipped=[
-            *(replace(s, macs=runs[s.name].macs) if s.name in runs else s for s in found.skipped),
+            *(replace(s, macs=runs[s.name].macs) if s.name in runs else s for s in products.skipped),
             *untold,
         ],
         macs_total=totals.macs if totals.coverage == 1.0 else None,
@@ -115,8 +115,12 @@ class _Graph:
 
     def _weight(self, row: Layer, name: str, shape: Sizes, dtype: str) -> str:
         """The name of a weight; of one that several rows use in other shapes one of the row's own."""
-        own = row.weights[0].name if row.weights else "weight"
-        called = own if own.startswith(row.path.rpartition(".")[0] or "\0") else f"{row.path}.{own}"
+        weight_name = row.weights[0].name if row.weights else "weight"
+        called = (
+            weight_name
+            if weight_name.startswith(row.path.rpartition(".")[0] or "\0")
+            else f"{row.path}.{weight_name}"
+        )
         if called in self.weights and self.weights[called].shape != shape:
             called = f"{name}:right"
         tensor = Tensor(called, dtype, shape, None)
@@ -150,9 +154,9 @@ def _shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
 
 def _attention(row: Layer) -> Iterator[_Product]:
     """Scores and context of every head of queries, though several may share keys and values."""
-    given, output = _shapes(row)
-    if row.kind == _ATTENTION and len(given) > 2 and all(len(shape) > 1 for shape in (*given[:3], output)):
-        (queries, width), (keys, deep) = given[0][-2:], given[2][-2:]
+    inputs, output = _shapes(row)
+    if row.kind == _ATTENTION and len(inputs) > 2 and all(len(shape) > 1 for shape in (*inputs[:3], output)):
+        (queries, width), (keys, deep) = inputs[0][-2:], inputs[2][-2:]
         lead = output[:-2]
         scores = (*lead, queries, keys)
         yield _matrix((*lead, queries, width), (*lead, width, keys), scores, "scores")
@@ -160,11 +164,11 @@ def _attention(row: Layer) -> Iterator[_Product]:
 
 
 def _convolution(row: Layer) -> Iterator[_Product]:
-    given, output = _shapes(row)
+    inputs, output = _shapes(row)
     about, weight = row.attributes, next((w.shape for w in row.weights if w.name == "weight"), None)
     names = ("kernel_size", "stride", "padding", "dilation")
     lists = [about.get(name) for name in names]
-    if row.kind not in ("Conv1d", "Conv2d", "Conv3d") or not given or weight is None:
+    if row.kind not in ("Conv1d", "Conv2d", "Conv3d") or not inputs or weight is None:
         return
     if not all(isinstance(each, (list, tuple)) for each in lists):
         return  # 'same', and what a class of the user's own may hold
@@ -178,7 +182,7 @@ def _convolution(row: Layer) -> Iterator[_Product]:
         "group": about.get("groups", 1),
     }
     macs = math.prod(output) * math.prod(sizes[1:])
-    yield _Product((given[0], sizes), output, macs, "", True, "Conv", attributes)
+    yield _Product((inputs[0], sizes), output, macs, "", True, "Conv", attributes)
 
 
 def _experts(row: Layer) -> Iterator[_Product]:
@@ -186,9 +190,9 @@ def _experts(row: Layer) -> Iterator[_Product]:
 
     With fewer rows than experts each meets one of its own.
     """
-    given, output = _shapes(row)
+    inputs, output = _shapes(row)
     stack = next((w.shape for w in row.weights if w.shape is not None and len(w.shape) == 3), None)
-    if stack is None or not given or len(given[0]) != 2 or len(output) != 2 or given[0][0] != output[0]:
+    if stack is None or not inputs or len(inputs[0]) != 2 or len(output) != 2 or inputs[0][0] != output[0]:
         return
     rows, experts = output[0], stack[0]
     if not (isinstance(experts, int) and experts):
@@ -197,24 +201,24 @@ def _experts(row: Layer) -> Iterator[_Product]:
     every = (("fuller", fuller, least + 1), ("others", experts - fuller, least))
     shares = [share for share in every if share[1] and share[2]]
     for part, count, each in shares:
-        K, N = given[0][1], output[1]
+        K, N = inputs[0][1], output[1]
         operands = (count, each, K), (count, K, N)
         macs = count * each * K * N
         yield _Product(operands, (count, each, N), macs, part if len(shares) > 1 else "", True)
 
 
 def _linear(row: Layer) -> Iterator[_Product]:
-    given, output = _shapes(row)
-    if row.weights and given and given[0] and output:
-        weight = given[0][-1], output[-1]
-        made = _matrix((*output[:-1], weight[0]), weight, output)
-        yield replace(made, stored=True)
+    inputs, output = _shapes(row)
+    if row.weights and inputs and inputs[0] and output:
+        weight = inputs[0][-1], output[-1]
+        product = _matrix((*output[:-1], weight[0]), weight, output)
+        yield replace(product, stored=True)
 
 
 def _activations(row: Layer) -> Iterator[_Product]:
     """Two activations; a sum has what is added in front of them."""
-    given, output = _shapes(row)
-    for left, right in pairwise(given):
+    inputs, output = _shapes(row)
+    for left, right in pairwise(inputs):
         if (
             len(left) > 1
             and len(right) > 1

@@ -63,9 +63,9 @@ def make_plan(
     """
     tile = check_tile(spec.tile)
     _check(spec, opset)
-    chosen, plans, left = _partition(sites, skipped, spec, opset)
-    if not chosen:
-        raise _nothing_left(left[len(skipped) :])
+    chosen_sites, plans, all_skipped = _partition(sites, skipped, spec, opset)
+    if not chosen_sites:
+        raise _nothing_left(all_skipped[len(skipped) :])
     plan = Plan(
         tile=tile,
         edges=spec.edges,
@@ -74,14 +74,16 @@ def make_plan(
         products=whole(p.products_total for p in plans),
         macs=whole(p.macs_total for p in plans),
         macs_total=macs_total,
-        skipped=tuple(left),
+        skipped=tuple(all_skipped),
         dims=dict(dims or {}),
-        decomposed=tuple(name for name in decomposed if any(s.name.startswith(f"{name}/") for s in chosen)),
-        free=tuple(free) if any(site.dynamic for site in chosen) else (),
+        decomposed=tuple(
+            name for name in decomposed if any(s.name.startswith(f"{name}/") for s in chosen_sites)
+        ),
+        free=tuple(free) if any(site.dynamic for site in chosen_sites) else (),
         accumulator_bits=spec.accumulator,
         overflows=tuple(p.name for p in plans if p.sums is not None and p.sums.bits > spec.accumulator),
     )
-    return plan, chosen
+    return plan, chosen_sites
 
 
 def _check(spec: TileSpec, opset: int) -> None:
@@ -100,24 +102,25 @@ def _partition(
     sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec, opset: int
 ) -> tuple[list[Site], list[SitePlan], list[SkippedSite]]:
     """The sites that are tiled, how each of them is, and what is left as it was."""
-    chosen: list[Site] = []
+    chosen_sites: list[Site] = []
     plans: list[SitePlan] = []
     small: dict[int, int] = {}
-    left = list(skipped)
+    all_skipped = list(skipped)
     for site in _choose(sites, skipped, spec):
         choice = choose(spec, site.name, site.node.op, (site.M, site.K, site.N))
-        said = choice.origins.get("on") or "the specification"
-        why = _closed(site, choice, opset) if choice.on else f"switched off by {said}"
+        origin = choice.origins.get("on") or "the specification"
+        why = _closed(site, choice, opset) if choice.on else f"switched off by {origin}"
         if why:
-            left.append(SkippedSite(site.name, site.node.op, why, _macs(site), switched_off=not choice.on))
+            skip = SkippedSite(site.name, site.node.op, why, _macs(site), switched_off=not choice.on)
+            all_skipped.append(skip)
             continue
-        chosen.append(site)
+        chosen_sites.append(site)
         plans.append(_site_plan(site, choice, opset, spec.accumulator))
         if choice.form == "auto" and plans[-1].form == "lab":
             small[len(plans) - 1] = plans[-1].products
     if sum(small.values()) > LAB_TOGETHER and opset >= 9:
         plans = [replace(p, form="scan") if at in small else p for at, p in enumerate(plans)]
-    return chosen, plans, left
+    return chosen_sites, plans, all_skipped
 
 
 def _nothing_left(refused: Sequence[SkippedSite]) -> Misuse:
@@ -162,8 +165,8 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
     if form == "auto":
         form = "lab" if products <= LAB_TILES or opset < 9 else "scan"
     if form in ("lab", "unrolled") and products > MAX_UNROLLED:
-        what = f"'{site.name}' would become {products:,} nodes"
-        raise Misuse(what, where=f"--form {form}", hint="use scan")
+        message = f"'{site.name}' would become {products:,} nodes"
+        raise Misuse(message, where=f"--form {form}", hint="use scan")
     rows = _rows(site)
     return SitePlan(
         name=site.name,
@@ -206,8 +209,8 @@ def _rows(site: Site) -> tuple[tuple[int, int], ...] | None:
 
 
 def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[Site]:
-    said = dict(spec.origins).get("sites", "")
-    where = said if ":" in said else "--site"
+    origin = dict(spec.origins).get("sites", "")
+    where = origin if ":" in origin else "--site"
     if not spec.sites:
         if not sites:
             if not skipped:
@@ -216,16 +219,19 @@ def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpe
             reasons = "; ".join(dict.fromkeys(s.reason for s in products))
             raise Misuse(f"no matmul can be tiled ({reasons})")
         return list(sites)
-    chosen: dict[int, Site] = {}
+    by_id: dict[int, Site] = {}
     for glob in spec.sites:
         hits = [s for s in sites if s.name == glob or s.output == glob]
         matches = name_matcher(glob, where)
         hits = hits or [s for s in sites if matches(s.name)]
         if not hits:
-            known = next((s for s in skipped if s.name == glob or matches(s.name)), None)
-            if known is not None:
-                raise Misuse(f"'{known.name}' ({known.op}) cannot be tiled: {known.reason}", where=where)
+            skipped_site = next((s for s in skipped if s.name == glob or matches(s.name)), None)
+            if skipped_site is not None:
+                raise Misuse(
+                    f"'{skipped_site.name}' ({skipped_site.op}) cannot be tiled: {skipped_site.reason}",
+                    where=where,
+                )
             hint = nearest(glob, [s.name for s in sites])
             raise Misuse(f"no site is called '{glob}'", where=where, hint=hint)
-        chosen.update((id(s), s) for s in hits)
-    return [s for s in sites if id(s) in chosen]
+        by_id.update((id(s), s) for s in hits)
+    return [s for s in sites if id(s) in by_id]

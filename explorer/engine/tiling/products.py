@@ -87,23 +87,23 @@ def find_products(
     model, decomposed, refused = decompose(model, inferred.main.values, declared, apart)
     if decomposed:
         opened, inferred = _inferred(model, dims, sizes, inputs)
-    bound = bind_dims(model, opened.main.values)
+    bound_model = bind_dims(model, opened.main.values)
     with gc_pause():
         # what follows from a value that a caller may replace is known here, for the figures
-        known = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
-        visited = visitor.visit(model, known, user_rules=rules)
+        figure_shapes = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
+        visited = visitor.visit(model, figure_shapes, user_rules=rules)
         totals = layer_tree.totals(visited.leaves, groups=visited.groups)
     counted = _counted(model, visited.leaves)
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
     for place, symbolic in zip(places(model, inferred, _tiled), places(model, opened, _tiled), strict=True):
-        found = find_sites(
-            place.view if place.path else bound,
+        place_sites, place_skipped = find_sites(
+            place.view if place.path else bound_model,
             place.example,
             grouped,
             symbolic.shapes if place.path or examples else None,
             pack,
-            own=place.nodes if place.path else None,
+            graph_nodes=place.nodes if place.path else None,
             place=place.path,
             runs=partial(_runs, counted, place),
             defaults=model.defaults,
@@ -111,13 +111,14 @@ def find_products(
         if place.view.opset != model.opset:
             # functions of one name serve the whole model, and are written for one operator set
             why = f"its function is of opset {place.view.opset}, the model of opset {model.opset}"
-            found = [], [*found[1], *(SkippedSite(s.name, s.node.op, why, s.runs.macs) for s in found[0])]
-        sites += found[0]
-        skipped += found[1]
+            place_skipped += [SkippedSite(s.name, s.node.op, why, s.runs.macs) for s in place_sites]
+            place_sites = []
+        sites += place_sites
+        skipped += place_skipped
     skipped = [replace(s, reason=refused.get(s.name, s.reason)) for s in skipped]
     # a share of what happens to be known would flatter: without all of it the total is unknown
     total = totals.macs if totals.coverage == 1.0 else None
-    return Products(bound, sites, skipped, total, sizes, tuple(examples), whole, decomposed)
+    return Products(bound_model, sites, skipped, total, sizes, tuple(examples), whole, decomposed)
 
 
 class _Runs(Struct, frozen=True):
@@ -147,32 +148,32 @@ def _counted(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
         if len(working) == 1:
             single[function.name] = working[0]
     done = {node.metadata[SITE_KEY] for node in node_sequence(model.graph.nodes) if SITE_KEY in node.metadata}
-    found: Counted = {}
+    runs_by_node: Counted = {}
     for leaf in leaves:
         context, node = leaf.context, leaf.node
         fewer = bool(context.early) or context.chosen
         run = _Runs(context.trips, leaf.figures.macs, fewer) if leaf.counted else _Runs(0, 0)
-        found.setdefault(id(single.get(leaf.function, node)), []).append(run)
+        runs_by_node.setdefault(id(single.get(leaf.function, node)), []).append(run)
         if done:
             around = (scope.path for scope in context.scopes if scope.path in done)
-            found.setdefault(node.metadata.get(SITE_KEY) or next(around, ""), []).append(run)
-    return found
+            runs_by_node.setdefault(node.metadata.get(SITE_KEY) or next(around, ""), []).append(run)
+    return runs_by_node
 
 
 def _runs(counted: Counted, place: SubgraphView, node: Node) -> RunCounts:
     """How often a node runs; as its place says where calls stay closed in the analysis."""
-    found = counted.get(node.metadata.get(SITE_KEY, id(node)))
-    if found is None:
+    node_runs = counted.get(node.metadata.get(SITE_KEY, id(node)))
+    if node_runs is None:
         return RunCounts(place.calls)
-    macs = layer_tree.whole([runs.macs for runs in found])
-    if macs is None or not all(isinstance(runs.trips, int) for runs in found):
+    macs = layer_tree.whole([runs.macs for runs in node_runs])
+    if macs is None or not all(isinstance(runs.trips, int) for runs in node_runs):
         return RunCounts(None)
     each = Counter[int]()
-    for runs in found:
+    for runs in node_runs:
         if isinstance(runs.trips, int) and runs.trips and runs.macs is not None:
             each[runs.macs // runs.trips] += runs.trips
     by_size = tuple((times, of_one) for of_one, times in each.items())
-    return RunCounts(each.total(), macs, by_size, any(runs.early for runs in found))
+    return RunCounts(each.total(), macs, by_size, any(runs.early for runs in node_runs))
 
 
 def _inferred(
@@ -184,8 +185,8 @@ def _inferred(
     """Shapes with the dimensions that nobody bound left open, and at the sizes that figures are for."""
     if model.defaults:
         # no size of the tiled graph may follow from a value that a caller may replace
-        stored = {n: t for n, t in model.graph.initializers.items() if n not in model.defaults}
-        model = replace(model, graph=replace(model.graph, initializers=stored))
+        initializers = {n: t for n, t in model.graph.initializers.items() if n not in model.defaults}
+        model = replace(model, graph=replace(model.graph, initializers=initializers))
     opened = shapes.Inference(model, dims, inputs)
     return opened, opened if sizes == dims else shapes.Inference(model, sizes, inputs)
 
@@ -202,16 +203,16 @@ def _examples(
     The first dimension of an input is its batch.
     """
     examples: dict[str, int] = {}
-    given: dict[str, tuple[str | None, Shape]] = dict(input_shapes)
-    feeds = [value for value in model.graph.feeds if value.shape and value.name not in given]
+    overrides: dict[str, tuple[str | None, Shape]] = dict(input_shapes)
+    feeds = [value for value in model.graph.feeds if value.shape and value.name not in overrides]
     for value in feeds:
         first, *others = value.shape or ()
         if isinstance(first, str) and first not in dims:
             examples[first] = 1
         elif first is None:
-            given[value.name] = (None, (1, *others))
+            overrides[value.name] = (None, (1, *others))
     for value in feeds:
         for dim in (value.shape or ())[1:]:
             if isinstance(dim, str) and dim not in dims:
                 examples.setdefault(dim, _LENGTH)
-    return examples, given
+    return examples, overrides

@@ -113,10 +113,10 @@ class Rules(Generic[Rule]):
         A name that is written out in full means itself, whatever signs of a glob it holds. Where the sizes
         are not known no condition on them holds.
         """
-        found = {at for at, matches in self._globs if matches(name)}
-        found.update(self._named.get(name, ()))
+        places = {at for at, matches in self._globs if matches(name)}
+        places.update(self._named.get(name, ()))
         of = dict(zip("MKN", sizes or (), strict=False))
-        for at in sorted(found):
+        for at in sorted(places):
             rule = self.rules[at]
             if rule.op and not fnmatch.fnmatchcase(op, rule.op):
                 continue
@@ -138,9 +138,9 @@ def tile_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
 def _check(rule: TileRule) -> None:
     """Refuses what cannot be, with the place where it was said; a program's rules come unread."""
     where = rule.origin or "a rule"
-    for name, value, known in (("form", rule.form, get_args(Form)), ("edges", rule.edges, get_args(Edges))):
-        if value is not None and value not in known:
-            raise Misuse(f"{name} '{value}' is not known", where=where, hint=nearest(value, known))
+    for name, value, choices in (("form", rule.form, get_args(Form)), ("edges", rule.edges, get_args(Edges))):
+        if value is not None and value not in choices:
+            raise Misuse(f"{name} '{value}' is not known", where=where, hint=nearest(value, choices))
     if rule.tile is not None:
         check_tile(rule.tile, where)
 
@@ -173,13 +173,13 @@ def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> S
 
 
 def decide(
-    values: dict[str, Any], said: Iterable[tuple[str, str]], rules: Iterable[tuple[int, SiteRule]]
+    values: dict[str, Any], spec_origins: Iterable[tuple[str, str]], rules: Iterable[tuple[int, SiteRule]]
 ) -> dict[str, str]:
     """Lets the first rule that speaks of a value decide it; gives who said each one, '' for the default."""
-    origins = dict.fromkeys(values, "") | {name: who for name, who in said if name in values}
+    origins = dict.fromkeys(values, "") | {name: who for name, who in spec_origins if name in values}
     undecided = set(values)
     for _, rule in rules:
-        for name in [one for one in undecided if getattr(rule, one) is not None]:
+        for name in [field for field in undecided if getattr(rule, field) is not None]:
             values[name], origins[name] = getattr(rule, name), rule.origin
             undecided.discard(name)
     return origins
@@ -187,8 +187,8 @@ def decide(
 
 def _ready(rules: Sequence[TileRule]) -> Rules[TileRule]:
     global _last
-    known, ready = _last
-    if known is not rules:
+    last_rules, ready = _last
+    if last_rules is not rules:
         ready = tile_rules(rules)
         _last = (rules, ready)
     return ready

@@ -14,31 +14,31 @@ OPEN = "open sizes"
 """Who says that edges are padded where a size stays open."""
 
 
-def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen: Sequence[SitePlan]) -> Settings:
+def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen_sites: Sequence[SitePlan]) -> Settings:
     """What `spec` asks.
 
     Args:
         spec: The specification.
         every: All sites, however they would be tiled.
-        chosen: Those of them that `spec.sites` means.
+        chosen_sites: Those of them that `spec.sites` means.
 
     Raises:
         Misuse: A rule's conditions on the shape cannot be read.
     """
-    said = dict(spec.origins)
-    meant = {site.output for site in chosen}
+    spec_origins = dict(spec.origins)
+    meant = {site.output for site in chosen_sites}
     sites = []
     for site in every:
         choice = choose(spec, site.name, site.op, (site.M, site.K, site.N))
         origins = {value: origin or DEFAULT for value, origin in choice.origins.items()}
         on = choice.on and site.output in meant
         if site.output not in meant or (spec.sites and origins["on"] == DEFAULT):
-            origins["on"] = said.get("sites", DEFAULT)
+            origins["on"] = spec_origins.get("sites", DEFAULT)
         edges = choice.edges
         if site.dynamic and edges != "padded":
             edges, origins["edges"] = "padded", OPEN
-        how = choice.tile, edges, choice.form, on, origins
-        sites.append(SiteSettings(site.name, site.op, site.M, site.K, site.N, *how))
+        values = choice.tile, edges, choice.form, on, origins
+        sites.append(SiteSettings(site.name, site.op, site.M, site.K, site.N, *values))
     rules = tile_rules(spec.rules)
     used = {at for site in every for at, _ in rules.of(site.name, site.op, (site.M, site.K, site.N))}
     unused = [
@@ -46,12 +46,12 @@ def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen: Sequence[SitePla
         for at, rule in enumerate(spec.rules)
         if at not in used
     ]
-    return Settings(spec.grouped, said.get("grouped", DEFAULT), tuple(sites), tuple(unused))
+    return Settings(spec.grouped, spec_origins.get("grouped", DEFAULT), tuple(sites), tuple(unused))
 
 
 def unused_rule(rule: SiteRule, names: Sequence[str]) -> UnusedRule:
     """A rule that means none of these names, and the one that its own is like."""
     near = difflib.get_close_matches(rule.site, names, n=1, cutoff=0.6)
-    asked = (("site", rule.site), ("op", rule.op), ("shape", rule.shape))
-    says = ", ".join(f"{name} {value}" for name, value in asked if value)
+    conditions = (("site", rule.site), ("op", rule.op), ("shape", rule.shape))
+    says = ", ".join(f"{name} {value}" for name, value in conditions if value)
     return UnusedRule(rule.origin, says, near[0] if near and near[0] != rule.site else "")

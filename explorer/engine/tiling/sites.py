@@ -246,32 +246,32 @@ class Constants:
 
     def _stored(self, name: str) -> Tensor | None:
         """A stored tensor that no Transpose stands behind."""
-        found = self.resolve(name)
-        if found is None or found[2] != tuple(range(len(found[2]))) or found[0].payload is None:
+        resolved = self.resolve(name)
+        if resolved is None or resolved[2] != tuple(range(len(resolved[2]))) or resolved[0].payload is None:
             return None
-        return found[0]
+        return resolved[0]
 
     def __contains__(self, name: str) -> bool:
         return self.resolve(name) is not None
 
     def matrix(self, name: str, flip: bool) -> Weight | None:
         """The constant operand called `name` as (K, N), None for a stack; `flip` when the node turns it."""
-        found = self.resolve(name)
-        if found is None:
+        resolved = self.resolve(name)
+        if resolved is None:
             raise NoSite("no operand is constant")
-        tensor, stored, axes, chain = found
+        tensor, stored_name, axes, chain = resolved
         if tensor.payload is None:
-            raise NoSite(f"the weight '{stored}' carries no data")
+            raise NoSite(f"the weight '{stored_name}' carries no data")
         # leading dimensions of 1 broadcast away: (1, K, N) is a matrix
-        kept = [a for i, a in enumerate(axes) if i >= len(axes) - 2 or tensor.shape[a] != 1]
-        if len(kept) == 1:
-            return Weight(tensor, stored, False, tensor.shape[kept[0]], 1, chain)
-        if len(kept) != 2:
+        matrix_axes = [a for i, a in enumerate(axes) if i >= len(axes) - 2 or tensor.shape[a] != 1]
+        if len(matrix_axes) == 1:
+            return Weight(tensor, stored_name, False, tensor.shape[matrix_axes[0]], 1, chain)
+        if len(matrix_axes) != 2:
             return None
         if flip:
-            kept.reverse()
-        k, n = tensor.shape[kept[0]], tensor.shape[kept[1]]
-        return Weight(tensor, stored, kept[0] > kept[1], k, n, chain)
+            matrix_axes.reverse()
+        k, n = tensor.shape[matrix_axes[0]], tensor.shape[matrix_axes[1]]
+        return Weight(tensor, stored_name, matrix_axes[0] > matrix_axes[1], k, n, chain)
 
 
 def _axes(rank: int, perms: list[tuple[int, ...] | None]) -> tuple[int, ...]:

@@ -63,7 +63,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     nodes, used = pruned(
         _replaced(graph.nodes, planned, bypassed, emission), [v.name for v in graph.outputs], bypassed
     )
-    own = {
+    functions = {
         key: _function(f, planned, bypassed, emission)
         for key, f in model.functions.items()
         if f.domain != DOMAIN
@@ -89,7 +89,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         opsets={**model.opsets, DOMAIN: 1},
         ir_version=max(model.ir_version, 8),  # local functions came with IR version 8
         # what is called stands before what calls it, which onnx's own evaluator wants
-        functions={**{f.key: f for f in emission.functions.values()}, **own},
+        functions={**{f.key: f for f in emission.functions.values()}, **functions},
         metadata=with_plan(model.metadata, plan),
         path="",
     )
@@ -97,9 +97,9 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
 
 def _stored(single: Mapping[str, Tensor], emission: Emission, used: set[str]) -> Mapping[str, Tensor]:
     """The weights that are used."""
-    kept = {name: tensor for name, tensor in single.items() if name in used}
+    used_tensors = {name: tensor for name, tensor in single.items() if name in used}
     bundles = [bundle for bundle in emission.bundles.values() if bundle.names[0] in used]
-    return Tensors(kept, bundles) if bundles else kept
+    return Tensors(used_tensors, bundles) if bundles else used_tensors
 
 
 Planned = Mapping[int, tuple[Site, SitePlan]]
@@ -113,18 +113,18 @@ def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emiss
     for node in nodes:
         if id(node) in planned:
             site, site_plan = planned[id(node)]
-            made = emit(site, site_plan, emission)
+            tile_nodes = emit(site, site_plan, emission)
             # which module it belonged to, by torch's exporter: one node says it for the site, not 14,336
             origin = {key: text for key, text in node.metadata.items() if key.startswith("pkg.torch.onnx.")}
-            made[0].metadata = {**origin, **made[0].metadata}
-            for one in made:
-                if isinstance(one, NodeRun) and names.isdisjoint(one.names):
-                    names.update(one.names)
-                elif isinstance(one, NodeRun):
-                    one.names = [free_name(name, names) for name in one.names]
+            tile_nodes[0].metadata = {**origin, **tile_nodes[0].metadata}
+            for tile_node in tile_nodes:
+                if isinstance(tile_node, NodeRun) and names.isdisjoint(tile_node.names):
+                    names.update(tile_node.names)
+                elif isinstance(tile_node, NodeRun):
+                    tile_node.names = [free_name(name, names) for name in tile_node.names]
                 else:
-                    one.name = free_name(one.name, names)
-            out += made
+                    tile_node.name = free_name(tile_node.name, names)
+            out += tile_nodes
         else:
             out.append(_with_bodies(node, planned, bypassed, emission))
     return out
@@ -135,10 +135,10 @@ def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emi
     changed: dict[str, Graph] = {}
     for name, body in subgraphs(node):
         if any(id(inner) in planned for inner in _inner(body.nodes)):
-            made = _replaced(body.nodes, planned, bypassed, emission)
-            kept, used = pruned(made, [v.name for v in body.outputs], bypassed)
-            stored = {n: t for n, t in body.initializers.items() if n in used}
-            changed[name] = replace(body, nodes=gathered(kept), initializers=stored)
+            nodes = _replaced(body.nodes, planned, bypassed, emission)
+            remaining, used = pruned(nodes, [v.name for v in body.outputs], bypassed)
+            initializers = {n: t for n, t in body.initializers.items() if n in used}
+            changed[name] = replace(body, nodes=gathered(remaining), initializers=initializers)
     return with_bodies(node, changed) if changed else node
 
 
@@ -158,13 +158,13 @@ def _function(function: Function, planned: Planned, bypassed: set[int], emission
         named=emission.named,
         quantized=emission.quantized,
     )
-    made, _ = pruned(_replaced(nodes, planned, bypassed, inner), function.outputs, bypassed)
-    stored = [
+    body_nodes, _ = pruned(_replaced(nodes, planned, bypassed, inner), function.outputs, bypassed)
+    constants = [
         Node("Constant", (), (name,), name=name, attributes={"value": _materialised(tensor)})
         for name, tensor in Tensors(inner.initializers, list(inner.bundles.values())).items()
     ]
     opsets = {**function.opsets, DOMAIN: 1}
-    return replace(function, nodes=gathered((*stored, *made)), opsets=opsets, record=None)
+    return replace(function, nodes=gathered((*constants, *body_nodes)), opsets=opsets, record=None)
 
 
 def _materialised(tensor: Tensor) -> Tensor:
@@ -190,14 +190,14 @@ def pruned(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tup
         bypassed: Ids of the nodes that may go.
     """
     used = set(outputs)
-    kept: list[Node] = []
+    remaining: list[Node] = []
     for node in reversed(nodes):
         if id(node) in bypassed and not any(o in used for o in node.outputs):
             continue
         used.update(reads(node))
-        kept.append(node)
-    kept.reverse()
-    return kept, used
+        remaining.append(node)
+    remaining.reverse()
+    return remaining, used
 
 
 def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
@@ -211,8 +211,8 @@ def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
         A model whose declared intermediate shapes are dropped: they speak of the symbolic model.
     """
     graph = model.graph
-    given = [info for value in graph.feeds if (info := shapes.get(value.name)) is not None]
-    names = {size for info in given for size in info.shape or () if isinstance(size, str)}
+    feeds = [info for value in graph.feeds if (info := shapes.get(value.name)) is not None]
+    names = {size for info in feeds for size in info.shape or () if isinstance(size, str)}
 
     def bound(value: Value) -> Value:
         info = shapes.get(value.name)
@@ -222,8 +222,8 @@ def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
         if len(shape) == len(value.shape):
             # inference may lose the name of a size that is still open
             shape = tuple(
-                said if found is None and said in names else found
-                for said, found in zip(value.shape, shape, strict=True)
+                declared_size if size is None and declared_size in names else size
+                for declared_size, size in zip(value.shape, shape, strict=True)
             )
         return value if shape == value.shape else Value(value.name, value.dtype, shape)
 

@@ -46,7 +46,7 @@ def make_model(
     output_files.check_target(output, overwrite=overwrite, models=[], weights=())
     if isinstance(batch, int) and batch < 1:
         raise Misuse(f"a batch cannot be {batch}", where="--batch")
-    net = graph_of_text(text, name=name, seed=seed, batch=batch, stored=stored)
+    net = graph_of_text(text, name=name, seed=seed, batch=batch, store_weights=stored)
     proto = net.model(f"explorer {__version__}")
     onnx.checker.check_model(proto, full_check=True)
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:

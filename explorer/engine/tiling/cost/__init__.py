@@ -65,23 +65,23 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
     Raises:
         Misuse: There is no such order, the machine contradicts itself, or a type has no known size.
     """
-    wanted, machine = _orders_for(order), complete(hardware or Hardware())
+    allowed, machine = _orders_for(order), complete(hardware or Hardware())
     runs = [(at, run) for at, site in enumerate(plan.sites) for run in _runs(site)]
     turns = [times for _, (times, _) in runs]
     # a function called with other rows has other figures there; those of the first call are the site's
-    each = [_site(run, machine, wanted) for _, (_, run) in runs]
-    first = {at: one for (at, _), one in zip(reversed(runs), reversed(each), strict=True)}
+    each = [_site(run, machine, allowed) for _, (_, run) in runs]
+    first = {at: cost for (at, _), cost in zip(reversed(runs), reversed(each), strict=True)}
     sites = tuple(first[at] for at in range(len(plan.sites)))
 
     def total(amount: Callable[[SiteCost], int]) -> int:
-        return sum(amount(one) * turn for one, turn in zip(each, turns, strict=True))
+        return sum(amount(cost) * turn for cost, turn in zip(each, turns, strict=True))
 
     macs, slots = total(lambda site: site.macs), total(lambda site: site.products * math.prod(site.tile))
     filled = total(lambda site: _filled(dimensions.site_dims(site)))
     compulsory = total(lambda site: site.compulsory)
-    bound = total(lambda site: site.lower_bound)
-    best = [min(one.orders, key=_traffic) for one in each]
-    chosen = _total(order, [one.chosen for one in each], turns, macs)
+    lower_bound = total(lambda site: site.lower_bound)
+    best = [min(cost.orders, key=_traffic) for cost in each]
+    order_total = _total(order, [cost.chosen for cost in each], turns, macs)
     fits = [site.fits for site in sites]
     return PlanCost(
         hardware=machine,
@@ -93,19 +93,22 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
         padded_share=1 - compulsory / filled if filled else 0.0,
         traffic_without_reuse=total(lambda site: site.traffic_without_reuse),
         compulsory=compulsory,
-        lower_bound=bound,
-        ratio=chosen.traffic / bound if bound else 1.0,
+        lower_bound=lower_bound,
+        ratio=order_total.traffic / lower_bound if lower_bound else 1.0,
         buffer=max((site.buffer for site in sites), default=0),
         buffer_double=max((site.buffer_double for site in sites), default=0),
         fits=None if machine.buffer is None else all(fits),
-        total=chosen,
+        total=order_total,
         orders=(
             _total("best", best, turns, macs),
-            *(_total(name, [one.orders[at] for one in each], turns, macs) for at, name in enumerate(ORDERS)),
+            *(
+                _total(name, [cost.orders[at] for cost in each], turns, macs)
+                for at, name in enumerate(ORDERS)
+            ),
         ),
         systolic=tuple(
             _systolic_total(rows, turns, machine)
-            for rows in zip(*(one.systolic for one in each), strict=True)
+            for rows in zip(*(cost.systolic for cost in each), strict=True)
         ),
         assumptions=tuple(_assumed(plan, machine)),
         macs_total=plan.macs_total,
@@ -128,21 +131,21 @@ def site_cost(site: SitePlan, hardware: Hardware | None = None, *, order: str = 
     return _site(site, complete(hardware or Hardware()), _orders_for(order))
 
 
-def _orders_for(asked: str) -> tuple[str, ...]:
+def _orders_for(order: str) -> tuple[str, ...]:
     """The orders among which that with the least traffic is chosen."""
-    if asked == "best":
+    if order == "best":
         return tuple(ORDERS)
-    found = tuple(name for name, dataflow in ORDERS.items() if asked in (name, dataflow))
-    if not found:
-        known = ("best", *ORDERS, *dict.fromkeys(ORDERS.values()))
-        raise Misuse(f"there is no loop order '{asked}'", where="--order", hint=nearest(asked, known))
-    return found
+    names = tuple(name for name, dataflow in ORDERS.items() if order in (name, dataflow))
+    if not names:
+        choices = ("best", *ORDERS, *dict.fromkeys(ORDERS.values()))
+        raise Misuse(f"there is no loop order '{order}'", where="--order", hint=nearest(order, choices))
+    return names
 
 
-def _site(site: SitePlan, machine: Hardware, wanted: Sequence[str]) -> SiteCost:
+def _site(site: SitePlan, machine: Hardware, allowed: Sequence[str]) -> SiteCost:
     shape = dimensions.site_dims(site)
     figures = _figures(shape, machine)
-    chosen = min((one for one in figures.orders if one.order in wanted), key=_traffic)
+    cheapest = min((candidate for candidate in figures.orders if candidate.order in allowed), key=_traffic)
     needed = figures.buffer * (2 if machine.double_buffered else 1)
     return SiteCost(
         name=site.name,
@@ -158,10 +161,10 @@ def _site(site: SitePlan, machine: Hardware, wanted: Sequence[str]) -> SiteCost:
         accumulator=site.accumulator,
         calls=site.calls,
         at_most=site.at_most,
-        order=chosen.order,
+        order=cheapest.order,
         buffer_double=2 * figures.buffer,
         fits=None if machine.buffer is None else needed <= machine.buffer,
-        ratio=chosen.traffic / figures.lower_bound if figures.lower_bound else 1.0,
+        ratio=cheapest.traffic / figures.lower_bound if figures.lower_bound else 1.0,
         **figures._asdict(),
     )
 
@@ -246,14 +249,14 @@ def _orders(
         moving = _per_cycle(traffic, machine.bytes_per_cycle)
         cycles: int | None = None
         seconds: float | None = None
-        bound: Bound = ""
+        limit: Bound = ""
         if computing is not None and moving is not None:
-            bound, cycles = _limit(computing, moving), _together(computing, moving, machine)
+            limit, cycles = _limit(computing, moving), _together(computing, moving, machine)
             seconds = None if machine.clock is None else cycles / machine.clock
         elif machine.peak_macs is not None and machine.bandwidth is not None:
             # a machine that is known by its rates alone
             least = slots / machine.peak_macs, traffic / machine.bandwidth
-            bound, seconds = _limit(*least), _together(*least, machine)
+            limit, seconds = _limit(*least), _together(*least, machine)
         costs.append(
             OrderCost(
                 order=order,
@@ -267,7 +270,7 @@ def _orders(
                 compute_cycles=computing,
                 memory_cycles=moving,
                 cycles=cycles,
-                bound=bound,
+                bound=limit,
                 seconds=seconds,
             )
         )
@@ -336,7 +339,7 @@ def _systolic(
     once = -(-sizes[along] // rows) * -(-sizes[across] // columns)
     whole = shape.batch * once * (fill + sizes[through])
     drained = shape.batch * once * rows if dataflow == "output-stationary" else 0
-    moving = min((one for one in orders if one.dataflow == dataflow), key=_traffic).memory_cycles
+    moving = min((cost for cost in orders if cost.dataflow == dataflow), key=_traffic).memory_cycles
     total = None if moving is None else _together(cycles, moving, machine)
     return Systolic(dataflow, cycles, whole, whole - drained, total, _seconds(total, machine))
 
@@ -347,7 +350,7 @@ def _seconds(cycles: int | None, machine: Hardware) -> float | None:
 
 def _total(name: str, costs: Sequence[OrderCost], turns: Sequence[int], macs: int) -> OrderTotal:
     traffic = sum(cost.traffic * turn for cost, turn in zip(costs, turns, strict=True))
-    known = all(cost.bound for cost in costs)
+    all_bound = all(cost.bound for cost in costs)
     return OrderTotal(
         order=name,
         traffic=traffic,
@@ -356,7 +359,7 @@ def _total(name: str, costs: Sequence[OrderCost], turns: Sequence[int], macs: in
         memory_cycles=_added([cost.memory_cycles for cost in costs], turns),
         cycles=_added([cost.cycles for cost in costs], turns),
         seconds=_added([cost.seconds for cost in costs], turns),
-        memory_bound=sum(cost.bound == "memory" for cost in costs) if known else None,
+        memory_bound=sum(cost.bound == "memory" for cost in costs) if all_bound else None,
     )
 
 

@@ -105,8 +105,8 @@ def again(order: str, grid: tuple[int, int, int], depends: str) -> str:
     """
     trips = dict(zip("mkn", grid, strict=True))
     turning = [loop for loop in order if trips[loop] > 1]
-    own = [at for at, loop in enumerate(turning) if loop in depends]
-    return "".join(loop for loop in turning[: own[-1]] if loop not in depends) if own else ""
+    depending = [at for at, loop in enumerate(turning) if loop in depends]
+    return "".join(loop for loop in turning[: depending[-1]] if loop not in depends) if depending else ""
 
 
 def folds(shape: SiteDims, axis: int, width: int) -> int:

@@ -84,10 +84,10 @@ def _traffic(site: SiteCost, shape: dimensions.SiteDims) -> Iterator[Formula]:
     yield Formula("traffic without reuse", rule, numbers, site.traffic_without_reuse, "bytes")
     for cost in site.orders:
         yield _order(site, cost, whole)
-    chosen = site.chosen
-    if chosen.intensity is not None:
-        rule, numbers = f"2 MACs / traffic {chosen.order}", f"2 x {site.macs:,} / {chosen.traffic:,}"
-        yield Formula("intensity", rule, numbers, chosen.intensity, "FLOPs per byte")
+    cheapest = site.chosen
+    if cheapest.intensity is not None:
+        rule, numbers = f"2 MACs / traffic {cheapest.order}", f"2 x {site.macs:,} / {cheapest.traffic:,}"
+        yield Formula("intensity", rule, numbers, cheapest.intensity, "FLOPs per byte")
 
 
 def _order(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Formula:
@@ -163,10 +163,10 @@ def _systolic(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> 
     fill, sizes = 2 * rows + columns - 2, shape[:3]
     for timing in site.systolic:
         along, across, through = dimensions.MAPPED[timing.dataflow]
-        one, other, depth = (_LETTERS[axis] for axis in (along, across, through))
+        first, second, depth = (_LETTERS[axis] for axis in (along, across, through))
         rule, numbers = _each(
             site,
-            f"array loads along {one} x along {other}"
+            f"array loads along {first} x along {second}"
             f" x ({depth.lower()} (2 R + C - 2) + {depth} of all tiles)",
             f"{dimensions.folds(shape, along, rows):,} x {dimensions.folds(shape, across, columns):,}"
             f" x ({_times(site.grid[through], fill)} + {dimensions.moved_sizes(shape)[through]:,})",
@@ -174,7 +174,7 @@ def _systolic(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> 
         yield Formula(f"{timing.dataflow} array", rule, numbers, timing.cycles, "cycles")
         rule, numbers = _each(
             site,
-            f"ceil({one} / R) ceil({other} / C) (2 R + C + {depth} - 2)",
+            f"ceil({first} / R) ceil({second} / C) (2 R + C + {depth} - 2)",
             f"ceil({sizes[along]:,} / {rows:,}) x ceil({sizes[across]:,} / {columns:,})"
             f" x ({fill:,} + {sizes[through]:,})",
         )

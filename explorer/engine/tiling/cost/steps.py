@@ -59,17 +59,17 @@ class _Nest:
             self._operand(loops, bits) for (_, loops), bits in zip(dimensions.OPERANDS, widths, strict=True)
         ]
 
-    def _operand(self, own: str, bits: int) -> _Operand:
-        turning = [at for at, loop in enumerate(self.order) if loop in own and self.trips[loop] > 1]
+    def _operand(self, loops: str, bits: int) -> _Operand:
+        turning = [at for at, loop in enumerate(self.order) if loop in loops and self.trips[loop] > 1]
         last = turning[-1] + 1 if turning else 0
-        return _Operand(own, self.order[:last], bits, self._size[own[0]] * self._size[own[1]])
+        return _Operand(loops, self.order[:last], bits, self._size[loops[0]] * self._size[loops[1]])
 
     def place(self, step: int) -> dict[str, int]:
         """The tile along each axis at a step of one product."""
-        found = {}
+        indices = {}
         for loop in reversed(self.order):
-            step, found[loop] = divmod(step, self.trips[loop])
-        return found
+            step, indices[loop] = divmod(step, self.trips[loop])
+        return indices
 
     def span(self, loop: str, first: int, stop: int) -> int:
         """Elements of some tiles along an axis."""
@@ -154,7 +154,9 @@ def _step(nest: _Nest, at: int) -> TileStep:
     a, b, c = nest.operands
     moved = [operand.size(nest.fetched(operand, place)) for operand in nest.operands]
     begun = c.size(nest.fetched(c, place, visits="first"))
-    held = [dimensions.packed_bytes(nest.tile(one, place), one.bits) for one in nest.operands]
+    tile_bytes = [
+        dimensions.packed_bytes(nest.tile(operand, place), operand.bits) for operand in nest.operands
+    ]
     again, gone = place["k"] > 0 and nest.arrives(c, place), nest.leaves(c, place)
     earlier = _earlier(nest, batch)
     return TileStep(
@@ -163,19 +165,19 @@ def _step(nest: _Nest, at: int) -> TileStep:
         m=place["m"],
         k=place["k"],
         n=place["n"],
-        a=held[0],
-        b=held[1],
-        c=held[2],
+        a=tile_bytes[0],
+        b=tile_bytes[1],
+        c=tile_bytes[2],
         loads=(
-            held[0] if nest.arrives(a, place) else 0,
-            held[1] if nest.arrives(b, place) else 0,
-            held[2] if again else 0,
+            tile_bytes[0] if nest.arrives(a, place) else 0,
+            tile_bytes[1] if nest.arrives(b, place) else 0,
+            tile_bytes[2] if again else 0,
         ),
-        stores=held[2] if gone else 0,
+        stores=tile_bytes[2] if gone else 0,
         a_bytes=moved[0] + earlier[0],
         b_bytes=moved[1] + earlier[1],
         c_read_bytes=moved[2] - begun + earlier[2],
-        c_write_bytes=moved[2] - (0 if gone else held[2]) + earlier[3],
+        c_write_bytes=moved[2] - (0 if gone else tile_bytes[2]) + earlier[3],
     )
 
 

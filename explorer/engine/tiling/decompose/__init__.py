@@ -63,24 +63,26 @@ def decompose(
             continue
         done.append(node.label)
         nodes += builder.nodes
-        led |= {id(one) for name in node.inputs for one in recurrent.led_by(name, context)}
+        led |= {id(leading) for name in node.inputs for leading in recurrent.led_by(name, context)}
     if not done:
         return model, (), refused
     nodes = _without_idle(nodes, led, [v.name for v in model.graph.outputs])
     used = {name for node in nodes for name in reads(node)} | {v.name for v in model.graph.outputs}
     initializers = {**model.graph.initializers, **emission.initializers}
-    kept = {name: tensor for name, tensor in initializers.items() if name in used}
-    graph = replace(model.graph, nodes=tuple(nodes), initializers=kept)
-    inputs = tuple(v for v in graph.inputs if v.name in kept or v.name not in model.graph.initializers)
+    used_initializers = {name: tensor for name, tensor in initializers.items() if name in used}
+    graph = replace(model.graph, nodes=tuple(nodes), initializers=used_initializers)
+    inputs = tuple(
+        v for v in graph.inputs if v.name in used_initializers or v.name not in model.graph.initializers
+    )
     return replace(model, graph=replace(graph, inputs=inputs)), tuple(done), refused
 
 
 def _without_idle(nodes: Sequence[Node], led: set[int], outputs: Sequence[str]) -> list[Node]:
     """The nodes without those of `led`, between a stored weight and who took it, that nobody needs."""
     needed = set(outputs)
-    kept: list[Node] = []
+    remaining: list[Node] = []
     for node in reversed(nodes):
         if id(node) not in led or not needed.isdisjoint(node.outputs):
             needed.update(reads(node))
-            kept.append(node)
-    return kept[::-1]
+            remaining.append(node)
+    return remaining[::-1]

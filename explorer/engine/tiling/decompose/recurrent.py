@@ -134,32 +134,32 @@ def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ..
 
 def _stored(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: Step) -> list[_Weights]:
     """The weights of every direction."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for role in ("W", "R", "B", "P"):
         if name := layer.inputs[role]:
-            found[role] = _tensor(name, role, context)
+            tensors[role] = _tensor(name, role, context)
     H, G = layer.hidden, layer.gates
-    if found["W"].shape != (layer.directions, G * H, layer.sizes[2]):
-        raise NoSite(f"its W is {list(found['W'].shape)}")
-    if found["R"].shape != (layer.directions, G * H, H):
-        raise NoSite(f"its R is {list(found['R'].shape)}")
+    if tensors["W"].shape != (layer.directions, G * H, layer.sizes[2]):
+        raise NoSite(f"its W is {list(tensors['W'].shape)}")
+    if tensors["R"].shape != (layer.directions, G * H, H):
+        raise NoSite(f"its R is {list(tensors['R'].shape)}")
     # the state of a GRU is reset before it meets the last gate's weights, so these stand apart
     apart = step is _gru and not layer.node.attributes.get("linear_before_reset", 0)
-    made = []
+    weights = []
     for d in range(layer.directions):
-        names = [_part(builder, layer, found["W"], "W", d, 0, G)]
+        names = [_part(builder, layer, tensors["W"], "W", d, 0, G)]
         pieces = ((0, 2), (2, 1)) if apart else ((0, G),)
         names += [
-            _part(builder, layer, found["R"], f"R{i or ''}", d, *piece) for i, piece in enumerate(pieces)
+            _part(builder, layer, tensors["R"], f"R{i or ''}", d, *piece) for i, piece in enumerate(pieces)
         ]
         turned = [builder.transpose(name, (1, 0), f"{d}/turned_{i}") for i, name in enumerate(names)]
-        bias, r_bias = _biases(builder, layer, found.get("B"), d, step)
+        bias, r_bias = _biases(builder, layer, tensors.get("B"), d, step)
         peephole: tuple[str, ...] = ()
-        if "P" in found:
-            rows = found["P"].array()[d].reshape(3, H)
+        if "P" in tensors:
+            rows = tensors["P"].array()[d].reshape(3, H)
             peephole = tuple(_number(builder, layer, row, f"P_{d}_{i}") for i, row in enumerate(rows))
-        made.append(_Weights(turned[0], tuple(turned[1:]), bias, r_bias, peephole))
-    return made
+        weights.append(_Weights(turned[0], tuple(turned[1:]), bias, r_bias, peephole))
+    return weights
 
 
 def led_by(name: str, context: SiteContext, deepest: int = _DEEPEST) -> Iterator[Node]:
@@ -186,18 +186,18 @@ def _tensor(name: str, role: str, context: SiteContext, deepest: int = _DEEPEST)
         return tensor
     node = context.constants.producers.get(name)
     if node is None or node.domain or node.op not in _LEADING or not deepest:
-        made = "" if node is None else f", but made by {node.op}"
-        raise NoSite(f"its {role} is not stored{made}")
-    given = [_tensor(part, role, context, deepest - 1) for part in node.inputs]
+        maker_text = "" if node is None else f", but made by {node.op}"
+        raise NoSite(f"its {role} is not stored{maker_text}")
+    parts = [_tensor(part, role, context, deepest - 1) for part in node.inputs]
     try:
         if node.op == "Concat":
-            joined = np.concatenate([one.array() for one in given], axis=node.attributes["axis"])
+            joined = np.concatenate([part.array() for part in parts], axis=node.attributes["axis"])
             return tensor_from_array(name, joined)
-        axes = tuple(node.attributes["axes"] if "axes" in node.attributes else given[1].array().tolist())
-        shape = np.expand_dims(np.broadcast_to(np.int8(0), given[0].shape), axes).shape
+        axes = tuple(node.attributes["axes"] if "axes" in node.attributes else parts[1].array().tolist())
+        shape = np.expand_dims(np.broadcast_to(np.int8(0), parts[0].shape), axes).shape
     except (ValueError, KeyError, IndexError):
         raise NoSite(f"its {role} has no shape") from None
-    return replace(given[0], shape=shape, record=None)
+    return replace(parts[0], shape=shape, record=None)
 
 
 def _part(
@@ -251,49 +251,52 @@ def _written(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weights], 
         x = builder.transpose(x, (1, 0, 2), "x")
     states = 2 if step is _lstm else 1
     rows, last = [], []
-    for d, own in enumerate(weights):
+    for d, direction_weights in enumerate(weights):
         inner = builder.inner(str(d))
-        z = inner.add("MatMul", (x, own.w), "input")
-        if own.bias:
-            z = inner.add("Add", (z, own.bias), "input_biased")
+        z = inner.add("MatMul", (x, direction_weights.w), "input")
+        if direction_weights.bias:
+            z = inner.add("Add", (z, direction_weights.bias), "input_biased")
         start = [_start(inner, layer, role, d) for role in ("initial_h", "initial_c")[:states]]
-        made = _steps(inner, layer, d, own, step, z, start)
-        rows.append(inner.unsqueeze(made[states], 1, "row"))
-        last.append([inner.unsqueeze(one, 0, f"last_{i}") for i, one in enumerate(made[:states])])
+        scanned = _steps(inner, layer, d, direction_weights, step, z, start)
+        rows.append(inner.unsqueeze(scanned[states], 1, "row"))
+        last.append([inner.unsqueeze(state, 0, f"last_{i}") for i, state in enumerate(scanned[:states])])
         builder.nodes += inner.nodes
     outputs = [*layer.node.outputs, "", "", ""][: 1 + states]
-    results = [(rows, 1, (2, 0, 1, 3)), *(([one[i] for one in last], 0, (1, 0, 2)) for i in range(states))]
+    results = [
+        (rows, 1, (2, 0, 1, 3)),
+        *(([finals[i] for finals in last], 0, (1, 0, 2)) for i in range(states)),
+    ]
     for name, (parts, axis, perm) in zip(outputs, results, strict=True):
         if name:
-            made_ = builder.concat(parts, axis, f"out_{axis}_{name}")
-            turned = builder.transpose(made_, perm, f"turned_{name}") if layer.first else made_
+            joined = builder.concat(parts, axis, f"out_{axis}_{name}")
+            turned = builder.transpose(joined, perm, f"turned_{name}") if layer.first else joined
             builder.add("Identity", (turned,), f"given_{name}", outputs=(name,))
 
 
 def _start(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> str:
     """The state that a direction begins with, (batch, hidden)."""
-    given = layer.inputs[role]
-    if given:
+    state = layer.inputs[role]
+    if state:
         axis = 1 if layer.first else 0
         index = builder.number(d, np.int64, f"{role}_which")
-        return builder.add("Gather", (given, index), role, attributes={"axis": axis})
+        return builder.add("Gather", (state, index), role, attributes={"axis": axis})
     sizes = builder.read_sizes((layer.batch, layer.hidden), f"{role}_size")
     zero = tensor_from_array("", np.zeros(1, layer.dtype))
     return builder.add("ConstantOfShape", (sizes,), role, attributes={"value": zero})
 
 
 def _steps(
-    builder: GraphBuilder, layer: _Layer, d: int, own: _Weights, step: Step, z: str, start: Sequence[str]
+    builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, step: Step, z: str, start: Sequence[str]
 ) -> list[str]:
     """A Scan over the steps; returns the last states and the rows of all steps."""
     body = builder.inner("step")
     before = [body.value(f"before_{i}") for i in range(len(start))]
-    given = body.value("z")
-    after = step(body, layer, d, own, given, before)
+    z_row = body.value("z")
+    after = step(body, layer, d, weights, z_row, before)
     row = body.add("Identity", (after[0],), "row")
     state = (layer.sizes[1], layer.hidden)
     inputs = [Value(name, layer.dtype, state) for name in before]
-    inputs.append(Value(given, layer.dtype, (layer.sizes[1], layer.gates * layer.hidden)))
+    inputs.append(Value(z_row, layer.dtype, (layer.sizes[1], layer.gates * layer.hidden)))
     outputs = [Value(name, layer.dtype, state) for name in (*after, row)]
     builder.scan(
         "steps", body, inputs=inputs, outputs=outputs, over=[z], state=start, backward=layer.backward(d)
@@ -326,18 +329,18 @@ def _less_from_one(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> 
 
 
 def _lstm(
-    builder: GraphBuilder, layer: _Layer, d: int, own: _Weights, z: str, states: Sequence[str]
+    builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, z: str, states: Sequence[str]
 ) -> list[str]:
     h, c = states
     f, g, squash = layer.activations[d]
-    hidden = builder.add("MatMul", (h, own.r[0]), "hidden")
+    hidden = builder.add("MatMul", (h, weights.r[0]), "hidden")
     i, o, forget, cell = _gates(builder, layer, builder.add("Add", (z, hidden), "sums"), 4, "gate")
 
     def peeped(x: str, with_: str, at: int, label: str) -> str:
-        if not own.peephole:
+        if not weights.peephole:
             return x
-        seen = builder.add("Mul", (own.peephole[at], with_), f"{label}_peep")
-        return builder.add("Add", (x, seen), f"{label}_peeped")
+        term = builder.add("Mul", (weights.peephole[at], with_), f"{label}_peep")
+        return builder.add("Add", (x, term), f"{label}_peeped")
 
     def gate(op: str, x: str, label: str) -> str:
         return builder.add(op, (_clipped(builder, layer, x, label),), label)
@@ -348,9 +351,9 @@ def _lstm(
     else:
         forget = gate(f, peeped(forget, c, 2, "f"), "f")
     cell = gate(g, cell, "c_new")
-    kept = builder.add("Mul", (forget, c), "kept")
+    kept_cell = builder.add("Mul", (forget, c), "kept")
     added = builder.add("Mul", (i, cell), "added")
-    c = builder.add("Add", (kept, added), "c")
+    c = builder.add("Add", (kept_cell, added), "c")
     o = gate(f, peeped(o, c, 1, "o"), "o")
     # the runtime cuts off what goes into gates, and not the cell on its way out
     squashed = builder.add(squash, (c,), "c_squashed")
@@ -358,7 +361,7 @@ def _lstm(
 
 
 def _gru(
-    builder: GraphBuilder, layer: _Layer, d: int, own: _Weights, z: str, states: Sequence[str]
+    builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, z: str, states: Sequence[str]
 ) -> list[str]:
     (h,) = states
     f, g = layer.activations[d]
@@ -366,11 +369,11 @@ def _gru(
     H = layer.hidden
     builder.split(z, [2 * H, H], 1, names, "z_parts")
     zr, new = names
-    hidden = builder.add("MatMul", (h, own.r[0]), "hidden")
+    hidden = builder.add("MatMul", (h, weights.r[0]), "hidden")
     last = ""
-    if len(own.r) == 1:
-        if own.r_bias:
-            hidden = builder.add("Add", (hidden, own.r_bias), "hidden_biased")
+    if len(weights.r) == 1:
+        if weights.r_bias:
+            hidden = builder.add("Add", (hidden, weights.r_bias), "hidden_biased")
         parts = [builder.value(n) for n in ("hidden_zr", "hidden_h")]
         builder.split(hidden, [2 * H, H], 1, parts, "hidden_parts")
         hidden, last = parts
@@ -379,19 +382,21 @@ def _gru(
     if last:
         through = builder.add("Mul", (reset, last), "through")
     else:
-        through = builder.add("MatMul", (builder.add("Mul", (reset, h), "left"), own.r[1]), "reset_hidden")
+        through = builder.add(
+            "MatMul", (builder.add("Mul", (reset, h), "left"), weights.r[1]), "reset_hidden"
+        )
     inside = _clipped(builder, layer, builder.add("Add", (new, through), "inside"), "new")
     candidate = builder.add(g, (inside,), "new")
     fresh = builder.add("Mul", (_less_from_one(builder, layer, update, "rest"), candidate), "fresh")
-    kept = builder.add("Mul", (update, h), "kept")
-    return [builder.add("Add", (fresh, kept), "h")]
+    kept_state = builder.add("Mul", (update, h), "kept")
+    return [builder.add("Add", (fresh, kept_state), "h")]
 
 
 def _rnn(
-    builder: GraphBuilder, layer: _Layer, d: int, own: _Weights, z: str, states: Sequence[str]
+    builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, z: str, states: Sequence[str]
 ) -> list[str]:
     (h,) = states
-    sums = builder.add("Add", (z, builder.add("MatMul", (h, own.r[0]), "hidden")), "sums")
+    sums = builder.add("Add", (z, builder.add("MatMul", (h, weights.r[0]), "hidden")), "sums")
     return [builder.add(layer.activations[d][0], (_clipped(builder, layer, sums, "h"),), "h")]
 
 

@@ -40,16 +40,16 @@ def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequenc
     if not site.stacked:
         return _matrix(builder, site, plan.tile, x, w)
     body = builder.inner("matrix")
-    one, other = body.value("x"), body.value("w")
+    x_matrix, w_matrix = body.value("x"), body.value("w")
     columns = -(-site.N // tn), -(-site.K // tk) * tk, tn
     handed = columns if weight is not None else (_length(site, "K"), _length(site, "N"))
-    z = _matrix(body, site, plan.tile, one, other)
+    z = _matrix(body, site, plan.tile, x_matrix, w_matrix)
     return builder.scan(
         "matrices",
         body,
         inputs=[
-            Value(one, site.dtype, (_length(site, "M"), _length(site, "K"))),
-            Value(other, site.right_dtype, handed),
+            Value(x_matrix, site.dtype, (_length(site, "M"), _length(site, "K"))),
+            Value(w_matrix, site.right_dtype, handed),
         ],
         outputs=[Value(z, site.accumulator, (_length(site, "M"), _length(site, "N")))],
         over=[x, w],
@@ -70,14 +70,14 @@ def _matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: st
     width: Size = (rows, 1) if deep else K
     blocks = builder.reshape(rows, (-1, tm, width), "x_blocks")
     body = builder.inner("row")
-    given = body.value("x")
-    made = (_open_depth if deep else _fixed_depth)(body, site, tile, given, columns)
+    row_block = body.value("x")
+    product = (_open_depth if deep else _fixed_depth)(body, site, tile, row_block, columns)
     n = None if "N" in site.dynamic else -(-site.N // tn) * tn
     scanned = builder.scan(
         "rows",
         body,
-        inputs=[Value(given, site.dtype, (tm, None if deep else K))],
-        outputs=[Value(made, site.accumulator, (tm, n))],
+        inputs=[Value(row_block, site.dtype, (tm, None if deep else K))],
+        outputs=[Value(product, site.accumulator, (tm, n))],
         over=[blocks],
     )
     z = builder.add("Flatten", (scanned,), "y_blocks", attributes={"axis": 2})
@@ -101,16 +101,16 @@ def _fixed_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
     ks = [tk] * -(-site.K // tk)
     xs = cut(builder, x, [tm], ks, (tm, tk), "x")
     body = builder.inner("column")
-    given = body.value("w")
-    ws = cut(body, given, ks, [tn], (tk, tn), "w")
+    w_column = body.value("w")
+    ws = cut(body, w_column, ks, [tn], (tk, tn), "w")
     operator = tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     terms = [
         body.add(operator, (block, ws[k][0]), f"p_{k}", domain=DOMAIN, mnk=f"*,*,{k}")
         for k, block in enumerate(xs[0])
     ]
-    made = body.total(terms, "c", site.accumulator)
-    column = Value(given, site.right_dtype, (len(ks) * tk, tn))
-    return scan_columns(builder, body, column, Value(made, site.accumulator, (tm, tn)), columns, "y")
+    total = body.total(terms, "c", site.accumulator)
+    column = Value(w_column, site.right_dtype, (len(ks) * tk, tn))
+    return scan_columns(builder, body, column, Value(total, site.accumulator, (tm, tn)), columns, "y")
 
 
 def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
@@ -119,15 +119,15 @@ def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x
     apart = builder.reshape(x, (tm, -1, tk), "x_apart")
     blocks = builder.transpose(apart, (1, 0, 2), "x_tiles")
     body = builder.inner("column")
-    given = body.value("w")
-    tiles = body.reshape(given, (-1, tk, tn), "w_tiles")
+    w_column = body.value("w")
+    tiles = body.reshape(w_column, (-1, tk, tn), "w_tiles")
     step = body.inner("depth")
     a, b, before = step.value("a"), step.value("b"), step.value("before")
     operator = tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     term = step.add(operator, (a, b), "p", domain=DOMAIN, mnk="*,*,*")
     after = step.add("Add", (before, term), "after")
     start = body.array(np.zeros((tm, tn), site.accumulator), "nothing")
-    made = body.scan(
+    total = body.scan(
         "depths",
         step,
         inputs=[
@@ -139,5 +139,5 @@ def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x
         over=[blocks, tiles],
         state=[start],
     )
-    column = Value(given, site.right_dtype, (None, tn))
-    return scan_columns(builder, body, column, Value(made, site.accumulator, (tm, tn)), columns, "y")
+    column = Value(w_column, site.right_dtype, (None, tn))
+    return scan_columns(builder, body, column, Value(total, site.accumulator, (tm, tn)), columns, "y")

@@ -192,9 +192,9 @@ def _unrolled(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, ri
     builder.split(x, [1] * site.batch, 0, xs, "x_split")
     rights = right.each(builder)
     parts = []
-    for b, (one, operand) in enumerate(zip(xs, rights, strict=True)):
+    for b, (x_part, operand) in enumerate(zip(xs, rights, strict=True)):
         inner = builder.inner(str(b))
-        matrix = inner.reshape(one, (geometry.M, geometry.K), "x")
+        matrix = inner.reshape(x_part, (geometry.M, geometry.K), "x")
         z = _side_by_side(inner, site, geometry, matrix, operand)
         parts.append(inner.reshape(z, (1, geometry.M, geometry.N), "y_each"))
         builder.nodes += inner.nodes
@@ -224,8 +224,8 @@ def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right:
     if not site.stacked:
         return _scan_matrix(builder, site, geometry, x, right)
     body = builder.inner("matrix")
-    given = body.value("x")
-    inputs = [Value(given, site.dtype, (geometry.M, geometry.K))]
+    x_matrix = body.value("x")
+    inputs = [Value(x_matrix, site.dtype, (geometry.M, geometry.K))]
     small = geometry.products <= _SMALL
     whole = small or (_by_rows(geometry) and _narrow(geometry))
     stacks, operand = right.handed(
@@ -233,12 +233,12 @@ def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right:
     )
     inputs += [value for _, value in stacks]
     form = _side_by_side if small else _scan_matrix
-    made = form(body, site, geometry, given, operand)
+    product = form(body, site, geometry, x_matrix, operand)
     return builder.scan(
         "matrices",
         body,
         inputs=inputs,
-        outputs=[Value(made, site.accumulator, (geometry.M, geometry.N))],
+        outputs=[Value(product, site.accumulator, (geometry.M, geometry.N))],
         over=[x, *(name for name, _ in stacks)],
     )
 
@@ -279,10 +279,10 @@ def _scan_columns(
     if full:
         stacked = right.columns(builder, full, tn)
         body = builder.inner("column")
-        given = body.value("w")
-        made = _column(body, site, geometry, xs, given, tn, "*")
-        column = Value(given, site.right_dtype, (geometry.K, tn))
-        result = Value(made, site.accumulator, (geometry.M, tn))
+        w_column = body.value("w")
+        product = _column(body, site, geometry, xs, w_column, tn, "*")
+        column = Value(w_column, site.right_dtype, (geometry.K, tn))
+        result = Value(product, site.accumulator, (geometry.M, tn))
         parts.append(scan_columns(builder, body, column, result, stacked, "y_full"))
     if full < len(geometry.ns):
         width = geometry.ns[-1]
@@ -307,28 +307,28 @@ def _scan_rows(
         right = right.prepared(builder, geometry.ns, tn)
     rows, width, dtype = (x, geometry.K, site.dtype) if isinstance(x, str) else (x.index, x.taps, "int64")
 
-    def line(builder: GraphBuilder, given: str, height: int) -> str:
-        one = _Geometry(geometry.tile, [height], geometry.ks, geometry.ns)
+    def line(builder: GraphBuilder, block: str, height: int) -> str:
+        line_geometry = _Geometry(geometry.tile, [height], geometry.ks, geometry.ns)
         if isinstance(x, GatheredRows):
-            given = builder.add("Gather", (x.places, given), "x_taken")
-            given = builder.reshape(given, (height, geometry.K), "x_met")
-        xs = cut(builder, given, [height], geometry.ks, (tm, tk), "x")
+            block = builder.add("Gather", (x.places, block), "x_taken")
+            block = builder.reshape(block, (height, geometry.K), "x_met")
+        xs = cut(builder, block, [height], geometry.ks, (tm, tk), "x")
         if not narrow:
-            return _scan_columns(builder, site, one, xs, right)
-        labels = [str(n) for n in range(len(one.ns))]
-        return _join(builder, _products(builder, site, one, xs, ws, labels), "y")
+            return _scan_columns(builder, site, line_geometry, xs, right)
+        labels = [str(n) for n in range(len(line_geometry.ns))]
+        return _join(builder, _products(builder, site, line_geometry, xs, ws, labels), "y")
 
     parts = []
     top = builder.slice(rows, (0, 0), (full * tm, width), "x_rows") if rest else rows
     blocks = builder.reshape(top, (full, tm, width), "x_blocks")
     body = builder.inner("row")
-    given = body.value("x")
-    made = line(body, given, tm)
+    x_block = body.value("x")
+    y_block = line(body, x_block, tm)
     scanned = builder.scan(
         "rows",
         body,
-        inputs=[Value(given, dtype, (tm, width))],
-        outputs=[Value(made, site.accumulator, (tm, geometry.N))],
+        inputs=[Value(x_block, dtype, (tm, width))],
+        outputs=[Value(y_block, site.accumulator, (tm, geometry.N))],
         over=[blocks],
     )
     parts.append(builder.reshape(scanned, (full * tm, geometry.N), "y_rows"))
@@ -366,11 +366,11 @@ def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
     formal = ["X", *(f"X{i + 2}" for i in range(len(site.inputs) - 1))]
     if site.bias:
         formal[-1] = "C"
-    given = list(site.inputs)
+    arguments = list(site.inputs)
     if site.weight is not None:
         whole = StoredOperand(site.weight, geometry.K).matrix(builder, 0, geometry.N)
         formal.insert(1, "W")
-        given.insert(1, whole)
+        arguments.insert(1, whole)
         here = [name for name in formal if name != "W"]
         z = _written(body, site, geometry, "lab", here, "W")
     else:
@@ -383,5 +383,5 @@ def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
     opsets = {"": emission.opset, DOMAIN: 1}
     # sites of one size may differ in what stands before and behind the products
     name = emission.define(Function(DOMAIN, name, tuple(formal), ("Y",), gathered(body.nodes), opsets))
-    builder.add(name, given, "lab", outputs=(site.output,), domain=DOMAIN)
+    builder.add(name, arguments, "lab", outputs=(site.output,), domain=DOMAIN)
     builder.nodes[-1].name = site.name

@@ -50,10 +50,10 @@ class StoredOperand:
             tiles = weights.WeightTiles(self.weight, tile, (ks, ns), self.at)
             names = [f"{self.named}/tile_{k}_{n}" for k, n in tiles.places]
             bundles[key] = tiles.bundle(builder.emission.uniques(names))
-        found = bundles[key].names
+        tile_names = bundles[key].names
         if self.weight.transposed:
-            return [list(found[k :: grid[0]]) for k in range(grid[0])]
-        return [list(found[k * grid[1] : (k + 1) * grid[1]]) for k in range(grid[0])]
+            return [list(tile_names[k :: grid[0]]) for k in range(grid[0])]
+        return [list(tile_names[k * grid[1] : (k + 1) * grid[1]]) for k in range(grid[0])]
 
     def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
         """The columns from `first`, (K, width)."""
@@ -67,11 +67,11 @@ class StoredOperand:
             if of_file and (not weight.chain or weight.chain[-1].op != "Constant"):
                 # an initializer, however many Identity nodes lead to it: other sites share it
                 return weight.name
-            stored = weight.tensor
+            tensor = weight.tensor
             return builder.emission.store(
-                (stored, "as stored"),
+                (tensor, "as stored"),
                 f"{weight.name}/matrix",
-                lambda name: Tensor(name, stored.dtype, stored.shape, stored.payload),
+                lambda name: Tensor(name, tensor.dtype, tensor.shape, tensor.payload),
             )
         return builder.emission.store(
             (*self.key, "matrix", first, width),
@@ -168,10 +168,10 @@ class _ComputedOperand:
 
     def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> _CutOperand:
         full = sum(n == width for n in ns)
-        made = _CutOperand()
-        made.cut = self.columns(builder, full, width) if full else ""
-        made.rest = self.matrix(builder, full * width, ns[-1]) if full < len(ns) else ""
-        return made
+        operand = _CutOperand()
+        operand.cut = self.columns(builder, full, width) if full else ""
+        operand.rest = self.matrix(builder, full * width, ns[-1]) if full < len(ns) else ""
+        return operand
 
     def handed(
         self, builder: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, whole: bool

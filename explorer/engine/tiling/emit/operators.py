@@ -59,10 +59,10 @@ def cut(
 
 
 def scan_columns(
-    builder: GraphBuilder, body: GraphBuilder, given: Value, made: Value, columns: str, label: str
+    builder: GraphBuilder, body: GraphBuilder, column: Value, product: Value, columns: str, label: str
 ) -> str:
     """A Scan over columns of tiles, what it makes side by side: (M, n, TN), which reads as (M, n * TN)."""
-    scanned = builder.scan("columns", body, inputs=[given], outputs=[made], over=[columns], output_axis=1)
+    scanned = builder.scan("columns", body, inputs=[column], outputs=[product], over=[columns], output_axis=1)
     return builder.add("Flatten", (scanned,), label, attributes={"axis": 1})
 
 

@@ -26,8 +26,8 @@ Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 def _matrix(weight: Weight, at: int = 0) -> Array:
     """The weight as (K, N), a view of the stored bytes; of a stack the matrix `at`."""
     size = (weight.N, weight.K) if weight.transposed else (weight.K, weight.N)
-    stored: Array = weight.tensor.array().reshape(weight.batch, *size)[at]
-    return stored.T if weight.transposed else stored
+    matrix: Array = weight.tensor.array().reshape(weight.batch, *size)[at]
+    return matrix.T if weight.transposed else matrix
 
 
 def _bytes(array: Array) -> memoryview:
@@ -202,8 +202,8 @@ def matrix_of(weight: Weight, at: int, first: int, width: int) -> Array:
     """Some columns of one matrix, (K, width)."""
     if weight.cut is None:
         return _matrix(weight, at)[:, first : first + width]
-    made: Array = weight.cut(at, 0, first, weight.K, width)
-    return made
+    block: Array = weight.cut(at, 0, first, weight.K, width)
+    return block
 
 
 class WeightTiles:
@@ -272,10 +272,10 @@ class WeightTiles:
         """The bytes of the tiles along a band, those inside the matrix as a whole if that is asked for."""
         tiles = self._inside(along)
         if len(tiles):
-            data = _bytes(tiles)
-            size = len(data) if whole else len(data) // len(tiles)
-            for at in range(0, len(data), size):
-                yield data[at : at + size]
+            tile_bytes = _bytes(tiles)
+            size = len(tile_bytes) if whole else len(tile_bytes) // len(tiles)
+            for at in range(0, len(tile_bytes), size):
+                yield tile_bytes[at : at + size]
         first = along * self._across
         yield from map(self._single, range(first + len(tiles), first + self._across))
         if self._weight.cut is None:

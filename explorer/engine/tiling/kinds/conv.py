@@ -50,14 +50,14 @@ def convolution(
     sized = bool(opened - {0})
     if sized and _needs_sizes(node, opened):
         context.static(node.inputs[0])
-    stored = context.constants.resolve(node.inputs[1])
+    stored_kernel = context.constants.resolve(node.inputs[1])
     kernel = context.known(node.inputs[1], static=True)
-    if stored is not None:
-        kernel = tuple(stored[0].shape[a] for a in stored[2])
+    if stored_kernel is not None:
+        kernel = tuple(stored_kernel[0].shape[a] for a in stored_kernel[2])
     if kernel is None:
         raise NoSite("the shape of its kernel is not known")
-    if stored is not None and stored[0].payload is None:
-        raise NoSite(f"the weight '{stored[1]}' carries no data")
+    if stored_kernel is not None and stored_kernel[0].payload is None:
+        raise NoSite(f"the weight '{stored_kernel[1]}' carries no data")
     count = int(node.attributes.get("group", 1))
     _check(node, shape, kernel, out, count)
     axes: tuple[WindowAxis, ...]
@@ -67,12 +67,14 @@ def convolution(
         axes = convolution_axes(node.attributes, shape[2:], kernel[2:])
     if tuple(a.out for a in axes) != out[2:]:
         raise NoSite(f"its output is said to be {list(out)}, and is not by its attributes")
-    given, made = shape[1] // count, out[1] // count
-    groups = group_packing(node, context, axes, shape[0], Groups(count, 1, given, made), stored is not None)
+    in_channels, out_channels = shape[1] // count, out[1] // count
+    groups = group_packing(
+        node, context, axes, shape[0], Groups(count, 1, in_channels, out_channels), stored_kernel is not None
+    )
     window = ConvWindow(axes, groups, sized, dtype if dtype in WORDS else "")
-    if stored is None and backwards:
+    if stored_kernel is None and backwards:
         raise NoSite("a transposed convolution with a computed kernel: left as it was")
-    right = _computed(window) if stored is None else _stored_kernel(node, stored, window)
+    right = _computed(window) if stored_kernel is None else _stored_kernel(node, stored_kernel, window)
     return _site(node, window, shape, kernel[2:], dtype, right, bool(opened), around)
 
 
@@ -84,14 +86,14 @@ def _needs_sizes(node: Node, opened: Collection[int]) -> bool:
 
 
 def _stored_kernel(
-    node: Node, stored: tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]], window: ConvWindow
+    node: Node, kernel: tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]], window: ConvWindow
 ) -> Weight:
     """The operand from a stored kernel: as it lies where it can be, else cut from it tile by tile."""
-    tensor, name, order, chain = stored
+    tensor, name, order, chain = kernel
     backwards = node.op == "ConvTranspose"
     groups = window.groups
     lies = order == tuple(range(len(order))) and not backwards
-    if lies and groups.count == 1 and (window.taps == 1 or groups.given == 1):
+    if lies and groups.count == 1 and (window.taps == 1 or groups.in_channels == 1):
         # (output channels, input channels) or (output channels, taps): as it is stored
         return Weight(tensor, name, True, window.K, window.N, chain)
     layout = (node.op, order, groups.count, groups.pack, *((a.phases, a.taps) for a in window.axes))
@@ -119,7 +121,7 @@ def _check(
 
 
 def group_packing(
-    node: Node, context: SiteContext, axes: Sequence[WindowAxis], images: int, groups: Groups, stored: bool
+    node: Node, context: SiteContext, axes: Sequence[WindowAxis], images: int, groups: Groups, is_stored: bool
 ) -> Groups:
     """How the groups of a convolution are packed.
 
@@ -129,7 +131,7 @@ def group_packing(
         axes: Of the convolution.
         images: Of its input.
         groups: How its channels are grouped.
-        stored: Whether the kernel is stored: one that is computed cannot be laid out with zeros.
+        is_stored: Whether the kernel is stored: one that is computed cannot be laid out with zeros.
 
     Raises:
         NoSite: They are left alone.
@@ -137,17 +139,17 @@ def group_packing(
     if groups.count == 1:
         return groups
     taps = math.prod(a.taps for a in axes)
-    deep, wide = taps * groups.given, groups.made
+    deep, wide = taps * groups.in_channels, groups.out_channels
     if context.grouped == "leave":
-        kind = "depthwise: " if groups.given == 1 else ""
+        kind = "depthwise: " if groups.in_channels == 1 else ""
         raise NoSite(
             f"{kind}{groups.count:,} groups of {deep:,} x {wide:,} are left for the vector unit;"
             " '--grouped pack' packs them into tiles"
         )
     rows = images * math.prod(a.positions for a in axes)
     tk, tn = context.pack(node.label, node.op, (rows, deep, wide))
-    pack = max(1, min(tk // deep, tn // wide, groups.count)) if stored else 1
-    return Groups(groups.count, pack, groups.given, groups.made)
+    pack = max(1, min(tk // deep, tn // wide, groups.count)) if is_stored else 1
+    return Groups(groups.count, pack, groups.in_channels, groups.out_channels)
 
 
 def _computed(window: ConvWindow) -> OperandBuilder:
@@ -155,7 +157,7 @@ def _computed(window: ConvWindow) -> OperandBuilder:
     groups = window.groups
 
     def make(builder: GraphBuilder, inputs: Sequence[str]) -> str:
-        apart = (groups.count, groups.made, groups.given, window.taps)
+        apart = (groups.count, groups.out_channels, groups.in_channels, window.taps)
         w = builder.reshape(inputs[1], apart, "kernel_apart")
         w = builder.transpose(w, (0, 3, 2, 1), "kernel_turned")
         lead = (groups.count,) if groups.count != 1 else ()
@@ -181,14 +183,16 @@ def _site(
     inputs = (x,) if isinstance(right, Weight) else (x, kernel)
     # without the zeros of a pack, or of phases with fewer taps than others
     slid = shape[2:] if node.op == "ConvTranspose" else [a.out for a in window.axes]
-    macs = shape[0] * math.prod(slid) * math.prod(size) * groups.count * groups.given * groups.made
+    macs = (
+        shape[0] * math.prod(slid) * math.prod(size) * groups.count * groups.in_channels * groups.out_channels
+    )
 
-    def fill(builder: GraphBuilder, given: Sequence[str]) -> str:
-        return around(builder, given) if around is not None and window.surrounded else ""
+    def fill(builder: GraphBuilder, names: Sequence[str]) -> str:
+        return around(builder, names) if around is not None and window.surrounded else ""
 
-    def finish(builder: GraphBuilder, z: str, given: Sequence[str]) -> str:
-        z = fold(builder, z, given[0], window)
-        z = scaled_sum(builder, z, dtype, 1.0, given[-1] if bias else "", 1.0)
+    def finish(builder: GraphBuilder, z: str, names: Sequence[str]) -> str:
+        z = fold(builder, z, names[0], window)
+        z = scaled_sum(builder, z, dtype, 1.0, names[-1] if bias else "", 1.0)
         return builder.transpose(z, (0, rank + 1, *range(1, rank + 1)), "channels_first")
 
     return Site(
@@ -200,8 +204,8 @@ def _site(
         N=window.N,
         dtype=dtype,
         inputs=(*inputs, bias) if bias else inputs,
-        left=lambda builder, given: unfold(builder, given[0], window, fill(builder, given)),
-        taken=lambda builder, given: gathered_rows(builder, given[0], window, shape[0], fill(builder, given)),
+        left=lambda builder, names: unfold(builder, names[0], window, fill(builder, names)),
+        taken=lambda builder, names: gathered_rows(builder, names[0], window, shape[0], fill(builder, names)),
         right=right,
         finish=finish,
         bias=bool(bias),

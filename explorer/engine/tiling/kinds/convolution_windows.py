@@ -78,14 +78,14 @@ class Groups(Struct, frozen=True):
     Attributes:
         count: Groups.
         pack: Groups in one product.
-        given: Input channels of a group.
-        made: Output channels of a group.
+        in_channels: Input channels of a group.
+        out_channels: Output channels of a group.
     """
 
     count: int
     pack: int
-    given: int
-    made: int
+    in_channels: int
+    out_channels: int
 
     @property
     def packs(self) -> int:
@@ -131,12 +131,12 @@ class ConvWindow(Struct, frozen=True):
     @property
     def K(self) -> int:  # noqa: N802 - the matrix's letter
         """Depth of a product."""
-        return self.taps * self.groups.pack * self.groups.given
+        return self.taps * self.groups.pack * self.groups.in_channels
 
     @property
     def N(self) -> int:  # noqa: N802
         """Columns of a product."""
-        return self.groups.pack * self.groups.made
+        return self.groups.pack * self.groups.out_channels
 
     @property
     def surrounded(self) -> bool:
@@ -207,9 +207,9 @@ def transposed_convolution_axes(
         taps = max(1, *map(len, met))
         table = np.full((phases, taps), -1)
         shifts = np.zeros((phases, taps), np.int64)
-        for q, own in enumerate(met):
-            table[q, : len(own)] = own
-            shifts[q, : len(own)] = [(q + head - t * d) // s for t in own]
+        for q, phase_taps in enumerate(met):
+            table[q, : len(phase_taps)] = phase_taps
+            shifts[q, : len(phase_taps)] = [(q + head - t * d) // s for t in phase_taps]
         there = table >= 0
         lacking = not there.all()
         before = max(int(lacking), -int(shifts.min(where=there, initial=0)))
@@ -262,25 +262,30 @@ class Kernel(Struct, frozen=True):
 
     def __call__(self, at: int, k: int, n: int, height: int, width: int) -> Array:
         """The block of matrix `at` whose corner is (k, n), `zero` where nothing is stored."""
-        stored = self._grouped()
+        kernels = self._grouped()
         groups = self.window.groups
-        packs, pack, given, made = groups.packs, groups.pack, groups.given, groups.made
+        packs, pack, in_channels, out_channels = (
+            groups.packs,
+            groups.pack,
+            groups.in_channels,
+            groups.out_channels,
+        )
         phase, first = divmod(at, packs)
         taps = self._taps(phase)
-        deep = pack * given
+        deep = pack * in_channels
         members = min(pack, groups.count - first * pack)
-        block = np.full((height, width), self.zero, stored.dtype)
+        block = np.full((height, width), self.zero, kernels.dtype)
         for tap in range(k // deep, min(-(-(k + height) // deep), len(taps))):
             if min(taps[tap]) < 0:
                 # it meets what stands around the images
                 block[max(tap * deep - k, 0) : max((tap + 1) * deep - k, 0)] = 0
                 continue
             where: Any = (..., *taps[tap])
-            part = stored[where]
+            part = kernels[where]
             for member in range(members):
-                row, column = tap * deep + member * given, member * made
-                top, bottom = max(row, k), min(row + given, k + height)
-                left, right = max(column, n), min(column + made, n + width)
+                row, column = tap * deep + member * in_channels, member * out_channels
+                top, bottom = max(row, k), min(row + in_channels, k + height)
+                left, right = max(column, n), min(column + out_channels, n + width)
                 if top >= bottom or left >= right:
                     continue
                 piece = part[first * pack + member, left - column : right - column, top - row : bottom - row]
@@ -289,11 +294,13 @@ class Kernel(Struct, frozen=True):
 
     def _grouped(self) -> Array:
         """(groups, output channels, input channels, *kernel), a view."""
-        stored: Array = self.tensor.array().transpose(self.axes)
-        groups, kernel = self.window.groups, stored.shape[2:]
+        kernels: Array = self.tensor.array().transpose(self.axes)
+        groups, kernel = self.window.groups, kernels.shape[2:]
         if self.inward:
-            return stored.reshape(groups.count, groups.given, groups.made, *kernel).swapaxes(1, 2)
-        return stored.reshape(groups.count, groups.made, groups.given, *kernel)
+            return kernels.reshape(groups.count, groups.in_channels, groups.out_channels, *kernel).swapaxes(
+                1, 2
+            )
+        return kernels.reshape(groups.count, groups.out_channels, groups.in_channels, *kernel)
 
     def _taps(self, phase: int) -> list[tuple[int, ...]]:
         """For every tap of a phase which element of the kernel it is."""

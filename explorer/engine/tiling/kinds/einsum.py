@@ -128,13 +128,13 @@ def _operand(
     """
     label = "xw"[at]
 
-    def make(builder: GraphBuilder, given: Sequence[str]) -> str:
-        x = given[min(at, len(given) - 1)]
-        wanted = "".join(parts)
-        if wanted != term:
-            x = builder.transpose(x, [term.index(c) for c in wanted], f"{label}_turned")
+    def make(builder: GraphBuilder, inputs: Sequence[str]) -> str:
+        x = inputs[min(at, len(inputs) - 1)]
+        order = "".join(parts)
+        if order != term:
+            x = builder.transpose(x, [term.index(c) for c in order], f"{label}_turned")
         axes = parts if stacked else parts[1:]
-        target = [length(part, given) for part in axes]
+        target = [length(part, inputs) for part in axes]
         same = len(term) == len(target) and all(len(part) == 1 for part in axes)
         return x if same else builder.reshape(x, target, f"{label}_matrix")
 
@@ -165,23 +165,23 @@ def _site(
     weight = _weight(context, names[1], right, groups, sizes)
     inputs = (names[0],) if isinstance(weight, Weight) or names[0] == names[1] else tuple(names)
 
-    def size(letter: str, given: Sequence[str]) -> Size:
+    def size(letter: str, values: Sequence[str]) -> Size:
         which, axis = opened.get(letter, (0, 0))
-        return (given[min(which, len(given) - 1)], axis) if letter in opened else sizes[letter]
+        return (values[min(which, len(values) - 1)], axis) if letter in opened else sizes[letter]
 
-    def length(group: str, given: Sequence[str]) -> Size:
+    def length(group: str, values: Sequence[str]) -> Size:
         if opened.keys().isdisjoint(group):
             return math.prod(sizes[c] for c in group)
-        return -1 if len(group) > 1 else size(group, given)
+        return -1 if len(group) > 1 else size(group, values)
 
-    def finish(builder: GraphBuilder, z: str, given: Sequence[str]) -> str:
+    def finish(builder: GraphBuilder, z: str, values: Sequence[str]) -> str:
         z = scaled_sum(builder, z, dtype, 1.0, "", 1.0)
-        made = batch + rows + columns
+        axes = batch + rows + columns
         groups_ = (batch, rows, columns) if stacked else (rows, columns)
         if (batch and not stacked) or not all(len(group) == 1 for group in groups_):
-            z = builder.reshape(z, [size(c, given) for c in made], "apart")
-        if made != out:
-            z = builder.transpose(z, [made.index(c) for c in out], "shaped")
+            z = builder.reshape(z, [size(c, values) for c in axes], "apart")
+        if axes != out:
+            z = builder.transpose(z, [axes.index(c) for c in out], "shaped")
         return z
 
     return Site(
@@ -206,14 +206,14 @@ def _weight(
     context: SiteContext, name: str, term: str, groups: tuple[str, str, str, str], sizes: Mapping[str, int]
 ) -> Weight | None:
     """The second operand as a stored weight, if its bytes lie as matrices of the product."""
-    found = context.constants.resolve(name)
-    if found is None or found[0].payload is None:
+    resolved = context.constants.resolve(name)
+    if resolved is None or resolved[0].payload is None:
         return None
-    tensor, stored, axes, chain = found
+    tensor, stored_name, axes, chain = resolved
     batch, _, depth, columns = groups
     lies = "".join(term[axes.index(i)] for i in range(len(axes)))
     B, K, N = (math.prod(sizes[c] for c in group) for group in (batch, depth, columns))
-    for transposed, wanted in ((False, batch + depth + columns), (True, batch + columns + depth)):
-        if lies == wanted:
-            return Weight(tensor, stored, transposed, K, N, chain, B)
+    for transposed, order in ((False, batch + depth + columns), (True, batch + columns + depth)):
+        if lies == order:
+            return Weight(tensor, stored_name, transposed, K, N, chain, B)
     return None

@@ -36,14 +36,14 @@ def unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") ->
     if window.opened:
         return _slid(builder, x, window)
     if not window.plain or (builder.emission.opset < 10 and any(a.step != 1 for a in axes)):
-        channels = groups.packs * groups.pack * groups.given
+        channels = groups.packs * groups.pack * groups.in_channels
         x = builder.reshape(x, (0, math.prod(a.whole for a in axes), channels), "images_places")
         x = builder.add("Gather", (x, _index(builder, axes)), "images_gathered", attributes={"axis": 1})
     elif any(a.step != 1 for a in axes):
         x = _strided(builder, x, axes)
     if window.batch == 1:
         return builder.reshape(x, (-1, window.K), "met")
-    deep = groups.pack * groups.given
+    deep = groups.pack * groups.in_channels
     # without a Gather the positions lie as they are counted
     apart = (-1, window.phases, window.positions, window.taps, groups.packs, deep)
     x = builder.reshape(x, apart, "met_apart")
@@ -66,7 +66,7 @@ def gathered_rows(
     if window.opened or window.plain or window.batch != 1:
         return None
     x = _channels_last(builder, x, window, fill)
-    places = builder.reshape(x, (-1, window.groups.pack * window.groups.given), "images_places")
+    places = builder.reshape(x, (-1, window.groups.pack * window.groups.in_channels), "images_places")
     index = _index(builder, window.axes)
     if images != 1:
         whole = math.prod(a.whole for a in window.axes)
@@ -79,7 +79,7 @@ def gathered_rows(
 def _channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str) -> str:
     """The images with what stands around them, their channels last."""
     axes, groups, rank = window.axes, window.groups, len(window.axes)
-    room = groups.packs * groups.pack * groups.given - groups.count * groups.given
+    room = groups.packs * groups.pack * groups.in_channels - groups.count * groups.in_channels
     if room or any(any(a.pads) for a in axes):
         before = (0, 0, *(a.pads[0] for a in axes))
         pads = (*before, 0, room, *(a.pads[1] for a in axes))
@@ -93,19 +93,19 @@ def _slid(builder: GraphBuilder, x: str, window: ConvWindow) -> str:
     rank, taps = len(axes), []
     for tap in itertools.product(*(range(a.taps) for a in axes)):
         starts = [t * a.spread for t, a in zip(tap, axes, strict=True)]
-        left = [(a.taps - 1 - t) * a.spread for t, a in zip(tap, axes, strict=True)]
+        remaining = [(a.taps - 1 - t) * a.spread for t, a in zip(tap, axes, strict=True)]
         steps = [a.step for a in axes]
         label = "tap_" + "_".join(map(str, tap))
-        if any(left) or any(starts) or any(s != 1 for s in steps):
-            bounds = starts, [-n or _ALL for n in left], range(1, rank + 1), steps
-            given = [builder.integers(values, f"{label}_{at}") for at, values in enumerate(bounds)]
-            taps.append(builder.add("Slice", (x, *given), label))
+        if any(remaining) or any(starts) or any(s != 1 for s in steps):
+            bounds = starts, [-n or _ALL for n in remaining], range(1, rank + 1), steps
+            slice_inputs = [builder.integers(values, f"{label}_{at}") for at, values in enumerate(bounds)]
+            taps.append(builder.add("Slice", (x, *slice_inputs), label))
         else:
             taps.append(x)
     x = builder.concat(taps, rank + 1, "images_met")
     if groups.packs == 1:
         return builder.reshape(x, (-1, window.K), "met")
-    x = builder.reshape(x, (-1, window.taps, groups.packs, groups.pack * groups.given), "met_apart")
+    x = builder.reshape(x, (-1, window.taps, groups.packs, groups.pack * groups.in_channels), "met_apart")
     x = builder.transpose(x, (2, 0, 1, 3), "met_turned")
     return builder.reshape(x, (groups.packs, -1, window.K), "met")
 
@@ -129,13 +129,13 @@ def _index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
 
 def _strided(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
     """Every so many elements of each axis of images whose channels lie last."""
-    given = {
+    limits = {
         "starts": [0] * len(axes),
         "ends": [a.whole for a in axes],
         "axes": range(1, len(axes) + 1),
         "steps": [a.step for a in axes],
     }
-    bounds = [builder.integers(values, f"images_strided_{label}") for label, values in given.items()]
+    bounds = [builder.integers(values, f"images_strided_{label}") for label, values in limits.items()]
     return builder.add("Slice", (x, *bounds), "images_strided")
 
 
@@ -152,13 +152,13 @@ def _refolded(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
     if any(a.step != 1 for a in axes):
         steps = builder.integers([a.step for a in axes], "images_steps")
         counts = builder.add("Div", (counts, steps), "images_last")
-    one = builder.integers((1,), "images_one")
-    counts = builder.add("Add", (counts, one), "images_positions")
+    unit = builder.integers((1,), "images_one")
+    counts = builder.add("Add", (counts, unit), "images_positions")
     ends = builder.integers((-1,), "images_all"), counts, builder.integers((packed,), "images_made")
     z = builder.add("Reshape", (z, builder.concat(ends, 0, "made_shape")), "made_places")
-    if packed == groups.count * groups.made:
+    if packed == groups.count * groups.out_channels:
         return z
-    rank, channels = len(axes), groups.count * groups.made
+    rank, channels = len(axes), groups.count * groups.out_channels
     return builder.slice(z, (0,) * (rank + 2), (*(_ALL,) * (rank + 1), channels), "made_shown")
 
 
@@ -169,8 +169,8 @@ def fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
     axes, groups = window.axes, window.groups
     rank = len(axes)
     phases, positions = [a.phases for a in axes], [a.positions for a in axes]
-    made = [a.phases * a.positions for a in axes]
-    channels = groups.count * groups.made
+    sizes = [a.phases * a.positions for a in axes]
+    channels = groups.count * groups.out_channels
     packed = groups.packs * window.N
     if window.phases != 1:
         z = builder.reshape(z, (*phases, groups.packs, -1, *positions, window.N), "made_apart")
@@ -180,8 +180,8 @@ def fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
     elif groups.packs != 1:
         z = builder.reshape(z, (groups.packs, -1, window.positions, window.N), "made_apart")
         z = builder.transpose(z, (1, 2, 0, 3), "made_joined")
-    z = builder.reshape(z, (-1, *made, packed), "made_places")
+    z = builder.reshape(z, (-1, *sizes, packed), "made_places")
     out = [a.out for a in axes]
-    if [*made, packed] != [*out, channels]:
+    if [*sizes, packed] != [*out, channels]:
         z = builder.slice(z, (0,) * (rank + 2), (_ALL, *out, channels), "made_shown")
     return z

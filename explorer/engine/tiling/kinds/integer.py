@@ -51,14 +51,14 @@ class Terms(Struct, frozen=True):
     Attributes:
         a, b: The zero points.
         bias: In int32, one for every column or a matrix; None without one.
-        given: Value name of a bias that is computed; '' without one.
+        bias_name: Value name of a bias that is computed; '' without one.
         x, w: The ends of the operands' codes, where they are not those of their types.
     """
 
     a: Zero = 0
     b: Zero = 0
     bias: Array | None = None
-    given: str = ""
+    bias_name: str = ""
     x: Ends | None = None
     w: Ends | None = None
 
@@ -83,10 +83,10 @@ Tail = Callable[[GraphBuilder, str, Columns], str]
 
 def numbers(context: SiteContext, name: str) -> Array | None:
     """The numbers of a stored value; None if it is computed."""
-    found = context.constants.resolve(name)
-    if found is None or found[0].payload is None:
+    resolved = context.constants.resolve(name)
+    if resolved is None or resolved[0].payload is None:
         return None
-    tensor, _, axes, _ = found
+    tensor, _, axes, _ = resolved
     return tensor.array().transpose(axes)
 
 
@@ -94,10 +94,10 @@ def _zero(context: SiteContext, name: str) -> Zero:
     """A zero point as it is known."""
     if not name:
         return 0
-    stored = numbers(context, name)
-    if stored is None:
+    values = numbers(context, name)
+    if values is None:
         return name
-    return single(stored)
+    return single(values)
 
 
 def single(values: Array) -> int | Array:
@@ -130,16 +130,18 @@ def integral(
         columns: How numbers of the weight's channels and of the bias meet the product; None as they do where
             it is made as the operator says.
     """
-    given = list(base.inputs)
-    other = base.weight.tensor.dtype if base.weight is not None else operand_type(context, base.inputs[-1])
-    if other not in CODES:
-        raise NoSite(f"its weight is of type {other}, tiled are {', '.join(CODES)}")
-    base = replace(base, other=other if other != base.dtype else "")
+    site_inputs = list(base.inputs)
+    right_dtype = (
+        base.weight.tensor.dtype if base.weight is not None else operand_type(context, base.inputs[-1])
+    )
+    if right_dtype not in CODES:
+        raise NoSite(f"its weight is of type {right_dtype}, tiled are {', '.join(CODES)}")
+    base = replace(base, other=right_dtype if right_dtype != base.dtype else "")
     at: dict[str, int] = {}
-    for name in (terms.a, terms.b, terms.given):
+    for name in (terms.a, terms.b, terms.bias_name):
         if isinstance(name, str) and name and name not in at:
-            at[name] = len(given)
-            given.append(name)
+            at[name] = len(site_inputs)
+            site_inputs.append(name)
     if base.weight is not None and base.weight.cut is not None and terms.b != 0:
         if not isinstance(terms.b, int):
             raise NoSite("more than one zero point of its kernels: left as it was")
@@ -155,26 +157,26 @@ def integral(
     return replace(
         base,
         node=node,
-        inputs=tuple(given),
+        inputs=tuple(site_inputs),
         finish=finish,
         bias=False,
-        sums=cache(lambda: _needed(base, terms, met, other)),
+        sums=cache(lambda: _needed(base, terms, met, right_dtype)),
     )
 
 
-def _needed(base: Site, terms: Terms, met: Columns, other: str) -> Accumulator:
+def _needed(base: Site, terms: Terms, met: Columns, right_dtype: str) -> Accumulator:
     """What an accumulator has to hold; of zero points that are computed 0 is taken."""
     a = terms.a if isinstance(terms.a, int) else 0
     b = 0 if isinstance(terms.b, str) else terms.b
     bias = 0 if terms.bias is None else met.bias(terms.bias.astype(np.int64))
     limits = [
         ends or (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
-        for ends, kind in ((terms.x, base.dtype), (terms.w, other))
+        for ends, kind in ((terms.x, base.dtype), (terms.w, right_dtype))
     ]
     right = base.weight or limits[1]
     zeros = met.channels(b) if isinstance(b, np.ndarray) else b
-    found = reach(base.K, limits[0], a, right, zeros, bias, limits[1])
-    return replace(found, channel=found.channel % met.count) if met.count else found
+    accumulator = reach(base.K, limits[0], a, right, zeros, bias, limits[1])
+    return replace(accumulator, channel=accumulator.channel % met.count) if met.count else accumulator
 
 
 def _filled(weight: Weight, zero: int) -> Weight:
@@ -193,8 +195,8 @@ def _filled(weight: Weight, zero: int) -> Weight:
 
 def operand_type(context: SiteContext, name: str) -> str | None:
     """Element type of a value, stored or not; None if it is not known."""
-    stored = context.constants.resolve(name)
-    return stored[0].dtype if stored is not None else context.dtype(name)
+    resolved = context.constants.resolve(name)
+    return resolved[0].dtype if resolved is not None else context.dtype(name)
 
 
 def columns_of(base: Site, context: SiteContext, *, turned: bool = False) -> Columns:
@@ -203,19 +205,19 @@ def columns_of(base: Site, context: SiteContext, *, turned: bool = False) -> Col
     Where the weight stood on the left (`turned`) the product is made the other way round.
     """
     if base.node.op in ("Conv", "ConvTranspose"):
-        made = (context.known(base.node.outputs[0]) or (0, base.N))[1]
-        packs = -(-made // base.N)
+        channels = (context.known(base.node.outputs[0]) or (0, base.N))[1]
+        packs = -(-channels // base.N)
 
         def each(values: Array) -> Array:
             """The channels of every pack of groups, in every phase."""
             if values.size == 1:
                 return values
             # groups of a transposed convolution share their kernels' scales
-            values = np.resize(values, made)
+            values = np.resize(values, channels)
             if base.batch == 1:
                 return values
             filled = np.zeros(packs * base.N, values.dtype)
-            filled[:made] = values
+            filled[:channels] = values
             return np.tile(filled.reshape(packs, 1, base.N), (base.batch // packs, 1, 1))
 
         return Columns(each, each, packs * base.N)
@@ -242,13 +244,13 @@ def _reckoned(
         sums = column_sums(right)
         if base.stacked:
             sums = sums.reshape(-1, 1, right.N)
-        if isinstance(a, int) and not terms.given:
+        if isinstance(a, int) and not terms.bias_name:
             added = added - a * sums
     if added.any():
         z = builder.add("Add", (z, _whole(builder, added, "bias", kind)), "biased")
-    if terms.given:
-        z = builder.add("Add", (z, inputs[at[terms.given]]), "bias_added")
-    worth = not (isinstance(a, int) and (a == 0 or (sums is not None and not terms.given)))
+    if terms.bias_name:
+        z = builder.add("Add", (z, inputs[at[terms.bias_name]]), "bias_added")
+    worth = not (isinstance(a, int) and (a == 0 or (sums is not None and not terms.bias_name)))
     some = not (isinstance(b, int) and b == 0)
     zero = _zero_value(builder, a, inputs, at, "x_zero", kind, column=True) if worth or some else ""
     if zero and worth:
@@ -322,9 +324,9 @@ def requantization(scale: Array, zero: Array) -> Tail:
 
     def tail(builder: GraphBuilder, z: str, met: Columns) -> str:
         z = rescaling(scale)(builder, z, met)
-        one = builder.number(1, np.float32, "quantum")
+        quantum = builder.number(1, np.float32, "quantum")
         point = builder.array(zero.reshape(()), "y_zero")
-        return builder.add("QuantizeLinear", (z, one, point), "requantised")
+        return builder.add("QuantizeLinear", (z, quantum, point), "requantised")
 
     return tail
 
@@ -395,18 +397,18 @@ def _integer(node: Node, context: SiteContext) -> Site:
 
 def _scale(context: SiteContext, node: Node, y: int) -> Array:
     """What a sum is multiplied by, in float32, in onnxruntime's order; of the columns, or one."""
-    stored = [numbers(context, _input(node, at)) for at in (1, 4, y)]
-    if stored[0] is None or stored[1] is None or (stored[2] is None and _input(node, y)):
+    scales = [numbers(context, _input(node, at)) for at in (1, 4, y)]
+    if scales[0] is None or scales[1] is None or (scales[2] is None and _input(node, y)):
         raise NoSite("its scales are computed: left as it was")
-    if stored[0].size != 1 or (stored[2] is not None and stored[2].size != 1):
+    if scales[0].size != 1 or (scales[2] is not None and scales[2].size != 1):
         raise NoSite("a scale for every row: left as it was")
-    if any(s is not None and s.dtype != np.float32 for s in stored):
+    if any(scale_part is not None and scale_part.dtype != np.float32 for scale_part in scales):
         raise NoSite("its scales are not float32: left as it was")
-    if stored[2] is not None and not stored[2].all():
+    if scales[2] is not None and not scales[2].all():
         raise NoSite("its output is divided by a scale of 0: left as it was")
-    scale = np.float32(node.attributes.get("alpha", 1.0)) * stored[0].reshape(-1)[0] * stored[1].reshape(-1)
-    if stored[2] is not None:
-        scale = scale / stored[2].reshape(-1)[0]
+    scale = np.float32(node.attributes.get("alpha", 1.0)) * scales[0].reshape(-1)[0] * scales[1].reshape(-1)
+    if scales[2] is not None:
+        scale = scale / scales[2].reshape(-1)[0]
     return np.asarray(scale, np.float32)
 
 
@@ -435,11 +437,11 @@ def _quantized(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Si
             if point is None or point.size != 1 or str(point.dtype) not in BYTES:
                 raise NoSite("the zero point of its output is not one stored number: left as it was")
             tail = requantization(scale, point)
-        given = _input(node, bias) if bias else ""
-        stored = numbers(context, given) if given else None
-        if given and stored is None and op == "Conv":
+        bias_name = _input(node, bias) if bias else ""
+        bias_values = numbers(context, bias_name) if bias_name else None
+        if bias_name and bias_values is None and op == "Conv":
             raise NoSite("its bias is computed: left as it was")
-        terms = Terms(*zeros, bias=stored, given=given if stored is None else "")
+        terms = Terms(*zeros, bias=bias_values, bias_name=bias_name if bias_values is None else "")
         x, w = node.inputs[0], node.inputs[3]
         _left(node, context)
         conv = op == "Conv"

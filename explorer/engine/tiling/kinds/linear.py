@@ -76,15 +76,15 @@ def as_gemm(node: Node, context: SiteContext) -> Node:
     Raises:
         NoSite: It turns an axis of its batch.
     """
-    given = node.attributes
-    if given.get("transBatchA", 0) or given.get("transBatchB", 0):
+    attributes = node.attributes
+    if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
         raise NoSite("an axis of its batch is turned with the matrices: left as it was")
     # a vector has nothing to turn
     turns = {
-        side: int(bool(given.get(side, 0)) and len(context.shape(name)) > 1)
+        side: int(bool(attributes.get(side, 0)) and len(context.shape(name)) > 1)
         for side, name in zip(("transA", "transB"), node.inputs, strict=True)
     }
-    factors = {"alpha": float(given.get("alpha", 1.0)), **turns}
+    factors = {"alpha": float(attributes.get("alpha", 1.0)), **turns}
     return Node("Gemm", node.inputs, node.outputs, name=node.name, attributes=factors)
 
 
@@ -116,13 +116,13 @@ def _site(
         if swapped:
             z = builder.transpose(z, (1, 0), "turned")
         z = scaled_sum(builder, z, dtype, alpha, inputs[1] if bias else "", beta)
-        made = (weight.N, rows) if swapped else (rows, weight.N)
-        if out == made:
+        product_shape = (weight.N, rows) if swapped else (rows, weight.N)
+        if out == product_shape:
             return z
         # a vector on either side has no axis of its own in the output
         lead = [(inputs[0], axis) if axis in opened else d for axis, d in enumerate(shape[:-1])]
-        wanted = [*lead, weight.N] if len(out) == len(shape) else lead
-        return builder.reshape(z, wanted if opened else out, "shaped")
+        target = [*lead, weight.N] if len(out) == len(shape) else lead
+        return builder.reshape(z, target if opened else out, "shaped")
 
     return Site(
         node=node,
@@ -174,13 +174,13 @@ class _Side(Struct, frozen=True):
         return (*range(-len(self.shape), -2), *self.matrix)
 
 
-def _side(context: SiteContext, name: str, at: int, turn: bool, left: bool) -> _Side:
+def _side(context: SiteContext, name: str, at: int, turn: bool, is_left: bool) -> _Side:
     shape = context.shape(name)
     opened = context.opened(name)
     if len(shape) > 1:
         return _Side(at, shape, opened, turn, False)
     # a vector is a row on the left and a column on the right
-    if left:
+    if is_left:
         return _Side(at, (1, *shape), frozenset(axis + 1 for axis in opened), False, True)
     return _Side(at, (*shape, 1), opened, False, True)
 
@@ -214,16 +214,16 @@ class _Pairs(Struct, frozen=True):
         if self.shared:
             if side is self.a and self.lead:
                 r = -1 if "M" in self.dynamic else self.rows
-            wanted = [r, c]
+            target = [r, c]
             arrives: list[Size] = [side.size(i, inputs) for i in range(-count, -2)]
             arrives += [side.size(axis, inputs) for axis in side.matrix]
-            if arrives == wanted and not side.vector:
+            if arrives == target and not side.vector:
                 return x
-            return builder.reshape(x, wanted, f"{label}_matrix")
+            return builder.reshape(x, target, f"{label}_matrix")
         if not all(_has(side, gives, axis) for gives, axis in self.lead):
-            each = [other.size(axis, inputs) for other, axis in self.lead]
-            own = side.shape[-1:] if side.vector else tuple(side.shape[axis] for axis in side.arrived)
-            x = builder.expand(x, (*each, r, c), f"{label}_each", own)
+            each = [lead_side.size(axis, inputs) for lead_side, axis in self.lead]
+            x_shape = side.shape[-1:] if side.vector else tuple(side.shape[axis] for axis in side.arrived)
+            x = builder.expand(x, (*each, r, c), f"{label}_each", x_shape)
         if len(self.lead) == 1 and not side.vector:
             return x
         return builder.reshape(x, (-1 if "batch" in self.dynamic else self.stack, r, c), f"{label}_matrix")
@@ -231,12 +231,12 @@ class _Pairs(Struct, frozen=True):
     def shaped(self, builder: GraphBuilder, z: str, inputs: Sequence[str], turned: bool) -> str:
         """The products in the shape of the output, and the other way round where they were made so."""
         a, b = self.a, self.b
-        wanted: list[Size] = [side.size(axis, inputs) for side, axis in self.lead]
-        wanted += [] if a.vector else [a.size(a.matrix[0], inputs)]
-        wanted += [] if b.vector else [b.size(b.matrix[1], inputs)]
+        target: list[Size] = [side.size(axis, inputs) for side, axis in self.lead]
+        target += [] if a.vector else [a.size(a.matrix[0], inputs)]
+        target += [] if b.vector else [b.size(b.matrix[1], inputs)]
         stacked = self.stack != 1 or "batch" in self.dynamic
-        made = len(wanted) == (3 if stacked else 2) and not (a.vector or b.vector)
-        z = z if made else builder.reshape(z, wanted, "shaped")
+        is_shaped = len(target) == (3 if stacked else 2) and not (a.vector or b.vector)
+        z = z if is_shaped else builder.reshape(z, target, "shaped")
         if not turned or a.vector or b.vector:
             return z
         count = len(self.lead)

@@ -31,7 +31,7 @@ def _packed(node: Node, context: SiteContext) -> Site:
     names = [*node.inputs[2:], "", "", "", ""]
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))
     K, N = int(node.attributes.get("K", 0)), int(node.attributes.get("N", 0))
-    stored = context.constants.resolve(w)
+    packed = context.constants.resolve(w)
     scales = numbers(context, names[0])
     zeros = numbers(context, names[1]) if names[1] else None
     if names[2]:
@@ -40,14 +40,14 @@ def _packed(node: Node, context: SiteContext) -> Site:
         raise NoSite("a runtime may round its activation to 8 bits (accuracy_level 4): left as it was")
     if context.dtype(x) not in (None, "float32"):
         raise NoSite(f"its type is {context.dtype(x)}, tiled is float32")
-    if stored is None or stored[0].payload is None or scales is None or (names[1] and zeros is None):
+    if packed is None or packed[0].payload is None or scales is None or (names[1] and zeros is None):
         raise NoSite("no operand is constant")
     if bits not in (2, 4, 8) or block < 1 or K < 1 or N < 1:
         raise NoSite(f"weights of {bits} bits in blocks of {block}: left as it was")
     blocks = -(-K // block)
-    if stored[0].elements != N * blocks * (block * bits // 8) or scales.size != N * blocks:
+    if packed[0].elements != N * blocks * (block * bits // 8) or scales.size != N * blocks:
         raise NoSite("its weight does not fit its attributes")
-    make = partial(_unpacked, stored[0], scales.reshape(N, blocks), zeros, (K, N, bits, block))
+    make = partial(_unpacked, packed[0], scales.reshape(N, blocks), zeros, (K, N, bits, block))
     floats = Tensor(f"{w}/floats", "float32", (N, K), DerivedPayload(4 * N * K, make))
     context.constants.derived[floats.name] = floats, (1, 0)
     base = product(Node("MatMul", (x, floats.name), node.outputs, name=node.name), context)
@@ -60,10 +60,10 @@ def _packed(node: Node, context: SiteContext) -> Site:
         return moved(builder, z, inputs)
 
     inputs = (*base.inputs, bias) if bias else base.inputs
-    said = "its input is not quantized"
+    reason = "its input is not quantized"
     if quantized_operand(context, x) is not None:
-        said = "its weight has scales in blocks: no one scale is that of a sum"
-    return replace(base, node=node, inputs=inputs, finish=finish, bias=bool(bias), in_floats=said)
+        reason = "its weight has scales in blocks: no one scale is that of a sum"
+    return replace(base, node=node, inputs=inputs, finish=finish, bias=bool(bias), in_floats=reason)
 
 
 def _unpacked(tensor: Tensor, scales: Array, zeros: Array | None, sizes: tuple[int, int, int, int]) -> bytes:

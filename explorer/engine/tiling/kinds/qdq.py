@@ -36,8 +36,8 @@ class _InFloats(Exception):
 class _TooWide(_InFloats):
     """So it is for codes of many bits; `ends` are those of both operands."""
 
-    def __init__(self, what: str, ends: tuple[Ends, Ends]) -> None:
-        super().__init__(what)
+    def __init__(self, message: str, ends: tuple[Ends, Ends]) -> None:
+        super().__init__(message)
         self.ends = ends
 
 
@@ -51,22 +51,22 @@ def _integers(node: Node, context: SiteContext) -> Site:
     x, w = (quantized_operand(context, name) for name in (node.inputs[1::-1] if turned else node.inputs[:2]))
     if x is None or w is None:
         raise _InFloats(_unquantised(node, context, turned))
-    for operand, what in ((x, "input"), (w, "weight")):
+    for operand, role in ((x, "input"), (w, "weight")):
         if not operand.name:
             ends = _ends(context, x), _ends(context, w)
             bits = signed_bits(*_ends(context, operand))
-            raise _TooWide(f"its {what} has codes of {bits} bits, tiles multiply 16", ends)
-    for operand, what in ((x, "input"), (w, "weight")):
+            raise _TooWide(f"its {role} has codes of {bits} bits, tiles multiply 16", ends)
+    for operand, role in ((x, "input"), (w, "weight")):
         dtype = integer.operand_type(context, operand.name)
         if dtype not in integer.CODES:
-            raise _InFloats(f"its {what} is of type {dtype}, multiplied as integers are 8 and 16 bits")
+            raise _InFloats(f"its {role} is of type {dtype}, multiplied as integers are 8 and 16 bits")
     if x.scale.size != 1 or x.zero.size != 1:
         raise _InFloats("its input has scales along an axis")
-    for operand, what in ((x, "input"), (w, "weight")):
+    for operand, role in ((x, "input"), (w, "weight")):
         if not operand.scale.all() and (operand is x or operand.node.op == "IntQuant"):
-            raise _InFloats(f"its {what} is divided by a scale of 0: what its codes are is not defined")
+            raise _InFloats(f"its {role} is divided by a scale of 0: what its codes are is not defined")
         if not np.isfinite(operand.scale).all():
-            raise _InFloats(f"its {what} has a scale that is no number, or infinite")
+            raise _InFloats(f"its {role} has a scale that is no number, or infinite")
     alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
     zeros = int(x.zero.reshape(())), integer.single(w.zero)
     base = _base(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])
@@ -85,8 +85,8 @@ def _integers(node: Node, context: SiteContext) -> Site:
             terms = replace(terms, bias=added)
         else:
             tail = _added(tail, added)
-    made = integer.integral(node, context, base, terms, tail, columns)
-    return replace(as_they_come(made, (x, w)), absorbed=tuple(absorbed))
+    site = integer.integral(node, context, base, terms, tail, columns)
+    return replace(as_they_come(site, (x, w)), absorbed=tuple(absorbed))
 
 
 def _ends(context: SiteContext, operand: QuantizedOperand) -> Ends:
@@ -102,11 +102,11 @@ def _unquantised(node: Node, context: SiteContext, turned: bool) -> str:
     behind = [maker is not None and maker.op in ("DequantizeLinear", "IntQuant") for maker in makers]
     if not any(behind):
         return ""
-    for what, given, name in zip(("input", "weight"), behind, names, strict=True):
-        if not given:
-            return f"its {what} is not quantized"
+    for role, is_quantized, name in zip(("input", "weight"), behind, names, strict=True):
+        if not is_quantized:
+            return f"its {role} is not quantized"
         if quantized_operand(context, name) is None:
-            return f"its {what} has scales in blocks, or such as are computed"
+            return f"its {role} has scales in blocks, or such as are computed"
     return ""
 
 
@@ -135,10 +135,10 @@ def _columns(
     usual = integer.columns_of(base, context, turned=turned)
     if w.scale.size == w.zero.size == 1:
         return usual
-    stored = context.constants.resolve(w.name)
-    if stored is None:
+    resolved = context.constants.resolve(w.name)
+    if resolved is None:
         raise _InFloats("scales along an axis of what is computed")
-    rank = len(stored[2])
+    rank = len(resolved[2])
     axis = w.axis % rank
     if node.op == "Einsum":
         same = _coded(node, (w.name, x.name) if turned else (x.name, w.name))
@@ -169,17 +169,17 @@ def _bias(
     if plain is None:
         raise _InFloats("its bias is computed")
     alpha, beta = factors
-    found = quantized_operand(context, name)
-    stored = integer.numbers(context, found.name) if found is not None else None
-    if found is not None and stored is not None and stored.dtype == np.int32 and not found.zero.any():
-        last = found.scale.size == 1 or stored.ndim == 1 or found.axis % stored.ndim == stored.ndim - 1
-        same = last and found.scale.size in (1, scale.size)
-        if same and np.array_equal(np.broadcast_to(found.scale, scale.shape), scale):
+    operand = quantized_operand(context, name)
+    codes = integer.numbers(context, operand.name) if operand is not None else None
+    if operand is not None and codes is not None and codes.dtype == np.int32 and not operand.zero.any():
+        last = operand.scale.size == 1 or codes.ndim == 1 or operand.axis % codes.ndim == codes.ndim - 1
+        same = last and operand.scale.size in (1, scale.size)
+        if same and np.array_equal(np.broadcast_to(operand.scale, scale.shape), scale):
             times = beta / alpha if alpha else 0.5
-            wide = stored.astype(np.float64) * times
+            wide = codes.astype(np.float64) * times
             if times.is_integer() and np.abs(wide).max(initial=0) < 2**31:
-                return wide.astype(np.int32), found.node
-    return np.float32(beta) * plain.astype(np.float32), found.node if found is not None else None
+                return wide.astype(np.int32), operand.node
+    return np.float32(beta) * plain.astype(np.float32), operand.node if operand is not None else None
 
 
 def _added(tail: integer.Tail, bias: Array) -> integer.Tail:
@@ -200,12 +200,12 @@ def _or_floats(kind: Callable[[Node, SiteContext], Site]) -> Callable[[Node, Sit
         try:
             return _integers(node, context)
         except (_InFloats, NoSite) as why:
-            site, said = kind(node, context), str(why).removesuffix(": left as it was")
+            site, reason = kind(node, context), str(why).removesuffix(": left as it was")
             if isinstance(why, _TooWide):
                 products = [site.K * a * b for a in why.ends[0] for b in why.ends[1]]
                 needed = signed_bits(min(products), max(products))
-                said += f"; a sum of K = {site.K:,} products needs {needed} bits"
-            return replace(site, in_floats=said)
+                reason += f"; a sum of K = {site.K:,} products needs {needed} bits"
+            return replace(site, in_floats=reason)
 
     return found
 

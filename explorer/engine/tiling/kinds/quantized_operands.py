@@ -66,18 +66,18 @@ def quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | Non
     if scale is None or zero is None or scale.dtype != np.float32 or scale.ndim > 1:
         return None
     axis = int(node.attributes.get("axis", 1))
-    found = QuantizedOperand(node, node.inputs[0], scale, zero, axis)
-    stored = integer.numbers(context, found.name) if found.name in context.constants else None
-    dtype = integer.operand_type(context, found.name)
-    if stored is None or dtype not in _NARROW:
-        return found
+    operand = QuantizedOperand(node, node.inputs[0], scale, zero, axis)
+    codes = integer.numbers(context, operand.name) if operand.name in context.constants else None
+    dtype = integer.operand_type(context, operand.name)
+    if codes is None or dtype not in _NARROW:
+        return operand
     wide = _NARROW[dtype]
     bits = int(dtype[-1])
     ends = (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-    name = f"{found.name}/codes"
-    _store(context, name, wide, stored.shape, lambda: _numbers(context, found.name).astype(wide))
+    name = f"{operand.name}/codes"
+    _store(context, name, wide, codes.shape, lambda: _numbers(context, operand.name).astype(wide))
     context.codes[name] = wide, node.outputs[0]
-    return replace(found, name=name, ends=ends, zero=zero.astype(np.int32))
+    return replace(operand, name=name, ends=ends, zero=zero.astype(np.int32))
 
 
 def is_stored(context: SiteContext, name: str) -> bool:
@@ -88,9 +88,9 @@ def is_stored(context: SiteContext, name: str) -> bool:
 
 
 def _numbers(context: SiteContext, name: str) -> Array:
-    found = integer.numbers(context, name)
-    assert found is not None
-    return found
+    values = integer.numbers(context, name)
+    assert values is not None
+    return values
 
 
 def _store(
@@ -106,10 +106,10 @@ def _store(
 
 def _called(context: SiteContext, node: Node) -> QuantizedOperand | None:
     """An operand that passes an IntQuant, as codes less their zero point."""
-    given = [integer.numbers(context, name) for name in node.inputs[1:]]
-    if len(given) != 3 or any(values is None for values in given):
+    parameters = [integer.numbers(context, name) for name in node.inputs[1:]]
+    if len(parameters) != 3 or any(values is None for values in parameters):
         return None
-    scale, zeros, bits = (values.astype(np.float32) for values in given if values is not None)
+    scale, zeros, bits = (values.astype(np.float32) for values in parameters if values is not None)
     zero = integer.single(zeros)
     if not isinstance(zero, int) or bits.size != 1 or sum(size > 1 for size in scale.shape) > 1:
         return None
@@ -118,17 +118,17 @@ def _called(context: SiteContext, node: Node) -> QuantizedOperand | None:
     value = node.outputs[0]
     name = f"{value}/codes" if dtype else ""
     axis = next((at - scale.ndim for at, size in enumerate(scale.shape) if size > 1), 1)
-    stored = integer.numbers(context, node.inputs[0])
+    stored_values = integer.numbers(context, node.inputs[0])
     steps = scale.reshape(-1) if scale.size > 1 else scale.reshape(())
-    made = QuantizedOperand(node, name, steps, np.zeros((), np.int8), axis, ends)
+    operand = QuantizedOperand(node, name, steps, np.zeros((), np.int8), axis, ends)
     if not dtype:
-        return made
+        return operand
     context.codes[name] = dtype, value
-    if stored is not None:
+    if stored_values is not None:
         make = partial(_codes_of, context, node.inputs[0], scale, zero, ends)
-        _store(context, name, dtype, stored.shape, make)
-        return made
-    return replace(made, floats=value, dtype=dtype)
+        _store(context, name, dtype, stored_values.shape, make)
+        return operand
+    return replace(operand, floats=value, dtype=dtype)
 
 
 def _holds(dtype: str, ends: Ends) -> bool:
@@ -165,24 +165,26 @@ def as_they_come(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
         return site
     left, right, taken = site.left, site.right, site.taken
 
-    def codes(builder: GraphBuilder, given: Sequence[str], at: int, label: str) -> list[str]:
+    def codes(builder: GraphBuilder, inputs: Sequence[str], at: int, label: str) -> list[str]:
         operand = flowing.get(site.inputs[at])
-        made = list(given)
+        names = list(inputs)
         if operand is not None:
             step = builder.number(float(operand.scale.reshape(-1)[0]), np.float32, f"{label}_step")
-            whole = builder.add("Div", (given[at], step), f"{label}_steps")
+            whole = builder.add("Div", (inputs[at], step), f"{label}_steps")
             if builder.emission.opset >= 11:
                 whole = builder.add("Round", (whole,), f"{label}_whole")
-            made[at] = builder.cast(whole, operand.dtype, f"{label}_codes")
-        return made
+            names[at] = builder.cast(whole, operand.dtype, f"{label}_codes")
+        return names
 
     last = min(1, len(site.inputs) - 1)
     return replace(
         site,
         inputs=tuple(flowing[name].floats if name in flowing else name for name in site.inputs),
-        left=lambda builder, given: left(builder, codes(builder, given, 0, "x")),
-        taken=None if taken is None else lambda builder, given: taken(builder, codes(builder, given, 0, "x")),
+        left=lambda builder, inputs: left(builder, codes(builder, inputs, 0, "x")),
+        taken=None
+        if taken is None
+        else lambda builder, inputs: taken(builder, codes(builder, inputs, 0, "x")),
         right=right
         if isinstance(right, Struct)
-        else lambda builder, given: right(builder, codes(builder, given, last, "w")),
+        else lambda builder, inputs: right(builder, codes(builder, inputs, last, "w")),
     )

@@ -64,7 +64,7 @@ def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int
         x, steps = x.unsqueeze(2), ((1, 1, 1), *steps)
     if len(steps) == 2:
         kernel, dilation, stride = zip(*steps, strict=True)
-        found = functional.unfold(x, kernel, dilation=dilation, stride=stride)
+        patches = functional.unfold(x, kernel, dilation=dilation, stride=stride)
     else:
         parts = []
         for at in itertools.product(*(range(k) for k, _, _ in steps)):
@@ -73,8 +73,8 @@ def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int
                 part = part.narrow(axis, o * d, s * (size - 1) + 1)
                 part = part[(slice(None),) * axis + (slice(None, None, s),)]
             parts.append(part.flatten(2))
-        found = torch.stack(parts, 2).flatten(1, 2)
-    return found.transpose(1, 2).reshape(-1, depth)
+        patches = torch.stack(parts, 2).flatten(1, 2)
+    return patches.transpose(1, 2).reshape(-1, depth)
 
 
 def _padding(layer: Any) -> list[int]:

@@ -53,11 +53,13 @@ def tiled_product(
         x, weight = _filled(x, 0, deep - depth), _filled(weight, high - columns, deep - depth)
     elif not depth:
         return x.new_zeros(count, columns)
-    right = _cut(weight, tn, high, deep)
+    column_blocks = _cut(weight, tn, high, deep)
     if isinstance(count, int) and not _is_tracing():
         rows = -(-count // tm) * tm if padded else count
-        left = _cut(_filled(x, rows - count, 0), tm, rows, deep)
-        product = _joined([_joined([_region(a, b, tk, deep) for b in right], 1) for a in left], 0)
+        row_blocks = _cut(_filled(x, rows - count, 0), tm, rows, deep)
+        product = _joined(
+            [_joined([_region(a, b, tk, deep) for b in column_blocks], 1) for a in row_blocks], 0
+        )
     else:
         blocks = [x.reshape(-1, 1, count, deep)]
         if _is_tracing():
@@ -65,7 +67,9 @@ def tiled_product(
             whole = x.shape[0] // tm * tm
             blocks = [x[:whole].reshape(-1, 1, tm, deep)]
             blocks += [] if padded else [x[whole:].reshape(1, 1, -1, deep)]
-        product = _joined([_joined([_open_region(a, b, tk, deep) for b in right], 1) for a in blocks], 0)
+        product = _joined(
+            [_joined([_open_region(a, b, tk, deep) for b in column_blocks], 1) for a in blocks], 0
+        )
     return product[:count, :columns] if padded or not isinstance(count, int) else product
 
 
@@ -104,31 +108,37 @@ def _joined(parts: list[Tensor], axis: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
-def _region(left: _Blocks, right: _Blocks, tk: int, depth: int) -> Tensor:
+def _region(row_blocks: _Blocks, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
     """Row blocks by column blocks: (rows of all, columns of all)."""
-    m, n = left.blocks, right.blocks
+    m, n = row_blocks.blocks, column_blocks.blocks
     if m <= n:
         sums = [
-            _summed(a.expand(n, -1, -1), right.tensor, tk, depth, torch.bmm) for a in left.tensor.unbind()
+            _summed(a.expand(n, -1, -1), column_blocks.tensor, tk, depth, torch.bmm)
+            for a in row_blocks.tensor.unbind()
         ]
-        return _joined([part.transpose(0, 1).reshape(left.rows, n * right.rows) for part in sums], 0)
-    sums = [_summed(left.tensor, b.expand(m, -1, -1), tk, depth, torch.bmm) for b in right.tensor.unbind()]
-    return _joined([part.reshape(m * left.rows, right.rows) for part in sums], 1)
+        return _joined(
+            [part.transpose(0, 1).reshape(row_blocks.rows, n * column_blocks.rows) for part in sums], 0
+        )
+    sums = [
+        _summed(row_blocks.tensor, b.expand(m, -1, -1), tk, depth, torch.bmm)
+        for b in column_blocks.tensor.unbind()
+    ]
+    return _joined([part.reshape(m * row_blocks.rows, column_blocks.rows) for part in sums], 1)
 
 
-def _open_region(left: Tensor, right: _Blocks, tk: int, depth: int) -> Tensor:
+def _open_region(row_blocks: Tensor, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
     """As `_region`, with any number of row blocks or rows: (m, 1, rows, K)."""
-    found = _summed(left, right.tensor, tk, depth, torch.matmul)
-    return found.transpose(1, 2).reshape(-1, right.blocks * right.rows)
+    sums = _summed(row_blocks, column_blocks.tensor, tk, depth, torch.matmul)
+    return sums.transpose(1, 2).reshape(-1, column_blocks.blocks * column_blocks.rows)
 
 
 def _summed(
-    left: Tensor, right: Tensor, tk: int, depth: int, product: Callable[[Tensor, Tensor], Tensor]
+    rows: Tensor, columns: Tensor, tk: int, depth: int, product: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
     """The products along K, added up in its order."""
     total: Tensor | None = None
     for k in range(0, depth, tk):
-        part = product(left[..., k : k + tk], right[..., k : k + tk].transpose(-1, -2))
+        part = product(rows[..., k : k + tk], columns[..., k : k + tk].transpose(-1, -2))
         total = part if total is None else total + part
     assert total is not None
     return total

@@ -83,10 +83,10 @@ def tile_module(
     if spec.form != "auto":
         raise Misuse("forms are ways to write ONNX", where="--form", hint="leave it out with --to torch")
     sites, skipped = _found(module, calls)
-    chosen = _chosen(sites, skipped, spec)
+    chosen_sites = _chosen(sites, skipped, spec)
     plans: list[SitePlan] = []
     choices: dict[str, tuple[type[nn.Module], SiteChoice]] = {}
-    for site in chosen:
+    for site in chosen_sites:
         # one layer has one tile, whatever it is called with: its first call decides
         rows, (depth, columns), op = calls[site.name], sizes_of(site.module), site.kind.__name__
         choice = choose(spec, site.name, op, (rows[0], depth, columns))
@@ -203,9 +203,12 @@ def _chosen(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSp
         return list(sites)
     for glob in spec.sites:
         if not any(fnmatchcase(site.name, glob) for site in sites):
-            known = next((s for s in skipped if fnmatchcase(s.name, glob)), None)
-            if known is not None:
-                raise Misuse(f"'{known.name}' ({known.op}) cannot be tiled: {known.reason}", where="--site")
+            skipped_site = next((s for s in skipped if fnmatchcase(s.name, glob)), None)
+            if skipped_site is not None:
+                raise Misuse(
+                    f"'{skipped_site.name}' ({skipped_site.op}) cannot be tiled: {skipped_site.reason}",
+                    where="--site",
+                )
             hint = nearest(glob, [site.name for site in sites])
             raise Misuse(f"no layer is called '{glob}'", where="--site", hint=hint)
     return [site for site in sites if any(fnmatchcase(site.name, glob) for glob in spec.sites)]
