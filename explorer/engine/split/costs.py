@@ -17,18 +17,20 @@ from explorer.facts import Layer
 def of_units(
     units: GraphUnits, layers: Sequence[Layer], figure: Callable[[int], float | None], *, groups: bool = False
 ) -> Array:
-    """A figure of rows by unit: of a call or a body that of all rows in it; what is not known is none.
+    """One figure for each unit, such as its MACs; an unknown figure counts as 0.
+
+    A unit that is a call or a body gets the sum over all rows in it.
 
     Args:
         units: The units.
         layers: The rows.
-        figure: Of a row, by its id.
-        groups: Whether it has, of a group, what the group does itself; else that is the sum of its rows.
+        figure: The figure of a row, by the row's id; None if unknown.
+        groups: Whether `figure` covers a group's own work; else a group's figure is the sum of its rows.
     """
     totals = np.zeros(len(units.rows))
     taken: set[int] = set()
     for unit, row in enumerate(units.rows):
-        if row is None or row in taken:  # a row that several nodes are is the first's
+        if row is None or row in taken:  # several nodes may share a row: count it for the first
             continue
         taken.add(row)
         inside = range(row, end_of(layers, row)) if layers[row].group else (row,)
@@ -39,23 +41,25 @@ def of_units(
 def of_modules(
     places: Sequence[tuple[str, str]], layers: Sequence[Layer], took: Mapping[int, float]
 ) -> tuple[Array, dict[int, str]]:
-    """Time of units, of which modules were measured: each has it where it begins, and is not cut.
+    """The time of each unit, where whole modules were measured.
 
-    A module that is called several times has as much of it each time. Where nothing of a row is left among
-    the units, as of a batch normalization that was folded, they have its time where the row before it is.
+    A module's time counts at its first unit, and no cut may lie inside the module.
+
+    The time of a module that is called several times is divided among its calls. A row without units, such
+    as a folded batch normalization, adds its time where the row before it begins.
 
     Args:
-        places: Of each unit the path of the module's call that it stands in ('relu_1', 'relu@1': the second),
-            and its operator.
-        layers: Rows of the modules, and of functions that they call.
-        took: Time of rows that have their own, by id.
+        places: The path of the module call around each unit ('relu_1' or 'relu@1' for the second call),
+            and the unit's operator.
+        layers: Rows of the modules and of the functions that they call.
+        took: Measured seconds by row id.
 
     Returns:
-        Times, and units before which no cut may lie, with why.
+        The times, and the units before which no cut may lie, with the reason.
     """
     rows = _rows_of_modules(places, layers)
     spans: dict[int, list[tuple[object, range]]] = defaultdict(list)
-    behind = 0  # the last unit that has a row: exporters put some of no module's among those of one
+    behind = 0  # the end of the last unit with a row: exporters mix units without a module into a module's
     for unit, innermost in enumerate(rows):
         pieces, row = places[unit][0].split("."), innermost
         while row is not None:
@@ -81,7 +85,7 @@ def of_modules(
 
 
 def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer]) -> list[int | None]:
-    """Of each unit the innermost row of a module, or of a function of its operator's name, in their order."""
+    """The innermost row of each unit: its module, or a function with its operator's name, taken in order."""
     by_path = {layer.path: layer for layer in layers}
     functions: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
     for layer in layers:
@@ -102,7 +106,7 @@ def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer])
 
 
 def _names(around: str, piece: str) -> Iterator[str]:
-    """Paths that a module may have: its own, and, called again ('relu_1', 'relu@1'), the one without."""
+    """Candidate paths of a module: the path as written, and without the number of a repeated call."""
     yield f"{around}.{piece}" if around else piece
     again, _, number = piece.replace("@", "_").rpartition("_")
     if number.isdigit():
@@ -110,18 +114,18 @@ def _names(around: str, piece: str) -> Iterator[str]:
 
 
 def _plain(operator: str) -> str:
-    """A name that an operator of ATen's and one of ONNX's may share."""
+    """An operator name in the spelling that ATen and ONNX share."""
     return operator.replace("_", "").lower()
 
 
 def additive(each: Array) -> Row:
-    """Cost of stages whose units' costs add up."""
+    """The cost of a stage as the sum over its units."""
     until = np.concatenate(([0.0], np.cumsum(each)))
     return lambda _, start: until[start + 1 :] - until[start]
 
 
 def stored(units: GraphUnits, sizes: Mapping[str, int]) -> Row:
-    """Size of what a stage stores, each tensor once in it, however many of its units read it."""
+    """The bytes that a stage stores; a tensor that several of its units read counts once."""
     uses: list[tuple[int, int, int]] = []
     before: dict[str, int] = {}
     for unit, names in enumerate(units.stored):
@@ -141,12 +145,12 @@ def stored(units: GraphUnits, sizes: Mapping[str, int]) -> Row:
 
 
 def largest(each: Array) -> Row:
-    """The largest of a stage's units."""
+    """The cost of a stage as the maximum over its units."""
     return lambda _, start: np.maximum.accumulate(each[start:])
 
 
 def live_bytes(units: GraphUnits) -> Array:
-    """Bytes of activations live at each unit, what only passes by included; unknown ones left out."""
+    """Live bytes of activations at each unit, including those that only pass by; unknown sizes count as 0."""
     change = np.zeros(len(units.positions) + 1)
     for value in units.values:
         change[max(value.born, 0)] += value.size or 0
@@ -155,12 +159,12 @@ def live_bytes(units: GraphUnits) -> Array:
 
 
 def inside(units: GraphUnits, layers: Sequence[Layer], order: Callable[[], Schedule]) -> Array | None:
-    """Bytes live at most within each unit that is a group, at the steps of its body, or of its function.
+    """Peak live bytes inside each unit that is a group, over the steps of its body or function.
 
     Args:
         units: The units.
         layers: The rows.
-        order: Makes the order in which they run, which is asked for only where there is such a unit.
+        order: Computes the execution order; called only if there is such a unit.
     """
     groups = {row: unit for unit, row in enumerate(units.rows) if row is not None and layers[row].group}
     if not groups:
@@ -183,15 +187,15 @@ def both(first: Row, second: Row) -> Row:
 
 
 def times(cost: Row, factors: Sequence[float]) -> Row:
-    """A cost as often as the kind of the stage says."""
+    """A cost multiplied by the factor of the stage's kind."""
     return lambda kind, start: cost(kind, start) * factors[kind]
 
 
 def of_kind(rows: Sequence[Row]) -> Row:
-    """The cost that goes with the kind of the stage."""
+    """The cost for the stage's kind."""
     return lambda kind, start: rows[kind](kind, start)
 
 
 def limited(cost: Row, memory: Row, most: float) -> Row:
-    """A cost that is infinite where the stage takes more memory than there is."""
+    """A cost that is infinite for a stage that needs more than `most` bytes of memory."""
     return lambda kind, start: np.where(memory(kind, start) <= most, cost(kind, start), np.inf)

@@ -1,7 +1,7 @@
-"""Extraction of a part of a graph: chosen layers, or all that lies between some and others, as a model.
+"""Extraction of a part of a graph as a model: chosen layers, or everything between two sets of layers.
 
-What a part reads and does not make are its inputs, by the names that the whole has for them; what others read
-of it, or the whole puts out, its outputs.
+Values that the part reads but does not compute become its inputs, under their names in the whole model.
+Values that other nodes read, or that the whole model outputs, become its outputs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from explorer.settings.filter import is_query, search
 
 
 class UnitEdges(Struct, frozen=True):
-    """Units of an execution order, and what goes from one to another, by name.
+    """Units in execution order, with the names of the values that each one reads and makes.
 
     Attributes:
-        rows: Of each its row in the layer tree, if it has one.
-        made: What each makes.
-        read: What each reads.
+        rows: The row of each unit in the layer tree; None if it has none.
+        made: Names of the values that each unit makes.
+        read: Names of the values that each unit reads.
     """
 
     rows: Sequence[int | None]
@@ -39,12 +39,12 @@ class UnitEdges(Struct, frozen=True):
 
     @property
     def makers(self) -> dict[str, int]:
-        """By name the unit that makes it."""
+        """The unit that makes each value, by the value's name."""
         return {name: unit for unit, names in enumerate(self.made) for name in names if name}
 
 
 class Part(Struct, frozen=True):
-    """A part as a model, and its units among those of the whole."""
+    """A part as a model, with the numbers of its units in the whole."""
 
     model: Model
     units: tuple[int, ...]
@@ -52,7 +52,7 @@ class Part(Struct, frozen=True):
 
 
 def extract(subject: SplitSubject, spec: PartSpec) -> Part:
-    """A part of a model.
+    """Extracts a part of a model.
 
     Args:
         subject: The model.
@@ -78,10 +78,10 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
 
 
 def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> set[int]:
-    """The units of a part.
+    """The units that a specification selects.
 
     Raises:
-        Misuse: Nothing says which part, there is no such layer or value, or nothing lies between.
+        Misuse: The specification is empty, names no layer or value, or selects nothing.
     """
     if spec.layers and (spec.start or spec.end):
         raise Misuse(
@@ -112,7 +112,7 @@ def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> s
 
 
 def _rows(layers: Sequence[Layer], text: str) -> list[int]:
-    """Rows that a glob or a filter means, with those inside of groups."""
+    """Ids of the rows that match a path, a glob or a filter, including the rows inside matching groups."""
     matches: Iterable[int] = [layer.id for layer in layers if layer.path == text]
     if is_query(text) and not matches:
         matches = search(layers, text)
@@ -132,7 +132,7 @@ def _rows(layers: Sequence[Layer], text: str) -> list[int]:
 def _named(
     layers: Sequence[Layer], names: Sequence[str], edges: UnitEdges, flag: str, *, reading: bool
 ) -> set[int]:
-    """Units of layers or tensors that were named; of a tensor who makes it, or, `reading`, who reads it."""
+    """Units of the named layers or tensors; for a tensor its maker, or, with `reading`, its readers."""
     makers = edges.makers
     named_units: set[int] = set()
     for name in names:
@@ -155,7 +155,7 @@ def _named(
 
 
 def _turned(behind: dict[int, list[int]]) -> dict[int, list[int]]:
-    """Who reads what a unit makes."""
+    """The readers of each unit, from the units that each one depends on."""
     readers: dict[int, list[int]] = {unit: [] for unit in behind}
     for unit, makers in behind.items():
         for maker in makers:
@@ -176,7 +176,7 @@ def _reached(begin: set[int], edges: dict[int, list[int]]) -> set[int]:
 def _ends(
     model: Model, units: GraphUnits, part_units: set[int], places: set[int]
 ) -> tuple[list[str], list[str]]:
-    """What goes into a part, and what comes out."""
+    """Names of a part's inputs and outputs."""
     nodes = model.graph.nodes
     mine = {units.positions[unit] for unit in part_units}
     produced = {name: None for at in sorted(mine) for name in nodes[at].outputs if name}
@@ -189,7 +189,7 @@ def _ends(
     outside = {name for at, node in enumerate(nodes) if at not in mine for name in reads(node)}
     outside |= {value.name for value in model.graph.outputs}
     outputs = [name for name in produced if name in outside]
-    if not outputs:  # what nobody reads is what it was taken for
+    if not outputs:  # nothing outside reads the part: its unread values are the result
         read = {name for at in mine for name in reads(nodes[at])}
         outputs = [name for name in produced if name not in read]
     return list(inputs), outputs

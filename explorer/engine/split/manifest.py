@@ -1,4 +1,4 @@
-"""stages.json, the manifest of a folder of stages: each file, what it reads and hands on, its digest."""
+"""stages.json, the manifest of a folder of stages: each file, its inputs and outputs, and its digest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Size = Annotated[int, Meta(ge=0)]
 
 
 class ManifestTensor(Struct, frozen=True):
-    """A value that goes in or out: its name, element type and shape (a name where a size is open)."""
+    """An input or output: its name, element type and shape (a dimension name where a size is open)."""
 
     name: str
     dtype: str | None
@@ -45,14 +45,14 @@ class ManifestStage(Struct, frozen=True):
 
 
 class ManifestCut(Struct, frozen=True):
-    """A cut: bytes over it, and the names of what crosses."""
+    """A cut: the bytes that cross it, and the names of the tensors."""
 
     bytes: int
     tensors: tuple[str, ...]
 
 
 class ManifestWeight(Struct, frozen=True):
-    """A parameter that several torch stages have: its name in the whole, and in each stage by number."""
+    """A parameter that several torch stages share: its name in the whole, and in each stage by number."""
 
     name: str
     dtype: str
@@ -61,12 +61,12 @@ class ManifestWeight(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """What stages.json holds.
+    """The contents of stages.json.
 
     Attributes:
-        model: What was split.
-        inputs, outputs: Of the whole.
-        shared: Parameters of torch stages whose gradients belong together.
+        model: The model that was split.
+        inputs, outputs: Inputs and outputs of the whole model.
+        shared: Parameters that several torch stages share, whose gradients must be added.
     """
 
     model: str
@@ -80,16 +80,16 @@ class Manifest(Struct, frozen=True):
 
 
 def encoded(manifest: Manifest) -> bytes:
-    """The file."""
+    """The bytes of the file."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
 
 
 def read(folder: str) -> Manifest:
-    """The manifest of a folder, whose files are there and have not changed.
+    """Reads the manifest of a folder, and checks that its files exist and have not changed.
 
     Raises:
         Misuse: There is no such folder, or no manifest in it.
-        BadModel: It is broken, or a stage's file is missing, outside the folder, or another than was written.
+        BadModel: The manifest is broken, or a stage's file is missing, outside the folder, or has changed.
     """
     path = os.path.join(folder, NAME)
     try:
@@ -105,10 +105,10 @@ def read(folder: str) -> Manifest:
 
 
 def listed(path: str) -> Manifest:
-    """A manifest alone, whatever became of the files that it names.
+    """Reads a manifest without checking the files that it names.
 
     Raises:
-        BadModel: It is broken, or names a file outside its folder.
+        BadModel: The manifest is broken, or names a file outside its folder.
     """
     try:
         manifest = msgspec.json.decode(input_files.content(path), type=Manifest)
@@ -125,7 +125,7 @@ def listed(path: str) -> Manifest:
 
 
 def files(manifest: Manifest) -> dict[str, str]:
-    """Files of the stages by name, external data too, with their digests."""
+    """Digests of the stages' files, external data included, by file name."""
     external_data = {
         f"{stage.file}.data": stage.data_sha256 for stage in manifest.stages if stage.data_sha256
     }
@@ -160,29 +160,29 @@ def sha256(path: str) -> str:
 
 
 def declared(values: Iterable[Value]) -> tuple[ManifestTensor, ...]:
-    """Inputs or outputs, with the names of open sizes."""
+    """Inputs or outputs as the manifest describes them, with the names of open sizes."""
     return tuple([ManifestTensor(value.name, value.dtype, value.shape) for value in values])
 
 
 def tensors(infos: Iterable[TensorInfo]) -> tuple[ManifestTensor, ...]:
-    """The same of values whose sizes are known."""
+    """As `declared`, for values whose sizes are known."""
     return tuple([ManifestTensor(info.name, info.dtype, info.shape) for info in infos])
 
 
 def cuts(split: Split) -> tuple[ManifestCut, ...]:
-    """The cuts as the manifest has them."""
+    """The cuts as the manifest describes them."""
     return tuple([ManifestCut(cut.bytes, tuple([t.name for t in cut.tensors])) for cut in split.cuts])
 
 
 def stage(fact: Stage, model: Model) -> ManifestStage:
-    """A stage of a graph as the manifest has it."""
+    """A stage of a graph as the manifest describes it."""
     return module_stage(fact, declared(model.graph.feeds), declared(model.graph.outputs))
 
 
 def module_stage(
     fact: Stage, inputs: tuple[ManifestTensor, ...], outputs: tuple[ManifestTensor, ...]
 ) -> ManifestStage:
-    """A stage as the manifest has it, with what goes in and comes out as it is declared."""
+    """A stage as the manifest describes it, with its declared inputs and outputs."""
     return ManifestStage(
         file=fact.file,
         inputs=inputs,

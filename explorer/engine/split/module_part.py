@@ -1,7 +1,7 @@
-"""Part of an nn.Module as a module of its own: calls of its exported program (torch.export), in their order.
+"""A part of an nn.Module as a module: the selected calls of its exported program (torch.export), in order.
 
-The program is made functional first, so that nothing changes in place what the part is given. What the part
-reads and does not make are its inputs; parameters and buffers keep the names that they have in the whole.
+The program is made functional first, so that no call changes the part's inputs in place. Values that the
+part reads but does not compute are its inputs. Parameters and buffers keep their names.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class ExtractedModule(Struct, frozen=True):
     """A part of a module.
 
     Attributes:
-        module: Takes its inputs by position, and gives a tensor, or a tuple of several.
-        reads, makes: Names of what it takes and gives.
-        rows: Of its calls, in their order, those that have any; of a module that is called twice twice.
-        calls: How many it has, and how many the whole has.
-        stored: Its parameters and buffers, by the names that they have in the whole.
-        given, made: What the whole had there on one input.
-        faithful: Whether the program of the whole gave the module's own outputs, bit for bit.
-        drawn: Those of `makes` that depend on random numbers which the part draws.
-        attends: Whether torch has kernels for modules of the whole that run in inference alone.
+        module: The part. It takes its inputs by position and returns a tensor, or a tuple of several.
+        reads, makes: Names of its inputs and outputs.
+        rows: Rows of its calls, in order; a module that is called twice appears twice.
+        calls: The number of calls in the part, and in the whole.
+        stored: Its parameters and buffers, by their names in the whole.
+        given, made: The values of its inputs and outputs when the whole ran on one input.
+        faithful: Whether the exported program gave the module's own outputs, bit for bit.
+        drawn: Those of `makes` that depend on random numbers drawn in the part.
+        attends: Whether the whole has attention modules, for which torch has inference-only kernels.
     """
 
     module: nn.Module
@@ -66,24 +66,24 @@ class ExtractedModule(Struct, frozen=True):
 def module_part(
     loaded: LoadedModule, bound_inputs: BoundInputs, layers: Sequence[Layer], spec: PartSpec, seed: int
 ) -> ExtractedModule:
-    """A part of a module, and what the whole had there.
+    """Extracts a part of a module, with the values that the whole computes there.
 
     Args:
         loaded: The whole.
         bound_inputs: Its inputs.
         layers: Its rows.
         spec: Which part.
-        seed: Of its random inputs.
+        seed: Seed of the random inputs.
 
     Raises:
         BadModel: torch.export cannot take the module.
-        Misuse: There is no such layer, nothing lies between, or no tensors but other values go in or out.
+        Misuse: There is no such layer, nothing lies between, or an input or output is no tensor.
     """
     model = loaded.materialise()
     args, kwargs = bound_inputs.arguments(device="cpu", seed=seed)
     called, program = _exported(loaded, model, args, kwargs)
     unit_calls = _units(called, program)
-    # of each unit the row of its module, or, called as a function in a module's code, of its operator
+    # the row of each unit: its own operator's if module code called that as a function, else its module's
     places = rows_of(((first, operator) for operator, (first, *_) in unit_calls), layers)
     rows = [group if row is None else row for row, group in places]
     units = [nodes for _, nodes in unit_calls]
@@ -99,7 +99,7 @@ def module_part(
     path_of = {node: path for path, unit in zip(paths, units, strict=True) for node in unit}
     part, input_nodes, output_nodes, names = _module(program, calls, path_of)
     with loaded.quiet(), torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # both draw alike, for they are one program
+        torch.manual_seed(seed)  # one program twice: both runs draw the same numbers
         values, outputs = _values(
             program, args, kwargs, {node.name for node in (*input_nodes, *output_nodes)}
         )
@@ -124,7 +124,7 @@ def module_part(
 def _exported(
     loaded: LoadedModule, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """The program of a module, and the same made functional."""
+    """The exported program of a module, as exported and made functional."""
     try:
         with loaded.quiet(), torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
             called = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
@@ -134,7 +134,7 @@ def _exported(
 
 
 def _stored(program: Any) -> dict[str, str]:
-    """Parameters, buffers and constants by the inputs of the graph that they are."""
+    """Names of parameters, buffers and constants, by the graph input that stands for each."""
     signature = program.graph_signature
     return {
         **signature.inputs_to_parameters,
@@ -144,12 +144,12 @@ def _stored(program: Any) -> dict[str, str]:
 
 
 def _held(program: Any, name: str) -> Any:
-    """What is stored under a name."""
+    """The parameter, buffer or constant with a name."""
     return program.state_dict[name] if name in program.state_dict else program.constants[name]
 
 
 def _kept(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensors:
-    """What the modules of the calls store, and what else is read: what a state_dict of the part has."""
+    """State of the calls' modules, and other tensors that the calls read: the part's state_dict."""
     state_names = _stored(program)
     modules = {module_of(node) for node in calls} - {""}
     used = {
@@ -165,12 +165,12 @@ def _kept(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensors:
 
 
 def _names(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dict[Node, str]:
-    """Names for what goes in and out: those of the layers that make it, else of the calls; Python's all."""
+    """Names of inputs and outputs, valid in Python: of the layer that makes the value, else of the call."""
     names: dict[Node, str] = {}
     for node in (node for group in groups for node in group):
         base = re.sub(r"\W", "_", paths.get(node) or node.name)
         if not base.isidentifier() or keyword.iskeyword(base) or base == "self":
-            base = f"_{base}"  # as torch.fx names the layers of a Sequential
+            base = f"_{base}"  # torch.fx names the layers of a Sequential in this way
         name, count = base, 0
         while name in names.values():
             count += 1
@@ -180,7 +180,7 @@ def _names(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dict[No
 
 
 def _units(program: Any, functional: Any) -> list[tuple[str, list[Node]]]:
-    """The calls of a functional program by those of the module's that they are made of, with its operator."""
+    """The functional calls that each original call became, with the original call's operator."""
     operators = {node.name: operator_name(node.target) for node in program.graph.nodes}
     calls_by_source: dict[str, list[Node]] = {}
     for node in functional.graph.nodes:
@@ -196,7 +196,7 @@ def _read(unit: Sequence[Node]) -> Iterator[str]:
 
 
 def _with_constants(program: Any, calls: Sequence[Node]) -> list[Node]:
-    """The calls with those that they read and that depend on no input of the whole."""
+    """The calls, and the calls that they depend on which do not depend on an input of the whole."""
     inputs = set(program.graph_signature.user_inputs)
     live: set[Node] = set()
     for node in program.graph.nodes:
@@ -214,7 +214,7 @@ def _with_constants(program: Any, calls: Sequence[Node]) -> list[Node]:
 def _module(
     program: Any, calls: Sequence[Node], paths: Mapping[Node, str | None]
 ) -> tuple[nn.Module, list[Node], list[Node], dict[Node, str]]:
-    """Calls as a module, with what goes in and what comes out, and their names."""
+    """Builds a module of the calls; returns it, its input and output nodes, and the names of these."""
     mine, state_names = set(calls), _stored(program)
     outputs = set(program.graph_signature.user_outputs)
     reads = (input_node for node in calls for input_node in node.all_input_nodes)
@@ -246,7 +246,7 @@ def _module(
 def _values(
     program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], node_names: set[str]
 ) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
-    """What the whole has at some places on one input, and its outputs."""
+    """Runs the whole on one input; returns the values of the named nodes, and the outputs."""
     values: dict[str, torch.Tensor] = {}
 
     class Watching(fx.Interpreter):
@@ -273,8 +273,9 @@ def identical(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def save(part: ExtractedModule, path: str) -> None:
-    """Writes a part: .pt2 as a program, without the inputs that it was exported with, which torch would
-    pickle; else its state_dict.
+    """Writes a part: a program for .pt2, else its state_dict.
+
+    The program is written without its example inputs, which torch would pickle.
     """
     if not path.lower().endswith(".pt2"):
         torch.save({name: tensor.detach().clone() for name, tensor in part.stored.items()}, path)
@@ -286,7 +287,7 @@ def save(part: ExtractedModule, path: str) -> None:
 
 
 def read_back(part: ExtractedModule, path: str) -> tuple[torch.Tensor, ...]:
-    """What the part gives on the whole's own values, with what a written file holds."""
+    """The part's outputs on the whole's values, computed with the contents of a written file."""
     with torch.no_grad():
         if path.lower().endswith(".pt2"):
             with input_files.binary(path) as file:
@@ -295,7 +296,7 @@ def read_back(part: ExtractedModule, path: str) -> tuple[torch.Tensor, ...]:
         with input_files.binary(path) as file:
             state = torch.load(file, weights_only=True)
         tensors_by_name = dict(part.module.named_parameters()) | dict(part.module.named_buffers())
-        # torch takes other kernels for weights that do not train, which round otherwise
+        # torch chooses other kernels for weights without gradients, and these round differently
         call = {
             name: state[name].requires_grad_(tensor.requires_grad)
             for name, tensor in tensors_by_name.items()

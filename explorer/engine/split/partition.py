@@ -1,10 +1,10 @@
-"""Partition of a sequence into contiguous stages: minimal largest stage, then fewest bytes over the cuts.
+"""Partition of a sequence into contiguous stages: least bottleneck first, then fewest bytes over the cuts.
 
 Dynamic programming over the places where a cut may lie (Bellman's recursion for the linear partition
-problem): the least bottleneck of the first j units in k stages is the least, over i, of the larger of that of
-the first i in k - 1 and the cost of the k-th stage from i to j. A second pass within that bottleneck takes
-the fewest bytes. Both are exact for any cost that grows with its stage; a stage may have a cost of its own
-kind (a slower machine, fewer micro-batches under way).
+problem). The least bottleneck of the first j units in k stages is the minimum over i of
+max(bottleneck of the first i units in k - 1 stages, cost of a stage from i to j). A second pass finds, within
+that bottleneck, the cuts that the fewest bytes cross. Both passes are exact for any cost that does not shrink
+when its stage grows. Stages may differ in kind: a slower machine, or fewer micro-batches in flight.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from explorer.engine.progress import Cancel, stop_if
 Array = np.ndarray[Any, Any]
 
 Row = Callable[[int, int], Array]
-"""Kind of stage and first unit -> its cost where it ends behind this unit, behind the next, ... the last."""
+"""Kind and first unit of a stage -> its cost if it ends after that unit, after the next, ... the last."""
 
 _SLACK = 1e-12
-"""Part of a cost of seconds by which two are the same."""
+"""Relative difference up to which two costs in seconds count as equal."""
 
 
 class Cuts(Struct, frozen=True):
-    """Where a sequence is cut.
+    """The cuts of a sequence.
 
     Attributes:
         places: Number of units before each cut, ascending.
-        cost: Largest of a stage, or of a link.
-        crossing: Over all cuts.
+        cost: The largest cost of a stage or a link.
+        crossing: Bytes over all cuts.
     """
 
     places: tuple[int, ...]
@@ -54,14 +54,14 @@ def best_cuts(
     Args:
         count: Units.
         kinds: Kind of each stage.
-        row: Their costs, infinite where a stage may not be.
-        crossing: Bytes over a cut before each unit, by its number.
+        row: Costs of the stages; infinite for a stage that is not allowed.
+        crossing: Bytes over a cut before each unit.
         allowed: Numbers of units before which a cut may lie, ascending, from 1 to `count` - 1.
-        link: Cost of a cut by itself, by its bytes: as much as a stage, if it is more than the largest.
-        cancel: Asked now and then.
+        link: Cost of a cut by its bytes; it limits the bottleneck as a stage does. None for no cost.
+        cancel: Polled now and then.
 
     Returns:
-        None where there is no such partition.
+        The cuts; None if no partition is possible.
     """
     places = np.array([0, *allowed, count])
     if len(kinds) > len(places) - 1:
@@ -81,7 +81,7 @@ def best_cuts(
 
 
 class _Search:
-    """Both passes; places are numbered, 0 the start and the last the end."""
+    """The two passes. Places are numbered: 0 is the start, the last one the end."""
 
     def __init__(self, places: Array, kinds: Sequence[int], row: Row, links: Array, cancel: Cancel) -> None:
         self.places, self.kinds, self.links, self.cancel = places, kinds, links, cancel
@@ -89,20 +89,20 @@ class _Search:
         self.last = len(places) - 1
 
     def costs(self, kind: int, at: int) -> Array:
-        """Of the stages that begin at a place, by the place of their end."""
+        """Costs of the stages that begin at a place, by the place where they end."""
         stage_costs: Array = self._row(kind, int(self.places[at]))[
             self.places[at + 1 :] - self.places[at] - 1
         ]
         return stage_costs
 
     def within(self) -> float:
-        """A bottleneck that can be had: cuts where the parts of the whole's cost end."""
+        """A bottleneck that is certainly reachable: cuts that divide the total cost evenly."""
         stages = len(self.kinds)
         whole = self.costs(self.kinds[0], 0)
         if not np.isfinite(whole[-1]):
             return float("inf")
         targets = np.searchsorted(whole, whole[-1] * np.arange(1, stages) / stages) + 1
-        # one place for each, in order
+        # ascending, and one place for each cut
         at = np.maximum.accumulate(
             np.minimum(targets, self.last - np.arange(stages - 1, 0, -1)) - np.arange(1, stages)
         )
@@ -113,7 +113,7 @@ class _Search:
         return max([*stage_costs, *(float(self.links[end]) for end in ends[1:-1])])
 
     def bottleneck(self, most: float) -> float:
-        """The least largest cost, which is at most `most`."""
+        """The smallest possible bottleneck, given that one of at most `most` exists."""
         stages, last = len(self.kinds), self.last
         best = np.full((stages + 1, last + 1), np.inf)
         best[0, 0] = 0.0
@@ -137,7 +137,7 @@ class _Search:
         return float(best[stages, last])
 
     def fewest(self, most: float, crossing: Array) -> list[int]:
-        """The places of the cuts that the fewest bytes cross, where no stage and no link costs more."""
+        """The places of the cuts that the fewest bytes cross, with no stage and no link above `most`."""
         stages, last = len(self.kinds), self.last
         best = np.full((stages + 1, last + 1), np.inf)
         came = np.zeros((stages + 1, last + 1), dtype=np.int64)
@@ -161,7 +161,7 @@ class _Search:
                         best[k, last], came[k, last] = before, at
                     continue
                 part = best[k, at + 1 : at + 1 + end]
-                better = part >= before  # of equal ones the latest: an activation stays with what it follows
+                better = part >= before  # ties go to the latest cut: an activation stays with its reader
                 part[better] = before
                 came[k, at + 1 : at + 1 + end][better] = at
         cuts, at = [], last

@@ -1,12 +1,12 @@
-"""Proof that stages are the whole: run one after the other, each on what the ones before it handed on.
+"""Proof that the stages compute what the whole does: run in a row, each on the previous stages' outputs.
 
-With the runtime's optimisation off and one thread every operator of both does the same sums in the same
-order, so the outputs are equal bit for bit. With what a user has the runtime may fuse over a cut in the
-whole, and not in the stages: there they are equal within rounding.
+With one thread and the runtime's optimizations off, both do the same sums in the same order, so the outputs
+are equal bit for bit. With default settings the runtime may fuse operators across a cut in the whole but not
+in the stages; the outputs are then equal within rounding.
 
-Between operators of float16 onnxruntime keeps float32 inside of a graph, and what crosses a cut is rounded
-to float16. There the stages are held against the whole with its own values at the cuts rounded in the same
-way, bit for bit: an Identity keeps a value at the type that it has.
+Between float16 operators onnxruntime keeps float32 inside a graph, while a value that crosses a cut is
+rounded to float16. There the stages are compared with a whole whose values at the cuts are rounded in the
+same way: an Identity forces a value to its type.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ _REFERENCE = "none: what rounding may do is reckoned from the depth of the model
 _RANDOM = "none: random numbers"
 _FIGURES = ("max_abs", "max_rel", "mse", "cosine", "relative_rms", "limit_share")
 
-
 WIDENED = ("float16", "bfloat16")
-"""Types between whose operators onnxruntime keeps float32."""
+"""Types for which onnxruntime keeps float32 between operators."""
 
 
 class SplitRuns(NamedTuple):
-    """How near parts come to the whole.
+    """How closely the parts reproduce the whole.
 
     Attributes:
-        exact: Whether they gave its values bit for bit; None where there is nothing to compare.
-        outputs: The same as a user runs them, within rounding.
-        rounded: The type to which the whole's values at the cuts had to be rounded for that; '' for none.
+        exact: Whether the values were equal bit for bit; None if there is nothing to compare.
+        outputs: Evidence from a run with default settings, within rounding.
+        rounded: The type to which the whole's values at the cuts had to be rounded; '' for none.
     """
 
     exact: bool | None
@@ -48,18 +47,18 @@ class SplitRuns(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against the parts."""
+        """Whether no evidence contradicts the parts."""
         return self.exact is not False and all(output.passed for output in self.outputs)
 
 
 def runs(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Array]) -> SplitRuns:
-    """Whether the stages gave the whole's outputs bit for bit, and how near they come as a user runs them.
+    """Compares the stages with the whole: bit for bit, and within rounding under default settings.
 
-    Outputs that depend on random numbers show nothing, whatever two runs drew: they are not compared.
+    Outputs that depend on random numbers are not compared: two runs draw different numbers.
 
     Args:
         whole: The model.
-        stages: In their order.
+        stages: The stages, in order.
         feeds: Inputs of the whole, by name.
 
     Raises:
@@ -89,7 +88,7 @@ def _identical(
 
 
 def _narrow(values: Sequence[Value]) -> dict[str, str]:
-    """The values, by name, that are stored in fewer bits than the runtime computes with; their types."""
+    """Types of the values, by name, that are stored in fewer bits than the runtime computes with."""
     return {value.name: value.dtype for value in values if value.dtype in WIDENED}
 
 
@@ -98,14 +97,14 @@ def _types(narrow: Mapping[str, str]) -> str:
 
 
 def rounding(model: Model, names: Collection[str], output_names: Sequence[str]) -> Model:
-    """The same model, in which each of these values is rounded to its type before another node reads it.
+    """The model with the named values rounded to their type before another node reads them.
 
-    They are outputs, too: an Identity between two nodes alone is taken away with the casts around it.
+    The values become outputs, too: the runtime removes an Identity that stands between two nodes.
 
     Args:
         model: The whole.
-        names: Of the values.
-        output_names: Outputs that are compared.
+        names: Names of the values.
+        output_names: Names of the outputs that are compared.
     """
     nodes: list[Node] = []
     for node in model.graph.nodes:
@@ -121,10 +120,9 @@ def rounding(model: Model, names: Collection[str], output_names: Sequence[str]) 
 
 
 def of_random(proof: Verification, whole: Model) -> Verification:
-    """A proof that says of outputs which depend on random numbers that no run compares them.
+    """The proof, with outputs that depend on random numbers marked as not comparable.
 
-    A runtime that seeds both runs alike draws the same numbers, which is chance: elsewhere, or with another
-    seed, it does not.
+    Two runs with the same seed draw the same numbers, but only by chance: another runtime or seed would not.
     """
     drawn = random_outputs(whole)
     if not drawn or not proof.passed:
@@ -156,13 +154,13 @@ def _shows_nothing(outputs: Sequence[OutputEvidence], drawn: Collection[str]) ->
 
 
 def part_runs(whole: Model, part: Model, feeds: Mapping[str, Array]) -> SplitRuns:
-    """The same of a part, on the values that the whole has where the part begins.
+    """As `runs`, for a part, on the values that the whole has at the part's inputs.
 
-    What the part itself draws shows nothing; what the whole drew before it is given to both.
+    Outputs that the part draws are not compared; both use the values that the whole drew before the part.
 
     Args:
         whole: The model.
-        part: Of it, with the names of its values.
+        part: A part of it, with the same value names.
         feeds: Inputs of the whole, by name.
 
     Raises:
@@ -210,7 +208,7 @@ def _compared(
 def in_turn(
     stages: Sequence[Model], feeds: Mapping[str, Array], names: Sequence[str], **options: Any
 ) -> dict[str, Array]:
-    """What the stages put out, one after the other; what none reads any more is let go of."""
+    """Outputs of the stages, run one after the other; values that no later stage reads are freed."""
     last = {value.name: at for at, stage in enumerate(stages) for value in stage.graph.feeds}
     values: dict[str, Array] = dict(feeds)
     for at, stage in enumerate(stages):

@@ -1,8 +1,8 @@
 """Schedule of a pipeline: GPipe and 1F1B, laid out by the times of stages and links.
 
-A stage begins a work when it has ended the one before and what it needs has arrived. GPipe runs all forward
-passes and then all backward ones (Huang et al., 2019). 1F1B begins with as many forward passes as stages lie
-behind, then alternates one backward with one forward, and so holds fewer activations (Narayanan et al.,
+A stage starts a work once its previous work has ended and its inputs have arrived. GPipe runs all forward
+passes and then all backward passes (Huang et al., 2019). 1F1B starts with one forward pass for each later
+stage, then alternates one backward and one forward pass, and so keeps fewer activations (Narayanan et al.,
 PipeDream, 2019).
 """
 
@@ -16,7 +16,7 @@ from explorer.facts.split.schedule import PipelineForecast, ScheduledWork, Work
 Schedule = Literal["gpipe", "1f1b"]
 
 BACKWARD = 2.0
-"""Time of a backward pass over that of the forward pass: a gradient for inputs and one for weights."""
+"""Ratio of backward to forward time: one gradient for the inputs and one for the weights."""
 
 _SHOWN = 4096
 """Works that are listed."""
@@ -30,13 +30,13 @@ def in_flight(stage: int, stages: int, micro_batches: int, schedule: Schedule) -
 def forecast(
     seconds: Sequence[float], links: Sequence[float], micro_batches: int, schedule: Schedule
 ) -> PipelineForecast:
-    """What a pipeline does.
+    """Throughput, latency and idle time of a pipeline.
 
     Args:
-        seconds: Of each stage, forward.
-        links: Of each link, one less.
-        micro_batches: That go through it.
-        schedule: Of a training step.
+        seconds: Forward seconds of each stage.
+        links: Seconds of each link between two stages.
+        micro_batches: The number of micro-batches.
+        schedule: The schedule of a training step.
     """
     stages = len(seconds)
     forwards: list[tuple[Work, int]] = [("forward", at) for at in range(micro_batches)]
@@ -63,9 +63,9 @@ def forecast(
 
 
 def _order(ahead: int, micro_batches: int) -> Iterator[tuple[Work, int]]:
-    """What a stage does in a training step, so many forward passes ahead of the backward ones."""
+    """A stage's works in a training step, in order: `ahead` forward passes, then alternating ones."""
     for at in range(micro_batches + ahead):
-        # the last forward pass that may begin is followed by a backward one
+        # from here on each forward pass is followed by a backward pass
         if at < micro_batches:
             yield "forward", at
         if at >= ahead - 1 and at - ahead + 1 < micro_batches:
@@ -78,7 +78,7 @@ def laid_out(
     orders: Sequence[Sequence[tuple[Work, int]]],
     backward: float = 0.0,
 ) -> list[ScheduledWork]:
-    """Who works when, in the order of the beginnings."""
+    """When each stage does each work, sorted by start time."""
     stages = len(seconds)
     ends: dict[tuple[Work, int, int], float] = {}
     free, begun = [0.0] * stages, [0] * stages

@@ -1,4 +1,4 @@
-"""Search for the cuts of a graph: what a stage costs, where a cut may lie, how many stages there are."""
+"""Search for the cuts of a graph: the cost of a stage, the places of cuts, and the number of stages."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from explorer.facts.training import Training
 _MOST_STAGES = 1024
 _HELD = ("param_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 _MOST_TRIED = 64
-"""Numbers of stages of a training step that are tried for a memory."""
+"""The most stages that are tried to fit a training step into memory."""
 
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 
 
 class SplitSubject(Struct, frozen=True):
-    """A model that is to be cut, and what is known of it.
+    """A model to cut, with its analysis.
 
     Attributes:
         model: The graph.
-        layers: Its rows, at the sizes that are bound.
-        order: Makes the order in which they run.
-        dims, shapes: These sizes.
-        machines: One for all stages, or one for each; empty where none is named.
-        profile: What was measured of the same rows, or of `modules`.
-        modules: Rows of the module that the graph was exported from, where those were measured.
-        training: A training step of them, where that is balanced.
+        layers: Its rows, at the bound sizes.
+        order: Computes the execution order of the rows.
+        dims, shapes: The bound sizes.
+        machines: One machine for all stages, or one for each; empty if none is named.
+        profile: A profile of the same rows, or of `modules`.
+        modules: Rows of the module that the graph was exported from, if those were measured.
+        training: Memory of a training step, if that is balanced.
     """
 
     model: Model
@@ -66,20 +66,20 @@ class SplitSubject(Struct, frozen=True):
 
 
 class CutSequence(Struct, frozen=True):
-    """What is cut: units in an order, whatever they were made of, and what is known of them.
+    """The units to cut, in order, with their analysis.
 
     Attributes:
-        units: In their order.
-        types: Of their values, by name, at the sizes that are bound.
-        sizes: Bytes of what they store, by name.
-        elements: Of the parameters among it.
-        labels: What each unit is called that has no row.
+        units: The units.
+        types: Types of their values, by name, at the bound sizes.
+        sizes: Bytes of each stored tensor, by name.
+        elements: Elements of each parameter, by name.
+        labels: A name for each unit, used where it has no row.
         layers: The rows.
-        free: Names of sizes that nobody bound.
-        macs: Of each unit, where more is known of them than the rows say.
-        took: Seconds of each unit, where modules were measured.
-        closed: Units before which no cut may lie, and why.
-        inside: Bytes alive at most in the body of each unit that has one; None where there is no such unit.
+        free: Names of open sizes.
+        macs: MACs of each unit, if more exact than those of the rows.
+        took: Seconds of each unit, if modules were measured.
+        closed: Units before which no cut may lie, with the reason.
+        inside: Peak live bytes in the body of each unit that has one; None if no unit has a body.
         machines, profile, training: See `SplitSubject`.
     """
 
@@ -130,13 +130,13 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
 
 
 def seconds_of(profile: Profile) -> dict[int, float]:
-    """Seconds of rows that have their own; of a training step those of its forward pass."""
+    """Measured seconds by row id; for a profile of training those of the forward pass."""
     seconds_by_row = {timing.layer: timing.forward_seconds for timing in profile.layers}
     return {row: seconds for row, seconds in seconds_by_row.items() if seconds is not None}
 
 
 class StageSearch:
-    """What stages of a sequence cost, and the cuts."""
+    """Costs of the stages of a sequence, and the best cuts."""
 
     def __init__(self, subject: CutSequence, spec: SplitSpec, cancel: Cancel) -> None:
         self.subject, self.spec, self.cancel = subject, spec, cancel
@@ -162,10 +162,10 @@ class StageSearch:
                 hint="name one for all, or as many as there are stages",
             )
 
-    # what is known
+    # figures of the units
 
     def _seconds(self) -> list[Array]:
-        """Time of each unit: measured, else the least on each machine; empty where nothing says it."""
+        """Seconds of each unit: measured, else the least on each machine; empty if neither is known."""
         layers = self.subject.layers
         if self.subject.machines:
             return [
@@ -173,19 +173,19 @@ class StageSearch:
                 for machine in self.subject.machines
             ]
         if self.subject.profile is None or not (took := seconds_of(self.subject.profile)):
-            return []  # a module that is one kernel has no layer that took any time
+            return []  # a module that runs as one kernel has no layer times
         if self.subject.took is not None:
             return [self.subject.took]
         return [costs.of_units(self.units, layers, took.get, groups=True)]
 
     def kinds(self, stages: int) -> list[int]:
-        """Kind of each stage, as its cost is told apart by."""
+        """The kind of each stage: stages of one kind have the same cost function."""
         if self.spec.by == "training" or len(self.subject.machines) > 1:
             return list(range(stages))
         return [0] * stages
 
     def cost(self, stages: int) -> Row:
-        """What is balanced."""
+        """The cost that is balanced."""
         if self.spec.by == "training":
             return self._training(stages)
         if self.spec.by != "time":
@@ -208,7 +208,7 @@ class StageSearch:
 
     @cached_property
     def _fixed(self) -> Row:
-        """A cost that is the same for every number of stages."""
+        """A cost that does not depend on the number of stages."""
         layers = self.subject.layers
         if self.spec.by == "params":
             return costs.stored(self.units, self.subject.elements)
@@ -224,17 +224,17 @@ class StageSearch:
         return costs.additive(costs.of_units(self.units, layers, lambda at: layers[at].macs))
 
     def _training(self, stages: int) -> Row:
-        """Memory of a training step: of the layers, and of activations as often as they are in flight."""
+        """Memory of a training step; activations count once for each micro-batch in flight."""
         *static, activations = self.training.values()
         layers = costs.additive(np.sum(static, axis=0))
         return costs.both(layers, costs.times(costs.additive(activations), self.flights(stages)))
 
     @cached_property
     def training(self) -> dict[str, Array]:
-        """Bytes of a training step by unit: parameters, gradients, optimizer, activations of a micro-batch.
+        """Bytes of a training step by unit: parameters, gradients, optimizer, activations of one micro-batch.
 
         Raises:
-            Misuse: How much a layer puts out is not known.
+            Misuse: The output size of a layer is not known.
         """
         fact = self.subject.training
         assert fact is not None
@@ -261,7 +261,7 @@ class StageSearch:
         free = " ".join(f"--dim {name}=1" for name in self.subject.free)
         return {"hint": f"bind a size: {free}", "code": "open_sizes"} if free else {"hint": otherwise}
 
-    # where it may be cut
+    # places of cuts
 
     def allowed(self) -> list[int]:
         """Units before which a cut may lie.
@@ -287,7 +287,7 @@ class StageSearch:
         return [at for at in places if modules[at] != modules[at - 1]]
 
     def _module(self, row: int | None) -> str:
-        """The outermost module around a row that the patterns mean; '' for none."""
+        """The outermost module around a row that matches a pattern of `--at`; '' for none."""
         outermost = ""
         while row is not None:
             layer = self.subject.layers[row]
@@ -298,7 +298,7 @@ class StageSearch:
         return outermost
 
     def cuts(self) -> Cuts:
-        """The best cuts, or those that were given.
+        """The best cuts, or the cuts that the user specified.
 
         Raises:
             Misuse: There are none.
@@ -331,7 +331,7 @@ class StageSearch:
         return best
 
     def best(self, stages: int, allowed: Sequence[int]) -> Cuts | None:
-        """The best cuts at some places; None where no stages hold the model."""
+        """The best cuts at the allowed places; None if the stages cannot hold the model."""
         cost, limit = self.cost(stages), self.spec.stage_memory
         if limit is not None:
             memory = self._training(stages) if self.spec.by == "training" else self.memory
@@ -345,11 +345,11 @@ class StageSearch:
         return best_cuts(self.count, self.kinds(stages), cost, self.crossing, allowed, link, self.cancel)
 
     def _fewest(self, allowed: Sequence[int]) -> int:
-        """The least number of stages that the memory allows: each takes as much as it can hold."""
+        """The least number of stages whose memory holds the model: each takes as many units as fit."""
         limit = self.spec.stage_memory
         if limit is None:
             raise Misuse("into how many stages is not said", where="split", hint="-n 4, or --stage-memory 2G")
-        if self.spec.by == "training":  # what is in flight depends on the number
+        if self.spec.by == "training":  # the micro-batches in flight depend on the stages
             for stages in range(2, min(len(allowed) + 1, _MOST_TRIED) + 1):
                 if self.best(stages, allowed) is not None:
                     return stages
@@ -372,7 +372,7 @@ class StageSearch:
         )
 
     def _given(self) -> Cuts:
-        """Cuts before layers that were named."""
+        """The cuts before the layers that the user named."""
         paths = {layer.path: layer.id for layer in self.subject.layers}
         names: dict[str, int] = {}
         for layer in self.subject.layers:
@@ -406,7 +406,7 @@ class StageSearch:
         return self.at_places(places)
 
     def named(self) -> list[int]:
-        """Units before which a cut may lie that is given by the name of its layer: the first of each."""
+        """Units before which a cut can be specified by a layer's name: the first unit of each layer."""
         layers = self.subject.layers
         paths = {layer.path: layer.id for layer in layers}
         first: dict[int, int] = {}
@@ -419,7 +419,7 @@ class StageSearch:
         """Cuts before these units.
 
         Raises:
-            Misuse: They are no places of this model, or there is not one machine for each stage.
+            Misuse: The units are no valid places, or the number of machines does not match the stages.
         """
         stages = len(places) + 1
         self._check_machines(stages)
@@ -435,13 +435,13 @@ class StageSearch:
         return [float(cost(kind, first)[last - first - 1]) for kind, (first, last) in spans]
 
     def took(self, places: Sequence[int], stages: int) -> list[float]:
-        """Seconds of each stage; empty where nothing says them."""
+        """Seconds of each stage; empty if unknown."""
         if not self.seconds:
             return []
         return self.each(places, costs.of_kind(self._times(stages)), range(stages))
 
     def path(self, unit: int) -> str:
-        """What a unit's layer is called."""
+        """The path of a unit's layer."""
         row = self.units.rows[unit]
         if row is not None:
             return self.subject.layers[row].path

@@ -1,6 +1,6 @@
-"""Stages as models of their own, and the stages that were read back as one model again.
+"""Stages as separate models, and the stages that were read back joined into one model again.
 
-A value keeps its name in every stage, so that the names say what is handed on; open sizes stay open.
+A value keeps its name in every stage, so that names connect the stages; open sizes stay open.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from explorer.facts import Dim, TensorInfo
 def stage_models(
     model: Model, units: GraphUnits, places: Sequence[int], types: Mapping[str, TensorInfo]
 ) -> list[Model]:
-    """The stages between cuts.
+    """Builds the stages between the cuts.
 
     Args:
         model: The whole.
         units: Its units.
         places: Number of units before each cut.
-        types: Of its values with their open sizes.
+        types: Types of its values, with open sizes.
 
     Raises:
         Misuse: The type of a value that crosses a cut is not known.
@@ -39,11 +39,11 @@ def stage_models(
 def stage_maker(
     model: Model, units: GraphUnits, types: Mapping[str, TensorInfo]
 ) -> Callable[[int, int], Model]:
-    """What makes single stages, from a first unit to before another; see `stage_models`."""
+    """A function that builds a stage from its first unit and the unit after its last; see `stage_models`."""
     born = {value.name: value.born for value in units.values}
     dies = {value.name: value.dies for value in units.values}
     produced = {name for at in units.positions for name in model.graph.nodes[at].outputs}
-    # outputs of the graph that no unit makes: an input or a constant that is handed out
+    # graph outputs that no unit makes: an input or a constant that is passed through
     rest = tuple([value.name for value in model.graph.outputs if value.name not in produced])
 
     def stage(first: int, last: int) -> Model:
@@ -83,17 +83,17 @@ def part_model(
     outputs: Sequence[str],
     types: Mapping[str, TensorInfo],
 ) -> Model:
-    """Some nodes of a graph as a model of their own, with what is stored of what they read.
+    """Builds a model of some nodes of a graph, with the stored tensors that they read.
 
     Args:
         model: The whole.
-        places: Of the nodes among its own.
-        inputs: What is put into them.
-        outputs: What is taken out.
-        types: Of the whole's values.
+        places: Places of the nodes in the graph.
+        inputs: Names of the part's inputs.
+        outputs: Names of the part's outputs.
+        types: Types of the whole's values.
 
     Raises:
-        Misuse: The type of what goes in or out is not known.
+        Misuse: The type of an input or output is not known.
     """
     graph = model.graph
     nodes = [graph.nodes[at] for at in sorted(places)]
@@ -122,13 +122,13 @@ def _value(name: str, types: Mapping[str, TensorInfo]) -> Value:
         raise Misuse(f"the type of '{name}', which crosses a cut, is not known", hint="cut elsewhere")
     if info.shape is None:
         return Value(name, info.dtype, None)
-    if info.origin == "bound":  # the data say how large it is, and the shape is the most that it can be
+    if info.origin == "bound":  # the data decide its size; the shape is an upper bound
         return Value(name, info.dtype, (None,) * len(info.shape))
     return Value(name, info.dtype, tuple([_dim(size) for size in info.shape]))
 
 
 def _dim(size: Dim) -> Dim:
-    """A size as it is declared: a number, a name, or open where it is reckoned from others."""
+    """A size as it is declared: a number, a name, or open if it is computed from other sizes."""
     return size if isinstance(size, int) or (size is not None and size.isidentifier()) else None
 
 
@@ -136,7 +136,7 @@ def joined(whole: Model, stages: Sequence[Model]) -> Model:
     """The stages as one model again, with the inputs and outputs of the whole.
 
     Raises:
-        BadModel: Two stages make the same value in other ways, or hold other numbers under one name.
+        BadModel: Two stages make the same value differently, or store different numbers under one name.
     """
     nodes: list[Node] = []
     makers: dict[str, tuple[int, Node]] = {}
@@ -153,13 +153,13 @@ def joined(whole: Model, stages: Sequence[Model]) -> Model:
             key = next((name for name in node.outputs if name), "")
             if key in makers:
                 if makers[key][0] < at and place in free and makers[key][1].key == node.key:
-                    continue  # a constant, which each stage has that reads it
+                    continue  # a constant: each stage that reads it has a copy
                 raise BadModel(f"'{node.label}' is in two stages")
             makers[key] = at, node
             nodes.append(node)
         functions.update(stage.functions)
     graph = replace(whole.graph, nodes=tuple(nodes), initializers=initializers, values=(), extra=())
-    # a plan of tiles is of the whole as it was before it was tiled
+    # no metadata: a tiling plan describes the whole model before tiling
     return replace(stages[0], graph=graph, functions=functions, metadata={})
 
 

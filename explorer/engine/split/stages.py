@@ -1,4 +1,4 @@
-"""Split of an ONNX graph into stages: what each is, what crosses between, what a pipeline of them does."""
+"""Split of an ONNX graph into stages: their figures, the values that cross the cuts, and the pipeline."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ _UNITS: Mapping[SplitBy, str] = {
     "time": "s",
 }
 _COUNTED = 8
-"""Numbers of stages that stand beside the one that was asked for."""
+"""Other numbers of stages that are reported, up to this one."""
 _QUICK = 3000
-"""Places of cuts up to which other numbers are searched, too."""
+"""The most places of cuts for which other numbers of stages are searched, too."""
 _NAMED = 1024
-"""Bytes from which on a shared tensor is named."""
+"""Bytes from which a shared tensor is listed."""
 _KEPT = 256
-"""Stages that are kept while cuts move."""
+"""Stages that are cached while the user moves cuts."""
 
 
 def split(
     subject: SplitSubject, spec: SplitSpec, on_progress: OnProgress = None, cancel: Cancel = None
 ) -> tuple[Split, list[Model]]:
-    """The stages of a model, told and as models, of which nothing is written.
+    """Splits a model: returns the figures of the stages, and the stages as models; writes no file.
 
     Args:
         subject: The model.
-        spec: How it is cut.
-        on_progress: Told phases.
-        cancel: Asked now and then.
+        spec: How to cut it.
+        on_progress: Receives the phases.
+        cancel: Polled now and then.
 
     Raises:
-        Misuse: It cannot be cut so; why is said.
+        Misuse: The model cannot be cut in this way; the message gives the reason.
         Cancelled: `cancel` said so.
     """
     report(on_progress, cancel, "reading the graph")
@@ -69,12 +69,12 @@ def split(
 
 
 class StageDraft:
-    """The stages of a model at any cuts, told while these move.
+    """The stages of a model while the user moves the cuts.
 
     Args:
-        search: Of the model.
-        stage: What some units are as a stage, without its cost.
-        shared: Stored tensors that several stages have, by the places of the cuts.
+        search: The search for the model's cuts.
+        stage: Computes the figures of a stage from its units, without its cost.
+        shared: Names of the stored tensors that several stages share, from the places of the cuts.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class StageDraft:
         self.search, self._stage, self._shared = search, stage, shared
 
     def at(self, places: Sequence[int] | None = None) -> SplitDraft:
-        """The stages at these places; None for the best.
+        """The stages for cuts at these places, or for the best cuts.
 
         Raises:
-            Misuse: It cannot be cut so.
+            Misuse: The model cannot be cut there.
         """
         search = self.search
         cuts = search.cuts() if places is None else search.at_places(places)
@@ -99,14 +99,14 @@ class StageDraft:
         return SplitDraft(fact, cuts.places)
 
     def where(self) -> CutPlaces:
-        """Where it may be cut by hand."""
+        """The places where the user may cut."""
         search = self.search
         rows = tuple([-1 if row is None else row for row in search.units.rows])
         return CutPlaces(rows, tuple(search.crossing), tuple(search.named()))
 
 
 def graph_draft(subject: SplitSubject, search: StageSearch) -> StageDraft:
-    """The stages of a graph while its cuts move: each is counted once."""
+    """A draft of a graph's stages; the figures of each stage are computed once."""
     make = stage_maker(subject.model, search.units, infer(subject.model).values)
 
     @lru_cache(_KEPT)
@@ -129,14 +129,14 @@ def stage_spans(search: StageSearch, places: Sequence[int]) -> list[range]:
 def split_figures(
     search: StageSearch, cuts: Cuts, stages: Sequence[Stage], shared: Sequence[str], *, others: bool
 ) -> Split:
-    """What the stages are, with costs and times, and what a pipeline of them does.
+    """The split as a fact: the stages with costs and times, and the forecast of a pipeline.
 
     Args:
-        search: That found them.
-        cuts: Where the cuts are.
+        search: The search that found the cuts.
+        cuts: The cuts.
         stages: The stages, without costs.
-        shared: Stored tensors that several have.
-        others: Whether to tell what other numbers of stages give.
+        shared: Names of stored tensors that several stages share.
+        others: Whether to add the figures for other numbers of stages.
     """
     subject, spec, count = search.subject, search.spec, len(stages)
     each = search.each(cuts.places, search.cost(count), search.kinds(count))
@@ -163,7 +163,7 @@ def split_figures(
 
 
 def _stage(search: StageSearch, part: Model, mine: range, dims: Mapping[str, int]) -> Stage:
-    """What a stage is, without what it costs."""
+    """The figures of a stage, without its cost."""
     inputs = [_info(search, value) for value in part.graph.feeds]
     totals = examine(part, **bound(part, search.types, dims)).info.totals
     return Stage(
@@ -182,7 +182,7 @@ def _stage(search: StageSearch, part: Model, mine: range, dims: Mapping[str, int
 
 
 def bound(part: Model, types: Mapping[str, TensorInfo], dims: Mapping[str, int]) -> dict[str, Any]:
-    """The sizes of a part's inputs in the whole, for its analysis."""
+    """The sizes that a part's inputs have in the whole, for its analysis."""
     shapes = {}
     for value in part.graph.feeds:
         info = types.get(value.name)
@@ -216,7 +216,7 @@ def _cut(search: StageSearch, place: int) -> StageCut:
 
 
 def in_several(names_by_stage: Iterable[Set[str]]) -> list[str]:
-    """Names of tensors that several stages store, of what each stores."""
+    """Names of the tensors that more than one stage stores."""
     earlier: set[str] = set()
     repeated: dict[str, None] = {}
     for names in names_by_stage:
@@ -232,7 +232,7 @@ def _forecast(spec: SplitSpec, took: Sequence[float], cuts: Sequence[StageCut]) 
 
 
 def _by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | None:
-    """The pipeline as if each MAC took as long, and nothing else any time."""
+    """The forecast if every MAC took the same time, and nothing else took any."""
     macs = [float(stage.macs) for stage in stages if stage.macs is not None]
     if len(macs) < len(stages) or not any(macs):
         return None
@@ -240,7 +240,7 @@ def _by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | Non
 
 
 def _counts(search: StageSearch, stages: int) -> tuple[StageCount, ...]:
-    """Other numbers of stages, where they are found quickly and the machines do not say how many."""
+    """Figures for other numbers of stages, if the search is quick and the machines do not fix the number."""
     allowed, rate = search.allowed(), search.spec.links
     if len(allowed) > _QUICK or len(search.subject.machines) > 1:
         return ()

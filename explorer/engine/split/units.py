@@ -1,7 +1,7 @@
-"""Units of a graph that is to be cut: its nodes in the file's order, what they store, and what crosses a cut.
+"""Units of a graph to cut: its nodes in file order, their stored tensors, and the values that cross a cut.
 
-What does not depend on an input (constants, a stored weight behind its DequantizeLinear) is no unit: each
-stage has its own copy of what it reads of it. All other nodes are in one stage each.
+A node that depends on no input (a constant, a DequantizeLinear of a weight) is no unit: each stage that reads
+its value has a copy. Every other node belongs to exactly one stage.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from explorer.settings.columns import tensor_bytes
 
 
 class CrossingValue(Struct, frozen=True):
-    """A value that units make or read, live from the first to the last of them.
+    """A value that is live from the unit that makes it to the last unit that reads it.
 
     Attributes:
         name: Its name.
-        born: Unit that makes it; -1 for an input of the graph.
-        dies: Last unit that reads it.
-        info: Type and shape at the sizes that are bound.
-        size: Bytes; None where they are not known.
+        born: The unit that makes it; -1 for an input of the graph.
+        dies: The last unit that reads it.
+        info: Its type and shape at the bound sizes.
+        size: Its bytes; None if unknown.
     """
 
     name: str
@@ -37,14 +37,14 @@ class CrossingValue(Struct, frozen=True):
 
 
 class GraphUnits(Struct, frozen=True):
-    """A graph as a sequence.
+    """A graph as a sequence of units.
 
     Attributes:
-        positions: Of each unit its place among the graph's nodes.
-        rows: Of each unit its row in the layer tree; None for none.
-        stored: Of each unit the stored tensors that it reads, also through constants.
-        constants: Of each unit the places of the nodes without inputs that it needs, ascending.
-        values: What is put in and read, and what is made.
+        positions: The place of each unit among the graph's nodes.
+        rows: The row of each unit in the layer tree; None if it has none.
+        stored: Names of the stored tensors that each unit reads, directly or through constants.
+        constants: Places of the constant nodes that each unit needs, ascending.
+        values: The graph's inputs and the units' outputs.
     """
 
     positions: tuple[int, ...]
@@ -60,7 +60,7 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
     Args:
         model: The model.
         layers: Its rows.
-        types: Of its values, by name, at the sizes that are bound.
+        types: Types of its values, by name, at the bound sizes.
     """
     nodes, initializers = model.graph.nodes, model.graph.initializers
     feeds = [value.name for value in model.graph.feeds]
@@ -76,7 +76,7 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
     behind: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
 
     def constant(name: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Nodes and stored tensors that a value without inputs comes from."""
+        """The nodes and stored tensors that a constant value is computed from."""
         if name not in behind:
             here = wiring.positions([name])
             read = {source for at in here for source in reads(nodes[at])} | {name}
@@ -117,7 +117,7 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
 
 
 def crossing(units: GraphUnits) -> tuple[list[int], list[bool]]:
-    """Bytes live before each unit, and whether all of them are known, so that it can be cut there."""
+    """Bytes live before each unit, and whether all their sizes are known; only there a cut may lie."""
     count = len(units.positions)
     change, unknown = [0] * (count + 1), [0] * (count + 1)
     for value in units.values:
@@ -138,5 +138,5 @@ def crossing(units: GraphUnits) -> tuple[list[int], list[bool]]:
 
 
 def across(units: GraphUnits, before: int) -> list[CrossingValue]:
-    """What is live over the cut before a unit."""
+    """The values that are live over the cut before a unit."""
     return [value for value in units.values if value.born < before <= value.dies]

@@ -1,7 +1,7 @@
-"""Stages on the workers of a Dask cluster: each stays on one worker, and values go from worker to worker.
+"""Stages on the workers of a Dask cluster: each stage stays on one worker, and workers exchange the values.
 
-A task is a stage's run of a micro-batch, and may run on no other worker than its stage's: where that ends,
-the task would wait for ever, so who is still there is looked at while anything is under way.
+A task is one stage's run of one micro-batch, and may run on its stage's worker only. If that worker ends, the
+task would wait forever, so the workers are polled while any task is running.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from explorer.host.optional_packages import error_line, require
 
 Array = np.ndarray[Any, Any]
 Passing = tuple[dict[str, Array], tuple[tuple[float, float], ...]]
-"""Values that later stages read, and when each stage so far began and ended."""
+"""Values that later stages read, and when each earlier stage began and ended."""
 
 _SILENCE = 1.0
-"""Seconds between two looks at who is still there."""
+"""Seconds between two polls of the workers."""
 _STOPPED = 60.0
-"""Seconds for which a worker may be silent: loading a large stage, it is for some."""
+"""Seconds for which a worker may be silent; loading a large stage takes some."""
 _AGAIN = "run it again on another"
 _AHEAD = 2
-"""Micro-batches under way for each stage."""
+"""Micro-batches in flight for each stage."""
 
 
 class ClusterLine:
     """Stages in a row, each on a worker.
 
     Attributes:
-        ran: Beginning and end of a stage's run, and when it had handed on what it made (at once: workers
+        ran: When a stage's run began, when it ended, and when its outputs were handed on (at once: workers
             fetch it themselves), by stage and micro-batch.
-        came: What came out, by micro-batch.
-        count: Stages.
+        came: Outputs by micro-batch.
+        count: The number of stages.
         pids, workers: Processes and addresses of the workers, once they have loaded.
     """
 
@@ -69,7 +69,7 @@ class ClusterLine:
         self._heard: dict[str, tuple[float, float]] = {}
 
     def send(self, batch: int, feeds: Mapping[str, Array]) -> None:
-        """Puts a micro-batch in line: so many are under way as the stages take."""
+        """Queues a micro-batch; only a limited number is in flight."""
         self._waiting.append((batch, feeds))
 
     def until_ready(self, cancel: Cancel) -> None:
@@ -83,7 +83,7 @@ class ClusterLine:
     def until(
         self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
     ) -> None:
-        """Waits until these came out."""
+        """Waits until these micro-batches have come out."""
         reported = -1
         while len(self.came) < len(numbers):
             self._check(cancel)
@@ -99,8 +99,8 @@ class ClusterLine:
                 time.sleep(LOOK / 10)
 
     def close(self) -> None:
-        """Takes back what is under way."""
-        with contextlib.suppress(Exception):  # a scheduler that is gone cannot be told
+        """Cancels the tasks in flight."""
+        with contextlib.suppress(Exception):  # the scheduler may be gone
             self._client.cancel([task for tasks in self._under_way.values() for task in tasks], force=True)
 
     def _start(self, batch: int, feeds: Mapping[str, Array]) -> None:
@@ -133,7 +133,7 @@ class ClusterLine:
             self.ran[stage, batch] = *span, span[1]
 
     def _result(self, at: int, task: Any, cancel: Cancel) -> Any:
-        """What a task gave.
+        """The result of a task.
 
         Raises:
             BadModel, EngineDied: The stage failed, or its worker ended.
@@ -159,10 +159,10 @@ class ClusterLine:
             self._missing(cancel)
 
     def _missing(self, cancel: Cancel) -> None:
-        """Names the first stage whose worker is gone, or answers no more.
+        """Reports the first stage whose worker is gone or no longer answers.
 
         Raises:
-            EngineDied: It is, or the scheduler.
+            EngineDied: Such a worker, or the scheduler, is gone.
         """
         first = self._configs[0]["file"]
         if self._client.status != "running":
@@ -184,7 +184,7 @@ class ClusterLine:
 
 @contextlib.contextmanager
 def line(configs: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -> Iterator[ClusterLine]:
-    """The stages on the workers of a cluster, as evenly as they go.
+    """Distributes the stages evenly over the workers of a cluster.
 
     Raises:
         MissingExtra: Dask is not installed.
@@ -206,7 +206,7 @@ def line(configs: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -
 
 
 def _load(config: Mapping[str, Any]) -> int:
-    """Loads a stage, and says in which process."""
+    """Loads a stage; returns the process id."""
     _stage(config)
     return os.getpid()
 

@@ -1,7 +1,7 @@
-"""Pipeline run: stages of a folder as processes, micro-batches through them, held against the forecast.
+"""Pipeline run: the stages of a folder as processes, and their throughput beside the forecast.
 
-Each stage is timed first while the others wait, one micro-batch at a time; from these times the forecast is
-made. Then all micro-batches go in as fast as the first stage takes them.
+First each stage is timed while the others wait, one micro-batch at a time; the forecast uses these times.
+Then all micro-batches go in as fast as the first stage accepts them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from explorer.host import child, output_files, scratch
 from explorer.host.stopped_children import StoppedChildren
 
 _LOOK = 0.05
-"""Seconds between two looks at who still lives, and at whether the user stopped it."""
+"""Seconds between two checks of the processes and of a cancel request."""
 _END = 5.0
-"""Seconds in which a process has ended whose pipe is closed."""
+"""Seconds within which a process ends after its pipe has closed."""
 _ALONE = 7
-"""Micro-batches that go through alone; the first two are not counted."""
+"""Micro-batches that run alone; the first two are not counted."""
 _WARM = 2
 _LONG, _LEAST, _MOST = 1.0, 16, 512
-"""Seconds that a run is to take where nobody says how many micro-batches, and these at least and at most."""
+"""Target seconds of a run without a given number of micro-batches; the least and the most of them."""
 _SHOWN = 4096
-"""Works that are told."""
+"""Works that are reported."""
 
 Feeds = Mapping[str, Array]
 
@@ -65,23 +65,23 @@ def run(
     """Runs micro-batches through the stages.
 
     Args:
-        folder: With the files of the stages.
-        manifest: Of it.
-        feeds: Inputs of micro-batches; where there are fewer than `count`, again from the first.
-        count: How many go through; None: as many as a second takes, for a rate that holds.
-        keep: Whether what comes out is wanted.
-        threads: Of each stage's operators.
-        texts: What the inputs are, in words.
-        scheduler: Of a Dask cluster, whose workers run the stages; None: processes of this machine.
-        on_progress: Told how many micro-batches came out.
-        cancel: Asked many times a second; True stops, and no process is left.
+        folder: The folder with the files of the stages.
+        manifest: Its manifest.
+        feeds: Inputs of the micro-batches; used again from the first if there are fewer than `count`.
+        count: The number of micro-batches; None for as many as fit into a second.
+        keep: Whether to return the outputs.
+        threads: Threads for the operators of each stage.
+        texts: Descriptions of the inputs.
+        scheduler: Address of a Dask cluster that runs the stages; None for processes on this machine.
+        on_progress: Receives the number of micro-batches that have come out.
+        cancel: Polled many times a second; True stops the run and its processes.
 
     Returns:
-        What ran, and the outputs of each micro-batch where they are wanted.
+        The run, and the outputs of each micro-batch if `keep` is set.
 
     Raises:
-        BadModel: A stage cannot be loaded or run; which one is said.
-        EngineDied: A stage's process or worker ended, or stands still.
+        BadModel: A stage cannot be loaded or run; the message names it.
+        EngineDied: A stage's process or worker ended, or is stopped.
         Misuse, MissingExtra: There is no such cluster.
         Cancelled: `cancel` said so.
     """
@@ -106,13 +106,13 @@ def run(
 
 
 class _Alone(NamedTuple):
-    """Medians of what stages took while no other worked, of the ways between, and from first to last.
+    """Median times of the stages while no other stage worked, of the links, and from first to last.
 
     Attributes:
-        stages: Of the runs.
-        handing: Of what a stage is busy with behind each: handing on what it made.
-        links: From the end of a run to the beginning of the next stage's.
-        latency: From first to last.
+        stages: Seconds of each stage's run.
+        handing: Seconds that each stage then takes to hand on its outputs.
+        links: Seconds from the end of a run to the beginning of the next stage's run.
+        latency: Seconds from the first stage's beginning to the last stage's end.
     """
 
     stages: list[float]
@@ -122,7 +122,7 @@ class _Alone(NamedTuple):
 
     @property
     def busy(self) -> list[float]:
-        """Of a run and what follows it: while a stage hands on what it made it runs no other micro-batch."""
+        """Seconds that a stage is busy with a micro-batch: its run, and handing on the outputs."""
         return [sum(both) for both in zip(self.stages, self.handing, strict=True)]
 
 
@@ -201,7 +201,7 @@ def _pipeline_run(
 
 
 class _Stage:
-    """A process, what it tells, and what is held open for as long as it is to live."""
+    """A stage's process, its status pipe, and the pipe that keeps it alive while open."""
 
     def __init__(self, process: subprocess.Popen[bytes], status: Connection, living: int, file: str) -> None:
         self.process, self.status, self.living, self.file = process, status, living, file
@@ -211,15 +211,15 @@ class _Stage:
 class _Line:
     """Stages in a row.
 
-    What goes in and comes out does so in threads: a stage that stands still in the middle of a large array
-    would hold up whoever looks at the others.
+    Threads send the inputs and receive the outputs: a stage that stops in the middle of a large array must
+    not block the thread that watches the processes.
 
     Attributes:
-        ran: Beginning and end of a stage's run, and when it had handed on what it made, by stage and
+        ran: When a stage's run began, when it ended, and when its outputs were handed on, by stage and
             micro-batch.
-        came: What came out, by micro-batch.
-        pids: Processes of the stages.
-        workers: None: they are of this machine.
+        came: Outputs by micro-batch.
+        pids: Process ids of the stages.
+        workers: Always empty: the stages run on this machine.
     """
 
     def __init__(self, stages: Sequence[_Stage], first: Connection, last: Connection) -> None:
@@ -243,7 +243,7 @@ class _Line:
             thread.join()
 
     def _give(self) -> None:
-        with contextlib.suppress(OSError):  # that the stage died shows where its answer is waited for
+        with contextlib.suppress(OSError):  # `_look` reports that the stage died
             while (message := self._waiting.get()) is not None:
                 self._first.send(message)
 
@@ -254,7 +254,7 @@ class _Line:
         self._arrived.put(None)
 
     def send(self, batch: int, feeds: Feeds) -> None:
-        """Gives the first stage a micro-batch, as soon as it takes one."""
+        """Queues a micro-batch for the first stage."""
         self._waiting.put((batch, dict(feeds)))
 
     def until_ready(self, cancel: Cancel) -> None:
@@ -265,7 +265,7 @@ class _Line:
     def until(
         self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
     ) -> None:
-        """Waits until these came out, and every stage has told of its run of them."""
+        """Waits until these micro-batches have come out, and every stage has reported its runs of them."""
         reported = -1
         ends = len(numbers) * (1 + len(self.stages))
         before = len(self.ran)
@@ -276,10 +276,10 @@ class _Line:
                 tell(reported)
 
     def _look(self, cancel: Cancel) -> None:
-        """Takes in what there is.
+        """Reads the messages that have arrived.
 
         Raises:
-            BadModel, EngineDied: A stage failed, or its process ended or stands still.
+            BadModel, EngineDied: A stage failed, or its process ended or is stopped.
         """
         stop_if(cancel)
         ready = wait([stage.status for stage in self.stages], _LOOK)
@@ -305,8 +305,8 @@ class _Line:
         self._stopped.check(self.pids, [stage.file for stage in self.stages])
 
     def _died(self, at: int) -> NoReturn:
-        """Names the first process that ended: those behind it end for want of work."""
-        end = time.monotonic() + _END  # its pipes are closed a moment before it has ended
+        """Reports the first process that ended: the later ones end because their input does."""
+        end = time.monotonic() + _END  # the pipes close a moment before the process ends
         while not any(stage.process.poll() for stage in self.stages) and time.monotonic() < end:
             time.sleep(_LOOK)
         at = next((place for place, stage in enumerate(self.stages) if stage.process.poll()), at)
@@ -320,7 +320,7 @@ class _Line:
 
 
 def _works(ran: Mapping[tuple[int, int], tuple[float, float, float]], first: int) -> list[ScheduledWork]:
-    """Who worked when on the micro-batches from a first one on, from the first begun."""
+    """When each stage worked on the micro-batches from `first` on, counted from the earliest beginning."""
     mine = {key: value for key, value in ran.items() if key[1] >= first}
     start = min(began for began, *_ in mine.values())
     works = [
@@ -331,7 +331,7 @@ def _works(ran: Mapping[tuple[int, int], tuple[float, float, float]], first: int
 
 
 def _stage_configs(folder: str, manifest: Manifest, threads: int, outputs: bool) -> list[dict[str, Any]]:
-    """What each stage is told: its file, the values that it reads and makes, and those that it hands on."""
+    """The settings of each stage: its file, and the values that it reads, makes and hands on."""
     configs = []
     for at, stage in enumerate(manifest.stages):
         later = {tensor.name for later_stage in manifest.stages[at + 1 :] for tensor in later_stage.inputs}
@@ -351,7 +351,7 @@ def _stage_configs(folder: str, manifest: Manifest, threads: int, outputs: bool)
 
 @contextlib.contextmanager
 def _stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
-    """A process for each stage, with pipes between them; none of them outlives the block."""
+    """Starts a process for each stage, with pipes between them; all end with the block."""
     stages: list[_Stage] = []
     ends: list[int] = []
     pipes: list[Connection] = []
@@ -373,7 +373,7 @@ def _stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
             line = _Line(stages, pipes[1], pipes[0])
             yield line
         finally:
-            for stage in stages:  # before the pipes: whoever still writes into one is told
+            for stage in stages:  # before the pipes: a stage that still writes into one would fail
                 stage.process.kill()
                 stage.process.wait()
                 stage.status.close()

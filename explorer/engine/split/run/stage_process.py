@@ -1,7 +1,7 @@
-"""Process of a stage: takes micro-batches from the one before, runs its model, hands on what is read behind.
+"""Process of a stage: receives micro-batches, runs its model, and hands on what later stages read.
 
-What arrives is read by a thread, so that the next micro-batch is there when the stage has ended this one; two
-wait at most, and whoever sends more waits itself.
+A thread reads the inputs, so that the next micro-batch is ready when this one ends. At most two micro-batches
+wait; after that the sender waits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WAITING = 2
 
 
 def main() -> None:
-    """A stage: one micro-batch after the other, until nobody sends any more."""
+    """Runs a stage, one micro-batch after the other, until the input ends."""
     inbound_end, outbound_end, status_end, alive = map(int, sys.argv[1:5])
     child.end_with(alive)
     inbound = Connection(inbound_end, writable=False)
@@ -33,7 +33,7 @@ def main() -> None:
     config = json.loads(sys.argv[5])
     try:
         names, outputs, run = loaded(config)
-    except Exception as error:  # whoever started it says which stage this is
+    except Exception as error:  # the parent process adds the number of the stage
         status.send(("failed", " ".join(str(beyond(error) or error).split())))
         return
     status.send(("ready", None))
@@ -62,22 +62,22 @@ def _take(inbound: Connection, waiting: queue.Queue[Any]) -> None:
 
 
 _Stage = tuple[Sequence[str], Sequence[str], Callable[[list[Any]], Sequence[Any]]]
-"""Names of what goes in and comes out, and what runs it."""
+"""Names of the inputs and outputs, and the function that runs the stage."""
 
 
 def loaded(config: Mapping[str, Any]) -> _Stage:
-    """A stage, ready to run."""
+    """Loads a stage."""
     load = _module if config["path"].endswith(".pt2") else _session
     return load(config["path"], config["threads"], config["reads"], config["makes"])
 
 
 def _session(path: str, threads: int, *_: Sequence[str]) -> _Stage:
-    import onnxruntime  # the pipes are there before it is
+    import onnxruntime  # slow to import: the pipes are connected first
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
-    # a stage that waits leaves the processor to the others
+    # a waiting stage must not occupy a processor that other stages need
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [tensor.name for tensor in session.get_inputs()]
@@ -86,7 +86,7 @@ def _session(path: str, threads: int, *_: Sequence[str]) -> _Stage:
 
 
 def _module(path: str, threads: int, reads: Sequence[str], makes: Sequence[str]) -> _Stage:
-    """A .pt2 file, read as data: torch's own loader runs what is in it."""
+    """Loads a .pt2 file as data: torch's own loader would run code from the file."""
     import torch  # as late as onnxruntime
 
     from explorer.engine.formats.torch_replay import exported_program  # torch: seconds

@@ -1,1 +1,1 @@
-"""Stages of an nn.Module: where torch's own program of it is cut, the parts as files, the proof."""
+"""Stages of an nn.Module: the cuts of its exported program, the stages as files, and their proof."""

@@ -2,11 +2,11 @@
 
     torchrun --nproc-per-node N run.py [--schedule gpipe|1f1b] [--micro-batches M] [--steps K]
 
-Each process loads one stage, and `torch.distributed.pipelining` runs the schedule over gloo on the CPU. What
-a stage reads and an earlier one than its neighbour makes goes from hand to hand. Put your own loss into
-`loss`, your own data into `inputs` (or a file of `--input`), and your optimizer into `main`.
+Each process loads one stage, and `torch.distributed.pipelining` runs the schedule over gloo on the CPU. A
+value that a stage needs from an earlier stage than its neighbor passes through the stages between. Put your
+own loss into `loss`, your own data into `inputs` (or a file of `--input`), and your optimizer into `main`.
 
-Only torch is needed: this file is copied beside the stages, and needs nothing of the program that wrote them.
+This file is copied beside the stages and needs only torch, not the program that wrote them.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ SCHEDULES: Mapping[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def loss(outputs: Any, target: torch.Tensor) -> torch.Tensor:
-    """The loss of a micro-batch; here the mean square of what comes out, whatever the target."""
+    """The loss of a micro-batch; this example ignores the target and takes the mean square of the outputs."""
     tensors = outputs if isinstance(outputs, tuple) else (outputs,)
     return torch.stack([tensor.square().mean() for tensor in tensors if tensor.is_floating_point()]).sum()
 
 
 def inputs(manifest: Mapping[str, Any], micro_batches: int, file: str | None) -> list[torch.Tensor]:
-    """Inputs of the model, all micro-batches one behind the other along the first axis.
+    """Inputs of the model, with all micro-batches concatenated along the first axis.
 
     Args:
-        manifest: What stages.json holds.
-        micro_batches: How many.
-        file: A dictionary of tensors by name that torch.save wrote; None: random numbers.
+        manifest: The contents of stages.json.
+        micro_batches: The number of micro-batches.
+        file: A file with a dictionary of tensors by name, written by torch.save; None for random numbers.
     """
     if file is not None:
         saved = torch.load(file, weights_only=True)
@@ -59,12 +59,12 @@ def inputs(manifest: Mapping[str, Any], micro_batches: int, file: str | None) ->
 
 
 class Relay(nn.Module):
-    """A stage that hands on what it was given and a later one reads, beside what it makes.
+    """A stage that also passes on values which later stages read.
 
     Args:
-        stage: Reads `reads`, makes `makes`.
-        given: Names of what arrives.
-        handed: Of what leaves.
+        stage: The stage itself; its inputs are `reads`, its outputs `makes`.
+        inbound: Names of the values that arrive.
+        outbound: Names of the values that leave.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class Relay(nn.Module):
         self.inbound, self.outbound = inbound, outbound
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """All that leaves, dense; a number as a vector, for micro-batches are laid behind each other."""
+        """The values that leave, contiguous; a scalar becomes a vector, so that batches can be joined."""
         tensors = dict(zip(self.inbound, values, strict=True))
-        # what arrives and leaves again leaves as a value of its own, for whose sake gradients flow back
+        # a value that is passed on is cloned, so that gradients flow back through it
         tensors |= {name: tensors[name].clone() for name in self.inbound if name in self.outbound}
         results = self.stage(*[tensors[name] for name in self.reads])
         tensors.update(
@@ -96,7 +96,7 @@ def _vector(value: torch.Tensor) -> torch.Tensor:
 
 
 def relay(manifest: Mapping[str, Any], at: int) -> Relay:
-    """The stage at a place, as it was written."""
+    """Loads a stage by its number."""
     stage = manifest["stages"][at]
     path = HERE / stage["file"]
     if not path.is_file():
@@ -115,7 +115,7 @@ def _refuse(text: str) -> NoReturn:
 
 
 def over(manifest: Mapping[str, Any], before: int) -> list[str]:
-    """What is there before a stage, and read by it or behind it; the outputs of the whole behind the last."""
+    """Names of the values that cross the cut before a stage; after the last stage, the model's outputs."""
     stages = manifest["stages"]
     ends = [entry["name"] for entry in manifest["outputs"]]
     if before == len(stages):
@@ -127,7 +127,7 @@ def over(manifest: Mapping[str, Any], before: int) -> list[str]:
 
 
 def add_shared(manifest: Mapping[str, Any], module: nn.Module, at: int) -> None:
-    """Gives each copy of a weight that several stages have the gradient of all its uses."""
+    """Sums the gradients of weights that several stages share, so that each copy has the full gradient."""
     parameters = dict(module.named_parameters())
     for weight in manifest["shared"]:
         name = weight["names"].get(str(at + 1))
@@ -168,7 +168,7 @@ def train(manifest: Mapping[str, Any], module: Relay, at: int, name: str, words:
 
 
 def main() -> None:
-    """Trains, with one schedule after the other."""
+    """Trains with one schedule after the other."""
     words = _words()
     manifest = json.loads((HERE / "stages.json").read_text())
     at, count = int(os.environ.get("RANK", "0")), len(manifest["stages"])
@@ -186,7 +186,7 @@ def main() -> None:
 
 
 def _save(path: str, stage: nn.Module, outputs: Any) -> None:
-    """Gradients of a stage, and from the last one what came out."""
+    """Saves the gradients of a stage, and the outputs of the last one."""
     grads = {
         name: parameter.grad for name, parameter in stage.named_parameters() if parameter.grad is not None
     }

@@ -1,4 +1,4 @@
-"""Training steps of the stages in a folder, as its script runs them: processes that talk over gloo."""
+"""Training steps of the stages in a folder, run as the folder's script does: processes that use gloo."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from explorer.host.output_files import check_room
 from explorer.host.stopped_children import StoppedChildren
 
 _LOOK = 0.05
-"""Seconds between two looks at who still lives."""
+"""Seconds between two checks of the processes."""
 _SILENCE = 120
-"""Seconds after which a stage gives its neighbour up."""
+"""Seconds after which a stage gives up on its neighbor."""
 
 
 def steps(
@@ -35,23 +35,23 @@ def steps(
     micro_batches: int,
     cancel: Cancel,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Runs a step of each schedule, forward and backward, and changes no weight.
+    """Runs one step of each schedule, forward and backward, without changing a weight.
 
     Args:
-        folder: With the stages, their manifest and the script.
-        files: Of the stages.
-        place: An empty folder for what goes in and comes out.
-        schedules: 'gpipe', '1f1b'.
-        inputs: By name, all micro-batches one behind the other.
-        micro_batches: How many.
-        cancel: Asked many times a second.
+        folder: The folder with the stages, their manifest and the script.
+        files: File names of the stages.
+        place: An empty folder for inputs and results.
+        schedules: Names of schedules: 'gpipe', '1f1b'.
+        inputs: Inputs by name, with all micro-batches concatenated.
+        micro_batches: The number of micro-batches.
+        cancel: Polled many times a second.
 
     Returns:
-        By schedule, of each stage 'gradients' by name of its parameters, and 'outputs', which the last has.
+        For each schedule and stage, 'gradients' by parameter name, and for the last stage 'outputs'.
 
     Raises:
         BadModel: A stage cannot run.
-        EngineDied: A stage's process ended, or stands still.
+        EngineDied: A stage's process ended, or is stopped.
         OSError: There is no room in `place`.
         Cancelled: `cancel` said so.
     """
@@ -78,7 +78,7 @@ def steps(
         for rank in range(len(files)):
             around = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(files)), **address}
             log = stack.enter_context(output_files.binary(os.path.join(place, f"log{rank}")))
-            alive, living = os.pipe()  # one for each: the system tells of a pipe's end one process alone
+            alive, living = os.pipe()  # one per process: only one reader learns that a pipe has closed
             stack.callback(os.close, living)
             module = "explorer.engine.split.torch.script_process"
             command = child.command(module, str(alive), os.path.join(folder, SCRIPT), *words)
@@ -102,7 +102,7 @@ def _loaded(path: str) -> Any:
 def _await(
     processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], place: str, cancel: Cancel
 ) -> None:
-    """Waits until all have ended, as they should."""
+    """Waits until all processes have ended successfully."""
     stopped = StoppedChildren()
     while any(process.poll() is None for process in processes):
         stop_if(cancel)
@@ -113,7 +113,7 @@ def _await(
 
 
 def _check(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], place: str) -> None:
-    """Names a stage that ended before its time: one that was killed rather than those that missed it."""
+    """Reports a stage that failed; a killed process takes precedence over those that lost their neighbor."""
     failed = [at for at, process in enumerate(processes) if process.poll()]
     if not failed:
         return
@@ -140,7 +140,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _meeting_point() -> Any:
-    """Where the processes find each other, at a port that nobody else can take, as torchrun does it."""
+    """A store where the processes meet, on a port that no other process can take, as in torchrun."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]

@@ -1,9 +1,9 @@
-"""Proof that torch stages are the whole module: their outputs in a row, and a training step of each schedule.
+"""Proof that torch stages compute what the module does: outputs in a row, and a training step per schedule.
 
-The step runs as the folder's script runs it, in processes. Its outputs and gradients are held against those
-of the whole, run over the same micro-batches in their order, whose gradients are added up and divided by
-their number. All of it in evaluation: dropout lets everything pass, and batch normalization uses what is
-stored, for in training it would see other batches.
+The step runs in processes, as the folder's script does. Its outputs and gradients are compared with those of
+the whole, run over the same micro-batches in order; the whole's gradients are averaged over them. Everything
+runs in evaluation mode: dropout passes its input on, and batch normalization uses its stored statistics,
+because in training it would see different batches.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Call = Callable[[Tensors], Any]
 
 
 class WholeStep(NamedTuple):
-    """A step of the whole module: outputs by micro-batch, gradients by parameter."""
+    """A training step of the whole module: outputs by micro-batch, gradients by parameter."""
 
     outputs: list[list[torch.Tensor]]
     gradients: dict[str, torch.Tensor]
 
 
 def whole_step(module: nn.Module, call: Call, batches: Sequence[Tensors]) -> WholeStep:
-    """Runs the whole over micro-batches; no parameter of it is touched."""
+    """Runs the whole over the micro-batches, without changing a parameter."""
     weights = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     outputs: list[list[torch.Tensor]] = []
     added: dict[str, torch.Tensor] = {}
@@ -71,22 +71,22 @@ def prove(
     on_progress: OnProgress,
     cancel: Cancel,
 ) -> tuple[Verification, bool, tuple[StepProof, ...]]:
-    """Holds the stages that were written against the module.
+    """Compares the written stages with the module.
 
     Args:
         module: The whole, in evaluation mode.
-        call: Runs it on inputs by name.
-        parts: What the stages read, make and hold.
-        folder: Where they were written, with their manifest and script.
-        files: Of the stages.
-        batches: Micro-batches, inputs by name.
-        texts: What these are, in words.
-        on_progress: Told which schedule runs.
-        cancel: Asked many times a second.
+        call: Runs the module on inputs by name.
+        parts: The stages: what they read, make and store.
+        folder: The folder with the stages, their manifest and script.
+        files: File names of the stages.
+        batches: The inputs of each micro-batch, by name.
+        texts: Descriptions of the micro-batches.
+        on_progress: Receives the phases.
+        cancel: Polled many times a second.
 
     Returns:
-        The evidence; whether the stages in a row gave the outputs bit for bit; each schedule's step, of which
-        none is run where a weight is not the whole's.
+        The evidence; whether the stages in a row gave the outputs bit for bit; and the proof of each
+        schedule's step, of which there is none if a stage's weight differs from the whole's.
 
     Raises:
         BadModel: A stage cannot run.
@@ -103,7 +103,7 @@ def prove(
     outputs, mismatch = _compared(parts.outputs, whole.outputs, rows, depth), _other_weight(module, modules)
     del modules
     steps: list[StepProof] = []
-    if not mismatch:  # one that hardly shows in what was run decides, too
+    if not mismatch:  # a wrong weight decides, even if the outputs hardly show it
         report(on_progress, cancel, "training a step in processes")
         inputs = {name: torch.cat([batch[name] for batch in batches]) for name in parts.inputs}
         with scratch.folder() as place:
@@ -129,7 +129,7 @@ def _module(path: str) -> Any:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """One order of sums: what two runs add up differs by no rounding."""
+    """Runs torch with one thread, so that two runs add up in the same order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -139,7 +139,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _depth(module: nn.Module) -> int:
-    """Roundings on the way through a module: one a layer, and the depth of every weight."""
+    """Roundings on the way through a module: one for each module, and the depth of every weight."""
     return sum(max(parameter.shape, default=1) for parameter in module.parameters()) + sum(
         1 for _ in module.modules()
     )
@@ -154,7 +154,7 @@ def _in_a_row(
 
 
 def _other_weight(whole: nn.Module, modules: Sequence[nn.Module]) -> str:
-    """What of a stage is not, bit for bit, what the whole stores under this name; '' for nothing."""
+    """The first stored tensor of a stage that differs from the whole's, in words; '' if none does."""
     whole_tensors = {**dict(whole.named_parameters(remove_duplicate=False)), **dict(whole.named_buffers())}
     for number, module in enumerate(modules, 1):
         for name, value in (*module.named_parameters(), *module.named_buffers()):
@@ -197,7 +197,7 @@ def _step(
     whole: WholeStep,
     depth: int,
 ) -> StepProof:
-    """What the processes gave, beside what the whole gave."""
+    """Compares a schedule's outputs and gradients with the whole's."""
     gradients, count = _gradients(parts, results), len(whole.outputs)
     names = list(whole.gradients)
     nothing = {name: torch.zeros_like(gradient) for name, gradient in whole.gradients.items()}
@@ -216,7 +216,7 @@ def _step(
 
 
 def _gradients(parts: ModuleStages, results: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-    """Gradients by the whole's names; every copy of a shared weight has that of all its uses."""
+    """Gradients by their names in the whole; each copy of a shared weight has the full gradient."""
     by_name: dict[str, list[torch.Tensor]] = defaultdict(list)
     for stage, result in zip(parts.stages, results, strict=True):
         for name, gradient in result["gradients"].items():

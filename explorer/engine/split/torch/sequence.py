@@ -1,7 +1,7 @@
-"""Units of an exported program (torch.export): its calls of operators, what they store, what crosses a cut.
+"""Units of an exported program (torch.export): operator calls, stored tensors, and values that cross a cut.
 
-Rows of the layer tree are found again by the module that a call stands in, and, in a module whose own code
-calls functions, by the operator's name in its order.
+The row of a call is found by its module; where module code calls functions directly, by the operator's name,
+in order.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from explorer.host.optional_packages import error_line
 from explorer.settings.columns import tensor_bytes
 
 _DROPS = ("p", "dropout_p", "dropout", "train", "training")
-"""Arguments of operators that draw, which draw nothing where one of these is nothing."""
+"""Arguments of random operators; the operator draws nothing if one of these is 0 or False."""
 _IN_PLACE = "what is made before it is changed in place behind it"
 
 
 def exported(loaded: LoadedModule, bound_inputs: BoundInputs) -> Any:
-    """The program of a module, as it runs with gradients on: kernels for inference alone have none.
+    """Exports a module with gradients enabled: inference-only kernels have no gradients.
 
     Raises:
         BadModel: torch.export cannot take the module.
     """
-    # a module that asks for values has none on the meta device
+    # a module whose code reads values fails on the meta device
     for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         args, kwargs = bound_inputs.arguments(device=device)
         try:
@@ -52,10 +52,10 @@ def exported(loaded: LoadedModule, bound_inputs: BoundInputs) -> Any:
 
 
 def check(program: Any) -> None:
-    """Refuses a program that torch cannot cut, or that is another one after each run.
+    """Refuses a program that torch cannot cut, or that changes its own state when it runs.
 
     Raises:
-        Misuse: It is such a one.
+        Misuse: The program is of that kind.
     """
     signature = program.graph_signature
     state_names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -82,7 +82,7 @@ def check(program: Any) -> None:
 
 
 def _updated(node: Node) -> Iterator[Node]:
-    """What a call writes into; of a batch normalization that trains also what it does not say."""
+    """Nodes that a call writes into, including the running statistics of a training batch normalization."""
     yield from _changed(node)
     named = {argument.name: value for argument, value in _arguments(node)}
     if named.get("training") and isinstance(named.get("running_mean"), Node):
@@ -90,7 +90,7 @@ def _updated(node: Node) -> Iterator[Node]:
 
 
 def random_calls(calls: Iterable[Any]) -> set[Any]:
-    """Those of some calls, in their order, that depend on random numbers which one of them draws."""
+    """The calls that depend on random numbers drawn by one of them; `calls` are in execution order."""
     random_nodes: set[Any] = set()
     for node in calls:
         if draws(node) or not random_nodes.isdisjoint(node.all_input_nodes):
@@ -99,7 +99,7 @@ def random_calls(calls: Iterable[Any]) -> set[Any]:
 
 
 def draws(node: Any) -> bool:
-    """Whether a call draws random numbers, by torch's own tag; dropout that drops nothing does not."""
+    """Whether a call draws random numbers, by torch's tag; dropout with probability 0 does not."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     arguments = schema_of(node.target).arguments
@@ -118,9 +118,9 @@ def program_sequence(
     Args:
         program: From `exported`.
         layers: Rows of the module.
-        profile: What was measured of them.
-        by_time: Whether that says where it is cut.
-        facts: Machines, a training step: see `CutSequence`.
+        profile: A profile of the rows.
+        by_time: Whether the profile limits where to cut.
+        facts: Machines and a training step; see `CutSequence`.
     """
     signature = program.graph_signature
     state_names = {
@@ -164,23 +164,23 @@ def program_sequence(
 
 
 def names(program: Any) -> list[str]:
-    """Of the units."""
+    """Names of the units."""
     return [node.name for node in program.graph.nodes if node.op == "call_function"]
 
 
 def module_of(node: Node) -> str:
-    """Path of the module whose code makes a call; '' for the outermost one."""
+    """The path of the module whose code makes a call; '' for the outermost module."""
     return ".".join(piece.partition("@")[0] for piece in _call_of(node).split("."))
 
 
 def _call_of(node: Node) -> str:
-    """The same with the number of the module's call: 'block.relu@1' for the second."""
+    """As `module_of`, with the number of the module's call: 'block.relu@1' for the second."""
     stack = node.meta.get("nn_module_stack") or {}
     return list(stack.values())[-1][0] if stack else ""
 
 
 def _values(program: Any, calls: Sequence[Node]) -> list[CrossingValue]:
-    """What is alive over more than one unit; outputs go on to the last, which hands them out."""
+    """Values that are live over more than one unit; outputs stay live until the last unit."""
     at = {node: unit for unit, node in enumerate(calls)}
     input_names = set(program.graph_signature.user_inputs)
     ends = set(program.graph_signature.user_outputs)
@@ -196,7 +196,7 @@ def _values(program: Any, calls: Sequence[Node]) -> list[CrossingValue]:
 
 
 def _described(node: Node) -> tuple[TensorInfo, int | None]:
-    """Type and bytes of what a node makes; no bytes of anything but one tensor of known size."""
+    """The type and bytes of a node's result; bytes only for a single tensor of known size."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
         return TensorInfo(node.name, None, None, "unknown"), None
@@ -207,9 +207,9 @@ def _described(node: Node) -> tuple[TensorInfo, int | None]:
 def rows_of(
     calls: Iterable[tuple[Node, str]], layers: Sequence[Layer]
 ) -> Iterator[tuple[int | None, int | None]]:
-    """Of each call of an operator its own row, and the row that it is in; None where none is found.
+    """For each operator call its own row and the row of its module; None if there is no such row.
 
-    Several calls of an operator in one module are its rows in their order.
+    Several calls of one operator in a module match its rows in order.
     """
     by_path = {layer.path: layer for layer in layers}
     waiting: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
@@ -234,7 +234,7 @@ def _operator(node: Node) -> str:
 
 
 def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
-    """Multiply-accumulates of each call; where one has no rule those of the rows."""
+    """MACs of each call; those of the rows if a call has no rule."""
     per_call = []
     for node in calls:
         if not isinstance(node.target, OpOverload):
@@ -252,7 +252,7 @@ def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> 
 
 
 def _of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
-    """Those of the rows; what no call was found for is done where the row before it is."""
+    """MACs of the rows by unit; a row without a call counts where the row before it is."""
     place = {row: unit for unit, row in reversed(list(enumerate(units.rows))) if row is not None}
     macs, at = np.zeros(len(units.rows)), 0
     for layer in layers:
@@ -266,9 +266,9 @@ def _of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
 
 
 def _closed(calls: Sequence[Node]) -> Iterator[int]:
-    """Units before which no cut may lie: one behind changes in place what is made before.
+    """Units before which no cut may lie, because a later call changes an earlier value in place.
 
-    What arrives in another process is another tensor, and one that autograd does not let be changed.
+    Another process receives a copy of the tensor, which autograd does not allow to be changed in place.
     """
     at = {node: unit for unit, node in enumerate(calls)}
     for node, unit in at.items():
@@ -287,7 +287,7 @@ def _changed(node: Node) -> Iterator[Node]:
 
 
 def _base(node: Node) -> Node | None:
-    """What a call gives a view of, or gives back."""
+    """The argument that a call returns, or returns a view of."""
     for argument, value in _arguments(node):
         if argument.alias_info is not None and isinstance(value, Node):
             return value

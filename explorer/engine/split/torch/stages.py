@@ -1,5 +1,7 @@
-"""Stages of an nn.Module as nn.Modules: `torch.distributed.pipelining` cuts the program that it traces where
-our search says, and gives weights that several stages use to each of them.
+"""Stages of an nn.Module as nn.Modules.
+
+`torch.distributed.pipelining` cuts the traced program where our search says. Weights that several stages use
+are copied into each of them.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ class StageModule(Struct, frozen=True):
     """A stage.
 
     Attributes:
-        module: It, which takes tensors one by one, and gives one or a tuple.
-        reads, makes: Names of what it takes and gives.
-        parameters: Its parameters by name, each under the name that it has in the whole.
+        module: The stage. It takes its tensors as positional arguments and returns a tensor or a tuple.
+        reads, makes: Names of its inputs and outputs.
+        parameters: Names of its parameters in the whole, by their names in the stage.
     """
 
     module: nn.Module
@@ -40,7 +42,7 @@ class ModuleStages(Struct, frozen=True):
     """The stages of a module.
 
     Attributes:
-        inputs, outputs: Names, of the whole.
+        inputs, outputs: Names of the whole's inputs and outputs.
     """
 
     stages: tuple[StageModule, ...]
@@ -51,14 +53,14 @@ class ModuleStages(Struct, frozen=True):
 def module_stages(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], starts: Collection[str], where: str
 ) -> ModuleStages:
-    """Cuts a module.
+    """Cuts a module into stages.
 
     Args:
         module: In evaluation mode, with its weights.
-        args: A micro-batch.
-        kwargs: The same by name.
-        starts: Names of the calls, in the program that torch.export makes, that begin a stage.
-        where: What the module is called.
+        args: Positional arguments: one micro-batch.
+        kwargs: Keyword arguments of the micro-batch.
+        starts: Names of the calls in the exported program that begin a stage.
+        where: The name of the module, for messages.
 
     Raises:
         BadModel: torch cannot cut it.
@@ -84,7 +86,7 @@ def module_stages(
 
 
 def _named(split: Any, whole: nn.Module) -> ModuleStages:
-    """The stages with names for what goes between them: those that the first reader has for it."""
+    """The stages, with a name for each value between them: the name that its first reader uses."""
     names: dict[Any, str] = {}
     calls = []
     inputs, outputs = [], []
@@ -108,7 +110,7 @@ def _named(split: Any, whole: nn.Module) -> ModuleStages:
         aliases[name] = canonical.setdefault(id(tensor), name)
     stages = []
     for node, stage in calls:
-        # what the first stage takes is packed as the whole's arguments are
+        # the first stage would take its inputs packed as the whole's arguments are
         stage.graph.set_codegen(CodeGen())
         stage.recompile()
         _drop_idle(stage)
@@ -119,7 +121,7 @@ def _named(split: Any, whole: nn.Module) -> ModuleStages:
 
 
 def _drop_idle(stage: Any) -> None:
-    """Takes away what a stage stores and does not read: another name of a weight that is read elsewhere."""
+    """Removes tensors that a stage stores but does not read: other names of a weight."""
     read = {
         f"{path}.{node.target}" if path else node.target
         for path, part in stage.named_modules()
@@ -143,7 +145,7 @@ def _makes(node: Any, stage: Any, names: Mapping[Any, str]) -> tuple[str, ...]:
 
 
 def save(stage: StageModule, values: Sequence[torch.Tensor], path: str, where: str) -> None:
-    """Writes a stage as a .pt2 file, without the inputs that it was exported with, which torch would pickle.
+    """Writes a stage as a .pt2 file, without its example inputs, which torch would pickle.
 
     Raises:
         BadModel: torch cannot export it.
@@ -165,7 +167,7 @@ def save(stage: StageModule, values: Sequence[torch.Tensor], path: str, where: s
 def in_turn(
     parts: ModuleStages, modules: Sequence[nn.Module], inputs: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """All values that the stages give, one after the other."""
+    """Runs the stages one after the other; returns all their values by name."""
     values = dict(inputs)
     for stage, module in zip(parts.stages, modules, strict=True):
         results = module(*[values[name] for name in stage.reads])
