@@ -1,4 +1,4 @@
-"""Rows of a layer tree by what files and runtimes call them."""
+"""Rows of a layer tree by the names that files and runtimes give them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STEPS = 4
 
 
 class LayerNames:
-    """The rows of a tree by their names, each table made when it is asked for."""
+    """The rows of a tree by their names; each table is made on demand."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._rows = layers
@@ -44,19 +44,19 @@ class LayerNames:
                 self._values.update({tensor.name: row.id for tensor in row.outputs if tensor.name})
 
     def named(self, name: str, op: str = "", module: tuple[str, int, int] | None = None) -> Sequence[int]:
-        """The rows that a name may be: several where nothing tells which.
+        """The rows that a name may mean: several where it is ambiguous.
 
         Args:
             name: A path, else the name of rows, else a tensor; else what a runtime made of one of them.
             op: What ran under this name, as the runtime calls it.
             module: Its class, its place among those of the class that ran, and how many there are.
         """
-        if rows := self._known(name.removeprefix(_MODULE)):
+        if rows := self._rows_of(name.removeprefix(_MODULE)):
             return rows
         if op:
             match = _MADE.fullmatch(name)
             assert match is not None
-            return [self._does(row, op) for row in self._known(match[1])]
+            return [self._does(row, op) for row in self._rows_of(match[1])]
         if module is not None:
             kind, at, count = module
             same = self._kinds.get(kind, [])
@@ -64,7 +64,7 @@ class LayerNames:
             return (same[at],) if len(same) == count else ()
         return ()
 
-    def _known(self, name: str) -> Sequence[int]:
+    def _rows_of(self, name: str) -> Sequence[int]:
         """The row of a path; else those of a name; else the one that makes a tensor."""
         if (at := self.paths.get(name)) is not None:
             return (at,)
@@ -73,7 +73,7 @@ class LayerNames:
         return () if (at := self._values.get(name)) is None else (at,)
 
     def _does(self, row: int, op: str) -> int:
-        """The layer of a kernel that is called after what it puts out: the first before that of its kind."""
+        """The layer of a kernel that has the name of its output: the nearest earlier row of its kind."""
         at: int | None = row
         for _ in range(_STEPS):
             if at is None:
@@ -85,18 +85,18 @@ class LayerNames:
         return row
 
     def like(self, pattern: str) -> Sequence[int]:
-        """The layers whose paths a glob fits; groups where no layer is found."""
+        """The layers whose paths match a glob; groups where no layer does."""
         fits = re.compile(fnmatch.translate(pattern.replace("[", "[[]")), re.DOTALL).match
         return [at for path, at in self._leaves if fits(path)] or [
             at for path, at in self._groups if fits(path)
         ]
 
     def near(self, name: str) -> str:
-        """Which layers are called nearly so, in words; '' for none."""
+        """Layers with similar names, in words; '' for none."""
         return nearest(name[:_COMPARED], self._near())
 
     def near_alone(self, name: str) -> str:
-        """As `near`, but '' when no layer is called nearly so."""
+        """As `near`, but '' if no layer has a similar name."""
         return nearest_alone(name[:_COMPARED], self._near())
 
     def _near(self) -> Iterable[str]:

@@ -58,7 +58,7 @@ def runs_alike(
 
 
 class LayerRows(Sequence[Layer]):
-    """Rows of a tree, in pre-order, of which none is there until `_row` makes it."""
+    """Rows of a tree, in pre-order; `_row` makes each on demand."""
 
     def _row(self, at: int) -> Layer:
         raise NotImplementedError
@@ -150,7 +150,7 @@ _FIGURES = ("macs", "elementwise_ops", "bytes_read", "bytes_written", "activatio
 
 
 class _Sum(Struct):
-    """Totals of a subtree while its rows are added up, last row first."""
+    """Totals of a subtree while its rows are summed, last row first."""
 
     assumed: bool = False
     figures: list[int] = field(default_factory=lambda: [0] * len(_FIGURES))
@@ -236,7 +236,7 @@ class LeafRows(LayerRows):
                 mark(group)
 
     def _gather(self, facts: Mapping[str, GroupFacts]) -> Sequence[GroupFacts]:
-        """Puts the rows in order; what else is known of each group."""
+        """Puts the rows in order and returns the facts of each group."""
         root, taken = _grouped(self._leaves)
         first: dict[Hashable, str] = {}
         group_facts: list[GroupFacts] = []
@@ -273,7 +273,7 @@ class LeafRows(LayerRows):
         return group_facts
 
     def _repeat(self) -> None:
-        """Finds how much of each leaf's parameters one of its kind uses before it."""
+        """Counts the parameters of each leaf that an earlier leaf of its kind uses, too."""
         used: dict[str, set[Hashable]] = {}
         for at, entry in enumerate(self._item):
             leaf = self._leaves[entry] if entry >= 0 else None
@@ -395,7 +395,7 @@ class LeafRows(LayerRows):
 
 
 def _settle(layer: Layer, facts: GroupFacts, mine: _Sum) -> None:
-    """Fills in what is summed up over a group."""
+    """Fills in the sums of a group."""
     mine.status = facts.status or mine.status
     assumed = False
     reason = facts.reason
@@ -411,7 +411,7 @@ def _settle(layer: Layer, facts: GroupFacts, mine: _Sum) -> None:
 
 
 def _fill(row: Layer, **fields: Any) -> None:
-    """Sets fields of a row that nobody else has seen yet."""
+    """Sets fields of a row that is not shared yet."""
     for name, value in fields.items():
         force_setattr(row, name, value)
 

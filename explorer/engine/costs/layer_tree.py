@@ -1,4 +1,4 @@
-"""Rows of the layer tree: leaves in execution order, and the scopes they belong to, to a pre-order list.
+"""Layer tree: leaves in execution order, and the scopes that they belong to.
 
 Both kinds of model come here with leaves that know their scopes (an nn.Module from its modules, an ONNX
 graph from `onnx.scopes`), so that totals of groups, sharing of parameters and runs of identical blocks mean
@@ -52,7 +52,7 @@ Number = TypeVar("Number", int, float)
 
 
 class Leaf(Protocol):
-    """An operator or leaf module: totals need its figures only, the rest is for who looks at its row."""
+    """An operator or leaf module: totals need its figures only, its row needs the rest."""
 
     @property
     def figures(self) -> CostFigures | Layer:
@@ -87,7 +87,7 @@ class Leaf(Protocol):
 
 
 class LayerLeaf(Struct, eq=False, gc=False):
-    """A leaf whose layer is there already; see `Leaf`."""
+    """A leaf whose layer is already made; see `Leaf`."""
 
     scopes: tuple[Scope, ...]
     layer: Layer
@@ -116,7 +116,7 @@ class LayerLeaf(Struct, eq=False, gc=False):
 
 
 class GroupFacts(Struct, frozen=True):
-    """What is known of a group beyond the sum of its leaves.
+    """The facts of a group beyond the sums of its leaves.
 
     Attributes:
         kind: Empty leaves that of its scope.
@@ -139,7 +139,7 @@ class GroupFacts(Struct, frozen=True):
 
 
 def summed(values: Iterable[Number | None]) -> Number | None:
-    """Sum of what is known; None when something is unknown and what is known adds up to nothing."""
+    """Sum of the known figures; None if one is unknown and the others add up to 0."""
     result: Any = 0
     missing = False
     for value in values:
@@ -175,7 +175,7 @@ def bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = Non
 
 
 def said_of_bounds(info: Info, bound_counts: Bounds) -> Info:
-    """The facts with a note where their totals hold what is not exact, which looks like any other number."""
+    """The facts, with a note where their totals are not exact: bounds look like any other number."""
     count, path, assumed = bound_counts
     if not count:
         return info
@@ -266,7 +266,7 @@ def totals(
 
 
 def _reach(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: float) -> Reach:
-    """How far the MACs of all leaves can be believed: those that have none are in no doubt."""
+    """The status of the MACs of all leaves; leaves without MACs do not count."""
     loops = {path: facts for path, facts in groups.items() if facts.status == "bound" and facts.reason}
     assumed: list[bool] = []
     for leaf in leaves:

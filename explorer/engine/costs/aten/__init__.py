@@ -1,1 +1,1 @@
-"""ATen operators: what each costs, and how a call of one is seen while a module runs."""
+"""ATen operators: the cost of each, and how a call is observed while a module runs."""

@@ -1,4 +1,4 @@
-"""Call of an ATen operator, and the record of one: the nouns that the table of operators is made of.
+"""Call of an ATen operator, and the record of an operator: the classes that the operator table uses.
 
 A rule sees the same call whether a module runs (`dispatch`: the tensors are torch's) or a program is read
 from its file (`table.exported_cost`: sizes and types as it says). Nothing here needs torch.
@@ -108,7 +108,7 @@ GradientRule = Callable[[AtenCall, int, Callable[[Any], Want]], "Gradient | None
 
 
 class OperatorRecord(Struct, frozen=True):
-    """What is known of an operator: all that it takes to add one.
+    """The record of an operator: everything needed to add one.
 
     Attributes:
         cost: Of a call.

@@ -1,4 +1,4 @@
-"""Data-dependent operators without values, what they answer: the largest output possible, or a guess.
+"""Data-dependent operators without values: their answer is the largest possible output, or a guess.
 
 The size of what nonzero, nms or unique return depends on values, and so does every program that asks a
 tensor for a number. Where a largest output exists it is the answer, and what is computed from it is an
@@ -159,7 +159,7 @@ def _ones(tensor: Any) -> Any:
 
 
 def guess(name: str, args: Sequence[Any]) -> tuple[Any, str] | None:
-    """What a function of a tensor without values that hands out all its values is taken to return.
+    """The assumed result of a function that returns all values of a tensor, for a tensor without values.
 
     Returns:
         None for any other function, or when there would be too many values.
@@ -182,9 +182,9 @@ def answer(
     Args:
         func: The operator.
         args: Of its call.
-        classes: What falls to each class, where that is known to be less than everything.
-        least: The least is wanted instead.
-        valued: What is known of values is answered with its values.
+        classes: The share of each class, where it is known to be less than everything.
+        least: Give the smallest output instead.
+        valued: Give known values where there are any.
 
     Returns:
         None for an operator that runs without values.

@@ -1,4 +1,4 @@
-"""The device of a tensor, as a model's own code sees it: the processor, not the device without values.
+"""The device of a tensor as a model's own code sees it: the CPU, not the meta device.
 
 A module may do something else on a GPU: `if x.device.type == "cuda"`. On shapes, all tensors are on the meta
 device, and the branch would go a way that no user's model goes. The model's code is told `CPU`, one object
@@ -36,7 +36,7 @@ _MODE = "__torch_function__"
 
 
 def answer(func: Any, tensor: Any) -> Any:
-    """What an attribute of a tensor without values, or its `type()`, is said to be; None to ask the tensor.
+    """The answer for an attribute, or the `type()`, of a meta tensor; None where the tensor itself answers.
 
     Args:
         func: The getter of the attribute, or the method.
@@ -59,7 +59,7 @@ def is_asked_by_model() -> bool:
 
 
 def _asking_frame() -> FrameType | None:
-    """Who calls the function of torch that is being answered."""
+    """The frame that calls the torch function that is being answered."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_mode(frame):
         frame = frame.f_back
@@ -76,9 +76,9 @@ def _is_models(frame: FrameType | None) -> bool:
 
 
 def without_values(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The arguments of a call with `meta` wherever a model hands on the device that it was told.
+    """The arguments of a call, with `meta` in place of the device that a model was told.
 
-    A generator of random numbers stays away then: it is of another device.
+    A random generator is then left out: it belongs to another device.
     """
     if any(value is CPU for value in kwargs.values()):
         kwargs = {

@@ -26,7 +26,7 @@ _REDUCTION_TAG = getattr(torch.Tag, "reduction", None)
 
 @cache
 def operator_of(func: Any) -> OperatorRecord | None:
-    """What is known of an operator (an OpOverload)."""
+    """The record of an operator (an OpOverload)."""
     name = schema_of(func).name
     operator = quantized_kernels.TABLE.get(name) or find(name)
     if operator is None and _is_pointwise(func):
@@ -66,7 +66,7 @@ def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) ->
         Its cost; unknown, with the operator named, when there is no rule for it.
 
     Raises:
-        RuntimeError: What torch would say where there are values: tensors of a product have different types.
+        RuntimeError: The tensors of a product have different types; torch raises this error on values.
     """
     operator = operator_of(func)
     if operator is None:
@@ -97,7 +97,7 @@ def gradient(
         kwargs: As it was called.
         out: What it returned.
         macs: Of the call.
-        want: Who wants the gradient of a tensor.
+        want: Tells for a tensor who needs its gradient.
     """
     operator = operator_of(func)
     if operator is None or operator.gradient is None:
@@ -106,7 +106,7 @@ def gradient(
 
 
 def function_cost(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost | None:
-    """The cost of a function of torch's whose formula is better said whole, None of any other."""
+    """The cost of a torch function that has a formula of its own; None for any other."""
     operator = TABLE.get(f"aten::{name}")
     if operator is None or not operator.whole or not isinstance(out, torch.Tensor):
         return None

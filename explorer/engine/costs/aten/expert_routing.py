@@ -1,4 +1,4 @@
-"""Expert routing: how much falls to each of several classes, where a model sorts by values.
+"""Expert routing: how many elements each class gets where values decide the class.
 
 Each mask of one expert may select every token, but not all of them may: what a router hands out is as many
 places as it has outputs, whatever it says. So where every class is asked for, their sizes add up to that, and
@@ -43,9 +43,9 @@ WATCHED = _KEPT | {
 
 
 class _Division:
-    """As many places as `total`, shared out to `count` classes; no more than one to each if `scant`.
+    """`total` places, divided among `count` classes; at most one for each class if `scant`.
 
-    A table may have columns for more classes than there are (`columns`): to those nothing falls.
+    A table may have more `columns` than there are classes: these get nothing.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class _Division:
         self.places: dict[Hashable, int] = {}
 
     def share(self, key: Hashable) -> int:
-        """What falls to one class: a number names it, others are told apart by when they were asked for.
+        """The share of one class, by its number or by another key.
 
-        Who asks for classes without a number asks for those first to which something falls.
+        Other keys get the shares in the order of their first use, shares above 0 first.
         """
         if isinstance(key, int):
             return self._size(key)
@@ -80,15 +80,15 @@ class _Division:
         return self.total * at // self.count
 
     def shares(self) -> list[int]:
-        """What falls to every column."""
+        """The share of every column."""
         return [self._size(at) for at in range(self.columns)]
 
 
 class Classes:
-    """What is known in one run of tensors without values that hold classes, masks of them, and counts.
+    """Known facts of tensors without values in one run that hold classes, masks of classes, and counts.
 
     Attributes:
-        used: Whether something was shared out.
+        used: Whether a division was used.
     """
 
     def __init__(self, uneven: bool, least: bool = False) -> None:
@@ -119,7 +119,7 @@ class Classes:
         return min(-(-division.total * size // elements), size)
 
     def counted(self, name: str, args: Sequence[Any], make: Callable[[], Any]) -> Any:
-        """What an operator answers that counts how much is in a class, or names the classes that there are.
+        """The answer of an operator that counts the elements of a class, or lists the classes.
 
         Args:
             name: Of the operator.
@@ -162,7 +162,7 @@ class Classes:
     def note(
         self, name: str, overload: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     ) -> None:
-        """Takes in what an operator did."""
+        """Notes the classes, masks and counts that an operator makes."""
         full = f"{name}.{overload}" if name == "aten::max" else name
         if full in _CHOICES:
             at = _CHOICES[full]
@@ -200,7 +200,7 @@ class Classes:
             return
         division, key, elements = entry
         if key is None and out.numel() * division.columns == elements:
-            key = _chosen(args)
+            key = _selected_class(args)
             key = ("part", len(division.places), out_key) if key is None else key
         elif key is None and out.numel() != elements:
             # over the choices of each token, which are different ones
@@ -210,7 +210,7 @@ class Classes:
         self._masks[out_key] = division, key, elements
 
     def _intersect_masks(self, args: Sequence[Any], out: Any) -> None:
-        """A mask of all classes of which another mask leaves some: what is beyond the room of an expert."""
+        """A mask of all classes of which another mask removes some: tokens beyond an expert's capacity."""
         for source in args[:2]:
             entry = self._masks.get(_key(source)) if isinstance(source, torch.Tensor) else None
             if entry is not None and entry[1] is None and out.numel() == entry[2]:
@@ -249,8 +249,8 @@ def _column(mask: Any, size: int, columns: int) -> int:
     return offset // size if mask.is_contiguous() and size > 1 else offset % columns
 
 
-def _chosen(args: Sequence[Any]) -> int | None:
-    """The number by which a part of a table was asked for; None where it has no value."""
+def _selected_class(args: Sequence[Any]) -> int | None:
+    """The index that selects a part of a table; None where it has no value."""
     indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
     first = indices[0] if indices else None
     has_value = isinstance(first, torch.Tensor) and not first.is_meta and first.numel() == 1

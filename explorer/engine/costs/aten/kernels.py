@@ -63,7 +63,7 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _recurrent_workspace(func: Any, args: Any, kwargs: Any) -> Any:
-    """A recurrent layer of oneDNN, whose workspace has no size where there are no values."""
+    """A recurrent layer of oneDNN, with the workspace that it has no size for on meta."""
     *outputs, empty = func(*args, **kwargs)
     size = 0
     # without gradients nothing is kept
@@ -106,7 +106,7 @@ def _probed(
 
 
 def _bag(func: Any, args: Any, kwargs: Any) -> Any:
-    """Sums of rows of a table, whose bookkeeping a CPU makes in other sizes than a device without values."""
+    """Sums of rows of a table; their bookkeeping tensors have other sizes on a CPU than on meta."""
     outputs = func(*args, **kwargs)
     table, indices, offsets = args[:3]
     with torch.no_grad():

@@ -31,7 +31,7 @@ Sizes = tuple[tuple[Any, Any, Any], ...]
 
 
 class AtenOperator:
-    """An ATen operator: what it does to its arguments, and what it answered so far.
+    """An ATen operator: what it does to its arguments, and its answers so far.
 
     Attributes:
         name: Of its schema, with the namespace.
@@ -96,7 +96,7 @@ class MetaAnswer:
         self.attributes: dict[str, Any] | None = None
 
     def again(self, args: Sequence[Any]) -> Any:
-        """The same answer for other tensors of the same sizes; not for one that is `CALLED`."""
+        """The same answer for other tensors of the same sizes; not for an answer of kind `CALLED`."""
         if self.kind == FRESH:
             tensors = [_EMPTY(s, t, dtype=d, device=_META) for s, t, d in self.sizes]
         elif self.kind == SAME:
@@ -118,7 +118,7 @@ _OPERATORS: dict[Any, AtenOperator] = {}
 
 
 def operator_of(func: Any) -> AtenOperator:
-    """What is known of an operator."""
+    """The operator behind an OpOverload, with its answers so far."""
     operator = _OPERATORS.get(func)
     if operator is None:
         operator = _OPERATORS[func] = AtenOperator(func)
@@ -177,7 +177,7 @@ _PLAIN = frozenset((int, float, bool))
 
 
 def answered(operator: AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What the operator returns, in closed form; None if torch has to be asked."""
+    """The result of the operator in closed form; None if torch has to compute it."""
     if operator.shapes is None:
         return None
     sizes = operator.shapes(*args, **kwargs)
@@ -216,7 +216,7 @@ def remember(
 def _repeated(
     operator: AtenOperator, args: Sequence[Any], inputs: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]
 ) -> tuple[int, Sizes]:
-    """How to answer without calling: only where nothing but the answer can be seen from outside."""
+    """How to answer without calling the operator, if a call has no effect but its result."""
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
     if len(parts) == 1 and parts[0] is source and not operator.moves:
         return SAME, ()

@@ -1,4 +1,4 @@
-"""Operators of torch's library `quantized`: what they return and cost, as their counterparts of floats.
+"""Operators of torch's library `quantized`: results and costs, derived from the float operators.
 
 Native code holds the weights of a convolution or linear layer in a handle, which is opened for their sizes.
 The operators have no shape function: results are made here, from the tensors of a call and its handle.
@@ -100,7 +100,7 @@ def _matmul(call: AtenCall) -> Any:
 
 
 def _followed(call: AtenCall, cost: Cost) -> Cost:
-    """A product, and what its kernel does to each element behind it, by its name."""
+    """`cost` with the elementwise work that the kernel does after the product, read from its name."""
     for word, label in (("add", "add"), ("tanh", "tanh"), ("leaky", "leaky relu"), ("relu", "relu")):
         if word in call.name.split("_"):
             cost = cost_formulas.adding(cost, label, call.out())
@@ -290,7 +290,7 @@ class QuantizedTensors:
         return name in _MAKERS or (bool(self._held) and any(tensor in self for tensor in tensors))
 
     def answer(self, func: Any, call: AtenCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What an operator that `concerns` them returns.
+        """The result of an operator for which `concerns` is true.
 
         Args:
             func: The operator.

@@ -1,4 +1,4 @@
-"""Table of ATen operators: one record for each, what it costs, what its gradients multiply, its role.
+"""Table of ATen operators: one record for each, with its cost, the products of its gradients, its role.
 
 The ATen level is where every way of writing a model in PyTorch comes together. A module that runs shows the
 operators that torch runs in the end (`dispatch`); an exported program is written in those that its author
@@ -37,7 +37,7 @@ def exported_cost(
     outputs: Sequence[tuple[str, str | None, Shape | None]],
     settings: Mapping[str, Any],
 ) -> Cost:
-    """What one operator of an exported program costs.
+    """The cost of one operator of an exported program.
 
     Args:
         kind: 'aten.conv2d', 'aten.add.Tensor'.

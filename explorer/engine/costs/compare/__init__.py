@@ -1,1 +1,1 @@
-"""Models held against each other, and against what other tools print of them."""
+"""Comparison of models with each other, and with the numbers that other tools print."""

@@ -1,4 +1,4 @@
-"""Model comparison: totals side by side, and how each comes to differ from the first.
+"""Model comparison: totals side by side, and why each model differs from the first.
 
 The same model has many forms: a module, its export, a file whose batch norms a tool folded away. A
 difference is explained when something that is seen in both accounts for it to the last unit, and open
@@ -38,8 +38,8 @@ def compare(
 
     Args:
         analyses: Of the models.
-        schedules: Their execution orders, which tell what no output needs.
-        zeros: Of each, whether a stored tensor is all zeros.
+        schedules: Their execution orders, which show the layers that no output needs.
+        zeros: For each model, whether a stored tensor is all zeros.
 
     `agree` says that parameters and MACs of each model are those of the first, or that the differences
     are explained in full.
@@ -113,7 +113,7 @@ def _sizes(analysis: Analysis) -> list[tuple[int | str | None, ...]]:
 
 
 def _batches(first: Analysis, second: Analysis) -> tuple[int, int] | None:
-    """The batch of either model, where that is all in which their inputs differ."""
+    """The batches of the two models, if their inputs differ in nothing else."""
     pairs = list(zip(_sizes(first), _sizes(second), strict=False))
     if len(_sizes(first)) != len(_sizes(second)) or not pairs:
         return None
@@ -176,7 +176,7 @@ def _work(first: Analysis, second: Analysis, at: int, figure: str, idle: IdleLay
 
 
 def _where(first: Analysis, second: Analysis, figure: str) -> str:
-    """In which kinds of work two models differ, most first."""
+    """The kinds of work in which two models differ, largest difference first."""
     a, b = _by_family(first, figure), _by_family(second, figure)
     changed = {k: b[k] - a[k] for k in {*a, *b} if b[k] != a[k]}
     order = sorted(changed, key=lambda k: (-abs(changed[k]), k))
@@ -222,7 +222,7 @@ _BIASES = "biases of convolutions that come with folding: one addition for every
 
 
 def _bias_work(analysis: Analysis) -> int:
-    """Additions of the biases of convolutions: all that a convolution has of elementwise work."""
+    """Additions of the biases of convolutions: their only elementwise work."""
     work = 0
     for layer in leaves(analysis):
         if family(layer.kind) == "convolution" and len(layer.weights) > 1:
@@ -238,7 +238,7 @@ def _count(analysis: Analysis, name: str) -> int:
 
 
 def _moved(first: Analysis, second: Analysis, at: int, folds: bool) -> list[Difference]:
-    """Layers that one model has and the other does without, and why that changes nothing."""
+    """Differences in operators that one model has and the other needs not, with the reason."""
     differences: list[Difference] = []
     if graphless(first) or graphless(second):
         return differences

@@ -1,4 +1,4 @@
-"""Operator rewrites, the same work in other operators: an export of modules, a tiling of an export.
+"""Operator rewrites: the same work in other operators, as an export or a tiling writes it.
 
 What a module does in one piece, an export writes as several operators, and names the module with each; what
 a product does within itself, a tiling writes as tile products and their sums, under the product's name. So
@@ -30,7 +30,7 @@ def leaves(analysis: Analysis) -> list[Layer]:
 
 
 def _sides(first: Analysis, second: Analysis) -> tuple[Analysis, Analysis, int] | None:
-    """Modules, their graph, and the sign of what the graph has more; None if they are not one of each."""
+    """The modules, the graph, and the sign of the graph's surplus; None if they are not one of each."""
     graphs = first.info.model.is_graph, second.info.model.is_graph
     if graphs[0] == graphs[1]:
         return None
@@ -44,13 +44,13 @@ def rewritten(
     idle: Collection[str],
     figure: str = "elementwise_ops",
 ) -> list[tuple[str, int]]:
-    """What a graph writes as several operators, and how much work that makes more.
+    """Modules that a graph writes as several operators, and how much more work they are.
 
     Args:
         first: A model, of modules or the graph of one.
         second: The other of the two.
-        settled: Families of work whose differences are explained already.
-        idle: Paths of layers that nothing needs, likewise.
+        settled: Families of work whose differences are already explained.
+        idle: Paths of layers that no output needs; their differences are explained, too.
         figure: The kind of work.
     """
     sides = _sides(first, second)
@@ -109,8 +109,9 @@ _TILED = {
 
 
 def _attending(modules: Analysis, idle: Collection[str]) -> dict[str, list[Layer]]:
-    """What the forward of a module calls itself, attention first, by the module's path, where attention is
-    among it.
+    """The functions that a module's forward calls, by the module's path, where attention is among them.
+
+    Attention comes first.
     """
     called: dict[str, list[Layer]] = {}
     for layer in leaves(modules):
@@ -146,7 +147,7 @@ def _is_size(node: Layer) -> bool:
 
 
 def sizes_computed(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
-    """Sizes that a graph computes where modules have them at hand."""
+    """The work on sizes that a graph computes and modules read from their tensors."""
     sides = _sides(first, second)
     if sides is None:
         return []
@@ -156,7 +157,7 @@ def sizes_computed(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
 
 
 def tile_sums(first: Analysis, second: Analysis, figure: str) -> list[tuple[str, int]]:
-    """What a tiled graph does more than the graph that it was made from, product by product."""
+    """The additional work of a tiled graph over the graph that it was made from, product by product."""
     sides = _sides(first, second)
     if sides is not None:
         tiled = figure == "macs" and sides[1].info.tiled is not None
@@ -182,7 +183,7 @@ class IdleLayers(Struct, frozen=True):
 
     Attributes:
         layers: The rows.
-        sign: Of what the second model has more.
+        sign: Of the second model's surplus.
     """
 
     layers: tuple[Layer, ...] = ()
@@ -194,7 +195,7 @@ class IdleLayers(Struct, frozen=True):
         return frozenset(layer.path for layer in self.layers)
 
     def amounts(self, figure: str) -> list[tuple[str, int]]:
-        """Why there is less of a figure, and how much."""
+        """The reason for less of a figure, and the amount."""
         work = sum(getattr(layer, figure) or 0 for layer in self.layers)
         names = ", ".join(printable(layer.path) for layer in self.layers[:NAMED])
         rest = f" and {len(self.layers) - NAMED:,} more" if len(self.layers) > NAMED else ""
@@ -204,7 +205,7 @@ class IdleLayers(Struct, frozen=True):
 def idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedule]) -> IdleLayers:
     """The layers of modules that no output of their graph needs; none if the two are not one of each.
 
-    A graph that has fewer outputs is taken to have the first ones: what only later ones need goes, too.
+    If the graph has fewer outputs, they are taken to be the first ones of the modules.
     """
     sides = _sides(first, second)
     if sides is None:

@@ -1,4 +1,4 @@
-"""torchinfo's own table, and where its numbers are not ours.
+"""torchinfo's own table, and where its numbers differ from ours.
 
 Many know torchinfo and check new tools against it. So it is run here, by itself, on the same model and
 inputs; its multiply-adds are then taken apart by the rule with which it makes them (parameters times
@@ -114,7 +114,7 @@ class _ModuleCount(Struct):
     outputs: list[list[int]] = field(default_factory=list)
 
 
-def _seen(summary: Any, paths: Mapping[int, str]) -> dict[str, _ModuleCount]:
+def _counts(summary: Any, paths: Mapping[int, str]) -> dict[str, _ModuleCount]:
     counts: dict[str, _ModuleCount] = {}
     for info in summary.summary_list:
         path = paths.get(info.layer_id)
@@ -148,7 +148,7 @@ def _multiplied(kind: str, name: str, elements: int, out: Sequence[int]) -> int:
 
 def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[TorchinfoDifference, ...]:
     paths = {id(module): path for path, module in model.named_modules()}
-    counts = _seen(summary, paths)
+    counts = _counts(summary, paths)
     differences: list[TorchinfoDifference] = []
     reasons: Counter[str] = Counter()
     for layer, ours in _comparable(analysis, counts):
@@ -176,12 +176,12 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
 
 
 def _whole(counts: Mapping[str, _ModuleCount]) -> str:
-    """What a model is called that is a single leaf module: torchinfo has one row for all of it."""
+    """The class of a model that is a single leaf module, for which torchinfo has one row; else ''."""
     return type(counts[""].module).__name__ if "" in counts and counts[""].leaf else ""
 
 
 def _comparable(analysis: Analysis, counts: Mapping[str, _ModuleCount]) -> Iterator[tuple[Layer, int | None]]:
-    """The rows to compare: leaf modules, modules that we take as one, operators of no module's own."""
+    """The rows to compare: leaf modules, modules counted as one, and operators outside leaf modules."""
     whole = _whole(counts)
     if whole and analysis.layers:
         row = replace(analysis.layers[0], path=whole, kind=whole, reason="")
@@ -221,7 +221,7 @@ _UNKNOWN = "no rule that is known accounts for this"
 
 
 def _parts(layer: Layer, count: _ModuleCount | None, ours: int) -> Counter[str]:
-    """What torchinfo counted too much (positive) or too little, by reason."""
+    """The MACs that torchinfo counted too many (positive) or too few, by reason."""
     macs_by_reason: Counter[str] = Counter()
     if count is None or not count.leaf:
         reason = _ATTENTION if "ttention" in layer.kind else _CALLED if layer.weights else _FUNCTION

@@ -1,4 +1,4 @@
-"""Weight matching: which stored tensors two models have in common, and what the others are.
+"""Weight matching: which stored tensors two models share, and why the other tensors differ.
 
 The parameters of two models differ by exactly the tensors that one has and the other has not. So the
 tensors of both are matched, by name, then by shape (transposed ones too), then by what a layer has in
@@ -63,7 +63,7 @@ _STATISTICS = ("running_mean", "running_var", "mean", "var", "moving_mean", "mov
 
 
 def family(kind: str) -> str:
-    """What kind of work an operator or leaf module does, whatever it was written in; else its own name."""
+    """The kind of work of an operator or leaf module in any format; its own name if unknown."""
     plain = kind.lower().rstrip("_")
     # Conv2d is a convolution; GPT-2's Conv1D, which is not, is called otherwise in its own case
     ranked = plain
@@ -73,7 +73,7 @@ def family(kind: str) -> str:
 
 
 def graphless(analysis: Analysis) -> bool:
-    """Whether a model is a file of tensors, of which nothing is known but what they are."""
+    """Whether a model is a file of tensors without a graph."""
     return not analysis.info.totals.nodes and not analysis.info.totals.coverage
 
 
@@ -90,7 +90,7 @@ class ComparedTensor(Struct):
         dtype: In numpy's spelling.
         owners: The layers that use it.
         place: Position among the weights of the first owner.
-        size: Bytes, where they are known to be others than the type tells: packed in blocks.
+        size: Bytes, where they differ from what the type gives: packed in blocks.
     """
 
     names: set[str]
@@ -158,12 +158,12 @@ def _listed(alone: Mapping[int, Sequence[ComparedTensor]]) -> str:
 def stored(analysis: Analysis) -> list[ComparedTensor] | None:
     """The stored tensors of a model; None when they do not add up to its parameters.
 
-    A layer says with whom it shares, but not what: that is the tensor of the same name, or if this does
-    not come out, the one of the same shape.
+    A layer names the layers that it shares tensors with, not the tensors. A shared tensor is the one of the
+    same name or, if the sizes then do not add up, the one of the same shape.
     """
     whole = analysis.info.model.is_graph or analysis.info.model.format == "tflite"
     for same in (_no_other if whole else _same_name, _same_name, _same_shape):
-        tensors = _stored(analysis, whole, same)
+        tensors = _stored_tensors(analysis, whole, same)
         if tensors is None or sum(t.elements for t in tensors) == analysis.info.totals.params:
             return tensors
     return None
@@ -185,8 +185,8 @@ def _same_shape(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bo
     return tensor.shape == shape
 
 
-def _stored(analysis: Analysis, whole: bool, same: _Same) -> list[ComparedTensor] | None:
-    """The stored tensors by one way of telling which are the same; None if the size of one is not known."""
+def _stored_tensors(analysis: Analysis, whole: bool, same: _Same) -> list[ComparedTensor] | None:
+    """The stored tensors, by one rule for which are the same; None if a size is unknown."""
     bare = graphless(analysis)
     by_name: dict[str, ComparedTensor] = {}
     by_path: defaultdict[str, list[ComparedTensor]] = defaultdict(list)
@@ -216,7 +216,7 @@ def _stored(analysis: Analysis, whole: bool, same: _Same) -> list[ComparedTensor
 def _matched(
     first: Sequence[ComparedTensor], second: Sequence[ComparedTensor]
 ) -> tuple[list[tuple[ComparedTensor, ComparedTensor]], list[ComparedTensor], list[ComparedTensor]]:
-    """Pairs of tensors that are the same, and what is left on either side."""
+    """Pairs of tensors that are the same, and the unpaired tensors of either side."""
     pairs: list[tuple[ComparedTensor, ComparedTensor]] = []
     first_rest, second_rest = list(first), list(second)
     keys: tuple[Callable[[ComparedTensor], Iterable[Hashable]], ...] = (
@@ -253,8 +253,8 @@ def _matched(
 def _movable(tensor: ComparedTensor) -> bool:
     """Whether a tensor may belong to other work in the other model: the bias of a product to an addition.
 
-    What batch norms hold and the biases of convolutions stay what they are: where norms are folded, one
-    would be taken for the other.
+    Tensors of batch norms and biases of convolutions may not: where norms are folded, one would be taken
+    for the other.
     """
     name = tensor.family
     return name != "batch norm" and (len(tensor.shape) > 1 or "convolution" not in name)
@@ -263,7 +263,7 @@ def _movable(tensor: ComparedTensor) -> bool:
 def _stacked(
     lost: list[ComparedTensor], gained: list[ComparedTensor]
 ) -> tuple[list[ComparedTensor], list[ComparedTensor]]:
-    """Takes out what only lies differently: a layer's weights in one tensor or in several."""
+    """Removes tensors that differ only in layout: a layer's weights in one tensor or in several."""
     for name in {t.family for t in lost} & {t.family for t in gained}:
         a, b = [t for t in lost if t.family == name], [t for t in gained if t.family == name]
         if sum(t.elements for t in a) == sum(t.elements for t in b):
@@ -341,7 +341,7 @@ def weight_causes(
 def _filled(
     wholes: Sequence[ComparedTensor], tiled: Sequence[ComparedTensor]
 ) -> list[tuple[ComparedTensor, ComparedTensor]]:
-    """Weights, and what a tiling made of them under names that begin with theirs: no axis is shorter."""
+    """Pairs of a weight and the padded one that a tiling made of it: its name begins with the weight's."""
     pairs = []
     for tensor in tiled:
         for whole in wholes:
@@ -353,7 +353,7 @@ def _filled(
 
 
 def _joined(parts: Sequence[ComparedTensor], wholes: Sequence[ComparedTensor]) -> set[int]:
-    """Vectors of one model that a concatenation makes into one, and that one, which the other stores."""
+    """Ids of vectors that one model concatenates, and of the result, which the other model stores."""
     joined: set[int] = set()
     ends: dict[str, list[ComparedTensor]] = defaultdict(list)
     for tensor in parts:
@@ -370,14 +370,14 @@ def _joined(parts: Sequence[ComparedTensor], wholes: Sequence[ComparedTensor]) -
 
 
 def _beside(model: Analysis, tensors: Sequence[ComparedTensor]) -> int:
-    """Bytes of weights that are no elements of them; TensorFlow Lite keeps scales and zero points apart."""
+    """Bytes beside the elements of weights; TensorFlow Lite stores scales and zero points there."""
     if model.info.model.format != "tflite":
         return 0
     return model.info.totals.weight_bytes - sum(t.bytes for t in tensors)
 
 
 def _works(tensor: ComparedTensor) -> bool:
-    """Whether it is what a convolution or product multiplies by."""
+    """Whether a convolution or product multiplies by the tensor."""
     return len(tensor.shape) > 1 and tensor.family in _FOLDS
 
 
@@ -467,7 +467,7 @@ def _tied(tensor: ComparedTensor, shape: tuple[int, ...], name: str) -> bool:
 
 
 def _is_size(tensor: ComparedTensor) -> bool:
-    """Whether it is what a Reshape or a Slice is told, not what a model has learned."""
+    """Whether the tensor is a size or position for a Reshape or Slice, not a learned parameter."""
     return tensor.dtype in ("int64", "int32") and len(tensor.shape) <= 1 and tensor.elements <= 16
 
 
@@ -478,7 +478,7 @@ _NARROW = ("int8", "uint8", "int4", "uint4", "float8_e4m3fn", "float8_e5m2")
 
 
 def _is_scale(tensor: ComparedTensor) -> bool:
-    """Whether it is what an operator of quantization scales or shifts by: one number, or one a channel."""
+    """Whether the tensor is a scale or zero point of quantization: one number, or one for each channel."""
     kinds = [owner.kind.lower() for owner in tensor.owners]
     quantizes = any("quantize" in k or k.startswith("qlinear") or k.endswith("integer") for k in kinds)
     # what a product reads through a dequantization is shown as the product's own

@@ -1,4 +1,4 @@
-"""Key-value cache of a module's own: passes over a prompt, and steps behind what they left in the cache.
+"""KV cache of a module: passes over a prompt, and steps with the cache that these return.
 
 The module makes its cache, keeps it and reads it by its own code, on shapes: what a step costs is what that
 code does, whatever it caches (keys and values of grouped heads, latents, windows, states of a recurrence).
@@ -32,7 +32,7 @@ _HINT = "a step needs a forward with input_ids and a cache, which it returns, as
 
 
 class EncoderOutput(NamedTuple):
-    """What an encoder read: code that takes it asks for it by place, or by name."""
+    """The output of an encoder, which code reads by position or by name."""
 
     last_hidden_state: torch.Tensor
     hidden_states: None = None
@@ -86,7 +86,7 @@ class OwnCache(Struct):
         return {**more, ids: _ids(batch, 1), self.name: cache, **position, **self._switches()}
 
     def cache(self, tokens: int, batch: int = 1, prompt: int = 0) -> tuple[Any, Mapping[str, Any]]:
-        """The cache behind so many tokens, and what else a step needs: an encoder's output.
+        """The cache after so many tokens, and the encoder's output if a step needs one.
 
         Raises:
             BadModel: It does not run over a prompt.
@@ -98,7 +98,7 @@ class OwnCache(Struct):
         return copy.deepcopy(cache), more
 
     def encoder_reads(self) -> str:
-        """What an encoder reads that is no text, with its shape; '' for a text, or no encoder."""
+        """The input of an encoder that reads no text, with its shape; '' for a text or no encoder."""
         name = getattr(self.model, "main_input_name", "input_ids")
         if not self.encoder or name == "input_ids":
             return ""
@@ -109,29 +109,29 @@ class OwnCache(Struct):
     def _cache(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
         short = min(tokens, 1 if self.encoder else _SHORT)
         if tokens == short:
-            return self._left(short, batch, prompt)
+            return self._cache_after(short, batch, prompt)
         if self._grows is None:
             self._grows = self._grows_alike(batch, prompt)
         if not self._grows:
-            return self._left(tokens, batch, prompt)
+            return self._cache_after(tokens, batch, prompt)
         cache, more = self.cache(short, batch, prompt)
         return _longer(cache, tokens - short), more
 
     def _grows_alike(self, batch: int, prompt: int) -> bool:
-        """Whether a short cache, grown by the code of its layers, is what a longer prompt leaves."""
+        """Whether a short cache, grown by the code of its layers, equals the cache of a longer prompt."""
         short = 1 if self.encoder else _SHORT
         cache, _ = self.cache(short, batch, prompt)
         try:
             grown = _longer(cache, _GROWN)
         except Exception:
             return False
-        expected, _ = self._left(short + _GROWN, batch, prompt)
+        expected, _ = self._cache_after(short + _GROWN, batch, prompt)
         return [entry.tensor.shape for entry in tensors_of(grown)] == [
             entry.tensor.shape for entry in tensors_of(expected)
         ]
 
-    def _left(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
-        """What a pass over so many tokens leaves."""
+    def _cache_after(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
+        """The cache after a pass over so many tokens, and the encoder's output."""
         arguments = self.prompt(prompt or _SHORT if self.encoder else tokens, batch)
         if self.encoder:
             arguments["decoder_input_ids"] = _ids(batch, tokens)
@@ -151,7 +151,7 @@ class OwnCache(Struct):
         return cache, {"encoder_outputs": read[-1]} if read else self._encoder_output(result)
 
     def _encoder_module(self) -> nn.Module | None:
-        """What reads the prompt, whose own output a step takes; None where it is not known."""
+        """The encoder, whose output a step takes; None if unknown."""
         get_encoder = getattr(self.model, "get_encoder", None) if self.encoder else None
         encoder = get_encoder() if callable(get_encoder) else None
         return encoder if isinstance(encoder, nn.Module) and encoder is not self.model else None
@@ -182,7 +182,7 @@ def _ids(batch: int, tokens: int) -> torch.Tensor:
 
 
 def _longer(cache: Any, tokens: int) -> Any:
-    """A cache with more tokens, which its layers take in as they do from a model; states stay."""
+    """A cache with more tokens, added by the cache's own layers; states stay."""
     if not compat.grow(cache, tokens):
         raise Misuse("its cache has no layers")
     return cache
@@ -250,7 +250,7 @@ def _names(model: nn.Module, arguments: Mapping[str, inspect.Parameter]) -> froz
 
 @contextlib.contextmanager
 def _outputs_of(module: nn.Module | None, outputs: list[Any]) -> Iterator[None]:
-    """Collects what a module returns."""
+    """Collects the outputs of a module."""
     if module is None:
         yield
         return
@@ -262,6 +262,6 @@ def _outputs_of(module: nn.Module | None, outputs: list[Any]) -> Iterator[None]:
 
 
 def text_config(model: nn.Module) -> Any:
-    """What a model says of its decoder; None for one without a configuration."""
+    """The configuration of a model's decoder; None if it has none."""
     config: Any = getattr(model, "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config

@@ -32,7 +32,7 @@ def step_of_module(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> AnalysisResult:
-    """Everything known of one decode step of an nn.Module with a cache of its own.
+    """The analysis of one decode step of an nn.Module with a cache of its own.
 
     Args:
         loaded: From `torch_module.load`.
@@ -98,7 +98,7 @@ def _batch(dims: Mapping[str, int], input_shapes: Inputs) -> int:
 
 
 def examined(own_cache: OwnCache, arguments: Mapping[str, Any], batch: int, **options: Any) -> AnalysisResult:
-    """Everything known of one run of a module with a cache.
+    """The analysis of one run of a module with a cache.
 
     Args:
         own_cache: The module.
@@ -122,7 +122,7 @@ def step_behind(
     source: str = "",
     **options: Any,
 ) -> AnalysisResult:
-    """Everything known of one step, with the bytes of the cache that its layers read.
+    """The analysis of one step, with the bytes of the cache that its layers read.
 
     Args:
         own_cache: The module.
@@ -154,7 +154,7 @@ def step_behind(
 
 
 def _mixed(own_cache: OwnCache, step_result: AnalysisResult, past: int, batch: int) -> list[str]:
-    """Says of code that mixes each sequence with the state of every other that a step is more than theirs."""
+    """Notes that a step costs more than its sequences alone, where code mixes each with all others."""
     outputs = step_result.info.model.outputs
     shapes = (
         (output.name, output.shape)
@@ -192,7 +192,7 @@ def _how(cache: Sequence[CacheTensor], past: int) -> str:
 
 
 def _readers(cache: Sequence[CacheTensor], step_result: AnalysisResult) -> dict[int, int | None]:
-    """Bytes of a cache by the row that reads them first; what no row reads is in none."""
+    """Bytes of a cache by the row that reads them first; unread bytes are left out."""
     order = step_result.schedule
     unread_bytes: dict[Hashable, int] = {}
     for entry in cache:

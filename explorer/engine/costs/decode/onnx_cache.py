@@ -64,7 +64,7 @@ class DecodeStep(Struct, frozen=True):
         positions: Positions of each cache input, by name: the tokens in the cache, or the size of the
             buffer that holds them.
         buffers: Whether the caches are buffers that the step writes into.
-        assumed: What was taken for granted, in words.
+        assumed: The assumptions, in words.
         dims: Sizes of named dimensions, those that the user gave too.
     """
 
@@ -115,7 +115,7 @@ def find(model: Model) -> Cache:
 
 
 def _alike(slot: Slot, value: Value) -> bool:
-    """Whether an input is made like a cache that was found: of its type, as long, whatever becomes of it."""
+    """Whether an input has the type and length of a known cache input."""
     shape, cache_shape = value.shape, slot.value.shape
     if (
         shape is None
@@ -197,7 +197,7 @@ def bind(
 
 
 def _enough(positions: int, past: int, name: str) -> int:
-    """The positions of a cache, if there are as many as tokens."""
+    """The positions of a cache, if there are enough for the tokens."""
     if positions < past:
         raise Misuse(
             f"its cache holds {positions:,} tokens at most, not {past:,}",
@@ -262,7 +262,7 @@ def _tokens(values: Sequence[Value]) -> Value | None:
 
 
 def _are_buffers(model: Model, cache: Cache) -> bool:
-    """Whether what comes out of the cache is declared to be as long as what went in."""
+    """Whether the cache outputs are declared as long as the inputs."""
     declared = {v.name: v.shape for v in model.graph.outputs}
     for slot in cache.values():
         before, after = slot.value.shape, declared.get(slot.present)
@@ -329,7 +329,7 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
     """The analysis of one step with the bytes of the cache in it, per layer and in total.
 
     Raises:
-        Misuse: What comes out of the cache is not one token longer than what went in.
+        Misuse: A cache output is not one token longer than its input.
     """
     outputs = {t.name: t for t in analysis.info.model.outputs}
     inputs = {t.name: t for t in analysis.info.model.inputs}
@@ -346,7 +346,7 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
                 hint="its dimensions are not those of a cache; give them by --dim",
             )
         checked += isinstance(size, int)
-    sizes = {name: _held(inputs[name], step.positions[name], past) for name in cache}
+    sizes = {name: _cached_bytes(inputs[name], step.positions[name], past) for name in cache}
     parts_by_layer: dict[int, list[int | None]] = {}
     unread = dict(sizes)
     for layer in analysis.layers:
@@ -366,7 +366,7 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
     return Analysis(info, layers)
 
 
-def _held(info: TensorInfo, positions: int, past: int) -> int | None:
+def _cached_bytes(info: TensorInfo, positions: int, past: int) -> int | None:
     """Bytes of the tokens in a cache, which may have room for more."""
     size = nbytes(info)
     if size is None or positions == past:

@@ -1,4 +1,4 @@
-"""Prefill and decode side by side: the pass over a text, the step behind it, and what the cache grows to."""
+"""Prefill and decode side by side: the pass over a text, the step behind it, and the growth of the cache."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def decode(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int)
 
 
 def _checked(step: StepBehind, passes: int, weights: int) -> tuple[bool, str]:
-    """Whether steps at the crossing and one before it show it, or why there are none."""
+    """Whether the steps at the crossing and one before show it, or why they could not be counted."""
     try:
         before, after = (step(tokens).info.totals.kv_cache_bytes or 0 for tokens in (passes - 1, passes))
     except ExplorerError as error:

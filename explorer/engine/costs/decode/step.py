@@ -29,7 +29,7 @@ class _Examine(Protocol):
 def step_of_graph(
     model: Model, past: int, dims: Mapping[str, int], input_shapes: Inputs, examine: _Examine
 ) -> AnalysisResult:
-    """Everything known of one decode step of an ONNX model.
+    """The analysis of one decode step of an ONNX model.
 
     Args:
         model: With its cache as inputs, or over whole texts.
@@ -108,10 +108,10 @@ def prefill_of_graph(
 
 
 def check_past(past: int) -> None:
-    """Refuses a cache that cannot be.
+    """Refuses a cache of a negative size.
 
     Raises:
-        Misuse: Of fewer tokens than none.
+        Misuse: `past` is below 0.
     """
     if past < 0:
         raise Misuse(f"there cannot be {past} tokens in the cache", where="--past", hint="give 0 or more")

@@ -93,7 +93,7 @@ def _by_birth(blocks: Sequence[ArenaBlock]) -> tuple[Arena, int, int]:
 
 
 def _free(holes: list[tuple[int, int]], start: int, stop: int, top: int) -> int:
-    """Gives bytes back, joined with the holes beside them; returns the new end of what is in use."""
+    """Frees bytes, joins them with the holes beside them, and returns the new end of the used part."""
     at = bisect_left(holes, (start, start))
     if at < len(holes) and holes[at][0] == stop:
         stop = holes.pop(at)[1]

@@ -70,7 +70,7 @@ class Peak(Struct, frozen=True):
 
 
 class Schedule(Struct, frozen=True):
-    """The execution order of an analysed model, which few ask for: `memory` makes facts of it.
+    """The execution order of an analyzed model; `memory` makes facts of it.
 
     Attributes:
         steps: In execution order; the model's inputs are the outputs of the first.
@@ -92,12 +92,12 @@ MadeRows = tuple[tuple[Layer, ...], Callable[[], Schedule], Callable[[], ValueFl
 
 
 class AnalysisResult:
-    """What one run of an analysis gives: the totals, and the rest when somebody asks for it.
+    """The result of an analysis: the totals, and the rest on demand.
 
     Args:
-        info: What is known of the whole model.
-        rows: Makes the rows of the layer tree, what makes the order from which more facts can be made, and
-            what makes the edges between rows (None where nobody knows them).
+        info: The facts of the whole model.
+        rows: Makes the rows of the layer tree, a function that makes the execution order, and a function
+            that makes the edges between rows (None where they are unknown).
         bounds: What `tree.bounds` found.
 
     Attributes:
@@ -123,7 +123,7 @@ class AnalysisResult:
         bounds: tuple[int, str, int] = (0, "", 0),
         flow: Callable[[], ValueFlow | None] = lambda: None,
     ) -> AnalysisResult:
-        """What is there already."""
+        """A result whose rows are already made."""
         return cls(analysis.info, lambda: (analysis.layers, lambda: order, flow), bounds)
 
     @property
@@ -138,11 +138,11 @@ class AnalysisResult:
 
     @property
     def flow(self) -> ValueFlow | None:
-        """The edges between the rows; None where nobody knows them."""
+        """The edges between the rows; None where they are unknown."""
         return self.rows()[2]()
 
     def with_info(self, info: Info) -> AnalysisResult:
-        """The same, but for what is said of the whole model."""
+        """The same result with other facts of the whole model."""
         return AnalysisResult(info, self.rows, self.bounds)
 
 

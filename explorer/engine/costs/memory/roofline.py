@@ -1,4 +1,4 @@
-"""Roofline model: every layer against what a machine can compute and what it can move.
+"""Roofline model: every layer against the peak MACs and the bandwidth of a machine.
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore
 architectures" (2009). A layer takes at least the time of its multiply-accumulates at the machine's peak,
@@ -54,7 +54,7 @@ def roofline(analysis: Analysis, machine: Machine) -> Roofline:
 
 
 def bytes_moved(layer: Layer) -> int | None:
-    """What a layer reads and writes; None where one of them is not known."""
+    """Bytes that a layer reads and writes; None if either is unknown."""
     if layer.bytes_read is None or layer.bytes_written is None:
         return None
     return layer.bytes_read + layer.bytes_written

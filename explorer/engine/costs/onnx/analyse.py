@@ -58,7 +58,7 @@ def examine(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> AnalysisResult:
-    """Everything that can be known of a model without running it.
+    """Analyzes a model without running it.
 
     Args:
         model: The model, checked by `engine.validate`.
@@ -67,7 +67,7 @@ def examine(
         input_shapes: Type (None: as declared) and shape of inputs by name.
         rules: Rules of the user's own, which go before ours.
         observe: What inference cannot find is taken from a run on random inputs.
-        look: Shown the leaves and the row of each, before they are forgotten.
+        look: Called with the leaves and the row of each, before they are dropped.
         shapes: Of a model whose format knows them, in place of what is inferred.
         format: What the model was written in.
         on_progress: Told phases and nodes.
@@ -114,7 +114,7 @@ def _observed(
     on_progress: OnProgress,
     cancel: Cancel,
 ) -> tuple[Inference, tuple[str, ...]]:
-    """Shapes with what is seen in a run on random inputs, and what to say of that."""
+    """Shapes from a run on random inputs, and notes on the run."""
     from explorer.engine.shapes import runtime_shapes  # onnxruntime, a third of a second
 
     values = inference.main.values
@@ -135,7 +135,7 @@ def _observed(
 def _info(
     model: Model, format: str, inference: Inference, visited: VisitResult, observed_notes: tuple[str, ...]
 ) -> Info:
-    """What is known of the whole model, but for its tiles."""
+    """The facts of the whole model, without its tiles."""
     peak = live_peak(visited.steps, visited.kept)
     values = inference.main.values
     declared = {v.name: TensorInfo(v.name, v.dtype, v.shape, "declared") for v in model.graph.outputs}
@@ -162,7 +162,7 @@ def _info(
 
 
 def _rows(model: Model, visited: VisitResult, look: Look | None) -> MadeRows:
-    """The rows of the layer tree, and what makes the execution order and the edges."""
+    """The rows of the layer tree, and functions that make the execution order and the edges."""
     with gc_pause():
         assert visited.context is not None
         visited.groups.update(boundaries(visited.edges, visited.groups, model.graph, visited.context))
@@ -191,7 +191,7 @@ def _on_tiles(
     rules: Rules | None,
     cancel: Cancel,
 ) -> TiledMacs | None:
-    """What runs on tiles; of a model that leaves sizes open, for those that its plan took."""
+    """The MACs on tiles; of a model with open sizes, at the sizes of its plan."""
     values = inference.main.values
     open_ = {d for v in model.graph.feeds for d in values[v.name].shape or () if isinstance(d, str)}
     sizes = tile_coverage.planned_sizes(model, open_) if tiled is not None and tiled.share is None else {}
@@ -210,7 +210,7 @@ def _on_tiles(
 
 
 def _notes(model: Model, visited: VisitResult) -> list[str]:
-    """What a reader of the figures should know."""
+    """Notes that a reader of the figures needs."""
     notes = []
     used = {name for node in model.graph.nodes for name in node.inputs}
     used.update(v.name for v in model.graph.outputs)

@@ -1,4 +1,4 @@
-"""Group boundaries: which tensors go into and out of every group that is there by name only."""
+"""Group boundaries: the tensors that go into and out of every group that exists by name only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ behind the other outputs: the first is the shape that the group has in the tree.
 def boundaries(
     edges: Sequence[Edge | OperatorLeaf], facts: Mapping[str, GroupFacts], graph: Graph, context: GraphContext
 ) -> dict[str, GroupFacts]:
-    """Facts of the groups that are not `facts`.
+    """Facts of the groups that are missing in `facts`.
 
     Args:
         edges: What each node reads and makes, in execution order.
@@ -84,7 +84,7 @@ def _cross(
     ins: _Crossing,
     outs: _Crossing,
 ) -> None:
-    """Enters a value of one group that is read in another with the groups that it leaves or enters."""
+    """Enters a value that crosses groups as an output of those it leaves and an input of those it enters."""
     same = 0
     for a, b in zip(origin, scopes, strict=False):
         if a is not b and a.path != b.path:
@@ -101,7 +101,7 @@ def _cross(
 
 
 def own_name(key: Hashable, info: TensorInfo) -> TensorInfo:
-    """A value by its own name, not by what the function or body calls it that reads it."""
+    """A value under its own name, not under its name in the function or body that reads it."""
     name = key[1] if isinstance(key, tuple) and len(key) == 2 else key
     return replace(info, name=name) if isinstance(name, str) and name != info.name else info
 

@@ -46,7 +46,7 @@ class ControlFlowNode(NamedTuple):
 
 
 def follow(visit: Visit, state: VisitState, context: GraphContext, node: Node, name: ScopedName) -> bool:
-    """Opens the graphs of a node; False if it carries none or lacks what it takes to follow them."""
+    """Opens the graphs of a node; False if it carries none or lacks what is needed to follow them."""
     way = _WAYS.get((node.domain, node.op))
     if way is None or not _opens(node):
         return False
@@ -104,7 +104,7 @@ def _branches(owner: ControlFlowNode) -> None:
     for outside, key in zip(node.outputs, ends[largest], strict=False):
         if outside:
             state.memory_of[context.key(outside)] = key
-    each = "; ".join(f"{name}: {_told(cost)}" for (name, _), cost in zip(branches, costs, strict=True))
+    each = "; ".join(f"{name}: {_cost_text(cost)}" for (name, _), cost in zip(branches, costs, strict=True))
     result.groups[scopes[-1].path] = state.group(
         context,
         node,
@@ -124,7 +124,7 @@ def _known_branch(context: GraphContext, node: Node, names: list[str]) -> int | 
     return names.index(name) if name in names else None
 
 
-def _told(cost: tuple[int | None, int | None]) -> str:
+def _cost_text(cost: tuple[int | None, int | None]) -> str:
     macs, ops = ("?" if c is None else f"{c:,}" for c in cost)
     return f"{macs} MACs, {ops} elementwise"
 
@@ -229,10 +229,10 @@ def _repeat(
     carried_from: int = 0,
     carried: int = 0,
 ) -> None:
-    """A body that runs `trips` times, or fewer if `early` says why.
+    """Visits a body that runs `trips` times, or fewer if `early` gives a reason.
 
-    `carried_from` is the first input that the body gets; the first `carried` of those go from one
-    run to the next and come out, what comes out behind them is stacked, a piece from every run.
+    `carried_from` is the position of the body's first input. The first `carried` inputs go from one run to
+    the next and come out at the end. Each further output is stacked, one piece a run.
     """
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
     scopes, prefix = owner.open(kind)

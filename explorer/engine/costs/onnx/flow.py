@@ -63,7 +63,7 @@ def value_flow(
 
 
 def _add_operator(flow: ValueFlow, leaf: OperatorLeaf, row: int) -> None:
-    """What an operator reads and makes; a parameter that only its file knows is among its weights."""
+    """Adds what an operator reads and makes; parameters are among its weights and no edges."""
     context, node, figures = leaf.context, leaf.node, leaf.figures
     parameter_names: set[str] = set()
     if isinstance(figures, OperatorFigures):

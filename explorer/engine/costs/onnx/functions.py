@@ -34,7 +34,7 @@ from explorer.facts import Layer, TensorInfo, TiledMacs
 
 
 def inlined(model: Model, function: Function, node: Node) -> tuple[Node, Mapping[str, TensorInfo]] | None:
-    """The call of a function that is one operator as that operator, and its constants by name; else None."""
+    """The operator that a function call stands for, and its constants by name; None if it is several."""
     working = [n for n in function.nodes if n.op != "Constant" or n.domain]
     if len(working) != 1 or working[0].key in model.functions or subgraphs(working[0]):
         return None
@@ -82,7 +82,7 @@ class FunctionCalls:
     def call(
         self, visit: Visit, context: GraphContext, node: Node, name: ScopedName, function: Function
     ) -> None:
-        """Opens a call into a group, or adds it as a leaf where that would be too much."""
+        """Opens a call into a group, or adds it as a leaf where it has too many rows."""
         types = [context.info(n) if n else None for n in node.inputs]
         state = self._state
         nodes, shapes = state.inference.of_function(function, node, types, context.shapes.constants)
@@ -111,7 +111,7 @@ class FunctionCalls:
         visit(below, nodes)
 
     def _size(self, function: Function) -> int:
-        """Operators that a call opens into."""
+        """How many operators a call opens into."""
         if function.key not in self._sizes:
             self._sizes[function.key] = 0  # should it call itself, it is counted once
             total = 0
@@ -130,7 +130,7 @@ class FunctionCalls:
     def _closed_body(
         self, visit: Visit, below: GraphContext, nodes: Sequence[Node], function: Function
     ) -> ClosedBody:
-        """The figures of a body, which are the same for all calls that bring arguments of one kind."""
+        """The figures of a body, shared by all calls with arguments of the same types."""
         key = id(below.shapes), frozenset(below.stored)
         if key not in self._closed:
             stored_arguments = dict(below.stored)
@@ -212,7 +212,7 @@ def _closed_body(
     peak: int | None,
     tiled: TiledMacs | None,
 ) -> ClosedBody:
-    """The sums over a body that is `stored_arguments` stored tensors."""
+    """The sums over a body; `stored_arguments` are the stored tensors that its caller passes."""
     run = [leaf for leaf in body.leaves if leaf.counted]
     figures = [leaf.figures for leaf in run]
     nodes = sum(leaf.nodes for leaf in run)

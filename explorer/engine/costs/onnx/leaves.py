@@ -20,7 +20,7 @@ from explorer.facts import Layer, TensorInfo
 
 
 class OperatorFigures(CostFigures, frozen=True, eq=False):
-    """What nodes of one operator, attributes and types have in common.
+    """The figures that nodes with equal operator, attributes and types share.
 
     Attributes:
         formula: As a `Layer` has it.
@@ -77,7 +77,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         return self.function or self.node.op
 
     def row(self) -> Layer:
-        """Its row, as yet outside the tree."""
+        """Its row, not yet placed in the tree."""
         figures, node = self.figures, self.node
         if isinstance(figures, Layer):
             return copy(figures)
@@ -144,7 +144,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
 def described_values(
     context: GraphContext, node: Node, constants: Collection[str] = ()
 ) -> tuple[list[TensorInfo | None], list[TensorInfo]]:
-    """What goes into a node, None where an input is left out, and what comes out."""
+    """The inputs of a node, None where one is left out, and its outputs."""
     constant_infos: Mapping[str, TensorInfo] = constants if isinstance(constants, Mapping) else {}
     inputs = [(constant_infos.get(n) or context.info(n)) if n else None for n in node.inputs]
     return inputs, [context.info(n) for n in node.outputs if n]

@@ -1,4 +1,4 @@
-"""Module scopes: the hierarchy behind a flat ONNX graph, read back from what its exporter left.
+"""Module scopes: the hierarchy behind a flat ONNX graph, read from the names that its exporter wrote.
 
 Four kinds of files are met: torch's TorchScript exporter writes paths into names
 (`/features/features.0/Conv`), its dynamo exporter writes them into metadata
@@ -51,7 +51,7 @@ def relative(name: str, inside: str) -> str:
 
 
 class ScopedNames(Sequence[ScopedName]):
-    """The names of the nodes of one body, found when somebody asks for the first of them."""
+    """The names of the nodes of one body, computed when the first is read."""
 
     def __init__(self, nodes: Sequence[Node], inside: str = "") -> None:
         self.nodes = nodes
@@ -181,7 +181,7 @@ def _known_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) -> tup
     if above:
         around = cache[above] = cache.get(above) or _known_groups(above, cache)
     before = above.rstrip("/").rpartition("/")[2]
-    pieces = _own(part, before)
+    pieces = _child_pieces(part, before)
     if len(around) + len(pieces) > MAX_DEPTH:
         return _scopes(_pieces(front), {})
     path = around[-1].path if around else ""
@@ -192,7 +192,7 @@ def _known_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) -> tup
     return tuple(scopes)
 
 
-def _own(part: str, before: str) -> list[str]:
+def _child_pieces(part: str, before: str) -> list[str]:
     """The pieces of a part of a path; `a/a.b` repeats the container's name in the child's."""
     name = part[len(before) + 1 :] if before and part.startswith(before + ".") else part
     return [p for p in name.split(".") if p]
@@ -204,7 +204,7 @@ def _pieces(front: str) -> list[str]:
     before = ""
     for part in front.split("/"):
         if part:
-            pieces += _own(part, before)
+            pieces += _child_pieces(part, before)
             before = part
     return pieces
 

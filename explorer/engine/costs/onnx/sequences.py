@@ -1,4 +1,4 @@
-"""Sequence lengths: how many tensors one holds and what they look like, as far as its makers tell.
+"""Sequence lengths: how many tensors a sequence holds, and their type and shape, as far as known.
 
 Shape inference knows the type of a sequence, not its length; a SequenceMap costs its body that often.
 """
@@ -37,13 +37,13 @@ class SequenceElements(Struct, frozen=True):
 def remember(
     sequences: MutableMapping[Hashable, SequenceElements], context: GraphContext, node: Node
 ) -> None:
-    """Notes what the sequence that `node` makes holds, if it makes one and that can be told."""
-    elements = _made(sequences, context, node)
+    """Notes the elements of the sequence that `node` makes, if it makes one and they are known."""
+    elements = _elements_of(sequences, context, node)
     if elements is not None and node.outputs and node.outputs[0]:
         sequences[context.key(node.outputs[0])] = elements
 
 
-def _made(
+def _elements_of(
     sequences: Mapping[Hashable, SequenceElements], context: GraphContext, node: Node
 ) -> SequenceElements | None:
     if node.op == "SequenceEmpty":

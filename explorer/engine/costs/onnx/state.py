@@ -1,4 +1,4 @@
-"""State of a visit: what it records, and what bodies that open into each other share.
+"""State of a visit: its records, and what nested bodies share.
 
 `VisitResult` is what the layer tree, memory, tile coverage and boundaries are worked out from.
 """
@@ -31,7 +31,7 @@ Visit = Callable[[GraphContext, Sequence[Node]], None]
 
 
 class ExecutionOrder(Sequence[ExecutionStep]):
-    """The steps of a visit; that of an operator is made from its leaf when it is looked at.
+    """The steps of a visit; the step of an operator is made from its leaf when it is read.
 
     Args:
         memory_of: The tensor in whose memory a value lies that is a view, by key; of the whole model.
@@ -122,7 +122,7 @@ class VisitState(Struct):
 
     @contextmanager
     def apart(self) -> Iterator[VisitResult]:
-        """Records what is visited in a result of its own."""
+        """Records the visits inside in a separate result."""
         around = self.result
         self.result = VisitResult(ExecutionOrder(self.memory_of), around.tile_labels)
         try:
@@ -190,7 +190,7 @@ class VisitState(Struct):
     def finish(
         self, context: GraphContext, node: Node, scopes: tuple[Scope, ...], also: Iterable[Hashable] = ()
     ) -> None:
-        """The moment at which a node with a body has its outputs; values of keys `also` are live then."""
+        """Adds the step in which a node with a body has its outputs; values of keys `also` are live in it."""
         outputs = [context.info(n) for n in node.outputs if n]
         step_outputs = [(context.key(o.name), o, nbytes(o)) for o in outputs]
         read = [n for n in node.inputs if n and n not in context.stored]
@@ -201,7 +201,7 @@ class VisitState(Struct):
 
     @staticmethod
     def group(context: GraphContext, node: Node, kind: str, **more: Any) -> GroupFacts:
-        """What the group of a node with a body shows."""
+        """The facts of the group of a node with a body."""
         return GroupFacts(
             kind=kind,
             calls=context.trips if isinstance(context.trips, int) else 1,

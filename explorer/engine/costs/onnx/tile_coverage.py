@@ -79,7 +79,7 @@ class TileLabels(Struct, frozen=True):
 
 
 def _planned(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], dict[str, str]]:
-    """Tiles and operators of sites, and why products were left, as a plan in a file says; if it is one."""
+    """Tiles and operators of sites, and reasons of skipped products, from a plan; empty if it is invalid."""
     sites: dict[str, Tile] = {}
     products: dict[str, str] = {}
     skipped: dict[str, str] = {}
@@ -96,7 +96,7 @@ def _planned(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], 
 
 
 def marker(labels: TileLabels | None, functions: Iterable[Function]) -> Callable[[Layer], None] | None:
-    """What says of a row that nobody has seen yet whether it is a tiled site, and what it was before."""
+    """A function that marks a new row as a tiled site, with the operator that it was before."""
     if labels is None:
         return None
     tile_kinds = {function.name for function in functions if function.domain == DOMAIN} | {TILED}
@@ -113,7 +113,7 @@ def marker(labels: TileLabels | None, functions: Iterable[Function]) -> Callable
 
 
 def planned_sizes(model: Model, open_: Collection[str]) -> dict[str, int]:
-    """The sizes that the plans in a file take for dimensions that are open; the last plan goes first."""
+    """Sizes of open dimensions from the plans in a file; the last plan takes precedence."""
     sizes: dict[str, int] = {}
     for plan in plans(model):
         dims = plan.get("dims")
@@ -130,7 +130,7 @@ _LARGEST = 1 << 20
 
 
 class _Tally(Struct):
-    """Sums of what may be unknown."""
+    """A sum of figures of which some may be unknown."""
 
     count: int = 0
     value: int = 0
@@ -149,7 +149,7 @@ class _Tally(Struct):
 
 
 def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
-    """What of the leaves of a walk runs on tiles, and what is left beside them."""
+    """The MACs of leaves that run on tiles, and the operators beside them."""
     on_tiles, products, beside = _Tally(), _Tally(), _Tally()
     leftovers: dict[tuple[str, str], tuple[str, _Tally]] = {}
     at_most = False
@@ -199,7 +199,7 @@ def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
 
 
 def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:
-    """Why a product was left, as the plan has it."""
+    """Why a product was skipped, from the plan."""
     reason = labels.skipped.get(leaf.node.label) or labels.skipped.get(leaf.path)
     return reason or (_NOT_CHOSEN if labels.sites else "")
 

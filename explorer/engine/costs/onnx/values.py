@@ -1,4 +1,4 @@
-"""Graph values, in the main graph or a body: who they are, whether they are stored, what moving them costs.
+"""Graph values, in the main graph or a body: their identity, whether they are stored, the bytes they move.
 
 The visit of a model (`visitor`) goes through functions, branches and loops, in which the same value has
 other names. A `GraphContext` keeps track of that, and of which values are parameters in one guise or another.
@@ -46,7 +46,7 @@ PLAIN = -1
 
 
 class StoredValue(Struct, frozen=True):
-    """A stored tensor: who it is (the same bytes are the same parameter), and what it looks like."""
+    """A stored tensor: its identity (the same bytes are the same parameter), type and shape."""
 
     identity: Hashable
     name: str
@@ -104,7 +104,7 @@ class GraphContext(Struct):
     storage_ids: dict[str, int] = field(default_factory=dict)
 
     def key(self, name: str) -> Hashable:
-        """Who the value is, whatever it is called here."""
+        """The identity of the value, whatever its name in this body is."""
         key = self.keys.get(name) if self.keys else None
         return key if key is not None else ((self.number, name) if self.number else name)
 
@@ -146,7 +146,7 @@ def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[Stor
 
 
 def plain_storage(graph: Graph) -> dict[str, int]:
-    """`GraphContext.storage_ids` of the initializers of which there is nothing to know but their type."""
+    """`GraphContext.storage_ids` of the initializers that differ only in their type."""
     tensors = graph.initializers.items()
     return dict.fromkeys([name for name, tensor in tensors if _is_plain(tensor)], PLAIN)
 
@@ -264,7 +264,7 @@ def traffic(
     params: set[str],
     constants: Collection[str] = (),
 ) -> Traffic:
-    """What a node moves: each input once, each output once.
+    """The bytes that a node moves: each input once, each output once.
 
     Args:
         context: The body it stands in.
@@ -309,7 +309,7 @@ def view_of(node: Node) -> str:
 
 
 def constant(node: Node) -> Tensor | None:
-    """What a Constant node holds, if that is a tensor of numbers; one given as a list comes without data."""
+    """The tensor of numbers that a Constant node holds, without data where it is a list; None for others."""
     value = node.attributes.get("value")
     if isinstance(value, Tensor):
         return value

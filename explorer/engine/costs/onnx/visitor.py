@@ -253,7 +253,7 @@ class GraphVisitor:
         return tuple(key)
 
     def storage_id(self, context: GraphContext, name: str) -> int:
-        """A number for what is stored behind a name, whoever it is."""
+        """A number for the stored tensors behind a name; tensors that differ only in name share it."""
         look = tuple([_LOOK(entry) for entry in context.stored[name]])
         number = _STORAGE_IDS.get(look)
         if number is None:
@@ -300,7 +300,7 @@ class GraphVisitor:
         inputs: Sequence[TensorInfo | None],
         outputs: Sequence[TensorInfo],
     ) -> Cost:
-        """What a node costs as often as it runs."""
+        """The cost of a node times its runs."""
         call = Call(
             node.op,
             node.domain,

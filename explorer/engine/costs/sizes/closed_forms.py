@@ -27,7 +27,7 @@ _ANY = Machine("", 1, 1)
 
 
 class SizeFigures(Struct, frozen=True):
-    """What a model costs at one size.
+    """The figures of a model at one size.
 
     Attributes:
         labels: Of the steps in execution order.
@@ -102,7 +102,7 @@ class ClosedForms(Struct, frozen=True):
 
     @classmethod
     def counted(cls, size: int, figures: SizeFigures) -> ClosedForms:
-        """What was counted at one size."""
+        """Constant forms of the figures at one size."""
         macs = [None if m is None else Polynomial((m,)) for m, _ in figures.layers]
         moved = [None if b is None else Polynomial((b,)) for _, b in figures.layers]
         return _Fit(figures, macs, moved, [Polynomial((figure,)) for figure in figures.alive]).forms(
@@ -141,7 +141,7 @@ class _Fit(Struct, frozen=True):
 
     @classmethod
     def of(cls, count: Count, sizes: Sequence[int]) -> _Fit | None:
-        """The forms through what is counted at some sizes; None where other layers run."""
+        """The forms through the figures at some sizes; None where other layers run."""
         samples = [count(size) for size in sizes]
         first, at = samples[0], tuple(sizes)
         if any(not _alike(first, sample) for sample in samples):
@@ -155,7 +155,7 @@ class _Fit(Struct, frozen=True):
         )
 
     def gives(self, size: int, figures: SizeFigures) -> bool:
-        """Whether the forms give what was counted at a size."""
+        """Whether the forms give the counted figures at a size."""
         if not _alike(self.first, figures):
             return False
         forms = [*self.macs, *self.moved, *self.live]
@@ -166,7 +166,7 @@ class _Fit(Struct, frozen=True):
         )
 
     def forms(self, low: int, high: int) -> ClosedForms:
-        """What holds over a range."""
+        """The forms as those of a range."""
         pairs = zip(self.macs, self.moved, strict=True)
         layers = Counter((m, b) for m, b in pairs if m is not None and b is not None)
         return ClosedForms(
@@ -186,7 +186,7 @@ def closed_forms(
         count: Counts the whole model at a size.
         low: The least size.
         high: The largest.
-        check: Sizes that the forms are held to, beside some of our own.
+        check: Further sizes at which the forms are checked.
         depth: How many forms there are already, of larger sizes.
     """
     if high - low < _FEW:
@@ -214,13 +214,13 @@ _UPPER, _DEEP = 8, 6
 
 
 def _spread(low: int, high: int) -> tuple[int, ...]:
-    """Sizes to find a form from: neither all even nor all of one remainder, so that what is rounded shows."""
+    """Sizes to fit a form to: neither all even nor all of one remainder, so that rounding shows."""
     span = high - low
     return (low + span // 7 + 1, low + span // 3, low + 2 * span // 3 + 1, high)
 
 
 def _checks(low: int, high: int, more: Collection[int]) -> list[int]:
-    """Sizes to hold a form to."""
+    """Sizes at which a form is checked."""
     span = high - low
     probes = {low, low + 1, low + span // 50 + 2, low + span // 2, high - 1}
     return sorted((probes | {size for size in more if low <= size <= high}) - set(_spread(low, high)))

@@ -44,9 +44,9 @@ class SizeRange(Struct, frozen=True):
     Attributes:
         name: Of the size.
         low, high: Both ends, each counted.
-        at: What the model has now; None where it is open.
+        at: The model's present size; None where it is open.
         others: Sizes of the other open dimensions.
-        notes: What a reader should know of the range.
+        notes: Notes on the range.
     """
 
     name: str
@@ -184,7 +184,7 @@ class _Curves:
     # crossings
 
     def _crossings(self) -> list[Crossing] | None:
-        """Where the closed forms cross; None if what is counted there says otherwise."""
+        """Where the closed forms cross; None if the counted figures there contradict them."""
         candidates: list[Crossing] = []
         for curve, other_curve in PAIRS:
             near: set[int] = set()
@@ -196,7 +196,7 @@ class _Curves:
                 candidates += self._crossing(size, curve, other_curve)
         checked: list[Crossing] = []
         for crossing in candidates:
-            confirmed = self._shown(crossing)
+            confirmed = self._is_confirmed(crossing)
             if confirmed is False:
                 return None
             checked.append(replace(crossing, counted=bool(confirmed)))
@@ -208,14 +208,14 @@ class _Curves:
         return forms.of(name, self.weights, self.machine)
 
     def _crossing(self, size: int, curve: CurveName, other_curve: CurveName) -> Iterator[Crossing]:
-        """That one of two curves passes the other at a size, if it does."""
+        """The crossing of two curves at a size, if one passes the other there."""
         before, after = self.values(size - 1), self.values(size)
         if curve in before and other_curve in before:
             for a, b in ((curve, other_curve), (other_curve, curve)):
                 if after[a] > after[b] and not before[a] > before[b]:
                     yield Crossing(size, a, b, True)
 
-    def _shown(self, crossing: Crossing) -> bool | None:
+    def _is_confirmed(self, crossing: Crossing) -> bool | None:
         """Whether whole analyses show a crossing; None where there can be none."""
         try:
             before, after = (self._analysed(crossing.size + step, crossing) for step in (-1, 0))
@@ -230,7 +230,7 @@ class _Curves:
         return values[crossing.above], values[crossing.below]
 
     def _counted_crossings(self, sizes: Sequence[int]) -> list[Crossing]:
-        """Where what is counted crosses between two sizes, found by halving what lies between them."""
+        """Where the counted figures cross between two sizes, found by bisection."""
         crossings: list[Crossing] = []
         for curve, other_curve in PAIRS:
             for first, last in pairwise(sizes):
@@ -287,9 +287,9 @@ def usable_range(
     """The range as far as the model can be counted over it.
 
     Args:
-        over: The range that is wanted.
+        over: The requested range.
         examine: Analyses the model at a size.
-        is_requested: Whether a user asked for this range: then it is refused where it cannot be, and not cut.
+        is_requested: Whether a user asked for this range: then an impossible range is refused, not cut.
 
     Raises:
         Misuse: The model cannot be of such a size.

@@ -150,7 +150,7 @@ def examine_module(
     check = partial(_check, on_progress, cancel)
     verdict = traced(model, args, kwargs, valued, asks=asks, plain=plain, check=check, gradients=gradients)
     run = verdict.run
-    rows = _settled(run)
+    rows = _final_rows(run)
     leaves = _leaves(run, rows)
     rows_of = array("i")
     layers = layer_rows.build(leaves, _groups(run, leaves), rows_of=rows_of, trained=_trained(run))
@@ -178,7 +178,7 @@ def examine_module(
 def _flow(
     run: Trace, rows: Sequence[Row], rows_of: Sequence[int], inputs: Sequence[TensorInfo]
 ) -> Callable[[], ValueFlow]:
-    """What makes the edges between the rows of a tree, once; `rows_of` are the rows in it of those traced."""
+    """A function that makes the edges between rows of the tree; `rows_of` are the ids of `rows` in it."""
     return cache(lambda: value_flow(run, {id(row): rows_of[at] for at, row in enumerate(rows)}, inputs))
 
 
@@ -237,9 +237,9 @@ def _is_unsettled(module: nn.Module) -> bool:
 # -- from what was seen to rows
 
 
-def _settled(run: Trace) -> list[Row]:
-    """The rows as they are shown: parts stand for themselves or are merged, and work that uses the
-    parameters of a module that is never called moves to that module.
+def _final_rows(run: Trace) -> list[Row]:
+    """The rows that the tree shows: parts are rows of their own or merged into one. Work with the parameters
+    of a module that is never called moves to that module.
     """
     rows: list[Row] = []
     for row in run.rows:
@@ -460,7 +460,7 @@ def _unseen(path: str, name: str, reason: str, scopes: _Scopes) -> layer_tree.La
 
 
 def _blank(layer: Layer) -> Layer:
-    """A layer that did not run to its end: nothing of its cost is known."""
+    """A layer that did not finish: its cost is unknown."""
     return replace(layer, formula="", **NOTHING_KNOWN)
 
 
@@ -488,7 +488,7 @@ def _failing(
 
 
 def _loose(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[ModuleParameter]:
-    """Parameters that no row uses, each once: they are stored, so they count and are shown."""
+    """Parameters that no row uses, each once: the model stores them, so they are rows and count."""
     used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
     loose = (s for s in run.parameters.values() if any(identity not in used for identity, _, _ in s.stored))
     return list({s.identity: s for s in loose}.values())
@@ -518,7 +518,7 @@ def _is_bare(module: nn.Module) -> bool:
 
 
 def _groups(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> dict[str, layer_tree.GroupFacts]:
-    """What is known of every module with children, or expanded into its operators."""
+    """Facts of every module that has children or is expanded into its operators."""
     groups = {}
     for path in {scope.path: None for leaf in leaves for scope in leaf.scopes}:
         module, row = run.named[path], run.modules.get(path)
@@ -533,9 +533,9 @@ def _groups(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> dict[str, lay
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """What the module was constructed with, as far as it still says so: kernel_size, stride, ...
+    """The arguments of the module's constructor that it still has as attributes: kernel_size, stride, ...
 
-    The names are those of its constructor's parameters, so that a layer of any origin shows its own.
+    The names come from the constructor, so a layer of any library shows its own.
     """
     attributes: dict[str, Any] = {}
     instance_attributes = vars(module)
@@ -568,7 +568,7 @@ _NUMBERS = frozenset((bool, int, float, str))
 def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
     """Names of the parameters of a module's constructor, and of torch's own one behind it.
 
-    With each, whether its class has to be asked for the value (a property, a default).
+    With each name, whether the value comes from the class (a property, a default).
     """
     names: dict[str, None] = {}
     for base in kind.__mro__:
@@ -583,7 +583,7 @@ def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
 
 
 def stored(model: nn.Module, *, source: str) -> Info:
-    """What a module stores, of whose inputs nothing is known: it is not run, and its work stays unknown.
+    """What a module stores. Its inputs are unknown, so it does not run and its work stays unknown.
 
     Args:
         model: A module, on the meta device or not.
@@ -609,7 +609,7 @@ def _trainable(parameters: Mapping[str, ModuleParameter]) -> int:
 
 
 def _steps(run: Trace, leaves: Mapping[int, int]) -> list[liveness.ExecutionStep]:
-    """The operators in execution order, under the names of the rows that they ended up in.
+    """The operators in execution order, each under the name of the row that it was merged into.
 
     `leaves` gives the position of a row's leaf by the id of the row.
     """

@@ -38,7 +38,7 @@ class _Product(Struct):
 
 
 class _Sum(Struct):
-    """What is known of one row: what it multiplied, and what it put out."""
+    """The products and the results of one row."""
 
     products: list[_Product] = field(default_factory=list)
     results: list[tuple[int, bool]] = field(default_factory=list)
@@ -49,8 +49,8 @@ class Gradients:
 
     Attributes:
         failed: Why the run failed.
-        parts: What was found, by layers.
-        below: The operators that come next are called by a tensor subclass, below autograd.
+        parts: The gradients of each layer.
+        below: Whether a tensor subclass calls the next operators, below autograd.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Gradients:
         self._of(row).products.append(self._last)
 
     def _note_custom(self, tensor: torch.Tensor) -> None:
-        """Notes a step of autograd that the model's own code makes: nobody sees what its backward does."""
+        """Notes a step of autograd that the model's own code defines: its backward is not visible."""
         step = tensor.grad_fn
         if step is None or not isinstance(step, BackwardCFunction) or step in self._custom:
             return
@@ -132,7 +132,7 @@ class Gradients:
             )
 
     def _resolve(self) -> None:
-        """Notes the place of the last product in autograd's graph, before one in place takes it over."""
+        """Notes the place of the last product in autograd's graph before an in-place operator replaces it."""
         last, self._last = self._last, None
         if last is not None:
             last.steps = [t.grad_fn for t in last.outputs if t.grad_fn is not None]
@@ -145,7 +145,7 @@ class Gradients:
         return list(_GradientTie.apply(make, *used))
 
     def result(self, row: Row, value: Any) -> None:
-        """Notes what a row put out, when autograd has had its word."""
+        """Notes the results of a row, once autograd has recorded them."""
         self._resolve()
         for _, tensor in tensors(value):
             self._note_custom(tensor)
@@ -159,10 +159,10 @@ class Gradients:
     def settle(
         self, rows: Sequence[Row], leaves: Sequence[LayerLeaf], rows_of: Sequence[int], run: Trace
     ) -> None:
-        """Makes the parts, once it is known which row each operator ends up in.
+        """Makes the parts, once each operator has its final row.
 
         Args:
-            rows: What became the first of the leaves, in their order; the others did not run.
+            rows: The rows behind the first leaves, in their order; the other leaves did not run.
             leaves: All leaves.
             rows_of: Ids of the leaves' rows by position.
             run: The run.
@@ -208,7 +208,7 @@ class Gradients:
 def _reached(result: Any) -> set[Any]:
     """The steps of autograd's graph that a gradient of the results runs through.
 
-    What was detached, or has no part in any result, is not among them.
+    Steps that were detached, or that no result needs, are not among them.
     """
     pending = [t.grad_fn for _, t in tensors(result) if t.grad_fn is not None]
     reached = set(pending)

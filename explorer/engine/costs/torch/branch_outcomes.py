@@ -55,11 +55,11 @@ _SIZED = "sizes that depend on values are taken as large as they can be"
 
 
 class Verdict(Struct):
-    """What the runs of a model together say.
+    """The result of all runs of a model.
 
     Attributes:
-        run: The run that counts: of those that got through, the one with the most MACs.
-        notes: What its figures rest on, where another answer would have changed them.
+        run: The run that counts: the finished run with the most MACs.
+        notes: Assumptions behind its figures, where another answer changes them.
         reach: Of its MACs; None where the rows have to say.
         unnoticed: Paths of rows that are not exact in themselves, and of which the whole shows nothing.
     """
@@ -71,12 +71,12 @@ class Verdict(Struct):
 
 
 class _Others(Struct):
-    """The runs with other answers than those that count.
+    """The runs whose answers differ from those of the run that counts.
 
     Attributes:
         asked: With other values, by the place that asked.
         sized: With other sizes.
-        open: Kinds of answers ('asked', 'sized') of which not every one could be tried.
+        open: Kinds of answers ('asked', 'sized') that were not all tried.
     """
 
     asked: list[tuple[CodePlace, Trace]] = field(default_factory=list)
@@ -94,7 +94,7 @@ def traced(
     plain: Callable[[], nn.Module] | None = None,
     **options: Any,
 ) -> Verdict:
-    """Runs a model on shapes: once if shapes decide everything, else until it is clear what does not.
+    """Runs a model on shapes: once if shapes decide everything, else until it is clear what values decide.
 
     Args:
         model: On the meta device.
@@ -145,9 +145,11 @@ def _through(
     way: AnswerPolicy,
     options: Mapping[str, Any],
 ) -> tuple[Trace, AnswerPolicy]:
-    """One run on shapes. A model that fails after it asked whether a tensor is true (is anything not a
-    number?) is run again with the other answer, and that run counts if it gets further. One that asks for
-    values without an end is run again with that loop taken once.
+    """One run on shapes.
+
+    A model may fail after it asked whether a tensor is true (is anything not a number?). It runs again with
+    the other answer, and that run counts if it gets further. A model that asks for values without an end
+    runs again with that loop taken once.
     """
     best: tuple[Trace, AnswerPolicy] | None = None
     for _ in range(DECISIONS):
@@ -208,7 +210,7 @@ class _Runs:
     def _elsewhere(
         self, best: Trace, way: AnswerPolicy, place: CodePlace, others: _Others
     ) -> tuple[Trace, AnswerPolicy]:
-        """The better of a run and those in which one place gets other answers."""
+        """The run that counts, among one run and those in which one place gets other answers."""
         first = _macs(best)
         outcomes = []
         for choice in ALTERNATIVES[best.asked[place]]:
@@ -244,7 +246,7 @@ def _figures(run: Trace) -> dict[str, tuple[int, ...]]:
 
 
 def _judged(run: Trace, others: _Others) -> Verdict:
-    """Marks the rows that other answers change, and says what the figures rest on."""
+    """Marks the rows that other answers change, and notes the assumptions."""
     mine = _figures(run)
     asked_paths = _differing(mine, (variant for _, variant in others.asked))
     sized = _differing(mine, others.sized)
@@ -280,7 +282,7 @@ def _differing(mine: Mapping[str, tuple[int, ...]], others: Iterable[Trace]) -> 
 
 
 def _notes(run: Trace, others: _Others, mine: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """What was assumed where it changes a figure of the whole, and what stands on it."""
+    """The assumptions that change a figure of the whole model, in words."""
     total = _sums(mine)
     places: dict[CodePlace, None] = {}
     for place, variant in others.asked:
@@ -298,13 +300,14 @@ def _notes(run: Trace, others: _Others, mine: Mapping[str, tuple[int, ...]]) -> 
 
 
 def _uneven(mine: Mapping[str, tuple[int, ...]], others: _Others) -> bool:
-    """Whether it matters to the whole how elements are shared out."""
+    """Whether the division of elements among classes changes a figure of the whole."""
     return any(run.shared and _notable(run, _sums(mine)) for run in others.sized)
 
 
 def _notable(run: Trace, total: tuple[int, ...]) -> bool:
-    """Whether the MACs of a run are not the same as another's, or something else is not nearly so: whether a
-    mask is made or left out is on its row, and nothing to say of the whole.
+    """Whether the MACs of a run differ from `total`, or another figure differs by more than a little.
+
+    A mask that is made or left out shows on its row and needs no note on the whole.
     """
     macs, *rest = zip(_sums(_figures(run)), total, strict=True)
     return macs[0] != macs[1] or any(abs(its - mine) > _LITTLE * mine for its, mine in rest)

@@ -39,7 +39,7 @@ _LIMIT = 2_000
 
 
 class AnswerPolicy(Struct, frozen=True):
-    """How the questions of one run are answered.
+    """How the questions of one run for values are answered.
 
     Attributes:
         decisions: Answers to the first questions whether a tensor is true; the rest are taken as true.
@@ -65,8 +65,8 @@ class Questions:
     """The questions of one run, in their order.
 
     Attributes:
-        decided: Answers to those whether a tensor is true.
-        asked: The places that asked, and for what.
+        decided: Answers to the questions whether a tensor is true.
+        asked: What each place asked for, 'branch' or 'number'.
         endless: The place that asked too often, and so ended the run.
     """
 
@@ -78,10 +78,10 @@ class Questions:
         self._times: Counter[CodePlace] = Counter()
 
     def answer(self, assumed: tuple[Any, str]) -> tuple[Any, str]:
-        """A value that the model asked for: as it was decided before, if it was, else as assumed.
+        """A value that the model asked for: the earlier decision if there is one, else the assumption.
 
         Raises:
-            RuntimeError: It was asked for too often.
+            RuntimeError: The model asked for it too often.
         """
         value, text = assumed
         place = _place()
@@ -118,7 +118,7 @@ def place_text(place: CodePlace) -> str:
 
 
 def _place() -> CodePlace:
-    """Where in the model's own code the question stands."""
+    """The place in the model's own code that asks."""
     frame = asking_frame()
     # a line, not an instruction: Python writes the condition of a loop down twice
     return (None, DECIDING.get()) if frame is None else (frame.f_code, frame.f_lineno)

@@ -19,16 +19,16 @@ def value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]
 
     Args:
         run: What ran.
-        rows: Row of the tree by the id of a row of the trace; what has none is part of others.
+        rows: Row of the tree by the id of a row of the trace; a row without one is merged into another.
         inputs: What the model was called with, by names.
     """
-    flow, versions = ValueFlow(), _Versions(_stored(run))
+    flow, versions = ValueFlow(), _Versions(_buffer_names(run))
     named = [info.name for info in inputs] if len(inputs) == len(run.inputs) else []
     for tensor, name in zip(run.inputs, named or ["input"] * len(run.inputs), strict=True):
         flow.make(-1, versions.add(tensor), partial(_info, name, tensor), "input")
     written: dict[int, tuple[int, str, torch.Tensor]] = {}
     for row, action, some in run.trail.events:
-        at, path = _settled(row, rows)
+        at, path = _final_row(row, rows)
         for tensor in some if at >= 0 else ():
             if action == "makes":
                 flow.make(at, versions.add(tensor), partial(_info, path, tensor))
@@ -59,14 +59,14 @@ def _take(flow: ValueFlow, versions: _Versions, at: int, tensor: torch.Tensor, v
         flow.take(at, ("stored", memory), partial(_info, name, tensor), "stored")
 
 
-def _settled(row: Row, rows: Mapping[int, int]) -> tuple[int, str]:
+def _final_row(row: Row, rows: Mapping[int, int]) -> tuple[int, str]:
     """The row of the tree that a row of the trace ended up in, -1 for none, and its path."""
     while row.merged is not None:
         row = row.merged
     return rows.get(id(row), -1), row.path
 
 
-def _stored(run: Trace) -> dict[int, str]:
+def _buffer_names(run: Trace) -> dict[int, str]:
     """Names of buffers by their memory; '' for parameters."""
     names = {
         _memory(buffer): f"{path}.{name}" if path else name
@@ -91,10 +91,10 @@ def _info(name: str, tensor: torch.Tensor) -> TensorInfo:
 
 
 class _Versions:
-    """What a tensor holds, as a number that grows.
+    """Versions of the contents of tensors, as numbers that grow.
 
-    A tensor is known by the object that it is, which whatever hands it on untouched hands on as well, and
-    by its memory, which somebody may have written into since by way of a view.
+    The tensor object identifies contents that are passed on untouched. Its memory identifies contents that
+    another row may have changed through a view.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
@@ -105,20 +105,20 @@ class _Versions:
         self._in_memory: dict[int, int] = {}
 
     def add(self, tensor: torch.Tensor) -> int:
-        """Somebody hands out a tensor."""
+        """A new version: a row makes a tensor."""
         self._last += 1
         self._own[id(tensor)] = self._in_memory[_memory(tensor)] = self._last
         return self._last
 
     def write(self, tensor: torch.Tensor) -> int:
-        """Somebody writes into its memory."""
+        """A new version: a row writes into the tensor's memory."""
         self._last += 1
         memory = _memory(tensor)
         self._written[memory] = self._in_memory[memory] = self._last
         return self._last
 
     def of(self, tensor: torch.Tensor) -> int | None:
-        """What it holds now; None for what is stored, and for what nobody was seen to make."""
+        """The current version; None for a stored tensor, and for one whose maker was not seen."""
         memory, version = _memory(tensor), self._own.get(id(tensor))
         if version is not None:
             return max(version, self._written.get(memory, 0))

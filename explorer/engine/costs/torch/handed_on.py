@@ -32,7 +32,7 @@ _BETWEEN = ("threading", "concurrent", "multiprocessing", "asyncio", "explorer")
 
 
 class _Handing(threading.local):
-    """Who is told that code in this thread gives work away."""
+    """The listener for code in this thread that gives work away."""
 
     noted: Callable[[], None] | None = None
 

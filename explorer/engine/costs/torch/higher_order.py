@@ -16,13 +16,13 @@ from explorer.engine.compat.torch import dense_kernel, flex_attention_in_parts, 
 
 
 class LoopObserver(Protocol):
-    """Who is told how a loop goes."""
+    """The listener for the steps of a loop."""
 
     def step(self) -> None:
         """A step begins: the operators of all steps belong to the same rows."""
 
     def cut(self) -> None:
-        """The loop would go on, but only a value says so: it ends here."""
+        """Ends the loop: only a value decides whether it goes on."""
 
 
 def run(operator: Any, loop: LoopObserver, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -35,7 +35,7 @@ def run(operator: Any, loop: LoopObserver, args: Sequence[Any], kwargs: Mapping[
         kwargs: Of the call.
 
     Raises:
-        RuntimeError: Nothing is known of the operator.
+        RuntimeError: The operator is unknown.
     """
     way = _WAYS.get(operator.__name__)
     if way is not None:
@@ -80,7 +80,7 @@ def _stacking_loop(
 def _rounds(
     loop: LoopObserver, cond_fn: Any, body_fn: Any, carried: tuple[Any, ...], more: Sequence[Any]
 ) -> Iterator[tuple[Any, ...]]:
-    """What a loop carries after each of its rounds."""
+    """The carried values after each round of a loop."""
     was_open = False
     while True:
         loop.step()
@@ -104,7 +104,7 @@ def _scan(
     additional_inputs: Sequence[Any] = (),
     **options: Any,
 ) -> Any:
-    """A loop over the first axis of tensors: what it carries at the end, and what each step puts out."""
+    """A loop over the first axis of tensors: the carried values at the end, and the output of each step."""
     carried, rows = list(init), []
     for at in range(xs[0].shape[0]):
         loop.step()

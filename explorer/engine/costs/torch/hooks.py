@@ -1,4 +1,4 @@
-"""Hooks on the calls of modules, functions and operators, for one who watches a model run.
+"""Hooks on the calls of modules, functions and operators, for a listener that watches a model run.
 
 Three taps, each for what only it can see: `nn.Module.__call__` (`listening`), a function mode, and a dispatch
 mode. All are taken away again, whatever happens.
@@ -16,7 +16,7 @@ from explorer.engine.compat.torch import DispatchMode
 
 
 class Watch(Protocol):
-    """Who is told of calls, makes them, and returns what they give."""
+    """A listener that receives calls, makes them and returns their results."""
 
     def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """A call of a module."""
@@ -32,7 +32,7 @@ class Watch(Protocol):
 
 
 class Functions(TorchFunctionMode):
-    """Hands the functions that a model's author wrote to one who watches."""
+    """Passes calls of torch functions in a model's code to a listener."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Functions(TorchFunctionMode):
 
 
 class Operators(DispatchMode):
-    """Hands ATen operators to one who watches."""
+    """Passes calls of ATen operators to a listener."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()

@@ -53,7 +53,7 @@ class Booking(NamedTuple):
         written: Bytes.
         used: The storages read that are not the model's own.
         outputs: Storage, dtype, shape and bytes of what it wrote.
-        moved: False for a view, which is no event.
+        moved: Whether it moved bytes; False for a view.
     """
 
     cost: Cost
@@ -142,9 +142,9 @@ def enabled() -> bool:
 
 
 def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
-    """What decides what a layer does; None if that is not all, or cannot be told.
+    """The key of everything that decides what a layer does; None if something else may decide it.
 
-    Views of one memory among the inputs, and how much of it they see, decide too.
+    Views of one memory among the inputs, and their extent, are part of the key.
     """
     key: list[Any] = []
     storages: list[int] = []
@@ -178,7 +178,7 @@ def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Layer
 
 
 def _settings(module: nn.Module, key: list[Any], storages: list[int]) -> bool:
-    """Collects everything that a layer of torch's own is made of; False if it may be more than that.
+    """Collects the settings of a layer of torch's own; False if it may have more than these.
 
     Args:
         module: The layer.
@@ -230,7 +230,7 @@ _NAMES: dict[tuple[type, int], tuple[tuple[str, ...], Callable[[Any], tuple[Any,
 
 
 def keep(call: LayerCall, inputs: tuple[TensorInfo, ...], bookings: Sequence[Booking], result: Any) -> None:
-    """Keeps what a layer did; or that it cannot be repeated.
+    """Keeps a tape of what a layer did, or notes that it cannot be repeated.
 
     Args:
         call: The call.
@@ -278,7 +278,7 @@ def _tape(
 def _part(
     part: Any, input_tensors: Sequence[torch.Tensor], places: Mapping[int, int], inputs: int
 ) -> ResultTensor | None:
-    """How to make a tensor of the result again; None if that cannot be told."""
+    """How to make a tensor of the result again; None if unknown."""
     if type(part) is not torch.Tensor or not part.is_meta or part.is_conj() or part.is_neg():
         return None
     for at, tensor in enumerate(input_tensors):

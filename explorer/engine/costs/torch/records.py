@@ -122,10 +122,10 @@ class OperatorEvent(NamedTuple):
 
 
 class TensorTrail:
-    """Which rows read and made which tensors, in order; what follows is worked out when it is asked for.
+    """Which rows read and made which tensors, in order; the edges are computed when they are needed.
 
-    A tensor is known by the object that it is, which whatever hands it on untouched hands on as well, and by
-    its memory, which somebody may have written into since by way of a view.
+    A tensor is identified by its object, which code that does not change it passes on, and by its memory,
+    which may have been written into through a view.
     """
 
     def __init__(self) -> None:
@@ -133,27 +133,27 @@ class TensorTrail:
 
     def reads(self, row: Row, args: Sequence[Any], kwargs: Mapping[str, Any], at: int | None = None) -> None:
         """A row reads the tensors it is called with; `at` is the event at which it began, if past."""
-        read_tensors = _held(args) if not kwargs else _held((args, kwargs))
+        read_tensors = _tensors_now(args) if not kwargs else _tensors_now((args, kwargs))
         self.events.insert(len(self.events) if at is None else at, (row, "reads", read_tensors))
 
     def makes(self, row: Row, value: Any) -> None:
         """A row hands out the tensors in `value`."""
-        self.events.append((row, "makes", (value,) if type(value) is torch.Tensor else _held(value)))
+        self.events.append((row, "makes", (value,) if type(value) is torch.Tensor else _tensors_now(value)))
 
     def writes(self, row: Row, value: Any) -> None:
         """A row writes into the memory of the tensors in `value`."""
-        self.events.append((row, "writes", _held(value)))
+        self.events.append((row, "writes", _tensors_now(value)))
 
 
-def _held(value: Any) -> Sequence[torch.Tensor]:
-    """The tensors in arguments or results, as they are now: a list may change."""
+def _tensors_now(value: Any) -> Sequence[torch.Tensor]:
+    """The tensors in arguments or results, copied now: a list may change later."""
     if type(value) is tuple and all([type(part) is torch.Tensor for part in value]):  # noqa: C419 (half the time)
         return value
     return tensors_in(value)
 
 
 class Trace(Struct):
-    """What was seen in one forward pass.
+    """The record of one forward pass.
 
     Attributes:
         rows: In the order of their first operator.
@@ -250,18 +250,18 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
 
 
 def bound_note(parameters: Mapping[str, ModuleParameter]) -> tuple[str, ...]:
-    """What to know where memory that parameters share could not be told apart; nothing where it could."""
+    """A note where memory that parameters share cannot be divided exactly; else empty."""
     name = next((name for name, parameter in parameters.items() if parameter.bounded), None)
     return () if name is None else (MANY_RUNS.format(name=name),)
 
 
 def trained(parameters: Iterable[ModuleParameter]) -> set[Hashable]:
-    """What counts the pieces of trained parameters once."""
+    """The identities of the pieces of trained parameters, each once."""
     return {identity for p in parameters if p.trained for identity, _, _ in p.stored}
 
 
 def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
-    """What tells a parameter from others: its storage, its place there, how it lies there."""
+    """The identity of a parameter: its storage, its offset in it, and its layout."""
     form = tensor.numel()
     if tensor.layout is torch.strided and not is_dense(tensor.shape, tensor.stride()):
         form = hash((tuple(tensor.shape), tensor.stride()))

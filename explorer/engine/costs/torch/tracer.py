@@ -132,7 +132,7 @@ class _Loop:
         """A step begins: its calls are numbered as those of the first step were.
 
         Raises:
-            RuntimeError: There are more steps than anybody waits for; a file may ask for any number.
+            RuntimeError: There are too many steps; a file may ask for any number.
         """
         self.steps += 1
         if self.steps > MOST_STEPS:
@@ -142,11 +142,11 @@ class _Loop:
         self.counts.update(self.before)
 
     def cut(self) -> None:
-        """It would go on where only a value ends it."""
+        """Ends the loop where only a value decides whether it goes on."""
         self.assumed[ONCE] += 1
 
     def end(self) -> None:
-        """What is called next is numbered after all of its calls."""
+        """Ends the loop: later calls are numbered after all of its calls."""
         self._keep_most()
         self.counts.update(self.most)
 
@@ -157,7 +157,7 @@ class _Loop:
 
 
 class _Watch:
-    """What the calls of modules and the two modes share."""
+    """The state that calls of modules, functions and operators share."""
 
     def __init__(
         self,
@@ -219,12 +219,12 @@ class _Watch:
         self.sparse: dict[int, str] = {}
         attributes = [t for m in self.named.values() for t in vars(m).values() if isinstance(t, torch.Tensor)]
         stored_tensors = [p for m in self.named.values() for p in parameters_of(m).values() if p is not None]
-        self.thin([*(p for p in stored_tensors if not is_lazy(p)), *buffers, *attributes])
+        self.note_sparse([*(p for p in stored_tensors if not is_lazy(p)), *buffers, *attributes])
         for path in self.named:
             parent, _, name = path.rpartition(".")
             self.children.setdefault(parent, set()).add(name)
 
-    def thin(self, tensors: Iterable[torch.Tensor]) -> None:
+    def note_sparse(self, tensors: Iterable[torch.Tensor]) -> None:
         """Notes which tensors stand for sparse ones."""
         for tensor in tensors:
             count = stored_elements(tensor)
@@ -238,7 +238,7 @@ class _Watch:
     # -- modules
 
     def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """A call of a module, by whoever calls it."""
+        """A call of a module, from anywhere."""
         seat = self.seats.get(id(module))
         if seat is None:
             return call(module, *args, **kwargs)
@@ -257,9 +257,13 @@ class _Watch:
                 and not self.asked
             ):
                 layer_call = layer_cache.layer_call(module, args, kwargs)
-            if layer_call is not None and layer_call.tape is not None and self.certain(layer_call.addresses):
+            if (
+                layer_call is not None
+                and layer_call.tape is not None
+                and self.has_exact_sizes(layer_call.addresses)
+            ):
                 tape = layer_call.tape
-            row = seat.row or self.seated(seat, module)
+            row = seat.row or self.row_of_seat(seat, module)
             row.calls += 1
             if row.calls == 1:
                 row.inputs = module_inputs(module, args, kwargs) if tape is None else tape.inputs
@@ -309,17 +313,17 @@ class _Watch:
             self.unseen_work.handed_on(seat.path)
 
     def hands_on(self) -> None:
-        """The code of the module that runs gives work to another thread or process."""
+        """Notes that the running module gives work to another thread or process."""
         self.unseen_work.handed_on(self.frames[-1].path)
 
-    def certain(self, addresses: Sequence[int]) -> bool:
+    def has_exact_sizes(self, addresses: Sequence[int]) -> bool:
         """Whether storages hold activations whose sizes are no bounds."""
         if not self.stored.isdisjoint(addresses):
             return False
         return not self.bound or self.bound.keys().isdisjoint(addresses)
 
     def play(self, row: Row, tape: layer_cache.Tape, layer_call: layer_cache.LayerCall) -> Any:
-        """Books what a layer of the same kind did before, and returns what it would return."""
+        """Books what an equal layer did before, and returns an equal result."""
         with without_dispatch():
             result, parts = layer_cache.results(tape, layer_call.inputs)
         places = list(dict.fromkeys(layer_call.addresses))
@@ -335,7 +339,7 @@ class _Watch:
         for input_tensor in layer_call.inputs:
             if input_tensor.requires_grad:
                 self.outsiders.use(row, input_tensor)
-            self.known(input_tensor)
+            self.note_read(input_tensor)
         row.operators += len(tape.bookings)
         for cost, read, stored_read, written, used, booked_outputs, moved in tape.bookings:
             row.add(cost)
@@ -355,7 +359,7 @@ class _Watch:
         row.activation += tape.size
         return result
 
-    def seated(self, seat: _Seat, module: nn.Module) -> Row:
+    def row_of_seat(self, seat: _Seat, module: nn.Module) -> Row:
         """The row of a module that runs for the first time."""
         path = seat.path
         name = path.rpartition(".")[2] or type(module).__name__
@@ -379,7 +383,7 @@ class _Watch:
         if frame.absorbs or self.function:
             result = func(*args, **kwargs)
             if name in constant_values.LISTS:
-                self.known(result, lifted=True)
+                self.note_read(result, lifted=True)
             return result
         if is_higher_order(func):
             if name not in higher_order.AS_ONE:
@@ -409,9 +413,9 @@ class _Watch:
                 result = func(*args, **kwargs)
             except (AssertionError, RuntimeError) as error:
                 # some functions look for tensors of two devices before they come to their operators
-                if "device" not in str(error) or not self.mixed(args, kwargs):
+                if "device" not in str(error) or not self.mixes_values(args, kwargs):
                     raise
-                result = func(*self.moved(args), **{k: self.moved(v) for k, v in kwargs.items()})
+                result = func(*self.on_meta(args), **{k: self.on_meta(v) for k, v in kwargs.items()})
         except Exception as error:
             if self.failed is None or self.failed[1] is not error:
                 row = self.function_row
@@ -421,7 +425,7 @@ class _Watch:
         finally:
             row, self.function, self.function_row = self.function_row, "", None
         if name in constant_values.LISTS:
-            self.known(result, lifted=True)
+            self.note_read(result, lifted=True)
         if row is not None:
             if self.trail is not None:
                 self.trail.reads(row, args, kwargs, at=began)
@@ -430,7 +434,7 @@ class _Watch:
         return result
 
     def run_functions(self, operator: Any, args: Any, kwargs: Any) -> Any:
-        """A call of an operator that runs functions, as a branch does, whose own calls are heard."""
+        """A call of an operator that runs functions, such as a branch; their calls are booked one by one."""
         show(self.functions)
         loop = _Loop(self.frames[-1].counts, self.assumed)
         try:
@@ -444,7 +448,7 @@ class _Watch:
         return self.run_functions(operator, args, kwargs)
 
     def attention(self, *args: Any, **kwargs: Any) -> Any:
-        """A call of attention, from where no function mode hears it as well."""
+        """A call of attention from code that no function mode covers."""
         hidden = hide(self.functions)
         try:
             return self.call(_ATTENTION, args, kwargs)
@@ -529,7 +533,7 @@ class _Watch:
         return row
 
     def enters_subclass(self) -> None:
-        """Operators that a tensor subclass calls come next, and autograd has had its word on the whole."""
+        """Notes that a tensor subclass calls the next operators, after autograd recorded the call."""
         if self.gradients is not None:
             self.gradients.below = True
 
@@ -608,12 +612,12 @@ class _Watch:
         kwargs: dict[str, Any],
         inputs: Sequence[torch.Tensor],
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call that has to go on without the values that some of its tensors have."""
+        """The arguments of a call, where the tensors that have values are replaced by ones without."""
         if operator.name == "aten::index" and not self.stale:
             args = constant_values.positions(args)
         if operator.mutates:
             self.stale.update(storage_key(t.untyped_storage()) for t in inputs if not t.is_meta)
-        return self.moved(args), {k: self.moved(v) for k, v in kwargs.items()}
+        return self.on_meta(args), {k: self.on_meta(v) for k, v in kwargs.items()}
 
     def book(
         self,
@@ -628,7 +632,7 @@ class _Watch:
         out: Any,
         bounded: tuple[Any, str] | None,
     ) -> None:
-        """Books one operator for all who watch: its row, its event, gradients."""
+        """Books one operator everywhere: on its row, as an event, in the gradients."""
         if operator.name in WATCHED:
             self.classes.note(operator.name, schema_of(func).overload_name, args, kwargs, out)
         assumption = ""
@@ -652,7 +656,7 @@ class _Watch:
             row.attributes = answer.attributes
 
     def is_mixed(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether a call has to go on without the values that some of its tensors have."""
+        """Whether a call goes on without the values that some of its tensors have."""
         if self.stale and any(
             storage_key(t.untyped_storage()) in self.stale for t in inputs if not t.is_meta
         ):
@@ -662,7 +666,7 @@ class _Watch:
     def bounded(
         self, func: Any, operator: meta_cache.AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, str] | None:
-        """What an operator answers that would need values, and what that assumes."""
+        """The answer of an operator that needs values, and the assumption behind it."""
         if self.way.valued and self.classes and operator.name in COUNTS:
             counted = self.classes.counted(operator.name, args, lambda: func(*args, **kwargs))
             if counted is not None:
@@ -678,7 +682,7 @@ class _Watch:
         operator: meta_cache.AtenOperator | None = None,
         assumption: str = "",
     ) -> None:
-        """Books one operator on its row: cost, bytes, parameters used, and who lives how long."""
+        """Books one operator on its row: cost, bytes, parameters, and the lifetimes of its tensors."""
         row.operators += 1
         row.add(answer.cost)
         inputs: dict[int, int] = {}
@@ -694,7 +698,7 @@ class _Watch:
                 if parameter and self.outsiders.use(row, t, made=key in self.alive):
                     self.alive.setdefault(key, storage)
                 if key not in self.stored:
-                    self.known(t, lifted=operator is not None and operator.name == "aten::lift_fresh")
+                    self.note_read(t, lifted=operator is not None and operator.name == "aten::lift_fresh")
             if self.sparse and key in self.sparse:
                 thin.append(self.sparse[key])
                 if answer.cost.macs:
@@ -737,13 +741,13 @@ class _Watch:
         self.move(row, answer.cost, inputs, outputs, written)
 
     def workspace(self, row: Row, size: int) -> tuple[int, TensorInfo, int]:
-        """Memory that an operator takes while it runs, as an output that nobody reads."""
+        """Memory that an operator takes while it runs, as an output without a reader."""
         storage = torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage()
         self.alive[storage_key(storage)] = storage
         return storage_key(storage), TensorInfo(row.path, "uint8", (size,), "observed"), size
 
-    def known(self, tensor: torch.Tensor, *, lifted: bool = False) -> None:
-        """Notes a tensor that is used, and work that was not seen if it is not clear where it comes from.
+    def note_read(self, tensor: torch.Tensor, *, lifted: bool = False) -> None:
+        """Notes a tensor that an operator reads; if its origin is unknown, notes unseen work.
 
         `lifted` says that it is made of what Python or NumPy holds.
         """
@@ -761,7 +765,7 @@ class _Watch:
     def finished(self, result: Any, returned: Iterable[torch.Tensor]) -> None:
         """The model returned `result`, with these tensors in it."""
         for tensor in returned:
-            self.known(tensor)
+            self.note_read(tensor)
         self.unseen_work.returned(result)
 
     def move(
@@ -803,12 +807,12 @@ class _Watch:
         for parameter in candidates if len(candidates) == 1 else same:
             row.stored.setdefault(parameter.identity, parameter)
 
-    def mixed(self, args: Any, kwargs: Any) -> bool:
+    def mixes_values(self, args: Any, kwargs: Any) -> bool:
         inputs: list[torch.Tensor] = []
         meta_cache.read((args, tuple(kwargs.values())), [], inputs)
         return _is_mixed(inputs)
 
-    def moved(self, value: Any) -> Any:
+    def on_meta(self, value: Any) -> Any:
         """`value` with tensors that live on the CPU replaced by ones without values."""
         if isinstance(value, torch.Tensor):
             if value.is_meta or not value.dim():
@@ -828,7 +832,7 @@ class _Watch:
                     self.bound[key] = reason
             return value_and_twin[1]
         if isinstance(value, (tuple, list)):
-            return type(value)(self.moved(v) for v in value)
+            return type(value)(self.on_meta(v) for v in value)
         return "meta" if isinstance(value, torch.device) else value
 
 
@@ -871,7 +875,7 @@ def _bytes(value: Any) -> int:
 
 @contextmanager
 def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
-    """Eyes on every module, eval mode and no fast path, all put back at the end."""
+    """Hooks on every module, in eval mode and without fast paths; all is restored at the end."""
     modules = watch.named.values()
     with (
         restoring_modes(modules),
@@ -905,7 +909,7 @@ def trace(
         way: How questions for values are answered.
 
     Returns:
-        What was seen. A model that raises gives what was seen until then, and names the module.
+        The trace. If the model raises, the trace ends there and names the module.
     """
     meta_cache.trim()
     watch = _Watch(model, check, gradients, way)
@@ -923,7 +927,7 @@ def trace(
     watch.outsiders.pass_in(inputs)
     inputs = [inner for t in inputs for inner in inner_tensors(t) or (t,)]
     cached = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
-    watch.thin(inputs)
+    watch.note_sparse(inputs)
     watch.events.append(_feeding([*inputs, *cached]))
     registered_modules = {id(module) for module in watch.named.values()}
     module_tensors = held([vars(module) for module in watch.named.values()], skipped=registered_modules)
@@ -971,7 +975,7 @@ def _feeding(inputs: Sequence[torch.Tensor]) -> OperatorEvent:
 
 
 def _is_raised(error: BaseException) -> bool:
-    """Whether the model's own code says that this must not be, in a `raise` or an `assert`."""
+    """Whether the model's own code raised the error, in a `raise` or an `assert`."""
     if isinstance(error, AssertionError):
         return True
     at = error.__traceback__

@@ -58,7 +58,7 @@ def step(
 
 @contextmanager
 def batch_may_be_fixed(batch: int | None) -> Iterator[None]:
-    """Says of a batch that cannot be bound what was asked for."""
+    """Names the batch in the error where the model cannot take it."""
     try:
         yield
     except Misuse as error:
@@ -70,7 +70,7 @@ def batch_may_be_fixed(batch: int | None) -> Iterator[None]:
 
 
 def _unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
-    """Says that layers are trained by what does not show in evaluation mode, such as a loss of their own."""
+    """Notes on trained layers that no result in evaluation mode needs: they may have a loss of their own."""
     unreached = [
         analysis.layers[part.layer].path
         for part in parts
@@ -87,6 +87,6 @@ def _unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
 
 
 def _unknown(analysis: Analysis, reason: str) -> list[LeafGradients]:
-    """Parts of layers of whose gradients nothing is known."""
+    """Parts for layers whose gradients are unknown."""
     rows = [layer.id for layer in analysis.layers if not layer.group]
     return [LeafGradients(row, None, status="unknown", reason=reason) for row in rows]

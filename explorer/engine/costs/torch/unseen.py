@@ -54,7 +54,7 @@ _ARRAY, _NUMBERS = "a NumPy array", "Python numbers"
 
 
 class _Array(NamedTuple):
-    """An array that a model got for a tensor: as it is now, and as it was."""
+    """A NumPy array that a model got for a tensor, and a copy of its first contents."""
 
     values: Any
     before: Any
@@ -66,7 +66,7 @@ class _Array(NamedTuple):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nobody wrote into it."""
+        """Whether its contents are unchanged."""
         return bool(np.array_equal(self.values, self.before))
 
 
@@ -74,7 +74,7 @@ class UnseenWork:
     """Where a run may have missed work.
 
     Attributes:
-        places: What to call the work, and why it was not seen, by the path of the module around it.
+        places: Name of the work and why it was not seen, by the path of the module around it.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class UnseenWork:
         self._readings: Counter[tuple[str, CodeType, int]] = Counter()
 
     def made_elsewhere(self, path: str) -> None:
-        """A tensor is used in the module at `path` that nothing in the run made."""
+        """The module at `path` uses a tensor that no operator of the run made."""
         self.places.setdefault(path, ("elsewhere", ELSEWHERE))
 
     def handed_on(self, path: str) -> None:
@@ -94,7 +94,7 @@ class UnseenWork:
         self.places.setdefault(path, ("elsewhere", HANDED))
 
     def goes_out(self, path: str, method: str) -> None:
-        """The module at `path` gets at numbers by one of `WAYS_OUT`."""
+        """The module at `path` reads numbers by one of `WAYS_OUT`."""
         self.places.setdefault(path, (method, OUTSIDE.format(how=WAYS_OUT[method])))
 
     def leaves(self, path: str, method: str, tensor: torch.Tensor, values: Any = None) -> None:
@@ -122,7 +122,7 @@ class UnseenWork:
         self._left = self._left or (path, method)
 
     def _read(self, path: str) -> None:
-        """The module at `path` reads one number, which a limit may be compared with."""
+        """The module at `path` reads one number, perhaps to compare it with a limit."""
         frame = asking_frame()
         if frame is None or is_compared(frame.f_code, frame.f_lasti):
             return
@@ -173,7 +173,7 @@ class UnseenWork:
 
 
 def _is_lazy(value: Any) -> bool:
-    """Whether a value computes when somebody reads or calls it."""
+    """Whether a value computes only when it is read or called."""
     return isinstance(value, _LAZY) or (
         callable(value) and not isinstance(value, (nn.Module, type, torch.Tensor))
     )

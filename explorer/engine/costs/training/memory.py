@@ -66,8 +66,8 @@ def over_time(
         changes: What happens, in order; a moment is the fullest one of changes that follow each other in one
             module.
         batch: See `StepMemory`, and for the others too.
-        kept_bytes: When forward has ended.
-        counted: How.
+        kept_bytes: Bytes of activations kept at the end of forward.
+        counted: How the memory was counted.
         mode: Of the modules.
         recomputed_macs: In the backward pass.
     """
@@ -142,22 +142,22 @@ def by_outputs(fact: Training) -> StepMemory:
 
 
 def beside_plain(step: StepMemory, plain: StepMemory) -> StepMemory:
-    """A checkpointed step that says what it would take without."""
+    """A checkpointed step, with the memory of the step without checkpoints."""
     return replace(step, plain_kept_bytes=plain.kept_bytes, plain_peak_bytes=plain.peak_bytes)
 
 
 def largest_batch(peak: Callable[[int], int], limit: int) -> int:
     """The largest batch whose peak is within `limit` bytes; 0 if none is.
 
-    Memory grows with the batch nearly in a straight line: its steepness says where to look, and what is
-    answered was tried, as was one more.
+    Memory grows with the batch nearly in a straight line, and its slope gives the next guess. The answer
+    was tried, and so was one batch more.
 
     Args:
         peak: Bytes of a step at a batch.
         limit: Bytes.
 
     Raises:
-        Misuse: The peak does not grow with the batch, or does so by leaps.
+        Misuse: The peak does not grow with the batch, or grows in jumps.
     """
     peaks: dict[int, int] = {}
 

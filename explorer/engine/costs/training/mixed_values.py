@@ -1,4 +1,4 @@
-"""Calls of tensors that have values together with tensors that have none: all go on without values.
+"""Calls that mix tensors with and without values: they go on without values.
 
 A model that runs on shapes makes some tensors itself, on a CPU: a mask, a state of zeros.
 """
@@ -30,9 +30,9 @@ def is_mixed(args: Any, kwargs: Mapping[str, Any]) -> bool:
 def without_values(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], *, integers: bool = True
 ) -> Any:
-    """The result of a call with tensors without values in place of those that have some.
+    """The result of a call, with tensors that have values replaced by ones without.
 
-    What it writes into and hands back is handed back as it came.
+    A tensor that the call writes into and returns is returned as the original.
 
     Args:
         function: What is called.

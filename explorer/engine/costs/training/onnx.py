@@ -143,7 +143,7 @@ class _Flow:
         self.trained: set[Hashable] = set()
 
     def want(self, context: GraphContext, node: Node, at: int, unknown: set[str]) -> Want:
-        """Who wants the gradient of an input; a value that nobody is known to make is put in `unknown`."""
+        """What the gradient of an input is for; a value without a known maker is added to `unknown`."""
         name = node.inputs[at]
         stored_values = context.stored.get(name)
         if stored_values is not None:
@@ -172,7 +172,7 @@ def _floats(dtype: str | None) -> bool:
 
 
 def _idle(model: Model, leaves: Sequence[OperatorLeaf]) -> set[int]:
-    """Positions of the leaves that no output depends on: nothing asks them for a gradient.
+    """Positions of the leaves that no output depends on, so that they get no gradient.
 
     What goes into a branch or loop under one name and comes out under another is not followed: in a graph
     with bodies no leaf is taken for idle.
@@ -204,7 +204,7 @@ def _parts(
         LeafGradients(
             row,
             gradient,
-            _kept(leaf, flow),
+            _is_read_backward(leaf, flow),
             tuple(
                 ParameterBytes(identity, size, identity in flow.trained) for identity, _, size in leaf.stored
             ),
@@ -216,7 +216,7 @@ def _parts(
 
 
 def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
-    """What the gradients of a leaf multiply; notes which of its outputs want one."""
+    """The products of a leaf's gradients; notes which of its outputs need a gradient."""
     context, node, constants = leaf.context, leaf.node, leaf.constants
     carried: set[str] = set()
     wants: list[Want] = []
@@ -261,7 +261,7 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     return gradient, "exact", ""
 
 
-def _kept(leaf: OperatorLeaf, flow: _Flow) -> bool:
-    """Whether backward looks at an output: a gradient flows through it, or through one who reads it."""
+def _is_read_backward(leaf: OperatorLeaf, flow: _Flow) -> bool:
+    """Whether backward reads an output: a gradient flows through the leaf, or through a reader of it."""
     keys = [leaf.context.key(name) for name in leaf.node.outputs if name]
     return any(flow.wanted.get(key, True) or key in flow.read for key in keys)

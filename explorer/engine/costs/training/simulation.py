@@ -66,10 +66,10 @@ class SimulationError(Exception):
 
 
 def checkpointed(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, ...]:
-    """Paths of the modules that patterns mean: the outermost ones that have a forward of their own.
+    """Paths of the modules that match patterns: the outermost ones with a forward of their own.
 
     Raises:
-        Misuse: A pattern means none; the nearest path is named.
+        Misuse: A pattern matches none; the nearest path is named.
     """
     paths = [
         path
@@ -89,13 +89,13 @@ def checkpointed(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, ...]:
 def step_memory(
     loaded: LoadedModule, bound_inputs: BoundInputs, optimizer: Optimizer, checkpoints: Sequence[str] = ()
 ) -> tuple[StepMemory, tuple[str, ...]]:
-    """The memory of one training step, and what to know about it.
+    """The memory of one training step, and notes on it.
 
     Args:
         loaded: From `loaded_module.load`; its modules are put back as they were.
-        bound_inputs: What it is called with.
+        bound_inputs: The inputs of the model.
         optimizer: Whose state and workspaces are in it.
-        checkpoints: Paths of modules whose activations are made again in the backward pass.
+        checkpoints: Paths of modules whose activations are recomputed in the backward pass.
 
     Raises:
         Unsimulated: The model does not run forward and backward on shapes.
@@ -202,7 +202,7 @@ def _run(
 
 
 def _prepared(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
-    """An optimizer that has made a step before: what it keeps is there when the next one begins."""
+    """An optimizer after a first step: its state exists when the next step begins."""
     for parameter in trained:
         parameter.grad = torch.empty_like(parameter)
     updates.step()
@@ -211,7 +211,7 @@ def _prepared(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -
 
 
 class _Births(DispatchMode):
-    """Watches which operators make memory on the meta device, and when it is let go."""
+    """Watches which operators allocate memory on the meta device, and when it is freed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -271,7 +271,7 @@ class _Births(DispatchMode):
         self.changes.append(Change(self.phase, self.path(), allocation, born))
 
     def rename(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
-        """Says what memory turned out to be."""
+        """Sets what an allocation is and which module it belongs to."""
         for part in inner_tensors(tensor):
             self.rename(part, kind, path)
         entry = self._allocations.get(storage_key(tensor.untyped_storage()))
@@ -330,7 +330,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 @contextmanager
 def _followed(model: nn.Module, watch: _Births, checkpoints: Sequence[str]) -> Iterator[None]:
-    """Tells `watch` which module runs, and has those in `checkpoints` forget what they make."""
+    """Tells `watch` which module runs, and checkpoints the modules in `checkpoints`."""
     checkpointed_paths = set(checkpoints)
     forwards = [(path, module) for path, module in model.named_modules() if path]
     before = [(module, module.__dict__.get("forward")) for _, module in forwards]

@@ -29,7 +29,7 @@ from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Traini
 
 
 class ParameterBytes(Struct, frozen=True):
-    """A stored parameter: who it is, its bytes, and whether it is trained."""
+    """A stored parameter: its identity, its bytes, and whether it is trained."""
 
     identity: Hashable
     bytes: int
@@ -41,8 +41,8 @@ class LeafGradients(Struct, frozen=True):
 
     Attributes:
         layer: Id of its row.
-        gradient: What its gradients multiply; None if that is not known.
-        kept: Whether its outputs are looked at again by the backward pass.
+        gradient: The products of its gradients; None if unknown.
+        kept: Whether the backward pass reads its outputs.
         stored: The parameters that it uses.
         status: Of the counts; `reason` says why when it is not exact.
     """
@@ -56,7 +56,7 @@ class LeafGradients(Struct, frozen=True):
 
 
 class StepGradients(Struct, frozen=True):
-    """A model as it is trained: its analysis at the batch, a part for every layer, and what was assumed."""
+    """A model in training: its analysis at the batch, the gradients of every layer, and notes."""
 
     analysis: Analysis
     parts: Sequence[LeafGradients]
@@ -64,10 +64,10 @@ class StepGradients(Struct, frozen=True):
 
 
 def check(batch: int | None, optimizer: str) -> None:
-    """Refuses what cannot be trained with.
+    """Refuses a batch or an optimizer that is not possible.
 
     Raises:
-        Misuse: `batch` is below 1, or `optimizer` is none that we know.
+        Misuse: `batch` is below 1, or `optimizer` is unknown.
     """
     if batch is not None and batch < 1:
         raise Misuse(f"a batch cannot be {batch}", where="--batch")
