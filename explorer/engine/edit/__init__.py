@@ -1,5 +1,5 @@
-"""Editing of a graph by hand: nodes and values renamed, attributes set, nodes deleted, operators replaced.
+"""Manual edits of a graph: rename nodes and values, set attributes, delete nodes, replace operators.
 
-A step is checked before it is taken, against the model and the schema of the operator, and makes another
-model; what is not named stays as it is, byte for byte.
+Each step is checked against the model and the operator's schema, and returns a new model. Everything that the
+step does not name stays the same, byte for byte.
 """

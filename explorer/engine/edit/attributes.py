@@ -1,4 +1,4 @@
-"""Attributes of a node set by hand: a text becomes a value of the type that the operator's schema says."""
+"""Attributes of a node: a text is parsed as the type that the operator's schema declares."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LARGEST_FLOAT = 3.4028234663852886e38
 
 
 def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
-    """A model in which a node has another attribute, and what was done in words.
+    """Sets or removes an attribute of a node; returns the new model and a description of the change.
 
     Raises:
-        Misuse: There is no such node, its operator has no such attribute, or not of that type.
+        Misuse: There is no such node, its operator has no such attribute, or the type does not match.
     """
     target = find_node(model, step.name, FLAG, aliases)
     node, name = target.node, step.attribute
@@ -49,7 +49,7 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
 
 
 def _declared(model: Model, target: FoundNode, name: str) -> tuple[str, bool]:
-    """The kind of an attribute, and whether it has to be there."""
+    """The declared kind of an attribute, and whether it is required."""
     node = target.node
     operator = signature(model, node.domain, node.op, target.place.opsets, node.overload)
     declared = None if operator is None else operator.attributes.get(name)
@@ -71,7 +71,7 @@ def _declared(model: Model, target: FoundNode, name: str) -> tuple[str, bool]:
 
 
 def _kind_of(value: Any) -> str:
-    """The kind of a value that a node has."""
+    """The kind of an attribute's current value."""
     many = isinstance(value, tuple)
     first = value[0] if many and value else value
     kinds = ((bool, "int"), (int, "int"), (float, "float"), (str, "text"))
@@ -97,7 +97,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {"int": _int, "float": _float, "t
 
 
 def _read(step: EditStep, node: Node, kind: str) -> Any:
-    """What a text says, as a value of a kind."""
+    """The text of a step parsed as a kind of value."""
     item_kind = kind.removesuffix("s")
     reader = _READERS.get(item_kind)
     if reader is None:
@@ -118,7 +118,7 @@ def _read(step: EditStep, node: Node, kind: str) -> Any:
 
 
 def _items(text: str) -> list[str]:
-    """The members of a list: between commas, or as JSON writes it."""
+    """The members of a list that is separated by commas or written in JSON."""
     if text.lstrip().startswith("["):
         members = json.loads(text)
         if not all(
@@ -130,7 +130,7 @@ def _items(text: str) -> list[str]:
 
 
 def _type_code(text: str) -> int:
-    """An element type by its name or ONNX's number."""
+    """ONNX's number of an element type, from its name or number."""
     try:
         return dtype_code(text.strip())
     except KeyError:

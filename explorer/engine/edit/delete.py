@@ -1,8 +1,8 @@
-"""Deletion of a node: where nothing reads it, or where one of its inputs may stand for its output.
+"""Deletion of a node: allowed if nothing reads it, or if one of its inputs can replace its output.
 
-An input may where it has the type and the shape of the output, and is the only one that depends on the
-model's inputs or the only one at all; Identity and Dropout pass theirs on by what they are. What only the
-node read of the stored tensors goes with it.
+An input can replace the output if both have the same type and shape, and if it is the only such input or the
+only one that depends on the model's inputs. Identity and Dropout pass their input on by definition. Stored
+tensors that only this node read are deleted with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from explorer.facts.split.edit import EditStep
 FLAG = "--delete"
 
 _PASSING = frozenset({"Identity", "Dropout"})
-"""Operators whose first output is their first input, outside of training."""
+"""Operators whose first output equals their first input in inference."""
 
 _POSSIBLE = (
     "only what nothing reads can be deleted, or a node whose output has the type and shape of one input"
@@ -39,17 +39,17 @@ def delete(
     sizes: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
 ) -> tuple[Model, str]:
-    """A model without a node, and what was done in words.
+    """Deletes a node; returns the new model and a description of the change.
 
     Args:
         model: The model.
-        step: Which node.
+        step: Names the node.
         aliases: See `names.Aliases`.
-        sizes: Of open dimensions.
-        input_shapes: Of the inputs, in place of what the model says.
+        sizes: Sizes of open dimensions.
+        input_shapes: Shapes of the inputs, which override those of the model.
 
     Raises:
-        Misuse: There is no such node, or something reads what no input of it can stand for.
+        Misuse: There is no such node, or its output is read and no input can replace it.
     """
     target = find_node(model, step.name, FLAG, aliases)
     place, node = target.place, target.node
@@ -72,7 +72,7 @@ def _standing_in(
     sizes: Mapping[str, int] | None,
     input_shapes: InputShapes | None,
 ) -> str:
-    """The input that may stand for the one output that is read."""
+    """The input that can replace the one output that is read."""
     node = target.node
     if len(used) > 1:
         raise Misuse(
@@ -100,7 +100,7 @@ def _standing_in(
 
 
 def _same(first: TensorInfo | None, second: TensorInfo | None) -> bool:
-    """Whether two values have a type and a shape that are known, and the same."""
+    """Whether two values have the same known type and shape."""
     if first is None or second is None or first.dtype is None or first.shape is None or None in first.shape:
         return False
     return (first.dtype, first.shape) == (second.dtype, second.shape)
@@ -118,7 +118,7 @@ def type_text(info: TensorInfo | None) -> str:
 def _types(
     model: Model, place: GraphScope, sizes: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> Mapping[str, TensorInfo]:
-    """Types of the values that a place sees, as all passes through it have them."""
+    """Types of the values that are visible in a scope, valid for every pass through it."""
     inference = Inference(model, sizes, input_shapes)
     if not place.path:
         return inference.main.values
@@ -129,7 +129,7 @@ def _types(
 
 
 def _live(body: Body) -> set[str]:
-    """The values of a body that depend on what it is given."""
+    """The values of a body that depend on its inputs."""
     live = {value.name for value in body.feeds} if isinstance(body, Graph) else set(body.inputs)
     for node in body.nodes:
         if not live.isdisjoint(reads(node)):
@@ -138,9 +138,9 @@ def _live(body: Body) -> set[str]:
 
 
 def _rewired(body: Body, target: FoundNode, output: str, stand_in: str) -> Body:
-    """A body whose nodes read `stand_in` where they read `output`.
+    """A body whose nodes read `stand_in` instead of `output`.
 
-    What a body puts out keeps its name: then it is the input that is called otherwise.
+    If `output` is an output of the body, it keeps its name, and `stand_in` is renamed instead.
     """
     if output not in results(body):
         return renamed(body, {output: stand_in}, FLAG)
@@ -156,7 +156,7 @@ def _rewired(body: Body, target: FoundNode, output: str, stand_in: str) -> Body:
 
 
 def _without(body: Body, nodes: Sequence[Node], gone: Node) -> Body:
-    """A body of these nodes, without what only the one that is gone read of its stored tensors."""
+    """A body of these nodes, without the stored tensors that only the deleted node read."""
     edited = with_nodes(body, nodes)
     if not isinstance(edited, Graph):
         return edited

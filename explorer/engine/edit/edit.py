@@ -1,7 +1,7 @@
-"""Edit steps applied to a graph, each to what the one before it made, with sizes inferred anew.
+"""Edit steps applied to a graph one after the other, with shapes inferred again after each step.
 
-What a file declares of its values is true of the model as it was: where a step changes types, declarations
-that no longer hold go, and outputs are declared as they are now.
+Declarations in the file describe the original model. If a step changes types, declarations that no longer
+hold are removed, and outputs get their new types.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from explorer.facts import TensorInfo
 from explorer.facts.split.edit import EditStep, TypeChange
 
 _REFUSED = " cannot run: "
-"""In a note of shape inference: a node does not fit what it is given."""
+"""Text in a note of shape inference that says that a node does not fit its inputs."""
 
 
 class EditedModel(Struct, frozen=True):
     """A model after one step.
 
     Attributes:
-        model: Itself.
-        done: What the step did, in words.
-        outputs: Outputs whose type or sizes are others since.
+        model: The new model.
+        done: A description of the change.
+        outputs: Outputs whose type or shape changed.
     """
 
     model: Model
@@ -50,17 +50,17 @@ def edit(
     sizes: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
 ) -> EditedModel:
-    """A model after one step.
+    """Applies one step to a model.
 
     Args:
-        model: As it was.
-        step: What is to be done.
+        model: The model before the step.
+        step: The step.
         aliases: See `names.Aliases`.
-        sizes: Of open dimensions, for what has to be known to judge.
-        input_shapes: Of the inputs, in place of what the model says.
+        sizes: Sizes of open dimensions, needed for some checks.
+        input_shapes: Shapes of the inputs, which override those of the model.
 
     Raises:
-        Misuse: The step names what is not there, or cannot be done; or a node would not fit its inputs.
+        Misuse: A name does not exist, the step is not possible, or a node would not fit its inputs.
     """
     if step.kind == "rename":
         edited, done = rename(model, step, aliases)
@@ -75,7 +75,7 @@ def edit(
 
 
 def _checked(model: Model) -> Model:
-    """The model, every name of which leads to one definition."""
+    """The model, after a check that every name has exactly one definition."""
     try:
         return validate(model)
     except BadModel as error:
@@ -83,7 +83,7 @@ def _checked(model: Model) -> Model:
 
 
 def _typed(before: Model, after: Model, done: str) -> EditedModel:
-    """The model with what is declared of it made true."""
+    """The edited model with corrected declarations."""
     bare = _undeclared(after)
     inference, was = Inference(bare), infer(before)
     shapes = inference.main
@@ -106,7 +106,7 @@ def _typed(before: Model, after: Model, done: str) -> EditedModel:
 
 
 def _bodies_true(model: Model, bare: Model, inference: Inference) -> Model:
-    """The same of the bodies of branches and loops."""
+    """The model with corrected declarations in the bodies of branches and loops."""
     declaring = [place.path for place in scopes(model) if place.way and isinstance(place.body, Graph)]
     if not declaring:
         return model
@@ -125,18 +125,18 @@ def _bodies_true(model: Model, bare: Model, inference: Inference) -> Model:
 
 
 def _undeclared(model: Model) -> Model:
-    """The model without what it declares of its own results, so that these are inferred."""
+    """The model without the declared types of its results, so that these are inferred."""
     outputs = tuple([Value(value.name, None, None, value.record) for value in model.graph.outputs])
     return replace(model, graph=replace(model.graph, values=(), outputs=outputs))
 
 
 def _true(values: Sequence[Value], types: Mapping[str, TensorInfo]) -> tuple[Value, ...]:
-    """Declarations that agree with what was inferred."""
+    """The declarations, corrected where they contradict the inferred types."""
     return tuple([value if _holds(value, types) else _redeclared(value, types) for value in values])
 
 
 def _holds(value: Value, types: Mapping[str, TensorInfo]) -> bool:
-    """Whether a declaration agrees with what was inferred."""
+    """Whether a declaration agrees with the inferred type."""
     info = types.get(value.name)
     if info is None or value.dtype is None:
         return True

@@ -1,7 +1,7 @@
-"""Names that a user types of nodes and values: what each means, in which scope, and whether it is one thing.
+"""Names of nodes and values as a user types them: the matches, their scopes, and whether one is unique.
 
-A name that is there as it stands is that; only one that is not may have a scope before it
-('branch.then_branch::y'), because exporters put colons into names of their own.
+An exact match comes first. Only a name without one may start with a scope ('branch.then_branch::y'), because
+exporters put colons into their own names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from explorer.engine.edit.scopes import GraphScope, defined, scopes
 from explorer.engine.graph.model import Model, Node
 
 Aliases = Callable[[], Mapping[str, str]]
-"""By the paths and names of layers a value that the node of each makes; asked for what no node is called."""
+"""Returns, by layer path or name, a value that the layer's node makes; called if no node has the name."""
 
 _SHOWN = 3
 
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class FoundNode(Struct, frozen=True):
-    """A node that a name means."""
+    """A node that matches a name."""
 
     place: GraphScope
     at: int
@@ -36,17 +36,17 @@ class FoundNode(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What it is called in words."""
+        """How messages refer to it."""
         return f"'{self.node.label}'{self.place.text}"
 
     @property
     def made(self) -> str:
-        """A value that it makes, which no other node does."""
+        """A value that the node makes, which identifies it."""
         return next((name for name in self.node.outputs if name), self.node.op)
 
 
 class FoundValue(Struct, frozen=True):
-    """A value that a name means, by the scope that defines it."""
+    """A value that matches a name, with the scope that defines it."""
 
     place: GraphScope
     made: str
@@ -56,30 +56,30 @@ _Found = TypeVar("_Found", FoundNode, FoundValue)
 
 
 def own_nodes(model: Model, name: str) -> list[FoundNode]:
-    """The nodes that have a name of their own."""
+    """The nodes whose own name matches."""
     return _meant(model, name, lambda place, text: _nodes(place, lambda node: node.name == text))
 
 
 def nodes_named(model: Model, name: str) -> list[FoundNode]:
-    """The nodes that a name means: by their own, else by a value that they make."""
+    """The nodes that match a name: by their own name, else by a value that they make."""
     return own_nodes(model, name) or _meant(
         model, name, lambda place, text: _nodes(place, lambda node: text in node.outputs)
     )
 
 
 def values_named(model: Model, name: str) -> list[FoundValue]:
-    """The values that a name means."""
+    """The values that match a name."""
     return _meant(
         model, name, lambda place, text: [FoundValue(place, text)] if text in defined(place.body) else []
     )
 
 
 class NoSuchNode(Misuse):
-    """A name that no node has."""
+    """No node has the name."""
 
 
 def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode:
-    """The one node that a name means.
+    """The only node that matches a name.
 
     Raises:
         NoSuchNode: There is none.
@@ -95,7 +95,7 @@ def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode
 
 
 def the_one(matches: Sequence[_Found], name: str, flag: str) -> _Found:
-    """The one of them.
+    """The only match.
 
     Raises:
         Misuse: There are several.
@@ -118,7 +118,7 @@ def _nodes(place: GraphScope, is_it: Callable[[Node], bool]) -> list[FoundNode]:
 
 
 def _meant(model: Model, name: str, look: Callable[[GraphScope, str], Iterable[_T]]) -> list[_T]:
-    """What is called so anywhere; else in the scope that stands before the name."""
+    """Matches in any scope; if there are none, in the scope that the name starts with."""
     if not name:
         return []
     every = list(scopes(model))

@@ -1,7 +1,7 @@
-"""Renaming of nodes and values: inputs, outputs, stored tensors and all between, wherever they are read.
+"""Renaming of nodes and values: inputs, outputs, stored tensors and intermediate values, and all uses.
 
-A value that a body takes from around it is renamed in the body, too, but for where the body has one of its
-own by that name. What was written of a value (its type, its bytes) is copied with the name alone exchanged.
+Uses inside bodies are renamed, too, unless the body defines a value of that name itself. Encoded types and
+tensors are copied byte for byte, except for the name.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from explorer.facts.split.edit import EditStep
 FLAG = "--rename"
 
 _INTERPRETED = (10, 16)
-"""Fields of a graph that name no value: what it is for, and what else is said of it."""
+"""Fields of a graph that contain no value names: its documentation and metadata."""
 
 
 def rename(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
-    """A model in which a node or a value has another name, and what was done in words.
+    """Renames a node or a value; returns the new model and a description of the change.
 
     Raises:
-        Misuse: No node or value has the name, or several have, or the new one is taken.
+        Misuse: The name matches nothing or several things, or the new name is in use.
     """
     if not step.to or not step.to.isprintable() or step.to != step.to.strip():
         raise Misuse(f"'{step.to}' is no name", where=FLAG, hint="give one that can be printed")
@@ -97,7 +97,7 @@ def _rename_value(model: Model, target: FoundValue, to: str) -> tuple[Model, str
 
 
 def _check_free(model: Model, place: GraphScope, to: str) -> None:
-    """Nothing in the same graph or function may be called so: a body would take one for the other."""
+    """Refuses a name in use in the same graph or function, where a body could confuse the two values."""
     for scope in scopes(model):
         if scope.root == place.root and to in defined(scope.body):
             raise Misuse(
@@ -106,7 +106,7 @@ def _check_free(model: Model, place: GraphScope, to: str) -> None:
 
 
 def _kind(body: Body, name: str) -> str:
-    """What a value is to its graph."""
+    """The role of a value: input, output, stored tensor, or plain value."""
     if isinstance(body, Graph):
         names_by_kind = [
             ("input", {value.name for value in body.feeds}),
@@ -119,11 +119,11 @@ def _kind(body: Body, name: str) -> str:
 
 
 def renamed(body: Body, names: Mapping[str, str], flag: str) -> Body:
-    """A body whose values have other names, where it reads, makes and declares them.
+    """A body with values renamed wherever it reads, makes or declares them.
 
     Raises:
-        Misuse: A part of the graph that nothing here reads names one of them, or a body inside has a value of
-            its own by the new name and reads this one, too.
+        Misuse: A part of the graph that is copied unread uses one of the names, or an inner body both defines
+            the new name and reads the value.
     """
     nodes = [_in_node(node, names, flag) for node in body.nodes]
     if isinstance(body, Function):
@@ -163,7 +163,7 @@ def _in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
 
 
 def _written(named: Any, names: Mapping[str, str], number: int) -> Any:
-    """A declared value or a stored tensor under its new name; `number` is the field that holds it."""
+    """A declared value or stored tensor with its new name; `number` is the field of the name."""
     to = names.get(named.name)
     if to is None:
         return named
@@ -172,7 +172,7 @@ def _written(named: Any, names: Mapping[str, str], number: int) -> Any:
 
 
 def with_field(record: FileSpan | Inline, number: int, text: str) -> bytes:
-    """An encoded message whose field `number`, a text, says something else."""
+    """An encoded message with a new text in field `number`."""
     encoded = bytes(record.view())
     fields_left = [
         encoded[begin:end] for field, _, begin, _, end in fields(encoded, 0, len(encoded)) if field != number
@@ -181,7 +181,7 @@ def with_field(record: FileSpan | Inline, number: int, text: str) -> bytes:
 
 
 def _check_extra(graph: Graph, names: Mapping[str, str], flag: str) -> None:
-    """What is kept as it stands must not speak of a value by the name that it had."""
+    """Refuses to rename a value that a part of the graph which is copied unread refers to."""
     for span in graph.extra:
         encoded = bytes(span.view())
         if encoded and next(fields(encoded, 0, len(encoded)))[0] in _INTERPRETED:

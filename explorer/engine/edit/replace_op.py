@@ -1,6 +1,6 @@
-"""Replacement of an operator by another one that takes the same inputs: of one node, or of all that have it.
+"""Replacement of an operator by another that takes the same inputs: in one node, or in all with it.
 
-Attributes that both have are kept; those that the new one does not know go, and that is said.
+Attributes that both operators have stay; the others are removed, and the description lists them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from explorer.facts.split.edit import EditStep
 FLAG = "--replace-op"
 
 _ONNX_TYPES = {"float32": "float", "float64": "double"}
-"""Element types that a schema calls otherwise than numpy."""
+"""Element types whose names in schemas differ from numpy's."""
 
 
 def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
-    """A model in which one node, or all of an operator, have another operator; and what was done in words.
+    """Replaces the operator of one node, or of all nodes with it; returns the new model and what changed.
 
     Raises:
-        Misuse: There is no such node or operator, or the new one does not take what the old one does.
+        Misuse: There is no such node or operator, or the new operator does not accept the inputs.
     """
     targets = _found(model, step.name, aliases)
     domain, _, op = step.to.rpartition("::")
@@ -39,7 +39,7 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
     model = _importing(model, {target.place.root for target in targets}, domain, op)
     lost: dict[str, None] = {}
     types = {view.path: view.shapes for view in views(model, Inference(model))}
-    # from the innermost body out, so that what is put back holds what was changed in it
+    # innermost bodies first, so that an outer body contains the changed inner ones
     for place in sorted(
         {target.place.path: target.place for target in targets}.values(), key=lambda p: -len(p.way)
     ):
@@ -57,7 +57,7 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
 
 
 def _importing(model: Model, roots: Iterable[tuple[str, str, str] | None], domain: str, op: str) -> Model:
-    """A model with the operator set of an operator's domain, which is in the runtime, in these scopes too."""
+    """The model with the operator set of a domain of the runtime added, where these scopes need it."""
     if any((space, name) == (domain, op) for space, name, _ in model.functions):
         return model
     functions = dict(model.functions)
@@ -68,7 +68,7 @@ def _importing(model: Model, roots: Iterable[tuple[str, str, str] | None], domai
 
 
 def _found(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
-    """The nodes that a name means: all of an operator, or one node."""
+    """The nodes that a name selects: all with an operator, or one node."""
     every = [FoundNode(place, at) for place in scopes(model) for at in range(len(place.body.nodes))]
     plain = name.removeprefix("op:")
     by_op = [node_ref for node_ref in every if _operator(node_ref.node) == plain]
@@ -95,7 +95,7 @@ def _operator(node: Node) -> str:
 def _changed(
     node: Node, place: GraphScope, domain: str, op: str, operator: Signature, types: Mapping[str, TensorInfo]
 ) -> tuple[Node, list[str]]:
-    """A node with another operator, and the attributes that went."""
+    """The node with the new operator, and the names of the removed attributes."""
     least, most = operator.inputs
     count, output_count = len(node.inputs), len(node.outputs)
     if not least <= count <= most:
@@ -128,7 +128,7 @@ def _changed(
 def _check_types(
     node: Node, place: GraphScope, operator: Signature, inputs: Sequence[TensorInfo | None]
 ) -> None:
-    """Every input has to be of a type that the new operator takes there."""
+    """Refuses inputs whose type the new operator does not accept."""
     for at, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
         allowed = operator.types[min(at, len(operator.types) - 1)] if operator.types else frozenset()
         if info is None or info.dtype is None or not allowed:

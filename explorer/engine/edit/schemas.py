@@ -1,8 +1,7 @@
-"""Operator schemas, as onnxruntime has them: which attributes an operator takes, of which type, and how many
-inputs.
+"""Operator schemas of onnxruntime: the attributes of an operator, their types, and the number of inputs.
 
-They are the runtime's own and not onnx's, because the runtime has those of its own domains, too, and a model
-that it refuses is not written.
+They come from the runtime, not from the onnx package, because the runtime also knows its own domains, and a
+model that the runtime refuses must not be written.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from explorer.base.errors import Misuse, nearest
 from explorer.engine.graph.model import Function, Model
 
 KINDS = ("", "float", "int", "text", "tensor", "graph", "floats", "ints", "texts", "tensors", "graphs")
-"""AttributeProto.AttributeType in words."""
+"""Names of AttributeProto.AttributeType."""
 
 Key = tuple[str, str]
 
 
 class Signature(Struct, frozen=True):
-    """What an operator takes.
+    """The attributes, inputs and outputs of an operator.
 
     Attributes:
-        name: In words, with its domain where that is not the default one.
-        attributes: By name the kind of each ('' where it is not declared), and whether it has to be given.
-        inputs: Fewest and most.
-        outputs: Most.
-        types: Of each input the types that it may have ('tensor(float)'); the last is that of all that
-            follow. Empty where they are not declared.
+        name: Its name, with its domain unless that is the default one.
+        attributes: For each attribute its kind ('' if not declared), and whether it is required.
+        inputs: The least and the greatest number of inputs.
+        outputs: The greatest number of outputs.
+        types: The allowed types of each input ('tensor(float)'); the last entry holds for all further inputs.
+            Empty if not declared.
     """
 
     name: str
@@ -44,7 +43,7 @@ class Signature(Struct, frozen=True):
 def signature(
     model: Model, domain: str, op: str, opsets: Mapping[str, int], overload: str = ""
 ) -> Signature | None:
-    """What an operator of a model takes, or a function of its own; None where nobody declares it."""
+    """The signature of an operator or of a function of the model; None if it is not declared."""
     function = model.functions.get((domain, op, overload))
     if function is not None:
         return _of_function(function)
@@ -65,10 +64,10 @@ def signature(
 
 
 def required_signature(model: Model, domain: str, op: str, opsets: Mapping[str, int], flag: str) -> Signature:
-    """The same of an operator that has to be there.
+    """As `signature`, for an operator that must exist.
 
     Raises:
-        Misuse: The model's operator sets have none of this name.
+        Misuse: The model's operator sets do not have it.
     """
     operator = signature(model, domain, op, opsets)
     if operator is None:
@@ -82,7 +81,7 @@ def required_signature(model: Model, domain: str, op: str, opsets: Mapping[str, 
 
 
 def with_domain(opsets: Mapping[str, int], domain: str, op: str) -> Mapping[str, int]:
-    """Operator sets, with the one of a domain that they lack and that the runtime has an operator in."""
+    """The operator sets, with a domain of the runtime added that they lack and the operator needs."""
     versions = _versions().get((domain, op), {})
     return opsets if domain in opsets or not versions else {**opsets, domain: max(versions)}
 
@@ -101,7 +100,7 @@ def _kind(kind: Any) -> str:
 
 @functools.cache
 def _versions() -> Mapping[Key, Mapping[int, Any]]:
-    """Every schema by operator, and by the version that it came with."""
+    """All schemas, by operator and by the operator set that introduced them."""
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
     schemas: dict[Key, dict[int, Any]] = {}

@@ -1,7 +1,6 @@
-"""Scopes of a model: the main graph, the bodies of its branches and loops, its functions, and how one is put
-back changed.
+"""Scopes of a model: the main graph, bodies of branches and loops, and functions; and how to replace one.
 
-A name means something in one of them, and may be there in several.
+A name is defined in one scope; several scopes may each define it.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ class GraphScope(Struct, frozen=True):
     """One scope of a model.
 
     Attributes:
-        path: Functions and bodies that hold it, outermost first (as `SubgraphView.path`).
-        root: The function that it is in; None for the main graph.
-        way: To it from there: nodes by their places, and which of the bodies of each.
-        body: Itself.
+        path: Functions and bodies around it, outermost first (as `SubgraphView.path`).
+        root: The function that contains it; None for the main graph.
+        way: The way to it from there: the place of each node on the way, and the name of its body.
+        body: The graph or function.
         opsets: Its operator sets.
     """
 
@@ -38,17 +37,17 @@ class GraphScope(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called before '::'; '' for the main graph."""
+        """Its name before '::'; '' for the main graph."""
         return "/".join(self.path)
 
     @property
     def text(self) -> str:
-        """What it is called in words, after what is in it."""
+        """How messages refer to it, after the name of something in it."""
         return f" in {self.name}" if self.path else ""
 
 
 def scopes(model: Model) -> Iterator[GraphScope]:
-    """Every scope, each before what is in it; functions that tiling made have no names of a user's."""
+    """All scopes, outer ones first, without the functions that tiling added."""
     yield from _below(GraphScope((), None, (), model.graph, model.opsets))
     for key, function in model.functions.items():
         if function.domain != DOMAIN:
@@ -65,7 +64,7 @@ def _below(place: GraphScope) -> Iterator[GraphScope]:
 
 
 def put(model: Model, place: GraphScope, body: Body) -> Model:
-    """The model with another body in a place; what holds it is written anew."""
+    """The model with the body of a scope replaced; everything around it is rebuilt."""
     if place.root is None:
         assert isinstance(model.graph, Graph)
         graph = _put(model.graph, place.way, body)
@@ -93,7 +92,7 @@ def with_nodes(body: Body, nodes: Sequence[Node]) -> Body:
 
 
 def sources(body: Body) -> set[str]:
-    """The values that a body has before its first node runs."""
+    """The values that exist before the first node of a body runs."""
     if isinstance(body, Function):
         return set(body.inputs)
     sparse = sparse_initializers(body) if body.extra else ()
@@ -101,10 +100,10 @@ def sources(body: Body) -> set[str]:
 
 
 def results(body: Body) -> list[str]:
-    """What it puts out."""
+    """Names of a body's outputs."""
     return list(body.outputs) if isinstance(body, Function) else [value.name for value in body.outputs]
 
 
 def defined(body: Body) -> set[str]:
-    """Every value that a body makes or is given, those of the bodies in it apart."""
+    """All values that a body makes or receives, without those of bodies inside it."""
     return sources(body) | {name for node in body.nodes for name in node.outputs if name}

@@ -1,1 +1,1 @@
-"""Folding: batch normalization into weights, constants into tensors, what does nothing away."""
+"""Folding: batch normalization into weights, constant computations into tensors, no-ops removed."""

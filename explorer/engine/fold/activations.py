@@ -1,6 +1,6 @@
-"""Activations fused into the Conv or Gemm before them, as onnxruntime's optimizer writes it.
+"""Activations fused into the Conv or Gemm before them, in the form that onnxruntime's optimizer writes.
 
-Nothing here makes such a model: it is what a diff holds beside one that was made so.
+No command writes such a model; a diff uses it for comparison with a model that has fused operators.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from explorer.engine.graph.model import Node
 DOMAIN = "com.microsoft"
 
 FUSED = {"Conv": "FusedConv", "Gemm": "FusedGemm"}
-"""Operators and what they are called with an activation."""
+"""Operators, and the names of their fused forms."""
 
 ACTIVATIONS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "Relu": (),
@@ -24,13 +24,13 @@ ACTIVATIONS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
     "Clip": (),
 }
-"""Activations, and attributes with their defaults that become parameters."""
+"""Activations, with the attributes (and defaults) that become parameters of the fused operator."""
 
 _NAMES = ("activation_alpha", "activation_beta")
 
 
 def fuse(work: FoldingGraph) -> None:
-    """Fuses every activation that can be into the product before it."""
+    """Fuses every activation that can be fused into the product before it."""
     for at, node in work.candidates(*ACTIVATIONS):
         place = work.maker.get(node.inputs[0])
         maker = None if place is None else work.nodes[place]
@@ -46,7 +46,7 @@ def fuse(work: FoldingGraph) -> None:
 
 
 def _parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None:
-    """The numbers that an activation takes; None where one is not stored."""
+    """The parameters of an activation; None if one of them is not stored."""
     if node.op != "Clip":
         return tuple([float(node.attributes.get(name, usual)) for name, usual in ACTIVATIONS[node.op]])
     ends = [work.constant(name) for name in node.inputs[1:3]]

@@ -1,9 +1,9 @@
-"""BatchNormalization folded into the weights of the Conv, ConvTranspose, Gemm or MatMul before or behind it.
+"""BatchNormalization folded into the weights of a neighboring Conv, ConvTranspose, Gemm or MatMul.
 
-In inference it is y = s x + t for each channel, with s = gamma / sqrt(variance + epsilon) and
-t = beta - mean s (Ioffe and Szegedy, "Batch Normalization", 2015, section 3.1). Behind a product that is
-s W and s b + t; before one it is W s and b + W t, where every element of the product meets the same t: not
-where padding puts zeros beside it.
+In inference it computes y = s x + t for each channel, with s = gamma / sqrt(variance + epsilon) and
+t = beta - mean s (Ioffe and Szegedy, "Batch Normalization", 2015, section 3.1). After a product, the new
+weight and bias are s W and s b + t. Before a product they are W s and b + W t, provided that every element of
+the product receives the same t, which padding with zeros prevents.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from explorer.engine.graph.model import Node, Tensor
 
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm")
 _OF_ROWS = ("MatMul", "Add")
-"""Operators whose channels lie along the second axis where there are two."""
+"""Operators whose channels lie along the second axis, if their result has two axes."""
 _INFERENCE = 7
-"""Operator set from which BatchNormalization infers unless it is told to train."""
+"""The operator set from which BatchNormalization runs in inference mode by default."""
 
 
 class Affine(Struct, frozen=True):
-    """What a BatchNormalization does to a channel, in float64: y = scale x + shift."""
+    """The effect of a BatchNormalization on a channel, in float64: y = scale x + shift."""
 
     scale: Array
     shift: Array
     size: Array
-    """How large what `shift` is the sum of is: |bias| + |mean scale|."""
+    """The magnitude of the terms of `shift`: |bias| + |mean scale|."""
 
 
 class NewParameters(Struct, frozen=True):
-    """A product's weight times `factors` (of its rank), its new bias, and how large what that adds up is."""
+    """Factors for a product's weight (of its rank), its new bias, and the magnitude of the bias's terms."""
 
     factors: Array
     bias: Array
@@ -40,11 +40,11 @@ class NewParameters(Struct, frozen=True):
 
 
 class NotFoldable(Exception):
-    """Why something cannot be folded."""
+    """A node cannot be folded; the text gives the reason."""
 
 
 def fold(work: FoldingGraph) -> None:
-    """Folds every BatchNormalization that can be, into what makes its input, else into what reads it."""
+    """Folds every BatchNormalization into the product that makes its input, else into those that read it."""
     for at, node in work.candidates("BatchNormalization"):
         try:
             affine = _affine(work, node)
@@ -63,10 +63,10 @@ def fold(work: FoldingGraph) -> None:
 
 
 def _affine(work: FoldingGraph, node: Node) -> Affine:
-    """What it does in inference.
+    """The scale and shift that a BatchNormalization applies in inference.
 
     Raises:
-        NotFoldable: It trains, or its parameters are not stored, or no numbers.
+        NotFoldable: It trains, or its parameters are not stored or not finite.
     """
     say = node.attributes.get
     if work.model.opset < _INFERENCE:
@@ -89,7 +89,7 @@ def _affine(work: FoldingGraph, node: Node) -> Affine:
 
 
 def _into_maker(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None:
-    """Folds it into the product that makes its input."""
+    """Folds a BatchNormalization into the product that makes its input."""
     source = node.inputs[0]
     place = work.maker.get(source)
     maker = None if place is None else work.nodes[place]
@@ -115,7 +115,7 @@ def _check_alone(work: FoldingGraph, maker: Node, output: str) -> None:
 
 
 def _into_rows(work: FoldingGraph, at: int, node: Node, affine: Affine, maker_at: int, maker: Node) -> None:
-    """Folds it into the MatMul before it, which becomes a Gemm, or into a MatMul and the Add of its bias."""
+    """Folds it into a MatMul, which becomes a Gemm, or into a MatMul and the Add of its bias."""
     info = work.types.get(node.inputs[0])
     if info is None or info.shape is None or len(info.shape) != 2 or info.conflict:
         raise NotFoldable(f"what {maker.op} '{maker.label}' makes has not, for all that is known, two axes")
@@ -152,7 +152,7 @@ def _into_rows(work: FoldingGraph, at: int, node: Node, affine: Affine, maker_at
 
 
 def _biased(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
-    """The MatMul whose product an Add reads, its place, and the name of what is added to it."""
+    """The MatMul whose product an Add reads, its place, and the name of the other operand."""
     for slot in (0, 1):
         product, bias = add.inputs[slot], add.inputs[1 - slot]
         place = work.maker.get(product)
@@ -164,7 +164,7 @@ def _biased(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
 
 
 def _into_readers(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None:
-    """Folds it into every product that reads what it makes."""
+    """Folds a BatchNormalization into every product that reads its output."""
     output = node.outputs[0]
     places = work.read_by(output)
     readers = [reader for place in places if (reader := work.nodes[place]) is not None]
@@ -195,14 +195,14 @@ def _weight(work: FoldingGraph, node: Node) -> Tensor:
 
 
 def _bias(work: FoldingGraph, node: Node) -> Array:
-    """The bias in float64; zero where there is none."""
+    """The bias of a product in float64; zero if it has none."""
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     tensor = _stored(work, name, f"the bias of {node.op}") if name else None
     return np.zeros(()) if tensor is None else tensor.array().astype(np.float64)
 
 
 def _stored(work: FoldingGraph, name: str, role: str) -> Tensor:
-    """A parameter that nobody can give or compute otherwise, of a type that is rounded to in one step."""
+    """A stored parameter that no caller can replace, of a type that float64 rounds to in one step."""
     tensor = work.constant(name)
     if tensor is None:
         raise NotFoldable(work.why_not_constant(name, role))
@@ -214,7 +214,7 @@ def _stored(work: FoldingGraph, name: str, role: str) -> Tensor:
 
 
 def _check(work: FoldingGraph, node: Node, new: NewParameters) -> None:
-    """Refuses what is no number any more in the weight's type."""
+    """Refuses new parameters that overflow in the weight's type."""
     weight = _weight(work, node)
     bias = rounded("", new.bias, weight.dtype).array()
     if not fits(weight, new.factors) or not np.isfinite(bias).all():
@@ -222,7 +222,7 @@ def _check(work: FoldingGraph, node: Node, new: NewParameters) -> None:
 
 
 def _rewrite(work: FoldingGraph, at: int, new: NewParameters, source: str, output: str) -> None:
-    """A product with its new weight and bias, between other values."""
+    """Replaces a product by one with the new weight and bias, and with these ends."""
     node = work.nodes[at]
     assert node is not None
     weight = _weight(work, node)
@@ -246,7 +246,7 @@ def _column(values: Array, axis: int, rank: int) -> Array:
 
 
 def _behind(factors: Array, bias: Array, affine: Affine) -> NewParameters:
-    """The parameters of a product behind which something stands; `bias` is what it adds."""
+    """The new parameters of a product with this bias that a BatchNormalization follows."""
     size = np.abs(affine.scale * bias) + affine.size
     return NewParameters(factors, affine.scale * bias + affine.shift, size)
 
@@ -259,7 +259,7 @@ def _behind_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> New
 def _behind_transposed(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
     groups, (rows, each) = int(node.attributes.get("group", 1)), weight.shape[:2]
     _channels(affine, groups * each)
-    # row i of the weight belongs to a group, and to that group's own output channels
+    # row i of the weight belongs to one group and one of that group's output channels
     factors = np.repeat(affine.scale.reshape(groups, each), rows // groups, axis=0)
     return _behind(factors.reshape(rows, each, *[1] * (len(weight.shape) - 2)), bias, affine)
 

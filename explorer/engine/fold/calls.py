@@ -1,7 +1,8 @@
-"""Function calls opened: in place of a call the nodes of the function's body, under the call's name.
+"""Function calls inlined: each call is replaced by the nodes of the function's body, under the call's name.
 
-What only looks at the main graph then meets every layer. A function of tiles or of a number format is one
-operator to whoever asks, and stays; so does all where bodies were too many, or of another operator set.
+Code that looks only at the main graph then sees every layer. Functions for tiles or number formats count as
+single operators and stay. The model also stays as it is if inlining makes too many nodes, or if operator sets
+differ.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from explorer.engine.graph.repeated_nodes import free_name, gathered, node_seque
 from explorer.engine.shapes.bodies import substituted
 
 MOST = 100_000
-"""Nodes that calls may open into: a file of a few hundred bytes can describe billions."""
+"""The most nodes that inlining may make: a file of a few hundred bytes can describe billions."""
 
 Key = tuple[str, str, str]
 
 
 def opened(model: Model, domains: Collection[str]) -> Model:
-    """The model without calls of functions, but of those in the domains `domains`.
+    """Inlines all function calls except those in the domains `domains`.
 
-    Nodes and values of a body are called what the call is and, behind a slash, what they are in the body.
+    A node or value of a body is named after the call, a slash, and its own name.
 
     Args:
-        model: It.
-        domains: Domains of functions that stay.
+        model: The model.
+        domains: Domains whose functions are not inlined.
 
     Returns:
-        It; `model` itself where nothing is called, or calls cannot be opened.
+        The new model; `model` itself if it has no calls, or if they cannot be inlined.
     """
     functions = {key: function for key, function in model.functions.items() if key[0] not in domains}
     calls = [node for node in node_sequence(model.graph.nodes) if node.key in functions]
@@ -40,7 +41,7 @@ def opened(model: Model, domains: Collection[str]) -> Model:
         return model
     inside = [body for function in functions.values() for body in _bodies(function.nodes)]
     if any(name in taken for body in inside for name in _own(body)):
-        return model  # a body that would have to get names of its own
+        return model  # names inside the body would clash
     to = _Opening(functions, taken)
     for node in node_sequence(model.graph.nodes):
         to.add(node)
@@ -53,7 +54,7 @@ def opened(model: Model, domains: Collection[str]) -> Model:
 
 
 def _opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[str, int] | None:
-    """Operator sets of the model and its functions; None where two of them differ."""
+    """The operator sets of the model and its functions together; None if two of them differ."""
     opsets = dict(model.opsets)
     for function in functions.values():
         for domain, version in function.opsets.items():
@@ -63,7 +64,7 @@ def _opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[str, int
 
 
 def _size(functions: Mapping[Key, Function], key: Key, sizes: dict[Key, int]) -> int:
-    """Nodes that a call opens into; more than `MOST` of a function that calls itself."""
+    """The number of nodes that a call expands to; more than `MOST` for a function that calls itself."""
     if key not in sizes:
         sizes[key] = MOST + 1
         inner = (node.key for node in functions[key].nodes)
@@ -72,14 +73,14 @@ def _size(functions: Mapping[Key, Function], key: Key, sizes: dict[Key, int]) ->
 
 
 class _Opening:
-    """Nodes so far, and the names that are taken."""
+    """Collects the inlined nodes, and the names in use."""
 
     def __init__(self, functions: Mapping[Key, Function], taken: set[str]) -> None:
         self.functions, self.taken = functions, taken
         self.nodes: list[Node] = []
 
     def add(self, node: Node) -> None:
-        """A node, or what the function makes that it calls."""
+        """Adds a node, or the nodes of the function that it calls."""
         function = self.functions.get(node.key)
         if function is None:
             self.nodes.append(node)
@@ -99,13 +100,13 @@ class _Opening:
             read = [names.get(value, "") for value in called_node.inputs]
             new = called_node.with_values(read, [names.get(value, "") for value in called_node.outputs], name)
             self.add(with_bodies(new, {at: _around(body, names) for at, body in subgraphs(new)}))
-        for value in passed:  # what comes in goes out
+        for value in passed:  # an input that is an output as well
             if outer := outer_of.get(value):
                 self.nodes.append(Node("Identity", (names[value],), (outer,), name=f"{node.label}/{value}"))
 
 
 def _around(body: Graph, names: Mapping[str, str]) -> Graph:
-    """A body that takes what it does from around it under other names."""
+    """A body with new names for the values that it takes from around it."""
     own_names = {*_own(body)}
     outer = {name: outer_name for name, outer_name in names.items() if name not in own_names}
     nodes = []
@@ -120,14 +121,14 @@ def _around(body: Graph, names: Mapping[str, str]) -> Graph:
 
 
 def _own(body: Graph) -> Iterator[str]:
-    """What is named in a body itself."""
+    """Names of the values that a body defines."""
     yield from (value.name for value in body.inputs)
     yield from body.initializers
     yield from (name for node in node_sequence(body.nodes) for name in node.outputs if name)
 
 
 def _bodies(nodes: Sequence[Node]) -> Iterator[Graph]:
-    """All bodies that nodes carry, those in others too."""
+    """All bodies inside nodes, nested ones included."""
     for node in node_sequence(nodes):
         for _, body in subgraphs(node):
             yield body

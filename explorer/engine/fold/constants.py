@@ -1,7 +1,7 @@
-"""Constant folding: nodes that compute the same whatever comes in become the tensors that they compute.
+"""Constant folding: nodes whose result never changes are replaced by the tensors that they compute.
 
-The runtime itself runs them, so that what is stored is what it would compute, bit for bit. What would store
-much more than it reads is left: an Expand of a number to a mask, a Cast of small weights to large ones.
+The runtime computes the tensors, so they equal its own results bit for bit. A node stays if its result is
+much larger than its inputs: an Expand of a number to a mask, a Cast of small weights to large ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from explorer.engine.graph.random_operators import draws
 from explorer.facts import TensorInfo
 
 _SMALL = 64 << 10
-"""Bytes that a result may have whatever it is made of."""
+"""Bytes that a result may always have."""
 
 _ROUNDS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
@@ -27,7 +27,7 @@ Types = Mapping[str, TensorInfo]
 
 
 def fold(work: FoldingGraph) -> None:
-    """Stores what nodes compute of constants alone, in place of the nodes."""
+    """Replaces nodes that depend on constants alone by their stored results."""
     shape_values: dict[str, Tensor] = {}
     computed: dict[int, Node] = {}
     maker: dict[str, int] = {}
@@ -57,7 +57,7 @@ def fold(work: FoldingGraph) -> None:
 
 
 def store(work: FoldingGraph) -> None:
-    """Stores what Constant nodes hold in place of the nodes: the same written otherwise."""
+    """Replaces Constant nodes by initializers with the same contents."""
     ends = {value.name for value in work.model.graph.outputs}
     for at, node in work.candidates("Constant"):
         tensor = constant_of(node)
@@ -68,9 +68,9 @@ def store(work: FoldingGraph) -> None:
 
 
 def _computes(work: FoldingGraph, node: Node, maker: Mapping[str, int]) -> bool:
-    """Whether a node computes something of constants alone."""
+    """Whether a node's result depends on constants alone."""
     if node.op == "Shape" and not node.domain:
-        # what a body is given may have other sizes each time
+        # the inputs of a body may have different sizes in each run
         info = None if work.path else work.types.get(node.inputs[0])
         if info is None or info.shape is None or info.conflict:
             return False
@@ -81,7 +81,7 @@ def _computes(work: FoldingGraph, node: Node, maker: Mapping[str, int]) -> bool:
 
 
 def _why_not(work: FoldingGraph, node: Node) -> str:
-    """Why the result is not stored; '' where it can be."""
+    """Why a node's result cannot be stored; '' if it can."""
     if draws(work.model, [node]):
         return "it draws random numbers"
     if node.op in _ROUNDS:
@@ -100,7 +100,7 @@ def _why_not(work: FoldingGraph, node: Node) -> str:
 
 
 def _bytes(info: TensorInfo | None) -> int | None:
-    """What a value would take as a stored tensor; None where that is not known."""
+    """Bytes of a value as a stored tensor; None if unknown."""
     if info is None or info.dtype in (None, "string") or info.shape is None:
         return None
     sizes = [size for size in info.shape if isinstance(size, int)]
@@ -109,7 +109,7 @@ def _bytes(info: TensorInfo | None) -> int | None:
 
 
 def _sizes_of(node: Node, types: Types) -> Tensor:
-    """What a Shape gives, of a value whose sizes are fixed."""
+    """The result of a Shape node whose input has fixed sizes."""
     shape = [int(size) for size in types[node.inputs[0]].shape or () if size is not None]
     start, end = node.attributes.get("start", 0), node.attributes.get("end")
     return int64_tensor(node.outputs[0], shape[slice(start, end)])
@@ -118,10 +118,10 @@ def _sizes_of(node: Node, types: Types) -> Tensor:
 def _run(
     work: FoldingGraph, nodes: Sequence[Node], results: Sequence[str], shape_values: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """What the runtime makes of the nodes.
+    """Computes the nodes' results with the runtime.
 
     Raises:
-        BadModel: It cannot run them.
+        BadModel: The runtime cannot run the nodes.
     """
     to_run = [name for name in results if name not in shape_values]
     if not to_run:

@@ -1,7 +1,8 @@
-"""Fold passes: a model in, the model without what can be folded out, and what went and what stays.
+"""Fold passes: they return a smaller model, and which nodes went or stayed, and why.
 
-onnxruntime's optimizer and onnxsim fold, too. What they write cannot be proved rewrite by rewrite, leaves out
-why something stays, and has every weight in memory; values here are computed in float64 and rounded once.
+onnxruntime's optimizer and onnxsim fold, too, but their results cannot be proved rewrite by rewrite, they do
+not say why a node stays, and they hold every weight in memory. Here values are computed in float64 and
+rounded once.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _PASSES: Mapping[FoldKind, Callable[[FoldingGraph], None]] = {
 
 
 def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
-    """Does the rewrites of one kind, in bodies and functions, too.
+    """Applies the rewrites of one kind, including in bodies and functions.
 
     Args:
-        model: As `validate` returns it; it is untouched.
-        kind: Which rewrites.
+        model: A model from `validate`; it is not changed.
+        kind: The kind of rewrites.
 
     Returns:
-        The model, and what was done; without a `folded` node it is the same.
+        The new model and what was done; the same model if no node was folded.
     """
     run = _PASSES[kind]
     work = FoldingGraph(model)
@@ -69,7 +70,7 @@ def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
 
 
 def _function(model: Model, function: Function) -> FoldingGraph:
-    """A function, to be rewritten."""
+    """A function as a graph to rewrite."""
     around = replace(model, graph=_graph(function), opsets={**model.opsets, **function.opsets})
     return FoldingGraph(around, path=f"{call_name(model, function)}/")
 
@@ -82,7 +83,7 @@ def _graph(function: Function) -> Graph:
 
 
 def _rewritten(function: Function, graph: Graph) -> Function:
-    """A function with other nodes; it stores nothing, so that new tensors are Constants."""
+    """A function with a new body; stored tensors become Constants, because functions have no initializers."""
     constants = [
         Node("Constant", (), (name,), attributes={"value": tensor})
         for name, tensor in graph.initializers.items()
@@ -91,15 +92,15 @@ def _rewritten(function: Function, graph: Graph) -> Function:
 
 
 class FoldedAway(Struct, frozen=True, eq=False):
-    """A model without some of its nodes.
+    """A model after folding some of its nodes.
 
     Attributes:
-        model: What is left.
-        kinds: Of each node that went the kind of rewrite.
-        folded: What went.
-        places: Where each stood in the original, and where those are now that do its work.
-        ops: By place now the operator that stood there.
-        sizes: By name of a new tensor how large what it is the sum of is; None for the tensor itself.
+        model: The folded model.
+        kinds: The kind of rewrite for each folded node.
+        folded: The folded nodes.
+        places: The place of each folded node in the original, and the new places of the nodes that took over.
+        ops: The original operator at each new place.
+        sizes: Magnitude of the terms of each new tensor, by name; None for the tensor itself.
     """
 
     model: Model
@@ -111,12 +112,12 @@ class FoldedAway(Struct, frozen=True, eq=False):
 
 
 def fold_away(model: Model, only: Collection[int], fused: bool) -> FoldedAway:
-    """Folds chosen nodes, as far as they can be; a diff holds the rest beside another model.
+    """Folds the selected nodes where possible, so that a diff can compare the rest with another model.
 
     Args:
         model: The original.
-        only: Places of the nodes.
-        fused: Whether activations may go into a FusedConv or FusedGemm, too.
+        only: Places of the nodes that may be folded.
+        fused: Whether to fuse activations into FusedConv and FusedGemm as well.
     """
     work = FoldingGraph(model, only)
     kinds: list[str] = []
@@ -140,7 +141,7 @@ _DONE = {"identity": "removed", "stored": "stored"}
 
 
 def what(kind: str, folded: Sequence[FoldedNode]) -> str:
-    """'20 BatchNormalization folded into 20 Conv'; '3 Identity, 1 Dropout removed'; '70 Constant stored'."""
+    """A summary: '20 BatchNormalization folded into 20 Conv', '3 Identity, 1 Dropout removed'."""
     ops = ", ".join(f"{count:,} {op}" for op, count in Counter(node.op for node in folded).most_common())
     if kind in _DONE:
         return f"{ops} {_DONE[kind]}"
@@ -160,7 +161,7 @@ def _nodes(model: Model) -> int:
 
 
 def _every(model: Model) -> Iterator[Graph]:
-    """The main graph, functions as graphs, and the bodies in them."""
+    """The main graph, the functions as graphs, and all bodies inside them."""
     yield from graphs(model.graph)
     for function in model.functions.values():
         yield from graphs(_graph(function))

@@ -1,4 +1,4 @@
-"""Identity and Dropout in inference: who reads what they give reads what they are given."""
+"""Identity, and Dropout in inference: readers of the output read the input instead."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from explorer.engine.fold.rewriting import FoldingGraph
 from explorer.engine.graph.model import Node
 
 _SIMPLE = 7
-"""Operator set from which Dropout keeps its input unless it is told to train."""
+"""The operator set from which Dropout passes its input on by default."""
 
 
 def fold(work: FoldingGraph) -> None:
-    """Takes every Identity away, and every Dropout that cannot train."""
+    """Removes every Identity, and every Dropout that cannot train."""
     for at, node in work.candidates("Identity", "Dropout"):
         reason = _dropout(work, node) if node.op == "Dropout" else ""
         reason = reason or _bypassed(work, at, node)
@@ -19,7 +19,7 @@ def fold(work: FoldingGraph) -> None:
 
 
 def _dropout(work: FoldingGraph, node: Node) -> str:
-    """Why a Dropout may drop, or says what it dropped; '' for one that does nothing."""
+    """Why a Dropout must stay: it may drop, or its mask is read; '' if it does nothing."""
     opset = work.model.opset
     if opset < _SIMPLE and not node.attributes.get("is_test", 0):
         return "it trains: is_test is not set"
@@ -36,7 +36,7 @@ def _dropout(work: FoldingGraph, node: Node) -> str:
 
 
 def _bypassed(work: FoldingGraph, at: int, node: Node) -> str:
-    """Joins what a node reads with what it makes; says why it cannot, if that is so."""
+    """Removes a node by joining its output with its input; returns why not if that fails, else ''."""
     source, output = node.inputs[0], node.outputs[0]
     reason = work.why_seen(output)
     if not reason:

@@ -1,6 +1,6 @@
-"""Graph under rewriting: who makes and who reads each value, as nodes go and weights change.
+"""Graph under rewriting: tracks the maker and the readers of each value while nodes and weights change.
 
-What a caller sees keeps its name: inputs, outputs, and what bodies take from around them.
+Values that are visible outside keep their names: inputs, outputs, and values that bodies read.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from explorer.facts.split.fold import FoldedNode, NodeLeft
 
 
 class FoldingGraph:
-    """A graph that is being rewritten: the main one of a model, a function, or a body of one of them.
+    """A graph under rewriting: a model's main graph, a function, or a body inside one of them.
 
     Args:
-        model: With this graph as its main one.
-        only: Places of the nodes that may go; None for all.
-        around: The graph that a body stands in, whose values it reads.
-        path: What its nodes are called after, '' in the main graph.
+        model: A model with this graph as its main graph.
+        only: Places of the nodes that may be removed; None for all.
+        around: The graph around a body, whose values the body can read.
+        path: A prefix for the names of its nodes; '' for the main graph.
 
     Attributes:
-        nodes: Of the main graph; None for one that went.
-        stored: Its tensors.
-        folded: What went so far.
-        left: What stays, and why.
-        places: Of each of `folded` where it stood, and where those stand that do its work.
-        sizes: By name of a new tensor how large what was added up in it is, element by element, where that is
-            not the tensor itself: what its rounding is measured by.
+        nodes: Its nodes; None for a removed node.
+        stored: Its stored tensors.
+        folded: The nodes that were folded.
+        left: The nodes that stay, and why.
+        places: The place of each folded node, and the places of the nodes that took over.
+        sizes: For each new tensor, by name, the element-wise magnitude of the terms that were added up, from
+            which its rounding is estimated; None for the tensor itself.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FoldingGraph:
         self._idle: set[str] = set()
 
     def candidates(self, *ops: str) -> Iterator[tuple[int, Node]]:
-        """Nodes of some operators, of all without any, that are there still when it is their turn."""
+        """Nodes of the given operators (none: of all) that still exist when their turn comes."""
         for at in range(len(self.nodes)):
             node = self.nodes[at]
             if node is None or node.domain or (ops and node.op not in ops):
@@ -84,14 +84,14 @@ class FoldingGraph:
 
     @cached_property
     def types(self) -> Mapping[str, TensorInfo]:
-        """What is known of the values as they were."""
+        """Types of the values in the original graph."""
         graph = self.model.graph
         outer = {name: tensor for name in free_names(graph) if (tensor := self.constant(name)) is not None}
         whole = replace(graph, initializers={**graph.initializers, **outer})
         return shapes.infer(replace(self.model, graph=whole)).values
 
     def fold_bodies(self, run: Callable[[FoldingGraph], None]) -> None:
-        """Does the same in the bodies that its nodes carry."""
+        """Applies a pass to the bodies inside its nodes."""
         for at, node in enumerate(self.nodes):
             changed: dict[str, Graph] = {}
             for name, body in () if node is None or node.domain else subgraphs(node):
@@ -108,11 +108,11 @@ class FoldingGraph:
                 self.put(at, with_bodies(node, changed))
 
     def refers(self, node: Node) -> bool:
-        """Whether the caller of the function that a node stands in gives one of its attributes."""
+        """Whether an attribute of a node comes from the call of the function around it."""
         return self._called and any(isinstance(value, AttributeRef) for value in node.attributes.values())
 
     def constant(self, name: str) -> Tensor | None:
-        """The tensor that a value always is; None for one that a node computes or a caller may give."""
+        """The constant tensor behind a value; None if a node computes it or a caller may replace it."""
         if name in self.stored:
             return None if name in self.model.defaults else self.stored[name]
         if owner := self._owner(name):
@@ -123,7 +123,7 @@ class FoldingGraph:
         return None if tensor is None else replace(tensor, name=name, record=None)  # an attribute has no name
 
     def why_not_constant(self, name: str, role: str) -> str:
-        """Why `constant` has no tensor for it."""
+        """Why a value is not constant, in words."""
         if owner := self._owner(name):
             return owner.why_not_constant(name, role)
         if name in self.model.defaults:
@@ -134,7 +134,7 @@ class FoldingGraph:
         return f"{role} '{name}' is {input_text if node is None else f'computed ({node.op})'}"
 
     def _owner(self, name: str) -> FoldingGraph | None:
-        """The graph around that a value is taken from; None for one of this graph."""
+        """The outer graph that defines a value; None if this graph does."""
         is_own = name in self.maker or name in self._given or name in self.stored
         return None if is_own else self.around
 
@@ -147,17 +147,17 @@ class FoldingGraph:
         return sorted(self.readers.get(name, ()))
 
     def why_seen(self, name: str) -> str:
-        """Who besides nodes of the graph sees a value; '' for nobody."""
+        """Why a value is visible outside the graph's nodes; '' if it is not."""
         if name in self._ends:
             return f"is an output of the {self._kind}"
         return "is read within a body" if name in self.captured else ""
 
     def stay(self, node: Node, reason: str) -> None:
-        """Says why a node stays."""
+        """Records why a node stays."""
         self.left.append(NodeLeft(self.path + node.label, node.op, reason))
 
     def remove(self, at: int, into: Sequence[int] = (), beside: Sequence[int] = ()) -> None:
-        """Takes a node away, whose work those at `into` do now, and those `beside` that add for them."""
+        """Removes a node. The nodes at `into` do its work now; those at `beside` add a bias for them."""
         node = self._take(at)
         doing = [doer for place in into if (doer := self.nodes[place]) is not None]
         op = doing[0].op if doing else ""
@@ -166,7 +166,7 @@ class FoldingGraph:
         self.places.append((at, (*into, *beside)))
 
     def put(self, at: int, node: Node) -> None:
-        """Another node in the place of one."""
+        """Replaces the node at a place."""
         self._take(at)
         self.nodes[at] = node
         for name in node.outputs:
@@ -175,7 +175,7 @@ class FoldingGraph:
         self._listen(at, node)
 
     def redirect(self, name: str, to: str) -> None:
-        """Lets every node that reads a value read another one."""
+        """Makes every reader of a value read another value."""
         for at in self.read_by(name):
             node = self.nodes[at]
             assert node is not None
@@ -183,7 +183,7 @@ class FoldingGraph:
             self.put(at, node.with_values(inputs, node.outputs))
 
     def rename(self, name: str, to: str) -> None:
-        """Gives a value that a node makes another name."""
+        """Renames a value that a node makes."""
         at = self.maker.pop(name)
         node = self.nodes[at]
         assert node is not None
@@ -192,11 +192,11 @@ class FoldingGraph:
         self.redirect(name, to)
 
     def renamable(self, name: str) -> bool:
-        """Whether a value may be called otherwise: a node makes it, and nobody outside knows its name."""
+        """Whether a value may be renamed: a node makes it, and its name is not visible outside."""
         return name in self.maker and name not in self._ends and name not in self.captured
 
     def store(self, tensor: Tensor, base: str) -> str:
-        """A new tensor under a free name; that of a body lies beside those that it takes from around it."""
+        """Stores a new tensor under a free name; for a body, in the outermost graph around it."""
         if self.around is not None:
             return self.around.store(tensor, base)
         name = free_name(base, self._taken)
@@ -204,7 +204,7 @@ class FoldingGraph:
         return name
 
     def keep(self, tensor: Tensor, reader: int, old: str, base: str = "", size: Array | None = None) -> str:
-        """Another tensor for one reader: under the old one's name if nobody else reads that."""
+        """Stores a new tensor for one reader, under the old name if nothing else reads the old tensor."""
         name = self._kept(tensor, reader, old, base)
         self.sizes[name] = size
         return name
@@ -218,7 +218,7 @@ class FoldingGraph:
         return self.store(tensor, f"{old}_folded" if old else base)
 
     def model_now(self) -> Model:
-        """What was made: nodes and tensors that only what went has read go with it."""
+        """The rewritten model, without nodes and tensors that only removed nodes used."""
         graph = self.model.graph
         used = {name for node in self.nodes if node is not None for name in reads(node)} | self._ends
         self.nodes = [None if self._is_idle(node, used) else node for node in self.nodes]
@@ -237,7 +237,7 @@ class FoldingGraph:
         )
 
     def _is_idle(self, node: Node | None, used: Collection[str]) -> bool:
-        """Whether a Constant served nothing but what went."""
+        """Whether a Constant was used only by removed nodes."""
         if node is None or constant_of(node) is None:
             return False
         return node.outputs[0] not in used and node.outputs[0] in self._idle

@@ -1,4 +1,4 @@
-"""Folded tensors: computed in float64 and rounded once, in slabs, when they are checked and when written."""
+"""Folded tensors: computed in float64 and rounded once, in slabs, both for checking and for writing."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from explorer.engine.graph.model import ComputedPayload, FileSpan, Inline, Tenso
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Factors = Array
-"""Float64, of a shape that broadcasts over a weight's."""
+"""Float64 factors, in a shape that broadcasts to the weight's."""
 
 FLOATS = ("float16", "float32", "float64")
-"""Types that numpy rounds a float64 to in one step."""
+"""Types to which numpy rounds float64 in one step."""
 
 _SLAB = 1 << 18
-"""Elements that are looked at together."""
+"""Elements in one slab."""
 
 
 def scaled(tensor: Tensor, factors: Factors) -> Tensor:
-    """A weight times factors, in its own type, made when it is read or written."""
+    """A weight times factors in the weight's type, computed when it is read or written."""
 
     def pieces() -> Iterator[memoryview]:
         for _, values in _rows(tensor, factors):
@@ -39,7 +39,7 @@ def rounded(name: str, values: Array, dtype: str) -> Tensor:
 
 
 def slabs(tensor: Tensor) -> Iterator[tuple[slice, Array]]:
-    """Rows of a weight in float64, and which they are; what was looked at of a file is forgotten again."""
+    """Slabs of a weight's rows: the slice and its float64 values; mapped pages are released afterwards."""
     values = tensor.array()
     rows = max(1, _SLAB // max(1, tensor.elements // max(1, len(values))))
     for start in range(0, len(values), rows):
@@ -50,7 +50,7 @@ def slabs(tensor: Tensor) -> Iterator[tuple[slice, Array]]:
 
 
 def fits(tensor: Tensor, factors: Factors) -> bool:
-    """Whether every number of a weight is one still when it is multiplied and rounded."""
+    """Whether every element of a weight stays finite when multiplied and rounded."""
     return all(np.isfinite(part).all() for _, part in _rows(tensor, factors))
 
 

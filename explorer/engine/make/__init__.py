@@ -1,1 +1,1 @@
-"""Models of exercises, made from a line of text: a product, a convolution, a small network."""
+"""Small models made from a line of text: a matrix product, a convolution, a small network."""

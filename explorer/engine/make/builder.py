@@ -1,8 +1,8 @@
-"""Builder of small ONNX graphs, whose weights are the same byte for byte wherever they are made.
+"""Builder of small ONNX graphs whose weights are the same everywhere, byte for byte.
 
-They come from the raw bits of a seeded generator: NumPy promises those to be the same in every release, which
-it does not promise of its distributions. Names of nodes and values follow torch's TorchScript exporter, so
-that the layer tree has a hierarchy to find.
+The weights come from the raw bits of a seeded generator. NumPy promises that these are the same in every
+release, but does not promise that of its distributions. Names of nodes and values follow torch's TorchScript
+exporter, so that the layer tree has a hierarchy.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class SeededGraph:
     """A graph under construction; most methods return the name of the value that they make.
 
     Args:
-        name: Of the graph; each has a stream of numbers of its own, so that one changes no other.
-        seed: Of that stream.
-        stored: Whether weights are in the file; else they are inputs of the graph, without values.
+        name: Name of the graph; each name has its own stream of random numbers.
+        seed: Seed of that stream.
+        store_weights: Whether to store the weights; else they are inputs without values.
     """
 
     def __init__(self, name: str, seed: int = 0, *, store_weights: bool = True) -> None:
@@ -53,7 +53,7 @@ class SeededGraph:
         self.outputs.append(helper.make_tensor_value_info(name, dtype, shape))
 
     def uniform(self, shape: Sequence[int], low: float, high: float) -> Array:
-        """Numbers between two, 24 bits each: exact in float32."""
+        """Uniform random numbers of 24 bits, which float32 holds exactly."""
         raw = np.asarray(self.bits.random_raw(math.prod(shape)), dtype=np.uint64)
         unit = (raw >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
         return (np.float32(low) + unit * np.float32(high - low)).reshape(shape)
@@ -64,12 +64,12 @@ class SeededGraph:
         return name
 
     def weight(self, name: str, shape: Sequence[int], fan_in: int, gain: float = 1.0) -> str:
-        """A weight as torch initialises it: uniform within gain / sqrt(fan in); or an input for one."""
+        """A weight as torch initializes it: uniform within gain / sqrt(fan in); or an input in its place."""
         limit = gain / math.sqrt(fan_in)
         return self.between(name, shape, -limit, limit)
 
     def between(self, name: str, shape: Sequence[int], low: float, high: float) -> str:
-        """A weight uniform between two numbers; or an input for one."""
+        """A weight, uniform between two numbers; or an input in its place."""
         if not self.stored:
             return self.input(name, list(shape))
         return self.parameter(name, self.uniform(shape, low, high))
@@ -129,7 +129,7 @@ class SeededGraph:
         return self.op("Gemm", scope, x, weight, bias, alpha=1.0, beta=1.0, transB=1)
 
     def batch_norm(self, scope: str, path: str, x: str, width: int) -> str:
-        """A normalisation away from the identity: one of ones and zeros would hide a fault."""
+        """A batch normalization with random statistics: ones and zeros would hide a fault."""
         parts = [
             self.between(f"{path}.weight", (width,), 0.5, 1.5),
             self.between(f"{path}.bias", (width,), -0.2, 0.2),

@@ -1,4 +1,4 @@
-"""Text to a model: 'linear:128x128x128:bias', 'conv:3x32x32:16x3x3', 'mlp:bn16-relu-16x5', an attention."""
+"""Models from a text such as 'linear:128x128x128:bias', 'conv:3x32x32:16x3x3' or 'mlp:bn16-relu-16x5'."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from explorer.base.units import bytes_text
 from explorer.engine.make.builder import SeededGraph, Shape
 
 _MOST = 1 << 31
-"""Bytes of weights: no protobuf parser reads a larger message."""
+"""The most bytes of weights: no protobuf parser reads a larger message."""
 _LAYER = re.compile(r"(?!0)(\d+)x(?!0)(\d+)|bn(?!0)(\d+)|(relu|sigmoid|tanh|softmax)")
 _ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softmax": "Softmax"}
 
@@ -32,14 +32,14 @@ def graph_of_text(
     """The model that a line of text describes.
 
     Args:
-        text: A kind, its sizes and options, between colons; see `EXAMPLES`.
-        name: Of the graph; None: its kind. With the seed it decides the weights.
-        seed: Of the weights.
-        batch: Rows of an mlp, images of a convolution; a name leaves it open.
-        store_weights: Whether weights are in the file; else they are inputs.
+        text: A kind, its sizes and its options, separated by colons; see `EXAMPLES`.
+        name: Name of the graph, which with the seed decides the weights; None for its kind.
+        seed: Seed of the weights.
+        batch: Rows of an mlp or images of a convolution; a name leaves the size open.
+        store_weights: Whether to store the weights; else they are inputs.
 
     Raises:
-        Misuse: It cannot be read, or no file holds that.
+        Misuse: The text cannot be parsed, or the model is too large for a file.
     """
     kind, _, rest = text.partition(":")
     if kind not in _KINDS:
@@ -176,7 +176,7 @@ _KINDS: Mapping[str, Callable[[SeededGraph, str, str, int | str], None]] = {
 
 
 _SIZED = frozenset(("linear", "attention"))
-"""Kinds whose sizes have a batch among them."""
+"""Kinds whose sizes include the batch."""
 
 
 def _numbers(text: str, count: int, usage: str) -> list[int]:
@@ -187,7 +187,7 @@ def _numbers(text: str, count: int, usage: str) -> list[int]:
 
 
 def _options(text: str, defaults: Mapping[str, int]) -> dict[str, int]:
-    """Options between commas, 'stride=2,bias'; a word alone is 1."""
+    """Options separated by commas, such as 'stride=2,bias'; an option without a value is 1."""
     values = dict(defaults)
     for word in filter(None, text.split(",")):
         name, equals, value = word.partition("=")
