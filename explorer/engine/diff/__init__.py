@@ -1,4 +1,4 @@
-"""Graph diff: two graphs in; what was added, removed, changed and kept out, also as trees side by side."""
+"""Graph diff: the added, removed, changed and equal parts of two graphs, also as trees side by side."""
 
 from explorer.engine.diff.compare import diff
 from explorer.engine.diff.trees import tree_diff

@@ -1,4 +1,4 @@
-"""Graph diff: what changed between two graphs, ours or not.
+"""Graph diff: the changes between two graphs, made by this program or not.
 
 Nodes are paired up (`match`), each pair is compared (`describe`), a tiled site is one row
 (`sites`). Here the pieces become one fact: rows in the order of the graphs, a summary by operator,
@@ -35,11 +35,11 @@ from explorer.engine.shapes.subgraphs import call_name, view
 from explorer.facts import Analysis, Diff, NodeDiff, OpDiff
 
 _INPUT, _OUTPUT, _OPSET, _FUNCTION = "Input", "Output", "Opset", "Function"
-"""What stands for the operator in rows about the graph itself."""
+"""Names in place of an operator, for rows about the graph itself."""
 
 _RANGED = "done by the range of the integers behind, to the same values"
 _SHARED = "read from one of equal value, under another name"
-"""What is said of nodes that others do."""
+"""Texts about nodes whose work other nodes do."""
 
 _STEP = 1024
 
@@ -53,15 +53,15 @@ def diff(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Diff:
-    """What was added, removed, changed, tiled and kept.
+    """The added, removed, changed, tiled and equal parts of two graphs.
 
     Args:
-        before: One graph, as `validate` returns it.
-        after: The other.
-        before_analysis: Where the totals of the first come from.
-        after_analysis: Where the totals of the second come from.
-        on_progress: Told the phase and the nodes compared.
-        cancel: Asked between steps; True stops.
+        before: One graph, from `validate`.
+        after: The other graph.
+        before_analysis: The analysis with the totals of the first graph.
+        after_analysis: The analysis with the totals of the second graph.
+        on_progress: Receives the phase and the number of compared nodes.
+        cancel: Called between steps; True stops.
 
     Returns:
         Rows for what differs: changes of the operator sets and inputs first, then nodes in the order of
@@ -93,11 +93,11 @@ def diff(
 
 
 def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel) -> list[NodeDiff]:
-    """What differs, in the order in which it is shown; `tally` counts nodes, inputs and outputs."""
+    """The differences, in the order of display; `tally` counts nodes, inputs and outputs."""
     before, after = opened_as(before, after), opened_as(after, before)
     pairing = pair_nodes(before, after, tell, cancel)
     site_paths = nested_sites(before) | nested_sites(after)
-    before, after = pairing.before.model, pairing.after.model  # what is left where something was folded
+    before, after = pairing.before.model, pairing.after.model  # the rest, where something was folded
     rows = [*_opset_rows(before, after, _silent_domains(pairing, bool(site_paths)))]
     for row, op in _input_rows(pairing):
         tally.count(row, op)
@@ -120,12 +120,12 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
     differing = list(_function_rows(before, after, pairing.describer, pairing.closed, bool(site_paths)))
     functions = _opened(differing, (before, after), (), site_paths, pairing.forms, tell)
     covered = {f"function {row.before} differs" for row in differing if row not in functions}
-    # who calls a function is as it was where tiling is all that happened to the function
+    # a caller is unchanged where tiling is the function's only change
     return [*(row for row in rows if row.status != "changed" or row.what not in covered), *functions]
 
 
 def around(pairing: NodePairing) -> list[NodeDiff]:
-    """What differs in operator sets, inputs and outputs: in no node."""
+    """Differences of operator sets, inputs and outputs, but of no node."""
     before, after = pairing.before.model, pairing.after.model
     has_nested_sites = bool(nested_sites(before) or nested_sites(after))
     ends = (*_input_rows(pairing), *_output_rows(pairing))
@@ -158,7 +158,7 @@ def _fold_rows(pairing: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
 def _elsewhere(
     pairing: NodePairing, at: int, gone: Mapping[int, int], phrase: str, tally: _Tally
 ) -> NodeDiff:
-    """A row for the nodes of one side that others do on the other: `gone` has both places."""
+    """A row for the nodes of one side whose work other nodes do on the other; `gone` has both positions."""
     side, opposite = ((pairing.before, pairing.after), (pairing.after, pairing.before))[at]
     ops = Counter(side.nodes[i].op for i in gone)
     for op, count in ops.items():
@@ -178,7 +178,7 @@ def _elsewhere(
 
 
 class _Tally:
-    """Counts what became of the nodes, by operator."""
+    """Counts changed, added, removed and unchanged nodes, by operator."""
 
     def __init__(self) -> None:
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -187,13 +187,13 @@ class _Tally:
         self.counts[op][fate] += count
 
     def count(self, row: NodeDiff | None, op: str) -> None:
-        """One row about `op`; None is a pair without a difference."""
+        """Counts one row about `op`; None is a pair without a difference."""
         status = "unchanged" if row is None or row.status == "renamed" else row.status
         status = "changed" if status == "quantized" else status
         self.add(op, status)
 
     def summary(self) -> tuple[OpDiff, ...]:
-        """What differs first, then operators with the most nodes, the graph's own rows last."""
+        """Operators with differences first, then those with the most nodes, then the graph's own rows."""
         diffs = []
         for op, fates in self.counts.items():
             changed, unchanged, removed = fates["changed"], fates["unchanged"], fates["removed"]
@@ -222,9 +222,9 @@ def _opened(
     forms: Forms,
     tell: Tell,
 ) -> list[NodeDiff]:
-    """Rows of the graph at `path` in which a body that differs in tiled sites alone is the rows of those.
+    """The rows of the graph at `path`; a body that only differs in tiled sites becomes their rows.
 
-    Such sites, and every place around one, are `site_paths`.
+    `site_paths` are the paths of such sites, and of every place around one.
     """
     opened_rows: list[NodeDiff] = []
     for row in rows:
@@ -238,7 +238,7 @@ def _opened(
 
 
 def _bodies_of(row: NodeDiff, graph_model: Model | None) -> list[str]:
-    """The places whose content is all that a row says to differ; none if it says anything else."""
+    """The bodies whose content is the only difference in a row; none if the row has other differences."""
     if row.status != "changed" or row.before is None or graph_model is None:
         return []
     if row.op_before == row.op_after == _FUNCTION:
@@ -254,7 +254,7 @@ def _bodies_of(row: NodeDiff, graph_model: Model | None) -> list[str]:
         elif not part.startswith("weight ") or any(
             part.startswith(f"weight {name} ") for name in input_names
         ):
-            # a weight that a body reads from around it is compared with the body
+            # a weight that a body reads from an outer graph is compared with the body
             return []
     return bodies
 
@@ -266,7 +266,7 @@ def _within(
     forms: Forms,
     tell: Tell,
 ) -> list[NodeDiff] | None:
-    """The rows of the graph at `path` if tiling is all that happened to it; else None."""
+    """The rows of the graph at `path` if tiling is its only change; else None."""
     views = [view(model, path) for model in models]
     ends = [_ends(model, graph, path[-1]) for model, graph in zip(models, views, strict=True)]
     if views[0] is None or views[1] is None or any(len(a) != len(b) for a, b in zip(*ends, strict=True)):
@@ -277,7 +277,7 @@ def _within(
     around = [(name, name) for name in sorted(_free(first) & _free(second))]
     joined = [*inputs, *around, *ties_of(sites)]
     closed = nodes_of(sites)
-    # weights may be nodes here: those of a site are no subject of the matching
+    # weights may be nodes here: those of a site are not matched
     apart = tuple(
         site_nodes | folded(side, [None] * len(side.nodes), site_nodes).keys()
         for side, site_nodes in zip((first, second), closed, strict=True)
@@ -291,7 +291,7 @@ def _within(
         return None
     if any(_source_changes(a, b, describer) for a, b in outputs):
         return None
-    # the nodes that ran before the body are looked through with it, and have rows of their own
+    # outer nodes that ran before the body are included, and have rows of their own
     place = "/".join(path)
     inside = [row for row in rows if place in (row.before or "") + (row.after or "")]
     return [
@@ -300,7 +300,7 @@ def _within(
 
 
 def _free(side: DefUse) -> set[str]:
-    """Values of the graphs around."""
+    """Values from outer graphs."""
     own = {value.name for value in side.inputs}
     return {n for n in side.users if n not in side.producer and n not in side.stored and n not in own}
 
@@ -310,7 +310,7 @@ def _at(place: str, name: str | None) -> str | None:
 
 
 def _ends(model: Model, graph_model: Model | None, name: str) -> tuple[list[str], list[str]]:
-    """Names of what goes into the graph at a place and comes out of it."""
+    """Names of the inputs and outputs of the graph at a place."""
     function = next((f for f in model.functions.values() if call_name(model, f) == name), None)
     if function is not None:
         return list(function.inputs), list(function.outputs)
@@ -329,7 +329,7 @@ def _node_rows(
     tally: _Tally,
     tell: Tell,
 ) -> list[NodeDiff]:
-    """Rows of nodes, with where they stand: an added node behind the pair that it follows."""
+    """Rows of nodes, in order: an added node comes after the pair that it follows."""
     placed: list[tuple[tuple[int, int, int], NodeDiff]] = []
     for site in sites:
         placed.append(((min(site.before), 0, 0), site.row))
@@ -356,7 +356,7 @@ def _node_rows(
             tally.count(row, node.op)
             placed.append(((a, 0, 0), row))
     unfolded = folded(after, matching.after, closed[1], True) if sites else {}
-    # the furthest partner so far, so that one moved node does not drag the added ones about
+    # the furthest partner so far: one moved node must not move the added nodes with it
     partner_of_site = {i: min(site.before) for site in sites for i in site.after}
     behind = -1
     for b, partner in enumerate(matching.after):
@@ -404,16 +404,16 @@ def _value_rows(
 
 
 def _one_sided(op: str, name: str, what: str, *, removed: bool) -> NodeDiff:
-    """The row of what only one of the graphs has."""
+    """The row of a part that only one of the graphs has."""
     if removed:
         return NodeDiff("removed", name, None, what, op, None)
     return NodeDiff("added", None, name, what, None, op)
 
 
 def _moved(pairs: Sequence[ValuePair], after: Sequence[Value]) -> dict[str, tuple[int, int]]:
-    """Positions of those that stand in another order than before; a caller may count on it."""
+    """Old and new positions of moved inputs or outputs; a caller may depend on the order."""
     if any(a is None or b is None for a, b in pairs):
-        # an added one moves all behind it, which says nothing of them
+        # an added value shifts all values behind it, which does not count as a move
         return {}
     place = {value.name: i for i, value in enumerate(after)}
     both = [(i, a.name, place[b.name]) for i, (a, b) in enumerate(pairs) if a and b]
@@ -421,7 +421,7 @@ def _moved(pairs: Sequence[ValuePair], after: Sequence[Value]) -> dict[str, tupl
 
 
 def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
-    """Whether a graph output comes from somewhere else."""
+    """The change if another node computes a graph output."""
     if describer.same_value(a, b):
         return []
     before, after = describer.before, describer.after
@@ -438,7 +438,7 @@ def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
 
 
 def _silent_domains(found: NodePairing, held: bool) -> frozenset[str]:
-    """Domains of which a row says more: of what is tiled, also in bodies (`held`), quantized or fused."""
+    """Domains that other rows cover: of tiled sites, also in bodies (`held`), quantizers and fused nodes."""
     fused = any(one is not None and "activation" in one.away.kinds for one in found.folds)
     tiled = (DOMAIN,) if found.sites or held else ()
     rounded = QUANTIZERS if found.describer.rounded is not None else ()
@@ -471,7 +471,7 @@ def _function_rows(
     closed: tuple[set[int], set[int]],
     has_nested_sites: bool,
 ) -> Iterator[NodeDiff]:
-    """Local functions that came, went, or mean something else; a tiled site's own are part of its row."""
+    """Added, removed and changed local functions; the functions of tiled sites are part of the site's row."""
     silent = _only_in_sites(before, closed[0], has_nested_sites) | _only_in_sites(
         after, closed[1], has_nested_sites
     )

@@ -1,4 +1,4 @@
-"""Def-use index of one graph of a diff, by what gives a value and what takes it."""
+"""Def-use index of one graph of a diff: the producer and the users of each value."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class DefUse:
     """One graph of a diff, indexed.
 
     Attributes:
-        takes: Per node the values it uses: inputs without trailing absent ones, then what its
+        takes: For each node its values: inputs without trailing absent ones, then the values that its
             subgraphs capture.
-        producer: Per value the node and output that give it.
-        users: Per value the nodes and inputs that take it.
+        producer: For each value the node and the output that make it.
+        users: For each value the nodes and inputs that read it.
     """
 
     def __init__(self, model: Model) -> None:
@@ -50,7 +50,7 @@ class DefUse:
 def is_counted(name: str, op: str) -> bool:
     """Whether a name only numbers nodes or values: 'Conv_17', 'node_Conv_17', 'input.8', '123'.
 
-    'conv1' is a name that somebody gave, as is a name with a path before it.
+    'conv1' is a name from a person, and so is a name with a path before it.
     """
     match = _COUNTED.fullmatch(name)
     if match is None:

@@ -1,4 +1,4 @@
-"""Differences between two matched nodes, in words, and how sure the match is."""
+"""Differences between two matched nodes, in words, and the confidence of the match."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, No
 from explorer.facts import NodeDiff
 
 _SHOWN = 8
-"""Values of a list or tensor that are written out; a longer one is told by its size."""
+"""Most values of a list or tensor that are written out; a longer one is described by its size."""
 
 
 _WINDOWED = frozenset(
@@ -33,20 +33,20 @@ _WINDOW_DEFAULTS = {"dilations": 1, "pads": 0, "strides": 1}
 
 
 class Describer(Struct):
-    """Says of matched nodes and values whether, and in what, they differ.
+    """Describes the differences of matched nodes and values.
 
     Attributes:
         before: The first graph.
         after: The second graph.
-        forms: What equal attributes and weights are.
-        matching: Which node is which.
-        equal_values: Pairs of values that are the same though no matched nodes give them: graph
-            inputs and the outputs of tiled sites.
-        rounded: The one that is a quantized form of the other, if one is.
-        folded: By side (the second is True) and name, weights that were folded in the diff alone; see
+        forms: Forms that are equal for equal attributes and weights.
+        matching: The pairs of nodes.
+        equal_values: Pairs of equal values that no matched nodes make: graph inputs and the outputs of tiled
+            sites.
+        rounded: The graph that is a quantized form of the other, if one is.
+        folded: By side (the second is True) and name, weights that only the diff folded; see
             `folded_weights`.
-        targets: Nodes of either that others were folded into, and what operator they were: their values are
-            called as those of the others.
+        targets: Nodes of either side into which others were folded, and the operators of those: their outputs
+            have the names of the others' outputs.
     """
 
     before: DefUse
@@ -86,18 +86,18 @@ class Describer(Struct):
         )
 
     def is_target(self, a: int, b: int) -> bool:
-        """Whether something was folded into a pair in the diff alone."""
+        """Whether the diff folded a node into a pair."""
         return a in self.targets[0] or b in self.targets[1]
 
     def _weight_change(self, va: str, vb: str) -> str | None:
-        """What differs between two weights of which one was folded in the diff alone; None for others."""
+        """The difference of two weights if the diff folded one of them; None for other weights."""
         one, other = self.before.stored[va], self.after.stored[vb]
         if (False, va) in self.folded:
             return folded_change(va, one, other, self.folded[False, va])
         return folded_change(vb, other, one, self.folded[True, vb]) if (True, vb) in self.folded else None
 
     def quantized(self, a: int, b: int) -> RoundedNode | None:
-        """What of a pair is rounded on one side only."""
+        """The rounding of a pair that only one side has."""
         if self.rounded is None:
             return None
         return self.rounded.nodes.get(b if self.rounded.side is self.after else a)
@@ -105,7 +105,7 @@ class Describer(Struct):
     def _quantized_row(
         self, a: int, b: int, rounded_node: RoundedNode, changes: list[str], match: str, confidence: float
     ) -> NodeDiff:
-        """The row of a layer that is quantized on one side, with what rounds folded into it."""
+        """The row of a layer that is quantized on one side, including its rounding nodes."""
         assert self.rounded is not None
         forth = self.rounded.side is self.after
         plain_side, rounded_side = (self.before, self.after) if forth else (self.after, self.before)
@@ -180,12 +180,12 @@ class Describer(Struct):
         forms = self.forms
         if forms.attribute(self.before.model, before) != forms.attribute(self.after.model, after):
             return False
-        # the form holds a sample of a tensor: now every byte
+        # forms hold samples of tensors: now every byte is compared
         pairs = zip(tensors(before), tensors(after), strict=True)
         return all(forms.equal_content(a, b) for a, b in pairs)
 
     def function_differs(self, key: tuple[str, str, str]) -> bool:
-        """Whether a local function of this name means something else on the two sides."""
+        """Whether a local function has different meanings on the two sides."""
         if key not in self._functions:
             first, second = self.before.model.functions.get(key), self.after.model.functions.get(key)
             forms = self.forms
@@ -233,7 +233,7 @@ class Describer(Struct):
             if self.same_value(va, vb) or self.absorbed(va, vb):
                 agreeing += 1
             else:
-                another = "another " * (va == vb)  # of the same name, and given by something else
+                another = "another " * (va == vb)  # same name, other producer
                 links.append(f"input {slot}: {va or 'none'} -> {another}{vb or 'none'}")
         for slot in range(min(len(self.before.nodes[a].outputs), len(self.after.nodes[b].outputs))):
             users = self.before.users.get(self.before.nodes[a].outputs[slot], ())
@@ -243,7 +243,7 @@ class Describer(Struct):
         return weights, links, agreeing / compared if compared else 1.0, renames
 
     def same_value(self, va: str, vb: str) -> bool:
-        """Whether two values are given by matched nodes or equal Constants, or are one input of the graph."""
+        """Whether two values come from matched nodes or equal Constants, or are one input of the graph."""
         if (va, vb) in self.equal_values:
             return True
         maker_before, maker_after = self.before.producer.get(va), self.after.producer.get(vb)
@@ -255,7 +255,7 @@ class Describer(Struct):
         return node_before.op == node_after.op == "Constant" and not self.operator(node_before, node_after)
 
     def shared(self, a: int, *, later: bool = False) -> int | None:
-        """The Constant that all who read Constant `a` of one side read on the other: one of equal value."""
+        """The equal Constant that all readers of Constant `a` read on the other side; None without one."""
         side, opposite = (self.after, self.before) if later else (self.before, self.after)
         partners = self.matching.after if later else self.matching.before
         twin = None
@@ -271,7 +271,7 @@ class Describer(Struct):
         return twin
 
     def absorbed(self, va: str, vb: str) -> bool:
-        """Whether a value is the other behind an activation that was dropped for a range of integers."""
+        """Whether two values are equal but for a dropped activation that a range of integers replaces."""
         while self.rounded is not None:
             maker = self.before.producer.get(va)
             if maker is None or self.matching.before[maker[0]] is not None:
@@ -285,7 +285,7 @@ class Describer(Struct):
         return False
 
     def names(self, first: Node, second: Node) -> str:
-        """What is called otherwise, of the node itself."""
+        """The renames of the node itself, as text."""
         if first.name != second.name:
             return "another name"  # the row has both
         if first.outputs != second.outputs:
@@ -296,11 +296,11 @@ class Describer(Struct):
     def evidence(
         self, a: int, b: int, same_self: bool, same_weights: bool, agreeing: float
     ) -> tuple[str, float]:
-        """How a pair was matched and how sure that is.
+        """The kind and the confidence of a match.
 
         A name shared with the same operator is certain. Without one: half for the operator, an eighth
         each for equal attributes and equal weights, a quarter times the share of links that agree, and
-        a tenth off where equals were told apart by order only.
+        a tenth off where only the order distinguished equal nodes.
         """
         first, second = self.before.nodes[a], self.after.nodes[b]
         same_operator = first.key == second.key
@@ -325,10 +325,10 @@ def tensor_change(name: str, before: Tensor, after: Tensor, forms: Forms) -> str
 
 
 def default_of(model: Model, node: Node, name: str, example: Any) -> Any:
-    """The value that an attribute has when it is not given, by the operator's schema; None if none.
+    """The default value of an attribute, by the operator's schema; None without one.
 
     Exporters differ in whether they write defaults: auto_pad = 'NOTSET' is no change. For window
-    operators the specification gives some defaults in prose; `example` says how many axes there are.
+    operators the specification gives some defaults in prose; `example` says how many axes they have.
     """
     plain = not node.domain or node.op in _UNFUSED
     if node.op in _WINDOWED and name in _WINDOW_DEFAULTS and isinstance(example, tuple) and plain:
@@ -359,19 +359,19 @@ def _attribute_text(value: Any, given: bool) -> str:
 
 
 def _operator_name(node: Node, beside: Node) -> str:
-    """The operator, with its domain where that is what differs."""
+    """The operator, with its domain if the domains differ."""
     if node.op != beside.op:
         return node.op
     return f"{node.domain or 'ai.onnx'}::{node.op}" + (f":{node.overload}" if node.overload else "")
 
 
 def _same_record(first: Node, second: Node) -> bool:
-    """Whether two nodes are encoded by the same bytes, names included: then nothing need be decoded."""
+    """Whether two nodes have the same encoded bytes, names included: then decoding is unnecessary."""
     a, b = first.record, second.record
     if not isinstance(a, FileSpan) or not isinstance(b, FileSpan) or a.size != b.size:
         return not first.attributes and not second.attributes
     if subgraphs(first):
-        # captured values of the same name may be others; they are compared as inputs, bodies as forms
+        # captured values of the same name may differ; they are compared as inputs, bodies as forms
         return False
     return a.source.map[a.offset : a.offset + a.size] == b.source.map[b.offset : b.offset + b.size]
 

@@ -1,4 +1,4 @@
-"""Folded weights as a tool made them, against what they should be, within the roundings of the making."""
+"""Folded weights from another tool, compared with the expected ones, within the tool's roundings."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from explorer.engine.graph.model import Tensor
 
 _UNITS = 8
 """Roundings, each of half a unit in the last place, that a tool may make in the weight's own type: square
-root, division, two products and a sum, and some more where it computes them in another order."""
+root, division, two products and a sum, and some more for another order."""
 
 
 def folded_change(name: str, expected: Tensor, there: Tensor, size: Array | None) -> str:
-    """What differs between a weight as it should be and as it is, beyond rounding; '' for nothing.
+    """The difference of a weight from the expected one, beyond rounding; '' without one.
 
     Args:
-        name: Of the weight.
-        expected: As it should be.
-        there: As the other side has it.
-        size: How large what it is the sum of is, element by element; None for itself.
+        name: Name of the weight.
+        expected: The expected weight.
+        there: The weight of the other side.
+        size: The size of the terms that each element adds up; None for the element itself.
     """
     shapes = [tuple(n for n in tensor.shape if n != 1) for tensor in (expected, there)]
     if expected.dtype != there.dtype or shapes[0] != shapes[1]:

@@ -1,8 +1,8 @@
-"""Folded graphs in a diff: nodes that one side lacks because others do their work, or nobody has to.
+"""Folded graphs in a diff: nodes that one side lacks because folding removed them.
 
-What one side has alone is folded there, too, as `engine.fold` does it, and the rest is compared: a
-BatchNormalization that another tool folded is no node that was removed, and the weight that it became is held
-against the one that it should have become.
+Nodes that only one side has are folded there, too, with `engine.fold`, and the rest is compared. So a
+BatchNormalization that another tool folded does not count as removed, and its folded weight is compared with
+the expected weight.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ALWAYS = frozenset({"BatchNormalization", "Dropout", "Identity"})
 
 
 def foldable(side: DefUse, partners: Sequence[int | None], closed: set[int], opposite: DefUse) -> set[int]:
-    """Places of nodes without a partner that may be folded in the other graph."""
+    """Positions of nodes without a partner that the other graph may have folded."""
     fused = {node.op for node in opposite.nodes} & set(FUSED.values())
     ops = _ALWAYS | (ACTIVATIONS.keys() if fused else set())
     places: set[int] = set()
@@ -44,7 +44,7 @@ def foldable(side: DefUse, partners: Sequence[int | None], closed: set[int], opp
 
 
 def fold_side(model: Model, chosen: set[int], other: DefUse) -> FoldedAway | None:
-    """A side without chosen nodes; None where none of them can be folded."""
+    """A side without the chosen nodes; None where none of them can be folded."""
     if not chosen:
         return None
     made = fold_away(model, chosen, any(node.op in FUSED.values() for node in other.nodes))
@@ -58,19 +58,19 @@ _CHECKED = {
     "batchnorm": ", values within rounding",
     "activation": ", with the same parameters",
 }
-"""What holds of every node of a row, by the kind of rewrite."""
+"""What holds for every node of a row, by the kind of rewrite."""
 _COUNTED = ("batchnorm", "activation")
-"""Kinds of which those that were done otherwise are no part of the row."""
+"""Kinds whose rows omit the nodes that the other side rewrote differently."""
 
 
 class SideFolds(Struct, eq=False):
-    """What was folded on one side of a diff, and what came of the comparison.
+    """The folding on one side of a diff, with the result of the comparison.
 
     Attributes:
-        away: What was folded.
-        original: The side as it was.
-        side: As it is compared.
-        wrong: Of what was folded, by its number, those whose work the other side does otherwise.
+        away: The folding.
+        original: The side before it.
+        side: The side as it is compared.
+        wrong: Indices of the folded nodes whose work the other side does differently.
     """
 
     away: FoldedAway
@@ -79,12 +79,12 @@ class SideFolds(Struct, eq=False):
     wrong: set[int]
 
     def said(self) -> dict[int, str]:
-        """By place in the original what became of each node that went."""
+        """By position in the original: a text about each folded node."""
         texts = (f"folded into {', '.join(n.into)}" if n.into else "folded" for n in self.away.folded)
         return dict(zip((at for at, _ in self.away.places), texts, strict=True))
 
     def targets(self) -> dict[int, str]:
-        """Places, as compared, of the nodes that do the work of others, and what they do."""
+        """Positions, in the compared side, of nodes that do the work of folded nodes, with a text."""
         ops_by_place: dict[int, list[str]] = {}
         for (_, into), node in zip(self.away.places, self.away.folded, strict=True):
             for at in into:
@@ -92,7 +92,7 @@ class SideFolds(Struct, eq=False):
         return {at: f"{' and '.join(dict.fromkeys(ops))} folded in" for at, ops in ops_by_place.items()}
 
     def rows(self, turned: bool) -> Iterator[NodeDiff]:
-        """A row for each kind of rewrite; `turned`: the second graph is the one that has the nodes."""
+        """A row for each kind of rewrite; `turned`: the second graph has the nodes."""
         for kind in dict.fromkeys(self.away.kinds):
             nodes = [
                 node
@@ -116,13 +116,13 @@ class SideFolds(Struct, eq=False):
 
 
 def give_up(folds: SideFolds, partners: Sequence[int | None], describer: Describer, turned: bool) -> set[int]:
-    """Places, in the original, of nodes that the other side did not fold; what it folded wrongly is noted.
+    """Positions in the original of nodes that the other side did not fold; notes wrong folds in `folds`.
 
     Args:
-        folds: What was folded on one side.
-        partners: Of its nodes as they are compared.
-        describer: Of the two graphs.
-        turned: It is the second side.
+        folds: The folding of one side.
+        partners: Partners of its nodes as they are compared.
+        describer: Describes the two graphs.
+        turned: Whether it is the second side.
     """
     places: set[int] = set()
     opposite = describer.before if turned else describer.after
@@ -136,12 +136,12 @@ def give_up(folds: SideFolds, partners: Sequence[int | None], describer: Describ
             if (partner := partners[place]) is not None
         ]
         if len(pairs) < len(into) or (concerned and not pairs):
-            places.add(at)  # who does its work, or reads it, has no counterpart
+            places.add(at)  # the node that does its work, or reads it, has no counterpart
         elif folds.away.kinds[number] == "activation":
             if any(opposite.nodes[pair[not turned]].op not in FUSED.values() for pair in pairs):
                 places.add(at)
             elif any(_acts_otherwise(describer, pair) for pair in pairs):
-                folds.wrong.add(number)  # the row of the pair says what is otherwise
+                folds.wrong.add(number)  # the row of the pair says what differs
         elif wrong := [pair for pair in pairs if _unlike(folds, describer, pair, turned)]:
             folds.wrong.add(number)
             if into and all(_as_before(folds, describer, pair, turned) for pair in wrong):
@@ -150,7 +150,7 @@ def give_up(folds: SideFolds, partners: Sequence[int | None], describer: Describ
 
 
 def _acts_otherwise(describer: Describer, pair: tuple[int, int]) -> bool:
-    """Whether a node has another activation on the other side, or one with other parameters."""
+    """Whether a node has another activation on the other side, or other parameters of it."""
     said = describer.attributes(describer.before.nodes[pair[0]], describer.after.nodes[pair[1]])
     return any(one.startswith("attribute activation") for one in said)
 
@@ -158,7 +158,7 @@ def _acts_otherwise(describer: Describer, pair: tuple[int, int]) -> bool:
 def _weights(
     folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool
 ) -> Iterator[tuple[str, str]]:
-    """Names of the folded weights of a node, and of those in their places on the other side."""
+    """Names of the folded weights of a node, and of the weights in their places on the other side."""
     opposite = describer.before if turned else describer.after
     theirs = opposite.takes[pair[not turned]]
     quantized = describer.quantized(*pair)
@@ -168,7 +168,7 @@ def _weights(
 
 
 def _unlike(folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool) -> bool:
-    """Whether a node has other weights on the other side than it should have."""
+    """Whether a node's weights on the other side differ from the expected ones."""
     opposite_tensors = (describer.before if turned else describer.after).stored
     return any(
         theirs not in opposite_tensors
@@ -178,7 +178,7 @@ def _unlike(folds: SideFolds, describer: Describer, pair: tuple[int, int], turne
 
 
 def _as_before(folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool) -> bool:
-    """Whether a node's weight is there as it was: then nothing was folded into it."""
+    """Whether a node's weight is unchanged on the other side: then nothing was folded into it."""
     opposite = describer.before if turned else describer.after
     original, label = folds.original.graph, folds.side.nodes[pair[turned]].label
     was = next((node for node in original.nodes if node.label == label), None)
@@ -190,7 +190,7 @@ def _as_before(folds: SideFolds, describer: Describer, pair: tuple[int, int], tu
 
 
 def sizes_of(folds: tuple[SideFolds | None, SideFolds | None]) -> Mapping[tuple[bool, str], Array | None]:
-    """By side and name of each folded weight how large what it is the sum of is."""
+    """By side and name of each folded weight: the size of the terms that it adds up."""
     return {
         (at == 1, name): size
         for at, side_folds in enumerate(folds)

@@ -31,7 +31,7 @@ class Forms:
     """Canonical forms of both models of a diff, numbered together.
 
     Args:
-        cancel: Asked between slabs of weights; True stops the comparison.
+        cancel: Called between slabs of weights; True stops the comparison.
     """
 
     def __init__(self, cancel: Cancel = None) -> None:
@@ -40,7 +40,7 @@ class Forms:
         self._functions: dict[tuple[int, tuple[str, str, str]], int] = {}
         self._samples: dict[int, Form] = {}
         self._equal: dict[tuple[int, int], bool] = {}
-        # ids of objects are keys above: the objects must live as long
+        # keys above are ids: the objects must live as long
         self._kept: list[object] = []
 
     def number(self, form: Form) -> int:
@@ -48,13 +48,13 @@ class Forms:
         return self._ids.setdefault(form, len(self._ids))
 
     def operator(self, model: Model, node: Node) -> int:
-        """What the node computes, attributes aside: its operator, or the body of its function."""
+        """The meaning of a node without attributes: its operator, or the body of its function."""
         if node.key in model.functions:
             return self.number(("call", *node.key, self.function(model, node.key)))
         return self.number(("op", *node.key))
 
     def function(self, model: Model, key: tuple[str, str, str]) -> int:
-        """A local function's meaning: its body with the functions that it calls put in."""
+        """A local function's meaning: its body with the bodies of called functions."""
         memo = id(model), key
         if memo not in self._functions:
             self._kept.append(model)
@@ -66,7 +66,7 @@ class Forms:
         return self._functions[memo]
 
     def attributes(self, model: Model, node: Node) -> int:
-        """All attributes of a node, names of captured values left out."""
+        """All attributes of a node, without the names of captured values."""
         if not node.attributes:
             return -1
         return self.number(self._mapping(model, node.attributes, {}, []))
@@ -87,7 +87,7 @@ class Forms:
         """Whether two tensors of the same type and shape hold the same bytes.
 
         Raises:
-            Cancelled: `cancel` said so.
+            Cancelled: `cancel` returned True.
         """
         key = id(before), id(after)
         if key not in self._equal:
@@ -173,7 +173,7 @@ class Forms:
             if not name:
                 return ()
             if name not in names:
-                # a value from around the node: which one is for the caller to compare
+                # a value from an outer graph: the caller compares which one
                 names[name] = ("free", len(free))
                 free.append(name)
             return names[name]
@@ -190,7 +190,7 @@ class Forms:
 
 
 def literal_form(value: Any) -> Form | None:
-    """The form of a number, a text or bytes; None for what is made of others."""
+    """The form of a number, a string or bytes; None for composed values."""
     if isinstance(value, float):
         return "f", struct.pack("<d", value)  # NaN equals itself, and -0.0 is not 0.0
     if isinstance(value, (int, str, bytes)):
@@ -218,7 +218,7 @@ def body_tensors(nodes: Sequence[Node]) -> Iterator[Tensor]:
 
 
 def _payload(tensor: Tensor) -> Payload | None:
-    """The bytes that make a tensor; the reader keeps strings and sparse data only as their record."""
+    """The bytes of a tensor; the reader keeps strings and sparse data only as their record."""
     record = tensor.record
     if tensor.dtype != "string" or record is None:
         return tensor.payload
@@ -242,7 +242,7 @@ def _sample(tensor: Tensor) -> bytes:
     if isinstance(payload, (FileSpan, Inline)):
         view = payload.view()
         return b"".join(bytes(view[at : at + _SAMPLE]) for at in places)
-    # made as it is read, whatever we ask for: keep only the places
+    # computed on reading, so read it in order and keep only the sampled places
     out = bytearray()
     begin = 0
     for piece in payload.pieces():

@@ -1,7 +1,7 @@
-"""Row links: which row of one layer tree is which of another, by the diff of what the rows stand for.
+"""Row links: pairs of rows of two layer trees, by the diff of the nodes behind the rows.
 
-The rows of ONNX graphs stand for nodes, which the diff pairs up. Other models have rows alone: their layers
-and the edges between them are handed to the same diff as a graph.
+The rows of ONNX graphs stand for nodes, which the diff pairs. Other models have rows alone: their layers
+and the edges between them go through the same diff as a graph.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from explorer.facts import Info, Layer, NodeDiff, TensorInfo
 
 
 class RowLinks(Struct, eq=False):
-    """Rows that belong together.
+    """Pairs of rows.
 
     Attributes:
-        partner: Row of the first tree to that of the second.
-        said: Row of the first tree to the state of the pair, and what differs.
-        known: Rows of either tree of which the diff has spoken: one without a partner has none.
-        alone: Rows of either tree without a partner to what is said of them.
-        sites: Rows of the first tree that are a tiled site, or stand beside one.
-        graph: What differs in no row.
+        partner: By row of the first tree: the row of the second.
+        said: By row of the first tree: the state of the pair, and what differs.
+        known: Rows of either tree that the diff covers: such a row without a partner has none.
+        alone: By row without a partner, of either tree: a text about it.
+        sites: Rows of the first tree that are a tiled site, or are paired with one.
+        graph: Differences that are in no row.
     """
 
     partner: dict[int, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class RowLinks(Struct, eq=False):
     graph: Sequence[NodeDiff] = ()
 
     def join(self, a: int | None, b: int | None, status: str, text: str) -> bool:
-        """Links two rows, if both are there and free; whether they were."""
+        """Pairs two rows if both exist and are free; returns whether it did."""
         if a is not None and b is not None and a not in self.partner and b not in self.known[1]:
             self.partner[a] = b
             self.said[a] = status, text
@@ -51,12 +51,12 @@ class RowLinks(Struct, eq=False):
 
 
 class TreePlaces(Struct, frozen=True, eq=False):
-    """Where the rows of a tree are.
+    """The positions of the rows of a tree.
 
     Attributes:
-        rows: By path the row and its kind.
-        parent: Of each row; -1 at the top.
-        end: The row behind the last one in each.
+        rows: By path: the row and its kind.
+        parent: The parent of each row; -1 at the top.
+        end: For each row, the index behind the last row inside it.
     """
 
     rows: Mapping[str, tuple[int, str]]
@@ -64,7 +64,7 @@ class TreePlaces(Struct, frozen=True, eq=False):
     end: Sequence[int]
 
     def around(self, rows: Sequence[int], every: Sequence[int]) -> int | None:
-        """The group that holds the rows `rows` and no other of `every`, which are in order; None for none."""
+        """The group that contains `rows` and no other row of `every`, which is sorted; None without one."""
         if not rows:
             return None
         at, last = self.parent[min(rows)], max(rows)
@@ -83,10 +83,10 @@ def graph_links(
         before: One graph.
         after: The other.
         places: Rows of their trees.
-        tell: Told what is being done.
-        cancel: Asked between steps.
+        tell: Receives the phase.
+        cancel: Called between steps.
     """
-    # rows of an opened call have the paths of what was in the function
+    # the rows of an opened call have the paths of the nodes in the function
     before, after = opened_as(before, after), opened_as(after, before)
     pairing = pair_nodes(before, after, tell, cancel)
     graphs = pairing.before.nodes, pairing.after.nodes
@@ -119,7 +119,7 @@ _IN_RANGE = "done by the range of the integers behind"
 
 
 def row_links(before: Model, after: Model, rows: tuple[list[int], list[int]], tell: Tell) -> RowLinks:
-    """Links of rows that `row_graph` made the graphs `before` and `after` of."""
+    """Links of the rows from which `row_graph` made the graphs `before` and `after`."""
     found = pair_nodes(before, after, tell, None)
     links = RowLinks(graph=around(found))
     _link(links, found, (rows[0].__getitem__, rows[1].__getitem__))
@@ -131,7 +131,7 @@ def _link(
     pairing: NodePairing,
     row_of: tuple[Callable[[int], int | None], Callable[[int], int | None]],
 ) -> None:
-    """Takes up the pairs of nodes, and the nodes that have none."""
+    """Adds the pairs of nodes, and the nodes without a partner."""
     into = [folds.targets() if folds is not None else {} for folds in pairing.folds]
     for a, b in enumerate(pairing.matching.before):
         if b is not None:
@@ -151,7 +151,7 @@ def _link(
 
 
 def _rows_of(nodes: Sequence[Node], places: Mapping[str, tuple[int, str]]) -> dict[int, int]:
-    """Nodes of a graph to their rows; the path of a row is its node's label, with '#2' behind one taken."""
+    """Nodes of a graph to their rows; a row's path is its node's label, with '#2' if the label is taken."""
     label_counts: Counter[str] = Counter()
     taken: set[int] = set()
     row_of: dict[int, int] = {}
@@ -170,9 +170,9 @@ def _rows_of(nodes: Sequence[Node], places: Mapping[str, tuple[int, str]]) -> di
 def row_graph(
     info: Info, layers: Sequence[Layer], ends: Sequence[int], flow: ValueFlow | None
 ) -> tuple[Model, list[int]]:
-    """The layers of a tree, and the edges between them, as a graph; and the row of each of its nodes.
+    """The layers of a tree and the edges between them as a graph, and the row of each of its nodes.
 
-    Weights have types and shapes and no values. `ends` are the rows behind the last one in each.
+    Weights have types and shapes, but no values. `ends` are the indices behind the last row inside each row.
     """
     names: dict[int, str] = {}
     tensors: dict[str, Tensor] = {}
@@ -193,7 +193,7 @@ def row_graph(
 
     for at, end in enumerate(ends):
         outputs = [name(value) for value in (flow.made.get(at, ()) if flow else ())]
-        if end > at + 1 and not outputs:  # a group; a loop or a branch holds layers and gives values, too
+        if end > at + 1 and not outputs:  # a group; loops and branches contain layers, too, but have outputs
             continue
         layer = layers[at]
         takes = [name(v) for v in (flow.read.get(at, ()) if flow else ()) if v.source != "unknown"]

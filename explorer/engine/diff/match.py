@@ -1,13 +1,12 @@
-"""Graph matching: which node of one graph is which node of the other.
+"""Graph matching: pairs the nodes of two graphs.
 
-Names decide first, as a reader would: the node's, then its output value's. Numbers that an exporter
-gave ('Conv_17') shift when a node is inserted, so such a name counts only if what it names agrees.
-What is left is matched by structure. Every node gets a colour from its operator, attributes and
-weights; the colour is refined by the neighbours' colours for a few rounds (Weisfeiler and Lehman,
-1968), with nodes that are matched already as fixed points; colours that occur once on both sides
-match. From every match its neighbours are matched in turn. That is done three times, each time asking
-for less: everything equal; weights of the same shape; only the operator. Each step is linear in the
-number of nodes and edges.
+Names decide first, as for a reader: the node's name, then its output's. Numbers from an exporter ('Conv_17')
+shift when a node is inserted, so such a name counts only if the nodes around it agree. The remaining nodes
+are matched by structure. Every node gets a color from its operator, attributes and weights; the color is
+refined by the neighbors' colors for a few rounds (Weisfeiler and Lehman, 1968), with matched nodes as fixed
+points; colors that occur once on both sides match. From every match its neighbors are matched in turn. That
+is done three times with falling demands: everything equal; weights of the same shape; only the operator. Each
+step is linear in the number of nodes and edges.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from explorer.engine.graph.model import Node
 
 _ROUNDS = 3
 
-Colours = tuple[Mapping[int, int], Mapping[int, int]]
-"""Of the nodes of either graph."""
+Colors = tuple[Mapping[int, int], Mapping[int, int]]
+"""Colors of the nodes of either graph."""
 
 _ABSENT, _STORED, _OPEN = -1, -2, -3
-"""Colours of what an input can be besides a node's output: left out, a weight, nothing we know."""
+"""Colors of inputs that are no node's output: absent, a weight, unknown."""
 
 
 class Matching:
     """Pairs of nodes.
 
     Attributes:
-        before: Per node of the first graph its partner, None while it has none.
-        after: The same the other way.
-        guessed: Nodes of the first graph that had equals, so that another pairing was as good.
-        ties: Values known to correspond though no node gives them: graph inputs, outputs, sites.
+        before: By node of the first graph: its partner, or None.
+        after: By node of the second graph: its partner, or None.
+        guessed: Nodes of the first graph with equal candidates: another pairing would be as good.
+        ties: Values that correspond although no node makes them: graph inputs, outputs, sites.
     """
 
     def __init__(self, before: DefUse, after: DefUse) -> None:
@@ -46,11 +45,11 @@ class Matching:
         self.ties: list[tuple[str, str]] = []
 
     def add(self, a: int, b: int) -> None:
-        """Pairs node `a` of the first graph with `b` of the second; neither has a partner."""
+        """Pairs node `a` of the first graph with `b` of the second; neither may have a partner."""
         self.before[a], self.after[b] = b, a
 
     def turned(self) -> Matching:
-        """The same pairs, seen from the second graph."""
+        """The same pairs from the second graph's side."""
         reverse = Matching.__new__(Matching)
         reverse.before, reverse.after = self.after, self.before
         reverse.guessed = {b for a in self.guessed if (b := self.before[a]) is not None}
@@ -72,15 +71,15 @@ def match(
     Args:
         before: The first graph.
         after: The second graph.
-        forms: What equal attributes and weights are.
-        closed: Nodes of each that take no part: they belong to a tiled site.
+        forms: Forms that are equal for equal attributes and weights.
+        closed: Nodes of each graph that are not matched: they belong to a tiled site.
         ties: Values that correspond: inputs and outputs of the graphs, outputs of tiled sites.
-        on_phase: Told what is being done.
+        on_phase: Receives the phase.
 
     Returns:
         The matching; every node has at most one partner. Pairs are the same whichever graph comes first.
     """
-    # which of several good pairings is taken depends on where one begins: always begin on one side
+    # the first side decides between equally good pairings: always begin with the same side
     turned = _order(after) < _order(before)
     pairs = [(b, a) if turned else (a, b) for a, b in ties]
     sides = (after, before) if turned else (before, after)
@@ -95,14 +94,14 @@ def match(
         tell("matching structure")
         work.by_structure(kind)
     if work.unfinished():
-        work.by_name(lambda node: node.name, same_operator=True, doubted=False)  # nothing contradicted them
+        work.by_name(lambda node: node.name, same_operator=True, doubted=False)  # no match contradicts them
         work.leftover_constants()
         work.in_place()
     return work.matching.turned() if turned else work.matching
 
 
 def _order(side: DefUse) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
-    """What two graphs are put in order by."""
+    """A key that orders two graphs."""
     return [(node.op, node.name, node.inputs, node.outputs) for node in side.nodes]
 
 
@@ -120,7 +119,7 @@ class _Work:
         self.closed = closed
         self.matching = Matching(before, after)
         self.matching.ties = ties
-        # a tie is a colour that both sides share
+        # a tie is a color on both sides
         self.tied: tuple[dict[str, int], dict[str, int]] = ({}, {})
         for i, (a, b) in enumerate(ties):
             number = forms.number(("tie", i))
@@ -138,7 +137,7 @@ class _Work:
     def by_name(
         self, name_of: Callable[[Node], str], *, same_operator: bool = False, doubted: bool = True
     ) -> None:
-        """Pairs up nodes of one name; where numbered names are `doubted`, if all around them agrees."""
+        """Pairs nodes of the same name; if numbered names are `doubted`, only where all neighbors agree."""
         before, after = self.sides
         names_before = _unique(before.nodes, self.open(0), name_of)
         names_after = _unique(after.nodes, self.open(1), name_of)
@@ -148,7 +147,7 @@ class _Work:
                 continue
             first, second = before.nodes[a], after.nodes[b]
             if doubted and is_counted(name, first.op):
-                # the number may have shifted: only if all around it has the same names as well
+                # the number may have shifted: the neighbors must have the same names as well
                 if not self.looks_same(a, b):
                     continue
             elif same_operator and first.key != second.key:
@@ -163,13 +162,13 @@ class _Work:
         return self.weights(0, a, self.forms.sample) == self.weights(1, b, self.forms.sample)
 
     def weights(self, side: int, i: int, of: Callable[[Any], Hashable]) -> tuple[Hashable, ...]:
-        """What `of` says of each weight that a node takes, with the input's position."""
+        """The result of `of` for each weight of a node, with the input's position."""
         graph = self.sides[side]
         stored = graph.stored
         return tuple((k, of(stored[name])) for k, name in enumerate(graph.takes[i]) if name in stored)
 
     def signature(self, side: int, i: int, kind: str) -> int:
-        """The node by itself, as closely as `kind` asks."""
+        """A number for the node without its neighbors, as detailed as `kind` asks."""
         graph = self.sides[side]
         node = graph.nodes[i]
         if kind == "operator":
@@ -188,47 +187,47 @@ class _Work:
             for i in self.open(side):
                 signatures[side][i] = self.signature(side, i, kind)
         if kind == "operator":
-            # an operator alone says too little: only beside what is matched
+            # an operator alone is too weak: it counts only beside matched nodes
             self.spread(self.frontier(), signatures)
             self.spread(self.frontier(), signatures, greedy=True)
             return
-        colours = signatures
+        colors = signatures
         for depth in range(_ROUNDS + 1):
             if depth:
-                open_before, open_after = self.still_open(0, colours[0]), self.still_open(1, colours[1])
+                open_before, open_after = self.still_open(0, colors[0]), self.still_open(1, colors[1])
                 if not open_before or not open_after:
                     return
-                colours = self.refine(0, open_before), self.refine(1, open_after)
-            # A colour that occurs once on both sides stays so however much it is refined: coarse colours
-            # cannot take a partner away from finer ones, and leave less to refine.
-            classes = _classes(colours[0], self.matching.before), _classes(colours[1], self.matching.after)
+                colors = self.refine(0, open_before), self.refine(1, open_after)
+            # A color that occurs once on both sides stays unique in later rounds: coarse colors
+            # cannot take a partner away from finer colors, and leave fewer nodes to refine.
+            classes = _classes(colors[0], self.matching.before), _classes(colors[1], self.matching.after)
             pairs = []
-            for colour, members in classes[0].items():
-                others = classes[1].get(colour, ())
+            for color, members in classes[0].items():
+                others = classes[1].get(color, ())
                 if len(members) == len(others) == 1 and (depth or self.is_telling(members[0], kind)):
                     pairs.append((members[0], others[0]))
             self.take(pairs)
             if depth:
                 self.spread(self.frontier() if depth == 1 else pairs, signatures)
-        # as many on both sides and nothing to tell them apart: any pairing is right
-        classes = _classes(colours[0], self.matching.before), _classes(colours[1], self.matching.after)
-        for colour, members in classes[0].items():
-            others = classes[1].get(colour, ())
+        # equally many nodes on both sides, and nothing distinguishes them: any pairing is right
+        classes = _classes(colors[0], self.matching.before), _classes(colors[1], self.matching.after)
+        for color, members in classes[0].items():
+            others = classes[1].get(color, ())
             if len(members) == len(others) > 1:
                 pairs = list(zip(members, others, strict=True))
                 self.matching.guessed.update(a for a, _ in pairs)
                 self.take(pairs)
                 self.spread(pairs, signatures)
 
-    def still_open(self, side: int, colours: Mapping[int, int]) -> dict[int, int]:
+    def still_open(self, side: int, colors: Mapping[int, int]) -> dict[int, int]:
         partners = self.partners(side)
-        return {i: colour for i, colour in colours.items() if partners[i] is None}
+        return {i: color for i, color in colors.items() if partners[i] is None}
 
     def partners(self, side: int) -> Sequence[int | None]:
         return self.matching.after if side else self.matching.before
 
     def is_telling(self, a: int, kind: str) -> bool:
-        """Whether a node is known by itself: it has a weight of its own, of which every bit agrees."""
+        """Whether a node is identified alone: it has a weight, equal in every bit, that no other node has."""
         if kind != "everything":
             return False
         before = self.sides[0]
@@ -239,8 +238,8 @@ class _Work:
             if self.matching.before[a] is None and self.matching.after[b] is None:
                 self.matching.add(a, b)
 
-    def colour(self, side: int, name: str, colours: Mapping[int, int]) -> Hashable:
-        """What is known of a value that a node takes."""
+    def color(self, side: int, name: str, colors: Mapping[int, int]) -> Hashable:
+        """The color of a value that a node reads."""
         if not name:
             return _ABSENT
         graph = self.sides[side]
@@ -252,17 +251,17 @@ class _Work:
             partner = self.partners(side)[i]
             if partner is not None:
                 return "pair", (partner if side else i), slot
-            if i in colours:
-                return colours[i], slot
+            if i in colors:
+                return colors[i], slot
         return self.tied[side].get(name, _OPEN)
 
-    def refine(self, side: int, colours: Mapping[int, int]) -> dict[int, int]:
-        """Colours of a round from those of the round before."""
+    def refine(self, side: int, colors: Mapping[int, int]) -> dict[int, int]:
+        """The colors of a round, from those of the round before."""
         graph, partners = self.sides[side], self.partners(side)
         number = self.forms.number
         refined: dict[int, int] = {}
-        for i, colour in colours.items():
-            above = tuple(self.colour(side, name, colours) for name in graph.takes[i])
+        for i, color in colors.items():
+            above = tuple(self.color(side, name, colors) for name in graph.takes[i])
             below = []
             for slot, name in enumerate(graph.nodes[i].outputs):
                 readers: list[tuple[int, int, int]] = []
@@ -270,17 +269,17 @@ class _Work:
                     partner = partners[user]
                     if partner is not None:
                         readers.append((0, partner if side else user, at))
-                    elif user in colours:
-                        readers.append((1, colours[user], at))
+                    elif user in colors:
+                        readers.append((1, colors[user], at))
                     else:
                         readers.append((2, 0, at))
                 readers.sort()
                 below.append((slot, self.tied[side].get(name, _OPEN), tuple(readers)))
-            refined[i] = number(("round", colour, above, tuple(below)))
+            refined[i] = number(("round", color, above, tuple(below)))
         return refined
 
     def frontier(self) -> list[tuple[int, int]]:
-        """Pairs with a neighbour that has no partner, where spreading has something to do."""
+        """Pairs that have a neighbor without a partner."""
         before = self.sides[0]
         near: dict[int, None] = {}
         for i in self.open(0):
@@ -293,10 +292,10 @@ class _Work:
         partners = self.matching.before
         return [(a, b) for a in near if (b := partners[a]) is not None]
 
-    def spread(self, pairs: Sequence[tuple[int, int]], signatures: Colours, *, greedy: bool = False) -> None:
-        """Matches the neighbours of pairs, and their neighbours, as long as signatures agree.
+    def spread(self, pairs: Sequence[tuple[int, int]], signatures: Colors, *, greedy: bool = False) -> None:
+        """Matches the neighbors of pairs, and their neighbors, as long as signatures agree.
 
-        Among several neighbours that look the same none is chosen, unless `greedy`: then in order.
+        Among several neighbors with one signature none is matched, unless `greedy`: then in order.
         """
         before, after = self.sides
         queue = deque(pairs)
@@ -316,21 +315,21 @@ class _Work:
             for va, vb in zip(before.takes[a], after.takes[b], strict=False):
                 self.spread_up(va, vb, signatures, record)
 
-    def spread_up(self, va: str, vb: str, signatures: Colours, record: Callable[[int, int], None]) -> None:
-        """The nodes that give two corresponding values."""
+    def spread_up(self, va: str, vb: str, signatures: Colors, record: Callable[[int, int], None]) -> None:
+        """Matches the nodes that make two corresponding values."""
         maker_before, maker_after = self.sides[0].producer.get(va), self.sides[1].producer.get(vb)
         if maker_before is None or maker_after is None or maker_before[1] != maker_after[1]:
             return
         a, b = maker_before[0], maker_after[0]
         if self.matching.before[a] is None and self.matching.after[b] is None:
-            colour = signatures[0].get(a)
-            if colour is not None and colour == signatures[1].get(b):
+            color = signatures[0].get(a)
+            if color is not None and color == signatures[1].get(b):
                 record(a, b)
 
     def spread_down(
-        self, va: str, vb: str, signatures: Colours, record: Callable[[int, int], None], greedy: bool
+        self, va: str, vb: str, signatures: Colors, record: Callable[[int, int], None], greedy: bool
     ) -> None:
-        """The nodes that take two corresponding values, at the same input."""
+        """Matches the nodes that read two corresponding values at the same input."""
         groups_before = self.users(0, va, signatures[0])
         groups_after = self.users(1, vb, signatures[1]) if groups_before else {}
         for key, members in groups_before.items():
@@ -339,7 +338,7 @@ class _Work:
             if not alone and not greedy:
                 continue
             for a, b in zip(members, others, strict=False):
-                # one of them may just have been matched through its other input
+                # another input may just have matched one of them
                 if self.matching.before[a] is None and self.matching.after[b] is None:
                     if not alone:
                         self.matching.guessed.add(a)
@@ -354,7 +353,7 @@ class _Work:
         return groups
 
     def leftover_constants(self) -> None:
-        """Nodes that take nothing are what they give, wherever that is used: a Constant of equal value."""
+        """Matches nodes without inputs by their use: a Constant of equal value."""
         classes: list[dict[int, list[int]]] = [{}, {}]
         for side in (0, 1):
             for i in self.open(side):
@@ -369,15 +368,15 @@ class _Work:
                 self.matching.guessed.update(a for a, _ in pairs)
 
     def in_place(self) -> None:
-        """Another operator between the same neighbours: replaced, not removed and added."""
+        """Matches different operators between the same neighbors: replaced, not removed and added."""
         keys: list[dict[Hashable, list[int]]] = [{}, {}]
         for side in (0, 1):
             graph = self.sides[side]
             for i in self.open(side):
                 above = [
-                    colour
+                    color
                     for name in graph.takes[i]
-                    if (colour := self.colour(side, name, {})) not in (_ABSENT, _STORED)
+                    if (color := self.color(side, name, {})) not in (_ABSENT, _STORED)
                 ]
                 below = set()
                 for slot, name in enumerate(graph.nodes[i].outputs):
@@ -395,16 +394,16 @@ class _Work:
 
 
 def _unique(nodes: Sequence[Node], among: Iterable[int], name_of: Callable[[Node], str]) -> dict[str, int]:
-    """Names that one node of `among` has, and which."""
+    """Names that exactly one node of `among` has, with the node."""
     names = [(name_of(nodes[i]), i) for i in among]
     counts = Counter(name for name, _ in names)
     return {name: i for name, i in names if name and counts[name] == 1}
 
 
-def _classes(colours: Mapping[int, int], partners: Sequence[int | None]) -> dict[int, list[int]]:
-    """Nodes without a partner by their colour."""
+def _classes(colors: Mapping[int, int], partners: Sequence[int | None]) -> dict[int, list[int]]:
+    """Nodes without a partner, by their color."""
     classes: dict[int, list[int]] = {}
-    for i, colour in colours.items():
+    for i, color in colors.items():
         if partners[i] is None:
-            classes.setdefault(colour, []).append(i)
+            classes.setdefault(color, []).append(i)
     return classes

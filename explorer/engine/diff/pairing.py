@@ -1,6 +1,6 @@
-"""Node pairing: which nodes, inputs, outputs and tiled sites of two graphs belong together.
+"""Node pairing: the nodes, inputs, outputs and tiled sites of two graphs that belong together.
 
-The first half of a diff, which its rows and the trees side by side are both made from.
+This is the first half of a diff; its rows and the trees side by side both build on it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from explorer.engine.graph.repeated_nodes import node_sequence
 from explorer.engine.progress import Cancel
 
 Tell = Callable[[str, int, int], None]
-"""Told the phase, and how much of it is done."""
+"""Receives the phase, and the progress in it."""
 
 _FOLDED = ("part of a tiled weight now", "part of a tiled weight before")
 _ROUNDS = "rounds what a tiled matmul reads"
 FOLDED = (*_FOLDED, _ROUNDS)
-"""What is said of a node that only served a tiled site: the Transpose of its weight, its rounding."""
+"""Texts about nodes that only served a tiled site: the Transpose of its weight, its rounding."""
 
 _TRIES = 4
-"""How often what the other side did not fold is given up, and all matched again."""
+"""Rounds in which folds that the other side lacks are given up and all nodes are matched again."""
 
 _ROUNDING = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
@@ -41,18 +41,18 @@ ValuePair = tuple[Value | None, Value | None]
 
 
 class NodePairing(Struct, frozen=True, eq=False):
-    """Two graphs, and which part of one is which of the other.
+    """Two graphs and their pairs.
 
     Attributes:
         before, after: The graphs.
-        forms: What equal attributes and weights are.
+        forms: Forms that are equal for equal attributes and weights.
         sites: Tiled sites that differ.
-        closed: Nodes of either graph that belong to those, or only round what others read.
-        inputs, outputs: Of the graphs.
-        matching: Of the other nodes.
-        describer: Says in what two of them differ.
-        folds: What was folded on either side, so that the other one is like it: `before` and `after` are what
-            is left, and places of nodes are those there.
+        closed: Nodes of either graph that belong to the sites, or only round values.
+        inputs, outputs: Pairs of the graphs' inputs and outputs.
+        matching: Pairs of the other nodes.
+        describer: Describes the differences of pairs.
+        folds: The folding of either side. `before` and `after` are the graphs after folding, and positions of
+            nodes refer to them.
     """
 
     before: DefUse
@@ -67,7 +67,7 @@ class NodePairing(Struct, frozen=True, eq=False):
     folds: tuple[SideFolds | None, SideFolds | None] = (None, None)
 
     def ranged(self) -> tuple[dict[int, int], dict[int, int]]:
-        """On each side the activations that what the other one rounds to does, and what rounds there."""
+        """On each side, activations that the other side's integer range replaces, with the quantizer."""
         rounded = self.describer.rounded
         if rounded is None:
             return {}, {}
@@ -76,7 +76,7 @@ class NodePairing(Struct, frozen=True, eq=False):
         return {}, in_range(self.after, self.matching.after, rounded)
 
     def shared(self) -> tuple[dict[int, int], dict[int, int]]:
-        """On each side the Constants that the other one reads of equal ones, under another name."""
+        """On each side, Constants whose readers read equal Constants of other names on the other side."""
         sides = (self.before, self.matching.before), (self.after, self.matching.after)
         first, second = (
             {
@@ -92,7 +92,7 @@ class NodePairing(Struct, frozen=True, eq=False):
 
 
 def opened_as(model: Model, reference: Model) -> Model:
-    """A model with its calls of functions opened, where that gives nodes of names that the other has."""
+    """A model with function calls opened, if that gives nodes whose names the reference has."""
     called = {node.key for node in node_sequence(model.graph.nodes)} & model.functions.keys()
     if not called - reference.functions.keys():
         return model
@@ -108,7 +108,7 @@ def opened_as(model: Model, reference: Model) -> Model:
 
 
 def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
-    """Pairs up what two graphs are made of; what one of them has folded is folded in the other first."""
+    """Pairs the parts of two graphs; a fold that one graph has is done in the other first."""
     pairing = _paired(before, after, tell, cancel)
     partners = pairing.matching.before, pairing.matching.after
     sides, models = (pairing.before, pairing.after), (before, after)
@@ -138,7 +138,7 @@ def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodeP
 def _with_folds(
     pairing: NodePairing, away: Sequence[FoldedAway | None], models: tuple[Model, Model]
 ) -> NodePairing:
-    """Two graphs of which something was folded, with what is known of that."""
+    """A pairing of two folded graphs, with the folds."""
     sides = pairing.before, pairing.after
     first, second = [
         None if folded_away is None else SideFolds(folded_away, models[at], sides[at], set())
@@ -151,7 +151,7 @@ def _with_folds(
 
 
 def _given_up(pairing: NodePairing, at: int) -> set[int]:
-    """Places of what was folded on one side, and not on the other."""
+    """Positions of the nodes that were folded on one side, but not on the other."""
     folds = pairing.folds[at]
     if folds is None:
         return set()
@@ -176,7 +176,7 @@ def _paired(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePair
     matching = match(
         first, second, forms, closed=closed, ties=[*joined, *ends], on_phase=lambda phase: tell(phase, 0, 0)
     )
-    if rounded is not None:  # what is like nothing of the original is called by its own name
+    if rounded is not None:  # a node unlike any of the original keeps its own operator
         partners = matching.after if rounded.side is second else matching.before
         original_nodes = rounded.side.model.graph.nodes
         nodes = zip(rounded.side.nodes, original_nodes, partners, strict=True)
@@ -188,13 +188,13 @@ def _paired(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePair
 def folded(
     side: DefUse, partners: Sequence[int | None], closed: set[int], later: bool = False
 ) -> dict[int, str]:
-    """Nodes without a partner that only served a tiled site, and what is said of them.
+    """Nodes without a partner that only served a tiled site, with a text about each.
 
     Args:
         side: A graph.
-        partners: Of its nodes.
-        closed: Those of its nodes that belong to tiled sites.
-        later: It is the second graph.
+        partners: Partners of its nodes.
+        closed: Its nodes that belong to tiled sites.
+        later: Whether it is the second graph.
     """
     texts: dict[int, str] = {}
     if not closed:
@@ -212,7 +212,7 @@ def folded(
 
 
 def _paired_values(before: Sequence[Value], after: Sequence[Value]) -> list[ValuePair]:
-    """Inputs or outputs that correspond: by name, then in order where type and shape agree."""
+    """Pairs of inputs or outputs: by name, then in order where type and shape agree."""
     by_name = {value.name: value for value in after}
     partner: dict[str, Value] = {v.name: by_name[v.name] for v in before if v.name in by_name}
     taken = {v.name for v in partner.values()}

@@ -1,4 +1,4 @@
-"""Numbers that a call of a quantizer's function makes of a stored weight: QONNX's quantizers, MX blocks."""
+"""Results of quantizer function calls for a stored weight: QONNX's quantizers, MX blocks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from explorer.engine.number_formats import format_of, microscaling
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MX_DOMAIN = "explorer.mx"
-"""Of the functions of block formats, which are called as the formats are."""
+"""Domain of the functions of block formats, which have the names of the formats."""
 
 
 def quantizer_values(node: Node, tensors: Mapping[str, Tensor]) -> Array | None:
-    """What the call makes of its first input; None where that is not known from what is stored.
+    """The result of a call for its first input; None if stored tensors do not decide it.
 
     Args:
         node: A call of IntQuant, FloatQuant or BipolarQuant, or of a block format.
         tensors: Tensors of its graph, its first input among them.
 
     Raises:
-        BadModel: One cannot be read.
+        BadModel: A tensor cannot be read.
     """
     if any(name and name not in tensors for name in node.inputs):
         return None

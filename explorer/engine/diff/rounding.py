@@ -1,7 +1,7 @@
-"""Rounding of values on their way into a node: QuantizeLinear and DequantizeLinear, Casts, quantizers.
+"""Rounding of a node's inputs: QuantizeLinear and DequantizeLinear, Casts, quantizers.
 
-Beside the float original a quantized layer is one row: what rounds its weight and its inputs is no node of
-its own, and who reads a rounded value reads that value.
+Compared with its float original, a quantized layer is one row: nodes that round its weight and inputs have no
+row, and readers of a rounded value count as readers of the value.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ QUANTIZERS = frozenset({"qonnx.custom_op.general", MX_DOMAIN})
 """Domains of functions that round a value to a format."""
 
 OPERATORS = (TILES, *QUANTIZERS)
-"""Domains of functions that are one operator to whoever looks at a model."""
+"""Domains of functions that count as one operator."""
 
 BLOCKED = "MatMulNBits"
 """A MatMul, or a Gemm with its bias last, whose weight is stored in blocks of a few bits."""
 
 _INTEGER = {"QLinearConv": "Conv", "QLinearMatMul": "MatMul", "QGemm": "Gemm"}
-"""QOperator's layers, which compute with integers from end to end, and what each stands for."""
+"""QOperator's layers, which compute with integers throughout, and the float operators they stand for."""
 
 _PLACES: Mapping[str, tuple[int, ...]] = {
     BLOCKED: (0, 1, 5),
@@ -42,10 +42,10 @@ _PLACES: Mapping[str, tuple[int, ...]] = {
     "QLinearMatMul": (0, 3),
     "QGemm": (0, 3, 6),
 }
-"""At which inputs of a quantized operator those of the float one stand; scale and zero point follow."""
+"""Positions in a quantized operator of the float operator's inputs; scale and zero point follow each."""
 
 ABSORBED = ("Relu", "Clip")
-"""Operators that a quantizer drops where the range of its integers does the same."""
+"""Operators that a quantizer drops where the range of its integers has the same effect."""
 
 _NARROW = ("float16", "bfloat16", "float8", "float4", "float6")
 
@@ -53,20 +53,20 @@ _MULTIPLYING = frozenset((
     "Attention", "Conv", "ConvTranspose", "Einsum", "FusedMatMul", "GRU", "Gather", "Gemm", "LSTM", "MatMul",
     "MultiHeadAttention", "RNN", *_INTEGER,
 ))  # fmt: skip
-"""Layers that a rounding of their inputs belongs to; elsewhere it belongs to who makes the value."""
+"""Layers to which the rounding of their inputs belongs; elsewhere it belongs to the value's producer."""
 
 _SLAB = 1 << 20
-"""Elements of a weight that are compared together."""
+"""Elements of a weight that are compared at a time."""
 
 
 class Rounding(Struct, frozen=True):
-    """A value that is another one, rounded.
+    """A value that is a rounded form of another value.
 
     Attributes:
-        source: The value, or the stored codes, or the stored weight.
+        source: The other value, or the stored codes, or the stored weight.
         format: Its number format.
-        nodes: What rounds it.
-        scale, zero: Stored tensors of a DequantizeLinear, or a quantizer's scale; '' where there is none.
+        nodes: The nodes that round it.
+        scale, zero: Stored tensors of a DequantizeLinear, or a quantizer's scale; '' without one.
         axis, block: Its attributes.
         packed: The MatMulNBits whose weight it is.
     """
@@ -82,7 +82,7 @@ class Rounding(Struct, frozen=True):
 
 
 class RoundedNode(Struct):
-    """What of a node is rounded: by input slot; the value that it makes; and the nodes that do it."""
+    """The rounding of a node: by input slot; of its output; and the nodes that round."""
 
     inputs: dict[int, Rounding] = field(default_factory=dict)
     output: str = ""
@@ -93,9 +93,9 @@ class RoundedSide(Struct):
     """A quantized graph beside its float original.
 
     Attributes:
-        side: Whose nodes read what is rounded as if it were not.
-        nodes: The nodes of which something is rounded.
-        folded: The nodes that round, and nothing else.
+        side: The graph; its nodes read the values before rounding.
+        nodes: The nodes with rounded inputs or outputs.
+        folded: The nodes that only round.
     """
 
     side: DefUse
@@ -104,9 +104,9 @@ class RoundedSide(Struct):
 
 
 def fold_rounding(first: DefUse, second: DefUse) -> RoundedSide | None:
-    """The side that is a quantized form of the other, with what rounds its values folded; None if none is.
+    """The graph that is a quantized form of the other, with its rounding nodes folded; None if neither is.
 
-    Where both round values, how they do it is what may differ, and nothing is folded.
+    If both graphs round values, the roundings themselves may differ, and nothing is folded.
     """
     roundings = [_roundings(side) for side in (first, second)]
     blocks = [_blocks(side) | _integers(side) for side in (first, second)]
@@ -148,7 +148,7 @@ def fold_rounding(first: DefUse, second: DefUse) -> RoundedSide | None:
 
 
 def _blocks(side: DefUse) -> dict[int, RoundedNode]:
-    """Products whose weight is stored in blocks of a few bits, with what is stored."""
+    """Products whose weight is stored in blocks of a few bits, with the weight."""
     products: dict[int, RoundedNode] = {}
     for i, node in enumerate(side.nodes):
         if node.op == BLOCKED and len(node.inputs) > 2 and node.inputs[1] in side.stored:
@@ -158,7 +158,7 @@ def _blocks(side: DefUse) -> dict[int, RoundedNode]:
             rows = int(node.attributes.get("N", 0))
             if scales is not None and scales.payload is not None and rows and scales.elements % rows == 0:
                 each = scales.array().reshape(rows, -1)
-                # a scale for each channel, which all of its blocks have
+                # a scale for each channel, equal in all of its blocks
                 block = 0 if (each == each[:, :1]).all() else block
             weight = Rounding(
                 node.inputs[1], f"{sign}int{bits}", (), node.inputs[2], block=block, packed=node
@@ -168,7 +168,7 @@ def _blocks(side: DefUse) -> dict[int, RoundedNode]:
 
 
 def _integers(side: DefUse) -> dict[int, RoundedNode]:
-    """Layers that compute with integers from end to end, with their codes and what they make."""
+    """Layers that compute with integers throughout, with the codes of their inputs and output."""
     layers: dict[int, RoundedNode] = {}
     for i, node in enumerate(side.nodes):
         if node.op not in _INTEGER:
@@ -177,7 +177,7 @@ def _integers(side: DefUse) -> dict[int, RoundedNode]:
         axis = 0 if node.op == "QLinearConv" or node.attributes.get("transB") else 1
         for slot, at in enumerate(_PLACES[node.op]):
             codes = _input(node, at)
-            if slot == 2 and codes in side.stored:  # a bias has the scales of both
+            if slot == 2 and codes in side.stored:  # a bias has the scales of both operands
                 layer.inputs[slot] = Rounding(codes, side.stored[codes].dtype, ())
             elif slot < 2 and codes:
                 scale, zero = _input(node, at + 1), _input(node, at + 2)
@@ -189,7 +189,7 @@ def _integers(side: DefUse) -> dict[int, RoundedNode]:
 
 
 def _as_float(node: Node) -> Node:
-    """A layer of QOperator as the float operator that it stands for; any other as it is."""
+    """A QOperator layer as the float operator that it stands for; other nodes unchanged."""
     if node.op not in _INTEGER:
         return node
     defaults = {"beta": 1.0} if node.op == "QGemm" else {}
@@ -203,12 +203,12 @@ def _input(node: Node, at: int) -> str:
 
 
 def _codes(side: DefUse, zero: str) -> str:
-    """The type of codes, which their zero point has; without one it is uint8."""
+    """The type of codes, from their zero point; uint8 without one."""
     return side.stored[zero].dtype if zero in side.stored else "uint8"
 
 
 def _roundings(side: DefUse) -> dict[str, Rounding]:
-    """By the rounded value, through rounding after rounding."""
+    """Roundings by the rounded value; several in a row are joined."""
     by_value: dict[str, Rounding] = {}
     for i, node in enumerate(side.nodes):
         rounding = _rounding(side, i, node) or _cast_back(side, i, node, by_value)
@@ -219,7 +219,7 @@ def _roundings(side: DefUse) -> dict[str, Rounding]:
             rounding = Rounding(inner.source, rounding.format, (*inner.nodes, *rounding.nodes))
         by_value[node.outputs[0]] = rounding
     ends = {value.name for value in side.outputs}
-    # what nobody reads, and an input that is an output, rounded, are rows of their own: no layer has them
+    # an unread value, and an input that is a rounded output, get rows of their own: no layer has them
     return {
         name: rounding
         for name, rounding in by_value.items()
@@ -228,7 +228,7 @@ def _roundings(side: DefUse) -> dict[str, Rounding]:
 
 
 def _cast_back(side: DefUse, i: int, node: Node, roundings: Mapping[str, Rounding]) -> Rounding | None:
-    """A value of another float type that was made float32, rounded, and is made what it was again."""
+    """A value that was cast to float32, rounded, and cast back to its float type."""
     inner = roundings.get(node.inputs[0]) if node.inputs and node.op == "Cast" and not node.domain else None
     if inner is None or _code(node, "to") not in ("float16", "float64"):
         return None
@@ -240,7 +240,7 @@ def _cast_back(side: DefUse, i: int, node: Node, roundings: Mapping[str, Roundin
 
 
 def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
-    """What a node rounds, if it is the last of those that do."""
+    """The rounding whose last node this is; None for any other node."""
     if not node.inputs:
         return None
     source = node.inputs[0]
@@ -250,7 +250,7 @@ def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
         name = _quantizer(side, node)
         named_scale = (
             name.startswith(("fixed", "float")) or len(node.inputs) < 2
-        )  # a scale that its name says
+        )  # the name of the format gives the scale
         return Rounding(source, name, (i,), scale="" if named_scale else node.inputs[1])
     if node.op == "DequantizeLinear":
         scale, zero = (*node.inputs[1:3], "", "")[:2]
@@ -284,7 +284,7 @@ def _code(node: Node, name: str) -> str:
 
 
 def _quantizer(side: DefUse, node: Node) -> str:
-    """The format of a quantizer's call: of QONNX's by its operands."""
+    """The format of a quantizer's call; for QONNX, from its operands."""
 
     def number(at: int) -> float | None:
         tensor = side.stored.get(node.inputs[at]) if len(node.inputs) > at else None
@@ -305,7 +305,7 @@ def _quantizer(side: DefUse, node: Node) -> str:
 
 
 def _folded(side: DefUse, rounded: Mapping[str, Rounding]) -> set[int]:
-    """The nodes of roundings that nobody else reads."""
+    """The rounding nodes that no other node reads."""
     places = {i for rounding in rounded.values() for i in rounding.nodes}
     ends = {value.name for value in side.outputs}
     for i in sorted(places, reverse=True):
@@ -317,7 +317,7 @@ def _folded(side: DefUse, rounded: Mapping[str, Rounding]) -> set[int]:
 
 
 def _read_through(side: DefUse, rounded: Mapping[str, Rounding]) -> None:
-    """Lets every node read the source of a rounded value."""
+    """Makes every reader of a rounded value read its source."""
     for i, takes in enumerate(side.takes):
         if any(name in rounded for name in takes):
             side.takes[i] = tuple(rounded[name].source if name in rounded else name for name in takes)
@@ -329,7 +329,7 @@ def _read_through(side: DefUse, rounded: Mapping[str, Rounding]) -> None:
 
 
 def in_range(original: DefUse, partners: Sequence[int | None], rounded: RoundedSide) -> dict[int, int]:
-    """Activations that a quantizer dropped, and whose ends the range of its integers has: no value differs.
+    """Activations that a quantizer dropped because the range of its integers includes their limits.
 
     Args:
         original: The float graph.
@@ -337,9 +337,9 @@ def in_range(original: DefUse, partners: Sequence[int | None], rounded: RoundedS
         rounded: The quantized graph.
 
     Returns:
-        Their places, and of each the place of what rounds.
+        By position of each activation: the position of the node that rounds.
     """
-    written = DefUse(rounded.side.model)  # where every node reads what it reads
+    written = DefUse(rounded.side.model)  # with every node's own inputs
     nodes, ends = written.nodes, {value.name for value in written.outputs}
     absorbed: dict[int, int] = {}
     for at, node in enumerate(original.nodes):
@@ -360,7 +360,7 @@ def in_range(original: DefUse, partners: Sequence[int | None], rounded: RoundedS
 
 
 def _limits(side: DefUse, node: Node) -> tuple[float, float] | None:
-    """What a Relu or a Clip lets pass at least and at most; None where that is computed."""
+    """The least and the largest output of a Relu or a Clip; None where a limit is computed."""
     least, most = (0.0 if node.op == "Relu" else -math.inf), math.inf
     if node.op == "Relu":
         return least, most
@@ -374,7 +374,7 @@ def _limits(side: DefUse, node: Node) -> tuple[float, float] | None:
 
 
 def _constant(side: DefUse, name: str) -> Any:
-    """The numbers that a value always has, stored or of a Constant, through Casts; None for any other."""
+    """The numbers of a constant value: stored, or of a Constant, through Casts; None for any other value."""
     if name in side.stored:
         return side.stored[name].array()
     producer = side.producer.get(name)
@@ -386,7 +386,7 @@ def _constant(side: DefUse, name: str) -> Any:
 
 
 def _keeps(node: Node, side: DefUse, limits: tuple[float, float]) -> bool:
-    """Whether rounding gives the same integers for a value as for what of it is within the limits."""
+    """Whether a value and its part within the limits round to the same integers."""
     slot = {"QuantizeLinear": 1, "QGemm": 7}.get(node.op, 6 if node.op in _INTEGER else 0)
     scale, zero = _input(node, slot), _input(node, slot + 1)
     if (
@@ -409,11 +409,11 @@ def _keeps(node: Node, side: DefUse, limits: tuple[float, float]) -> bool:
 
 
 def rounded_text(node: Node, rounded_node: RoundedNode, side: DefUse, original: Mapping[int, Tensor]) -> str:
-    """'Gemm -> int8, per channel, 38.2 dB': formats, what shares a scale, signal to noise of the weight.
+    """'Gemm -> int8, per channel, 38.2 dB': formats, granularity of scales, signal to noise of the weight.
 
     Args:
-        node: The layer, as the original has it.
-        rounded_node: What of it is rounded.
+        node: The layer of the original.
+        rounded_node: The roundings of it.
         side: The quantized graph.
         original: Weights of the float original, by input.
     """
@@ -429,17 +429,17 @@ def rounded_text(node: Node, rounded_node: RoundedNode, side: DefUse, original: 
 
 
 def _weights(found: RoundedNode, side: DefUse) -> tuple[dict[int, Rounding], dict[int, Rounding]]:
-    """What is stored of a layer's inputs, and of that what is more than a bias."""
+    """The stored inputs of a layer, and those of them that are not biases."""
     weights = {slot: r for slot, r in found.inputs.items() if r.source in side.stored}
     return weights, {s: r for s, r in weights.items() if len(side.stored[r.source].shape) > 1} or weights
 
 
 def formats_text(node: Node, rounded_node: RoundedNode, side: DefUse) -> str:
-    """'int8, per channel': the formats of a layer, and what shares a scale.
+    """'int8, per channel': the formats of a layer, and the granularity of its scales.
 
     Args:
         node: The layer.
-        rounded_node: What of it is rounded.
+        rounded_node: The roundings of it.
         side: The quantized graph.
     """
     weights, main = _weights(rounded_node, side)
@@ -477,7 +477,7 @@ def formats_text(node: Node, rounded_node: RoundedNode, side: DefUse) -> str:
 
 
 def _compare(agreement: Agreement, side: DefUse, rounding: Rounding, original: Tensor | None) -> None:
-    """Adds a stored weight, made float again, beside the original's; nothing where that cannot be."""
+    """Compares a dequantized weight with the original's; does nothing where that is not possible."""
     codes = side.stored[rounding.source]
     if original is None or original.shape != codes.shape or not codes.shape:
         return
@@ -511,7 +511,7 @@ def _compare(agreement: Agreement, side: DefUse, rounding: Rounding, original: T
 def _compare_packed(
     agreement: Agreement, side: DefUse, packed: Node, node: Node, original: Tensor | None
 ) -> None:
-    """The same of a weight in blocks, which lies in the file as (N, K); the original as `node` reads it."""
+    """The same for a weight in blocks, stored as (N, K); `node` says how the original is stored."""
     name = packed.inputs[1]
     unpack = opened_weights([packed], side.stored).get(name)
     if original is None or unpack is None:
@@ -538,7 +538,7 @@ def _compare_packed(
 
 
 def _along(table: Any, shape: tuple[int, ...], axis: int, block: int, rows: slice) -> Any:
-    """Scales or zero points of some rows, of a shape that goes with them."""
+    """Scales or zero points of some rows, in a shape that broadcasts to them."""
     table = table.astype(np.float32)
     if table.ndim == 0 or table.size == 1:
         return table.reshape(())

@@ -1,9 +1,9 @@
-"""Tiled sites in a diff, each as one thing: the product that it was, and the many nodes that it is now.
+"""Tiled sites in a diff, each as one row: the original product, and the many nodes that replace it.
 
-Without this a diff of AlexNet before and after tiling lists thousands of added nodes. The nodes of a
-site carry its name as metadata; what they hold is counted through local functions and Scan bodies. An
-operator that was taken apart so that its products could be tiled, an LSTM, is one thing as well: the plan in
-the file names it, and its parts are named after it.
+Without this, a diff of AlexNet before and after tiling lists thousands of added nodes. The nodes of a
+site have its name as metadata; the operators in them are counted through local functions and Scan bodies. An
+operator that was decomposed so that its products could be tiled, such as an LSTM, is one row as well: the
+plan in the file names it, and the names of its parts begin with its name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PRODUCT = "2DMM_"
 
 
 class SitePair(Struct, frozen=True):
-    """A site that differs: its nodes on each side, the values that both give, and its row."""
+    """A site that differs: its nodes on each side, its output values on both, and its row."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
@@ -61,7 +61,7 @@ def pair_sites(before: DefUse, after: DefUse, forms: Forms) -> list[SitePair]:
 
 
 def ties_of(sites: Sequence[SitePair]) -> list[tuple[str, str]]:
-    """The values that sites give on both sides."""
+    """Pairs of values that sites make on both sides."""
     return [tie for site in sites for tie in site.ties]
 
 
@@ -80,9 +80,9 @@ def _groups(side: DefUse, closed: set[int]) -> dict[str, list[int]]:
 
 
 def _taken_apart(whole: DefUse, parts: DefUse) -> list[tuple[int, list[int]]]:
-    """Nodes of `whole` that stand in `parts` as what they were taken apart into, and the nodes of that.
+    """Nodes of `whole` that were decomposed in `parts`, and the nodes of the decomposition.
 
-    Only where the parts give every value that the operator gave: names alone could deceive.
+    Only where the parts make every output of the operator: names alone could mislead.
     """
     decomposed = [plan.get("decomposed") for plan in plans(parts.model)]
     names = [
@@ -106,7 +106,7 @@ def _taken_apart(whole: DefUse, parts: DefUse) -> list[tuple[int, list[int]]]:
 
 
 def _origin(side: DefUse, site: str, output: str, groups: Mapping[str, Sequence[int]]) -> int | None:
-    """The node that a site was: by its name, else by the value that it gives."""
+    """The node that a site replaced: by its name, else by its output."""
     named = [i for i, node in enumerate(side.nodes) if node.label == site]
     place = side.producer.get(output)
     found = named[0] if len(named) == 1 else place[0] if place else None
@@ -114,7 +114,7 @@ def _origin(side: DefUse, site: str, output: str, groups: Mapping[str, Sequence[
 
 
 def _output(side: DefUse, members: Sequence[int]) -> str:
-    """The value that a site's nodes give to the rest of the graph."""
+    """The value of a site's nodes that the rest of the graph reads."""
     inside = set(members)
     ends = {value.name for value in side.outputs}
     for i in reversed(members):
@@ -171,7 +171,7 @@ def _row(
 def _ties(
     before: DefUse, nodes_before: Sequence[int], after: DefUse, nodes_after: Sequence[int]
 ) -> tuple[tuple[str, str], ...]:
-    """Values that a site gives on both sides: those of one operator have the same names on the other."""
+    """Pairs of a site's outputs: those of a single operator have the same names on the other side."""
     single = (
         before.nodes[nodes_before[0]]
         if len(nodes_before) == 1
@@ -185,7 +185,7 @@ def _ties(
 
 
 def _side_text(side: DefUse, site: str, members: Sequence[int]) -> tuple[str, str, Counter[str]]:
-    """A site on one side in words, its operator, and what is in it."""
+    """A site on one side: a text, its operator, and the operators inside."""
     first = side.nodes[members[0]]
     if SITE_KEY not in first.metadata:
         return first.op, first.op, Counter({first.op: 1})
@@ -196,15 +196,15 @@ def _side_text(side: DefUse, site: str, members: Sequence[int]) -> tuple[str, st
     op = operators[0] if operators else next(marked, first.op)
     if products is None:
         return f"products by {op}", op, inside
-    # what such a loop holds is counted once
+    # the body of such a loop is counted once
     loops = "" if exact else ", in loops of open length"
     return f"{products:,} product{'' if products == 1 else 's'}{loops}", op, inside
 
 
 def _planned(model: Model, site: str) -> int | None:
-    """Products of a site, or of the parts of an operator, as the plans in the model's metadata have them.
+    """Number of products of a site, or of an operator's parts, by the plans in the model's metadata.
 
-    None if it says nothing sound.
+    None if the plans have no usable number.
     """
     try:
         counts = [
@@ -218,7 +218,7 @@ def _planned(model: Model, site: str) -> int | None:
 
 
 def nested_sites(model: Model) -> set[tuple[str, ...]]:
-    """Where sites stand that are not in the main graph, as the plans in the file say; and what is around."""
+    """Paths of sites outside the main graph, by the plans in the file, and of all places around them."""
     return {
         tuple(map(str, place[:depth]))
         for place in (site.get("place") for site in _sites(model))
@@ -234,7 +234,7 @@ def _sites(model: Model) -> list[dict[str, Any]]:
 
 
 def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], bool]:
-    """Operators in `nodes`, bodies included, and whether every trip count was known.
+    """Operators in `nodes`, bodies included, and whether every trip count is known.
 
     A tile operator (a function that calls no other of its domain) counts as itself; a function of
     tile operators is opened. A Scan's body counts once per trip.
@@ -269,7 +269,7 @@ def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], boo
 
 
 def _note_shape(node: Node, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Keeps the shapes that a Reshape to constant sizes gives: Scans run over those."""
+    """Notes the shape that a Reshape to constant sizes gives: Scans may iterate over it."""
     if node.op == "Constant":
         value = node.attributes.get("value")
         if isinstance(value, Tensor) and value.dtype == "int64" and value.payload and value.elements <= 8:
@@ -280,7 +280,7 @@ def _note_shape(node: Node, shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 def _trips(node: Node, shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> int | None:
-    """How often a Scan's body runs: the length of what it scans, which may be a weight from around it."""
+    """Trip count of a Scan: the length of its scanned input, which may be a weight of an outer graph."""
     count = node.attributes.get("num_scan_inputs")
     if node.op != "Scan" or not isinstance(count, int) or not 0 < count <= len(node.inputs):
         return None

@@ -1,8 +1,9 @@
 """Trees side by side: the layer trees of two models as one list of rows, each with its counterpart.
 
-Layers belong together as the diff says (`links`). Groups do where most of what is in them does; a path that
-both have counts as much as half of it. What the diff has no word for, the inside of loops and functions, is
-paired up within groups that belong together: by name, then in order by kind.
+Layers are paired by the diff (`links`). Groups are paired where most of their layers are; an equal path
+counts as much as half of the layers. Rows that the diff does not cover, inside loops and functions, are
+paired within paired
+groups: by name, then in order by kind.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import FIGURES, SAME, RowPair, RowSide, TreeDiff, TreeForm
 
 _IN_ORDER = 2_000
-"""Rows of a group that are paired up in order; of more by their names alone."""
+"""Most rows of a group that are paired in order; in a larger group only names count."""
 _STEP = 4096
 
 
@@ -41,16 +42,16 @@ def tree_diff(
 
     Args:
         before: One model.
-        after: The other.
-        form: What the trees are of.
+        after: The other model.
+        form: What the trees show.
         graphs: The ONNX graphs whose nodes the rows are; None for rows that are no nodes.
-        flows: The edges between the rows of either, as far as they are known; not needed beside graphs.
+        flows: The known edges between the rows of either tree; unused if there are graphs.
         value_states: By path in the first tree: the state of a row's values, and what differs.
-        on_progress: Told the phase.
-        cancel: Asked between steps; True stops.
+        on_progress: Receives the phase.
+        cancel: Called between steps; True stops.
 
     Raises:
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     tell = partial(report, on_progress, cancel)
     tell("reading both trees", 0, 0)
@@ -88,7 +89,7 @@ def tree_diff(
 
 
 class _Tree:
-    """The rows of one tree, as much of each as is looked at; `end` is behind the last row in it."""
+    """The rows of one tree; `end` is the index behind the last row inside each."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
@@ -115,13 +116,13 @@ class _Tree:
             inside.reverse()
 
     def places(self) -> TreePlaces:
-        """Where the rows are."""
+        """The positions of the rows."""
         rows = {side.path: (at, side.kind) for at, side in enumerate(self.sides)}
         return TreePlaces(rows, self.parent, self.end)
 
 
 class _Merge:
-    """Two trees on their way to one list."""
+    """Two trees that are merged into one list."""
 
     def __init__(self, before: _Tree, after: _Tree, links: RowLinks, cancel: Cancel) -> None:
         self.before, self.after, self.links, self.cancel = before, after, links, cancel
@@ -129,12 +130,12 @@ class _Merge:
         self.back = {b: a for a, b in links.partner.items()}
 
     def join(self, a: int, b: int) -> None:
-        """Two rows belong together."""
+        """Pairs two rows."""
         self.partner[a] = b
         self.back[b] = a
 
     def pair_unfolded(self) -> None:
-        """Pairs up a quantized layer with the group that it became: it and what dequantizes its weights."""
+        """Pairs a quantized layer with its group in the other tree: the layer and its dequantizing nodes."""
         before, after = self.before, self.after
         for a, b in list(self.partner.items()):
             above = after.parent[b]
@@ -148,7 +149,7 @@ class _Merge:
         return self.links.said.get(a, ("", ""))[0]
 
     def pair_groups(self) -> None:
-        """Pairs up groups by what is in them, the innermost first."""
+        """Pairs groups by their paired layers, the innermost groups first."""
         before, after = self.before, self.after
         votes: dict[int, Counter[int]] = {}
         for a, b in self.partner.items():
@@ -174,7 +175,7 @@ class _Merge:
                 above[after.parent[self.partner[at]]] += strength
 
     def pair_rest(self) -> None:
-        """Pairs up what the diff has no word for, within groups that belong together, from the outside in."""
+        """Pairs rows that the diff does not cover, within paired groups, from the outside in."""
         self._pair_children(-1, -1)
         for at in range(len(self.before.sides)):
             if at % _STEP == 0:
@@ -204,11 +205,11 @@ class _Merge:
                 self.join(rest[block.a + step], others[block.b + step])
 
     def _is_silent(self, row: int, side: int) -> bool:
-        """Whether a row is a layer of which the diff says nothing."""
+        """Whether a row is a layer that the diff does not cover."""
         return row not in self.links.known[side] and not (self.after if side else self.before).group[row]
 
     def _may_pair(self, a: int, b: int) -> bool:
-        """Whether the same name is enough: not for two layers that the diff has told apart."""
+        """Whether an equal name suffices to pair two rows: not for layers that the diff found different."""
         if self.before.group[a] or self.after.group[b]:
             return True
         return a not in self.links.known[0] and b not in self.links.known[1]
@@ -216,7 +217,7 @@ class _Merge:
     # the list
 
     def counts(self, row: RowPair) -> bool:
-        """Whether a row is counted: a layer, and a group that is on both sides and differs of itself."""
+        """Whether a row is counted: a layer, or a group that is on both sides and differs itself."""
         if row.status == "part":
             return False
         before, after = row.before, row.after
@@ -243,7 +244,7 @@ class _Merge:
         return self._put_together(order)
 
     def _inside(self, a: int | None, b: int | None) -> list[tuple[int | None, int | None]]:
-        """The rows in a pair: what was removed, then what was added, before the pair that follows both."""
+        """The rows inside a pair: removed rows, then added rows, before the pair that follows both."""
         rows_before = () if a is None else self.before.children.get(a, ())
         rows_after = () if b is None else self.after.children.get(b, ())
         place = {row: at for at, row in enumerate(rows_after)}
@@ -260,9 +261,9 @@ class _Merge:
         return pairs + [(None, added) for added in rows_after[done:] if added not in self.back]
 
     def _put_together(self, order: list[tuple[int | None, int | None, int]]) -> list[RowPair]:
-        """The rows with their states: from the last to the first, so that a group knows what is in it."""
+        """The rows with their states, from the last to the first: a group depends on the rows inside it."""
         states = [self._state(a, b) for a, b, _ in order]
-        open_until = 0  # the depth of the row around that is made of tiles, plus one
+        open_until = 0  # one more than the depth of the enclosing row that consists of tiles
         for at, (a, b, depth) in enumerate(order):
             if open_until and depth >= open_until:
                 states[at] = "part", states[at][1]
@@ -271,7 +272,7 @@ class _Merge:
                 whole = whole or (states[at][0] == "quantized" and b is not None and self.after.group[b])
                 open_until = depth + 1 if whole else 0
         rows: list[RowPair] = []
-        ends: dict[int, int] = {}  # by depth: behind the last row that lies deeper
+        ends: dict[int, int] = {}  # by depth: index behind the last deeper row
         inside: Counter[int] = Counter()
         count = len(order)
         for at in range(count - 1, -1, -1):
@@ -296,7 +297,7 @@ class _Merge:
         return rows
 
     def _state(self, a: int | None, b: int | None) -> tuple[str, str]:
-        """What became of a row, and what differs."""
+        """The state of a row, and what differs."""
         if a is None or b is None:
             side, row, status = (1, b, "added") if a is None else (0, a, "removed")
             return status, self.links.alone[side].get(row if row is not None else -1, "")
@@ -324,7 +325,7 @@ _figures = attrgetter("output", *FIGURES)
 
 
 def _resized(before: RowSide, after: RowSide) -> str:
-    """What differs between two layers that are the same."""
+    """The differences in shape or figures of two otherwise equal layers."""
     if before.output != after.output:
         return f"output {shape_text(before.output)} -> {shape_text(after.output)}"
     return "other figures: " + ", ".join(

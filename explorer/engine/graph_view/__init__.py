@@ -1,1 +1,1 @@
-"""Graph view, the layer tree and its edges to look at: what is folded, and where each box stands."""
+"""Graph view: a drawing of the layer tree and its edges, with folded groups and the position of each box."""

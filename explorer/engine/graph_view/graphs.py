@@ -1,4 +1,4 @@
-"""Drawings of analysed models as graphs, and figures of their nodes for the drawings of others."""
+"""Drawings of analyzed models as graphs, and figures of their nodes for other programs' drawings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from explorer.facts.graph.drawing import FIGURES, GraphDrawing, NodeFigures
 
 
 class ModelGraphs:
-    """What is drawn of analyses; the rows of the last one are kept for the next drawing of it."""
+    """Draws graphs of analyses; keeps the rows of the last analysis for the next drawing."""
 
     def __init__(self) -> None:
         self._last: tuple[object, TreeRows] | None = None
@@ -40,7 +40,7 @@ class ModelGraphs:
         outside: Overlay | None = None,
         cancel: Cancel = None,
     ) -> GraphDrawing:
-        """A drawing of a model, a group or what is around a layer; see `view.draw`."""
+        """A drawing of a model, a group or the neighborhood of a layer; see `view.draw`."""
         for flag, value in (("--depth", depth), ("--steps", steps)):
             if value is not None and value < 1:
                 noun = flag.removeprefix("--")
@@ -60,7 +60,7 @@ class ModelGraphs:
     def node_figures(
         self, examined: AnalysisResult, opened: OpenedModel, source: str, figure: str, outside: Overlay | None
     ) -> NodeFigures:
-        """A figure of every node, by the names that other programs know nodes by."""
+        """A figure of every node, by the names that other programs use for nodes."""
         field = FIGURES.get(figure)
         column = None if outside is None else outside.figures.get(figure)
         if field is None and column is None:
@@ -94,7 +94,7 @@ _OF_NODES = frozenset({"macs", "params", "activations", "weights", "ops"})
 
 
 def _of_program(model: Any, source: str, figure: str) -> NodeFigures:
-    """A figure of the nodes of a torch.export program, which is what Model Explorer shows of PyTorch."""
+    """A figure of the nodes of a torch.export program, which Model Explorer shows for PyTorch models."""
     if figure not in _OF_NODES:
         raise Misuse(
             f"'{printable(figure)}' is known of layers, and not of the nodes of a program",
@@ -122,7 +122,7 @@ def _of_program(model: Any, source: str, figure: str) -> NodeFigures:
 
 
 def _nodes_by_name(graph: Graph, layers: Sequence[Layer]) -> Iterator[tuple[str, int]]:
-    """The nodes of an ONNX graph as its adapter for Model Explorer names them, and the row of each.
+    """The nodes of an ONNX graph, named as Model Explorer's adapter names them, and the row of each.
 
     A node without a name is known by the tensor that it makes, as its row is.
     """

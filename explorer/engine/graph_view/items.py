@@ -17,9 +17,9 @@ ENOUGH = 64
 """Boxes from which on no level is opened unless it was asked for."""
 MAX_BOXES = 300
 HOPS = 2
-"""How far around a layer its neighbourhood goes."""
+"""Edges from a layer to the border of its neighborhood, by default."""
 MAX_READERS = 24
-"""Readers of one tensor that belong to a neighbourhood."""
+"""Most readers of one tensor that are part of a neighborhood."""
 
 Span = tuple[int, int]
 """Rows, from the first to behind the last."""
@@ -34,7 +34,7 @@ class BoxDraft(Struct):
 
     @property
     def is_part(self) -> bool:
-        """Whether it is neighbours that have nothing in common."""
+        """Whether it stands for neighbors that have nothing in common."""
         return len(self.rows) > 1 and not self.run
 
     def rows_span(self, tree: TreeRows) -> Span:
@@ -42,20 +42,20 @@ class BoxDraft(Struct):
         return self.rows[0], tree.ends[self.rows[-1]]
 
     def span(self, tree: TreeRows) -> Span:
-        """What is opened with it: of a run the first group."""
+        """The rows that open with it: for a run of groups, the first group."""
         return self.rows_span(tree) if self.is_part else (self.rows[0], tree.ends[self.rows[0]])
 
     def inside(self, tree: TreeRows) -> Iterator[int]:
-        """The rows that stand in its place when it is opened."""
+        """The rows that replace it when it is opened."""
         return iter(self.rows) if self.is_part else tree.children(self.rows[0])
 
 
 class OpenedGroups:
-    """What is opened in its place, and what has to be seen.
+    """The groups that are opened in place, and the rows that must be visible.
 
     Args:
         unfolded: Groups and parts that are opened.
-        seen: Rows of which each has its box.
+        seen: Rows that each need a box of their own.
     """
 
     def __init__(self, unfolded: Iterable[Span] = (), seen: Iterable[Span] = ()) -> None:
@@ -66,7 +66,7 @@ class OpenedGroups:
         return bool(self._all)
 
     def opens(self, span: Span) -> bool:
-        """Whether a group or part is opened: it was asked for, or something in it."""
+        """Whether a group or part is opened: itself or something inside it was named."""
         if span in self._unfolded:
             return True
         at = bisect_left(self._all, (span[0], 0))
@@ -77,12 +77,12 @@ class OpenedGroups:
         return False
 
     def names(self, span: Span) -> bool:
-        """Whether a group is one of them, or opened."""
+        """Whether a group must be visible or is opened."""
         return span in self._all or self.opens(span)
 
 
 def sibling_items(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> Iterator[BoxDraft]:
-    """Sibling rows as boxes: equal groups in a row are one, but for those that are opened or must be seen."""
+    """Boxes of sibling rows: a run of equal groups is one box, unless some are opened or must be visible."""
     run: list[int] = []
     remaining = 0
     for row in rows:
@@ -134,7 +134,7 @@ def by_level(
         following: list[BoxDraft] = []
         closed = 0
         for at, draft in enumerate(current):
-            # tiles and runs are looked into one by one
+            # tiles and runs of groups are not opened level by level
             opens = len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled
             inside = [*sibling_items(tree, draft.inside(tree), opened)] if opens else []
             if inside and len(following) + len(inside) + len(current) - at - 1 <= MAX_BOXES:
@@ -181,7 +181,7 @@ def unfolded_items(
 
 
 def _inside(tree: TreeRows, draft: BoxDraft, opened: OpenedGroups) -> list[BoxDraft]:
-    """What stands in a box; of a group that holds one group alone what stands in that."""
+    """The content of a box; of a group that holds a single group, the content of that group."""
     inside = [*sibling_items(tree, draft.inside(tree), opened)]
     while len(inside) == 1 and inside[0].span(tree)[1] > inside[0].rows[0] + 1:
         inside = [*sibling_items(tree, inside[0].inside(tree), opened)]
@@ -194,11 +194,11 @@ def _closed(groups: int) -> str:
 
 
 def around(tree: TreeRows, row: int, steps: int) -> list[BoxDraft]:
-    """A layer or group, and the layers that feed and read it, as far as `steps` edges away."""
+    """A layer or group, and the layers that feed and read it, up to `steps` edges away."""
     flow, own_rows = tree.flow, range(row, tree.ends[row])
     near: set[int] = set()
     front: Sequence[int] = own_rows
-    # around what is folded away elsewhere stands more of it
+    # the neighborhood of a layer that is normally hidden includes other hidden layers
     is_drawn = tree.count if tree.count(row) else lambda neighbor: 1
     for _ in range(steps):
         further: list[int] = []

@@ -1,9 +1,9 @@
 """Layered layout (Sugiyama): boxes in ranks, few crossings, edges through the gaps between boxes.
 
-Ranks and the chains of long edges are made here; the order within ranks and the places are grandalf's,
-which is pure Python and takes 0.1 s for 300 boxes. It makes a point for every rank of every edge, which is
-quadratic where everything reads everything (DenseNet): here all edges of one box go through the same chain,
-and chains have a bound in all.
+This module computes ranks and the chains of long edges. grandalf computes the order within ranks and the
+positions; it is pure Python and takes 0.1 s for 300 boxes. It makes a point for every rank of every edge,
+which is quadratic where every layer reads all earlier ones (DenseNet). So here all edges of one box share one
+chain, and the total length of the chains is limited.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from grandalf.layouts import Layer, SugiyamaLayout
 from msgspec import Struct
 
 MAX_CHAIN = 4_000
-"""Points of long edges in all; the longest edges beyond it are not routed."""
+"""Most points of long edges in total; the longest edges beyond it are not routed."""
 GAP_X, GAP_Y = 3, 3
 _ROUNDS = 3
 _RECURSION = 20_000
-"""Deeper than grandalf goes: once for every box and point at most."""
+"""Deeper than grandalf recurses: once for every box and point at most."""
 
 
 class BoxPlace(Struct, frozen=True):
-    """Where a box stands."""
+    """The position of a box."""
 
     rank: int
     order: int
@@ -36,7 +36,7 @@ class BoxPlace(Struct, frozen=True):
 
 
 class Layout(Struct, frozen=True):
-    """Places of the boxes, the points of the edges (none: no room), and the size of all."""
+    """Positions of the boxes, points of the edges (none: no room), and the total size."""
 
     places: tuple[BoxPlace, ...]
     routes: tuple[tuple[tuple[int, int], ...], ...]
@@ -45,7 +45,7 @@ class Layout(Struct, frozen=True):
 
 
 class _Point:
-    """What grandalf asks of a box: its size; it answers with the place of its middle."""
+    """A box for grandalf: it reads the size and sets the position of the center."""
 
     __slots__ = ("h", "w", "xy")
 
@@ -58,9 +58,9 @@ def laid_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]])
     """Lays boxes out.
 
     Args:
-        sizes: Width and height of every box, in cells. Boxes stand in the order in which they are to be
-            read: an edge to an earlier one goes back up.
-        edges: From and to, by places in `sizes`; each pair once, none to itself.
+        sizes: Width and height of every box, in cells. Boxes are in reading order: an edge to an earlier box
+            goes back up.
+        edges: Source and target, as indices into `sizes`; each pair once, no loops.
     """
     down = [(min(edge), max(edge)) for edge in edges]
     ranks = _ranks(len(sizes), down)
@@ -107,7 +107,7 @@ def laid_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]])
 
 
 def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """The longest way to each box; one that nothing leads to stands just above its first reader."""
+    """The length of the longest path to each box; a box without inputs stands just above its first reader."""
     ranks = [0] * count
     readers: list[list[int]] = [[] for _ in range(count)]
     for source, target in edges:
@@ -139,7 +139,7 @@ def _chains(ranks: Sequence[int], edges: Sequence[tuple[int, int]]) -> dict[int,
 
 
 def _levels(items: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[list[int], list[int], int]:
-    """The upper and the lower side of every rank, and of all."""
+    """The top and the bottom of every rank, and the total height."""
     heights = [1] * (max(ranks, default=-1) + 1)
     for (_, height), rank in zip(items, ranks, strict=True):
         heights[rank] = max(heights[rank], height)
@@ -153,7 +153,7 @@ def _levels(items: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[lis
 def _placed(
     items: Sequence[tuple[int, int]], ranks: Sequence[int], links: Sequence[tuple[int, int]]
 ) -> tuple[list[float], list[int]]:
-    """The middle of every item, and its place in its rank; parts that nothing joins stand side by side."""
+    """The center of every item, and its index in its rank; unconnected parts stand side by side."""
     middles = [0.0] * len(items)
     orders = [0] * len(items)
     left = 0.0
@@ -173,7 +173,7 @@ def _placed(
 
 
 def _parts(count: int, links: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-    """What hangs together: items and links. grandalf finds it, too, in quadratic time."""
+    """Connected components: items and links. grandalf computes them, too, in quadratic time."""
     head = [*range(count)]
 
     def root(at: int) -> int:
@@ -195,7 +195,7 @@ def _parts(count: int, links: Sequence[tuple[int, int]]) -> Iterator[tuple[list[
 
 
 class _RankedLayout(SugiyamaLayout):  # type: ignore[misc]
-    """Grandalf's layout of ranks that are known: every edge goes from one to the next."""
+    """Grandalf's layout with given ranks: every edge leads from one rank to the next."""
 
     def __init__(self, part: Any, ranks: Sequence[int]) -> None:
         super().__init__(part)
@@ -203,7 +203,7 @@ class _RankedLayout(SugiyamaLayout):  # type: ignore[misc]
         self._known = ranks
 
     def rank_all(self, roots: Any, optimize: bool = False) -> None:
-        """Takes the ranks as they are."""
+        """Keeps the given ranks."""
         first = min(self._known[vertex.data] for vertex in self.g.sV)
         last = max(self._known[vertex.data] for vertex in self.g.sV)
         self.layers = [Layer() for _ in range(first, last + 1)]
@@ -219,12 +219,12 @@ def _arrange(
     items: Sequence[tuple[int, int]],
     middles: list[float],
 ) -> None:
-    """Sets the middles of items that hang together."""
+    """Sets the centers of connected items."""
     together = object()
     vertices = {at: Vertex(at) for at in members}
     for at, vertex in vertices.items():
         vertex.view = _Point(*items[at])
-        vertex.c = together  # or grandalf compares all that it has joined so far at every edge
+        vertex.c = together  # otherwise grandalf compares all joined components at every edge
     edges = [Edge(vertices[a], vertices[b]) for a, b in links]
     layout = _RankedLayout(graph_core([*vertices.values()], edges), ranks)
     with _recursion():
@@ -234,7 +234,7 @@ def _arrange(
                 pass
         layout.setxy()
     for layer in layout.layers:
-        # what it compacts may overlap
+        # compaction may make items overlap
         edge = -math.inf
         for at, middle in sorted(((v.data, v.view.xy[0]) for v in layer), key=lambda pair: pair[1]):
             half = items[at][0] / 2
@@ -244,7 +244,7 @@ def _arrange(
 
 @contextmanager
 def _recursion() -> Iterator[None]:
-    """Room for grandalf, which calls itself from box to box."""
+    """Raises the recursion limit for grandalf, which recurses from box to box."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, _RECURSION))
     try:

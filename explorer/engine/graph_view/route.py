@@ -1,7 +1,7 @@
-"""Paths from one layer to another: what stands on them, and how many there are.
+"""Paths from one layer to another: the layers on them, and their number.
 
-A layer that runs several times counts once for each call where it is known which call made what: or a path
-would go in at one call and come out of another.
+A layer with several calls counts once for each call, if it is known which call made which tensor. Otherwise a
+path could enter at one call and leave at another.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from explorer.engine.graph_view.rows import TreeRows, place
 from explorer.facts.graph.drawing import GraphRoute
 
 MOST_PATHS = 2**53
-"""More are not told: in a net where every layer reads all before it there are 2^layers."""
+"""Largest reported number of paths: a net in which every layer reads all earlier ones has 2^layers."""
 
 
 class Route(Struct):
-    """What stands on the paths.
+    """The calls and rows on the paths.
 
     Attributes:
         calls: Calls of rows, as `_call` numbers them.
         rows: Those rows, in order.
-        fact: What is told of it.
+        fact: The summary for the user.
     """
 
     calls: frozenset[int]
@@ -43,7 +43,7 @@ class Route(Struct):
         return at < len(self.rows) and self.rows[at] < tree.ends[rows[-1]]
 
     def carries(self, tree: TreeRows, value: FlowingValue, reader: int) -> bool:
-        """Whether a path goes along a tensor to one that reads it."""
+        """Whether a path goes along a tensor to a reader."""
         return _maker(tree, value) in self.calls and _reader(tree, value, reader) in self.calls
 
 
@@ -51,7 +51,7 @@ def found_route(tree: TreeRows, start: int, goal: int) -> Route:
     """The paths from a layer or group to another.
 
     Raises:
-        Misuse: Nothing leads from one to the other, or one stands in the other.
+        Misuse: No path leads from one to the other, or one contains the other.
     """
     names = [tree.layers[at].path for at in (start, goal)]
     quoted = [f"'{printable(name)}'" for name in names]
@@ -87,7 +87,7 @@ def found_route(tree: TreeRows, start: int, goal: int) -> Route:
 
 
 def _reached(first: Iterable[int], last: set[int], step: Callable[[int], Iterator[int]]) -> set[int]:
-    """Calls that some of the first lead to; nothing is followed beyond the last."""
+    """Calls that can be reached from `first`; calls in `last` are not followed further."""
     reached, front = {*first}, [*first]
     while front:
         for neighbor in step(front.pop()):
@@ -101,14 +101,14 @@ def _reached(first: Iterable[int], last: set[int], step: Callable[[int], Iterato
 def _count(
     starts: set[int], goals: set[int], on: set[int], before: Callable[[int], Iterator[int]]
 ) -> int | None:
-    """How many paths there are; None for too many, or where they go in a circle."""
+    """Number of paths; None for too many, or if the paths have a cycle."""
     makers = {call: {at for at in before(call) if at in on} for call in on - starts}
     paths = {-1: 1}
     try:
         for call in TopologicalSorter({at: makers[at] - starts - goals for at in makers}).static_order():
             if call not in goals:
                 ways = {-1 if at in starts else at for at in makers[call] - goals}
-                # such numbers have as many digits as a net has layers
+                # such numbers have up to as many digits as a net has layers
                 paths[call] = min(sum(paths[at] for at in ways), MOST_PATHS + 1)
     except CycleError:
         return None
@@ -118,12 +118,12 @@ def _count(
 
 
 def _call(tree: TreeRows, row: int, call: int) -> int:
-    """A number for a call of a row; 0 for a row that has but one, or of which nobody knows them apart."""
+    """A number for a call of a row; 0 for a row with one call, or whose calls cannot be told apart."""
     return row + call * len(tree.layers)
 
 
 def _calls_in(tree: TreeRows, row: int) -> set[int]:
-    """All calls of a layer, or of what stands in a group."""
+    """All calls of a layer, or of the layers in a group."""
     all_calls: set[int] = set()
     for at in range(row, tree.ends[row]):
         calls = tree.calls(at)
@@ -132,14 +132,14 @@ def _calls_in(tree: TreeRows, row: int) -> set[int]:
 
 
 def _of_call(tree: TreeRows, values: dict[int, list[FlowingValue]], call: int) -> Sequence[FlowingValue]:
-    """What a call makes, or reads."""
+    """The tensors that a call makes, or reads."""
     number, row = divmod(call, len(tree.layers))
     found = values.get(row, ())
     return found[number - 1 : number] if number else found
 
 
 def _maker(tree: TreeRows, value: FlowingValue) -> int:
-    """The call that makes a tensor; a number of no call for a tensor that no layer makes."""
+    """The call that makes a tensor; the number of no call if no layer makes it."""
     row = value.maker
     if row < 0 or tree.calls(row) == 1:
         return row

@@ -1,6 +1,6 @@
-"""Rows of the layer tree for drawing: where each ends, what is inside, and which of them nobody wants to see.
+"""Rows of the layer tree for drawing: their ends, their content, and the rows that are hidden.
 
-Everything here is linear in the rows, and makes none of a very large tree but those that are drawn.
+All functions are linear in the rows; of a very large tree, only the drawn rows are created.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from explorer.facts.external.overlay import Overlay
 from explorer.facts.graph.drawing import FIGURES, figures_of
 
 MAX_CALLS = 24
-"""Calls of one layer that are told apart."""
+"""Most calls of one layer that are told apart."""
 
 _SHAPES = frozenset({"Shape", "Size", "SHAPE", "RANK", "shape", "size", "numel"})
-"""Operators that say how large a tensor is: what comes of it is shape arithmetic, not data."""
+"""Operators that return sizes of tensors: their results are shape arithmetic, not data."""
 
 
 class TreeRows:
@@ -30,11 +30,11 @@ class TreeRows:
         flow: The edges between them.
 
     Attributes:
-        layers, flow: As given.
-        outside: Figures from outside, where there are any.
-        ends: Behind the last row inside each.
-        shown: How many leaves that are to be drawn stand before each row (one more entry than rows).
-        leaves: How many leaves.
+        layers, flow: The arguments.
+        outside: Figures from an overlay, if any.
+        ends: For each row, the index behind the last row inside it.
+        shown: For each row, the number of visible leaves before it (one more entry than rows).
+        leaves: Number of leaves.
     """
 
     def __init__(self, layers: Sequence[Layer], flow: ValueFlow) -> None:
@@ -54,7 +54,7 @@ class TreeRows:
             self.shown.append(total)
 
     def with_overlay(self, outside: Overlay | None) -> TreeRows:
-        """The same rows with figures from outside."""
+        """The same rows with figures from an overlay."""
         if outside is self.outside:
             return self
         rows = copy(self)
@@ -62,16 +62,16 @@ class TreeRows:
         return rows
 
     def count(self, row: int) -> int:
-        """How many leaves in it, or it itself, are to be drawn."""
+        """Number of visible leaves in a row, itself included."""
         return self.shown[self.ends[row]] - self.shown[row]
 
     @property
     def constants(self) -> tuple[int, ...]:
-        """The rows that have nothing to draw: in them are constants and shape arithmetic only."""
+        """The rows without visible leaves: they contain constants and shape arithmetic only."""
         return tuple([row for row in range(len(self.ends)) if not self.count(row)])
 
     def children(self, row: int | None) -> Iterator[int]:
-        """The rows in a group that have something to draw; of the model for None."""
+        """The visible rows in a group; of the model for None."""
         at, end = (0, len(self.layers)) if row is None else (row + 1, self.ends[row])
         while at < end:
             if self.count(at):
@@ -79,9 +79,9 @@ class TreeRows:
             at = self.ends[at]
 
     def figures(self, rows: Sequence[int]) -> dict[str, int | None]:
-        """The figures of rows together, by the names of `FIGURES`; None where nothing is known.
+        """The figures of rows together, by the names of `FIGURES`; None where unknown.
 
-        Those of many are kept: each of their rows is made for it, and a large part is drawn often.
+        Figures of several rows are cached: their rows are created for them, and large parts are drawn often.
         """
         key = (rows[0], rows[-1], len(rows))
         sums = self._sums.get(key)
@@ -93,7 +93,7 @@ class TreeRows:
         return sums
 
     def calls(self, row: int) -> int:
-        """How many calls of a layer are told apart: 1 unless it is known which of them made what."""
+        """Number of calls of a layer that are told apart: 1 if the calls of its tensors are unknown."""
         read, outputs = self.flow.read.get(row, ()), self.flow.made.get(row, ())
         if not 1 < len(outputs) <= MAX_CALLS or len(read) != len(outputs) or self.ends[row] > row + 1:
             return 1
@@ -102,10 +102,10 @@ class TreeRows:
         return layer.calls if one_to_one else 1
 
     def _idle(self) -> bytearray:
-        """Which rows only work on constants and shapes, or do nothing that anybody reads.
+        """Rows that only work on constants and shapes, or whose results are unused.
 
-        Everything that an input of the model reaches is data, until only its size is asked for. Where no
-        input reaches anything all rows are.
+        Values that depend on an input of the model are data, until only their size is used. If no input
+        reaches any row, all rows are visible.
         """
         layers, flow = self.layers, self.flow
         reached = bytearray(len(layers))
@@ -122,14 +122,14 @@ class TreeRows:
         for row in range(len(layers)):
             if reached[row] == 1 or self.ends[row] > row + 1:
                 continue
-            # a table that is looked up, a product of weights, what the model puts out
+            # a lookup table, a product of weights, an output of the model
             puts_out = any(value.is_output for value in flow.made.get(row, ()))
             reached[row] = 1 if puts_out or layers[row].macs else 0
         return bytearray(done != 1 for done in reached)
 
 
 def _ends(depths: Sequence[int]) -> array[int]:
-    """Behind the last row inside each."""
+    """For each row, the index behind the last row inside it."""
     ends = array("q", bytes(8 * len(depths)))
     open_: list[int] = []
     for at, depth in enumerate(depths):
@@ -142,11 +142,11 @@ def _ends(depths: Sequence[int]) -> array[int]:
 
 
 def _total(values: Sequence[int | None]) -> int | None:
-    """The sum of what is known; None where nothing is."""
+    """The sum of the known values; None if all are unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if known or not values else None
 
 
 def place(values: Sequence[FlowingValue], value: FlowingValue) -> int:
-    """Where a tensor stands among others."""
+    """The index of a tensor among others."""
     return next(at for at, one in enumerate(values) if one is value)

@@ -1,8 +1,8 @@
-"""Graph view: what of a model is drawn as a box of its own, and what feeds what.
+"""Graph view: the boxes of a model's drawing, and the edges between them.
 
-Groups are opened level by level as long as there is room, runs of equal groups and tiled sites stay one box,
-and so many neighbours that no picture holds them are drawn as parts. What is linear in a model of a million
-operators is one pass over its edges.
+Groups are opened level by level as long as there is room. Runs of equal groups and tiled sites stay one box,
+and neighbors too many for one picture are drawn as parts. The only step that is linear in a model of a
+million operators is one pass over its edges.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from explorer.facts import TensorInfo
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 
 MAX_PORTS = 24
-"""Boxes for inputs, outputs and what stands outside, of each."""
+"""Most boxes for inputs, for outputs and for layers outside, of each."""
 MAX_EDGES = 3_000
 MAX_INSIDE = 6_000
-"""Boxes of a drawing with all that stands in its boxes."""
+"""Most boxes of a drawing, including those inside its boxes."""
 _LONGEST = 28
 _SMALLEST = 16
 _TILE = re.compile(r"2DMM_(\d{1,6}x\d{1,6}x\d{1,6})(?:_\w+)?", re.ASCII)
@@ -65,21 +65,21 @@ def draw(
     """A model, a group of it or the neighbourhood of a layer as a drawing.
 
     Args:
-        tree: Its rows and edges.
-        source: What the user calls it.
-        row: A group, whose inside is drawn, or a layer, which is drawn with what is around it.
-        depth: How many levels of groups are opened, 1 for none; of a layer how many edges away its neighbours
-            may stand. None: as many levels as `ENOUGH` boxes have room for, and none where something is
-            unfolded or a path is followed; `HOPS`.
-        steps: Draw the row, a group too as one box, with what stands so many edges away.
-        unfold: Rows, from the first to behind the last, of what is opened in its place, as `GraphBox.unfolds`
-            says them; what they stand in is opened, too.
-        between: Rows of two layers: what stands on a way from one to the other is lit, and they are seen.
-        nested: Every group is closed, and brings a drawing of its inside.
-        cancel: Asked now and then.
+        tree: The rows and edges of the model.
+        source: The user's name of the model.
+        row: A group, whose inside is drawn, or a layer, which is drawn with its neighborhood.
+        depth: For a group, the number of opened levels of groups, 1 for none; for a layer, the largest
+            distance of neighbors in edges. None: as many levels as `ENOUGH` boxes have room for, and none
+            where a group is unfolded or a path is followed; for a layer, `HOPS`.
+        steps: Draw the row, even a group, as one box, with the layers up to so many edges away.
+        unfold: Rows, from the first to behind the last, of groups to open in place, as in `GraphBox.unfolds`;
+            the groups around them are opened, too.
+        between: Rows of two layers: layers on a path from one to the other are lit and visible.
+        nested: Every group is closed, and has a drawing of its inside.
+        cancel: Called now and then.
 
     Raises:
-        Misuse: Nothing leads from one of the two layers to the other.
+        Misuse: No path leads from one of the two layers to the other.
     """
     stop_if(cancel)
     route = None if between is None else found_route(tree, *between)
@@ -112,7 +112,7 @@ def draw(
 
 
 class _Picture(Struct):
-    """What all drawings of a picture share: those of the insides of its boxes too."""
+    """Data that all drawings of a picture share, including those inside its boxes."""
 
     tree: TreeRows
     source: str
@@ -123,7 +123,7 @@ class _Picture(Struct):
 
 
 class _Drawing(Struct):
-    """The boxes and edges of a drawing while they are gathered."""
+    """The boxes and edges of a drawing while they are collected."""
 
     boxes: list[GraphBox]
     edges: dict[tuple[int, int], tuple[FlowingValue, int]] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class _Drawing(Struct):
     crowded: int = 0
 
     def port(self, key: tuple[str, object], make: Callable[[], GraphBox]) -> int | None:
-        """The box of what is no layer inside, made when it is first met; None where there are too many."""
+        """The box of something outside the drawing, made at first use; None where there are too many."""
         at = self.ports.get(key)
         if at is None:
             if sum(kind == key[0] for kind, _ in self.ports) >= MAX_PORTS:
@@ -144,7 +144,7 @@ class _Drawing(Struct):
         return at
 
     def join(self, source: int | None, target: int | None, value: FlowingValue, lit: bool = False) -> None:
-        """Adds a tensor to an edge; `lit` where it lies on the path that is followed."""
+        """Adds a tensor to an edge; `lit` if it lies on the followed path."""
         if source is None or target is None or source == target:
             return
         if lit:
@@ -164,9 +164,9 @@ def _drawing(
     notes: list[str],
     bodies: Collection[int] = (),
 ) -> GraphDrawing:
-    """The drafts as boxes, with edges, laid out; names are those below the group `scope`.
+    """The drafts as boxes, with edges, laid out; box names are relative to the group `scope`.
 
-    `bodies` are opened in their place and feed layers themselves: a Loop, an If.
+    `bodies` are opened in place and feed layers themselves: a Loop, an If.
     """
     stop_if(picture.cancel)
     tree, route = picture.tree, picture.route
@@ -210,7 +210,7 @@ def _drawing(
 
 
 def _folded(tree: TreeRows, row: int | None) -> int:
-    """Leaves of what is drawn that are not to be seen."""
+    """Number of hidden leaves of the drawing."""
     if row is None:
         return tree.leaves - tree.shown[-1]
     leaves = sum(tree.ends[at] == at + 1 for at in range(row, tree.ends[row]))
@@ -218,7 +218,7 @@ def _folded(tree: TreeRows, row: int | None) -> int:
 
 
 def _inside(picture: _Picture, box: GraphBox, draft: BoxDraft) -> GraphDrawing | None:
-    """The drawing of what stands in a box; None where the whole has grown too large."""
+    """The drawing of the inside of a box; None where the whole picture has grown too large."""
     tree, budget = picture.tree, picture.budget
     assert budget is not None
     drafts = [*sibling_items(tree, draft.inside(tree), picture.opened)]
@@ -233,7 +233,7 @@ def _inside(picture: _Picture, box: GraphBox, draft: BoxDraft) -> GraphDrawing |
 
 
 def _join(picture: _Picture, joined: _Drawing, drafts: Sequence[BoxDraft], bodies: Collection[int]) -> None:
-    """Adds the edges, and boxes for what they lead out of the picture to."""
+    """Adds the edges, and boxes for their ends outside the picture."""
     tree, route = picture.tree, picture.route
     flow = tree.flow
     box_of = array("i", b"\xff" * (4 * len(tree.layers)))
@@ -287,7 +287,7 @@ def _join_body(
     lit: Callable[[FlowingValue, int], bool],
     bodies: Collection[int],
 ) -> None:
-    """Adds the edges of an opened body itself to what has no box among the drafts: `outside` of them."""
+    """Adds the edges of an opened body itself to rows without a box among the drafts (`outside`)."""
     for value in tree.flow.read.get(row, ()):
         if value.source == "input":
             source = joined.port(("input", id(value)), partial(_end, value, "input"))
@@ -316,7 +316,7 @@ def opened_bodies(tree: TreeRows, drafts: Iterable[BoxDraft], scope: int | None)
 
 
 def _side(tree: TreeRows, row: int, way: str, *, inside: bool) -> str:
-    """Which end of an opened body an edge has: where it begins, or where its results come out."""
+    """The side of an opened body that an edge is on: where the body begins, or where its results leave it."""
     if inside:
         return "into" if way == "from" else "out of"
     span = range(row + 1, tree.ends[row])
@@ -327,10 +327,10 @@ def _side(tree: TreeRows, row: int, way: str, *, inside: bool) -> str:
 def _in_order(
     joined: _Drawing,
 ) -> tuple[list[GraphBox], dict[tuple[int, int], tuple[FlowingValue, int, bool]]]:
-    """What makes a tensor before what reads it, as far as that goes; else as the rows stand.
+    """Orders boxes so that producers come before readers, as far as possible; else in row order.
 
     Returns:
-        The boxes, and by the places of both ends of every edge its first tensor, how many they are, and
+        The boxes, and by the indices of both ends of every edge: its first tensor, the number of tensors, and
         whether it is lit.
     """
     first = {at for (kind, _), at in joined.ports.items() if kind in ("input", "from")}
@@ -346,7 +346,7 @@ def _in_order(
     rest = iter(sorted(range(count), key=lambda at: wish[at]))
     place: dict[int, int] = {}
     while len(place) < count:
-        # of boxes in a circle, as folded groups may be, the first goes before what feeds it
+        # in a cycle of boxes, which folded groups may have, the first box goes before its producer
         at = heappop(ready)[1] if ready else next(at for at in rest if at not in place)
         if at in place:
             continue
@@ -362,7 +362,7 @@ def _in_order(
 
 
 def _calls(tree: TreeRows, draft: BoxDraft) -> list[BoxDraft]:
-    """A layer that is called several times as a box for each call, where it is known which call made what."""
+    """A box for each call of a layer, if it is known which call made which tensor."""
     calls = tree.calls(draft.rows[0]) if len(draft.rows) == 1 else 1
     return [draft] if calls == 1 else [BoxDraft(draft.rows, call=call) for call in range(1, calls + 1)]
 
@@ -394,7 +394,7 @@ def _box(tree: TreeRows, draft: BoxDraft, around: int | None) -> GraphBox:
         rows=draft.rows_span(tree),
         unfolds=draft.span(tree) if draft.span(tree)[1] > row + 1 else None,
     )
-    # a third line says tiles, MACs or how many layers
+    # a third line shows tiles, MACs or the number of layers
     return _sized(box, 5 if box.tiles or box.layers > 1 or box.figures["macs"] or box.outside else 4)
 
 
@@ -404,7 +404,7 @@ def _sized(box: GraphBox, height: int) -> GraphBox:
 
 
 def _short(tree: TreeRows, row: int, around: int | None) -> str:
-    """The names of a layer and of the groups around it, from that of the drawn group on."""
+    """The names of a layer and of the groups around it, below the drawn group."""
     names: list[str] = []
     at: int | None = row
     while at is not None and at != around:
@@ -415,7 +415,7 @@ def _short(tree: TreeRows, row: int, around: int | None) -> str:
 
 
 def _port(tree: TreeRows, row: int, way: str) -> GraphBox:
-    """The box of a layer that stands outside."""
+    """The box of a layer outside the drawing."""
     layer, name = tree.layers[row], f"{way} {_short(tree, row, None)}"
     of = family(layer.kind, tiled=layer.tiled)
     box = GraphBox("outside", row, layer.path, name, layer.kind, of, layers=0)
@@ -429,7 +429,7 @@ def _end(value: FlowingValue, role: Literal["input", "output"]) -> GraphBox:
 
 
 def _tiles(tree: TreeRows, row: int) -> str:
-    """How many tiles of which size a tiled site runs: '1,234 tiles 64x64x64'."""
+    """Number and size of the tiles of a tiled site: '1,234 tiles 64x64x64'."""
     count_by_size: dict[str, int] = {}
     for at in range(row + 1, tree.ends[row]):
         layer = tree.layers[at]
