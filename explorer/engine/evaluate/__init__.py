@@ -1,1 +1,1 @@
-"""Evaluation: samples of a file through models, batch by batch, and what their outputs are worth."""
+"""Evaluation: runs the samples of a file through models, batch by batch, and scores their outputs."""

@@ -23,16 +23,16 @@ from explorer.engine.runtime.input_files import Array, InputSpec
 from explorer.host import input_files, memory_limit
 
 TABLE = "the table"
-"""What the columns of a table that go in are called together."""
+"""Name of the part that holds the input columns of a table."""
 _LONGEST = 16 << 20
-"""Characters that no line of a table has."""
+"""Maximum length of a line of a table, in characters."""
 
 
 Width = Callable[[], int | None]
 
 
 class SampleArray(Struct, frozen=True):
-    """An array of the data: its type, the shape of one sample, and what reads it, a sample at a time."""
+    """An array of the data: its type, the shape of one sample, and its reader, a sample at a time."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -40,15 +40,15 @@ class SampleArray(Struct, frozen=True):
 
 
 class DataFile(Struct, frozen=True):
-    """Samples.
+    """A file of samples.
 
     Attributes:
         path: The file.
-        count: Of samples.
-        parts: By name.
-        labels: The name of the part that is to be met; '' for none.
-        table: Whether it is one, whose numbers have no type of their own.
-        columns: Of a table, those that go in.
+        count: Number of samples.
+        parts: Arrays by name.
+        labels: The name of the part with the labels; '' for none.
+        table: Whether the file is a table, whose numbers have no type of their own.
+        columns: The input columns of a table.
     """
 
     path: str
@@ -59,7 +59,7 @@ class DataFile(Struct, frozen=True):
     columns: tuple[str, ...] = ()
 
     def batches(self, size: int) -> Iterator[dict[str, Array]]:
-        """All parts of so many samples at a time, in order.
+        """Batches of `size` samples of all parts, in order.
 
         Raises:
             Misuse: A number is NaN or Inf, or the file is cut short.

@@ -35,13 +35,13 @@ def evaluate(
         batch: Samples that run together.
         task: The meaning of the labels; None: taken from their type and the shape of the output.
         named: Parts of the data for the inputs; see `DataFile.assigned`.
-        on_progress: Told how many samples are done.
-        cancel: Asked at every batch; True stops.
+        on_progress: Called with the number of finished samples.
+        cancel: Called at every batch; True stops.
 
     Raises:
         Misuse: The data does not fit a model, a label is out of range, a number is NaN or Inf.
         BadModel: A model fails.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     began = time.perf_counter()
     _assign(file, models, named)

@@ -21,17 +21,17 @@ class Predictor:
     """Runs a model on samples.
 
     Args:
-        name: What the user calls it.
-        inputs: What it takes; the first size of a shape is the batch.
-        run: Gives outputs by name.
-        output: The one that is scored; '' for the first.
-        batch: The samples that it takes at a time; None for any number.
-        fallback: The number that it takes if it turns out to be fixed to one.
-        notes: What there is to know of its weights.
+        name: The user's name for it.
+        inputs: Its inputs; the first size of a shape is the batch.
+        run: Returns outputs by name.
+        output: The output to score; '' for the first.
+        batch: The fixed batch of the model; None for any number.
+        fallback: The batch to use if the model turns out to be fixed to it.
+        notes: Notes on its weights.
 
     Attributes:
-        parts: Which part of the data goes into which input, once that is settled.
-        seconds: That its runs took.
+        parts: The part of the data for each input, once assigned.
+        seconds: Time of its runs.
     """
 
     def __init__(

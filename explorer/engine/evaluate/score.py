@@ -1,7 +1,7 @@
 """Metrics of outputs against labels, added up batch by batch: accuracy, top-5, cross entropy, squared error.
 
-All in float64. A class is chosen as argmax does: of equal scores the lower number. What is a distribution in
-every row is taken for probabilities, anything else for logits; both sums are kept until all rows were seen.
+All sums are in float64. The predicted class is that of argmax: of equal scores the lower number. If every row
+is a distribution, scores are probabilities, otherwise logits; both sums are kept until all rows were read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from explorer.engine.values.agreement import places, unordered
 from explorer.facts.evaluate.evaluation import ClassScore, Confusion, Task
 
 _MOST = 100
-"""Confusions that are told."""
+"""Confusions that are listed."""
 _ONE = 1e-3
-"""By how much the sum of probabilities, in half precision too, may miss 1."""
+"""Tolerance of the sum of probabilities around 1, for half precision too."""
 
 
 def task_of(labels: Array, output: Array) -> Task:
-    """What the labels of a batch say of an output: whole numbers are classes where there is a choice."""
+    """The task that labels and output suggest: whole numbers are classes if the output has several scores."""
     if not bool((labels == np.floor(labels)).all()) or math.prod(output.shape[1:]) == 1:
         return "regression"
     if math.prod(labels.shape[1:]) == math.prod(output.shape[1:]):
@@ -52,7 +52,7 @@ def choices(output: Array, labels: Array | None) -> Array:
 
 
 class ClassMetrics(Struct):
-    """Of a classification."""
+    """Metrics of a classification."""
 
     rows: int = 0
     hits: int = 0
@@ -144,7 +144,7 @@ def _frequent(pairs: Counter[tuple[int, int]]) -> list[tuple[tuple[int, int], in
 
 
 class NumberMetrics(Struct):
-    """Of a regression; sums of each number of a sample by itself, as R2 has it."""
+    """Metrics of a regression; sums for each number of a sample, as R2 needs them."""
 
     elements: Any = 0
     undefined: int = 0
@@ -196,5 +196,5 @@ Metrics = ClassMetrics | NumberMetrics
 
 
 def metrics_of(task: Task) -> Metrics:
-    """What adds up the figures of a task."""
+    """The accumulator of a task's metrics."""
     return ClassMetrics() if task == "classification" else NumberMetrics()

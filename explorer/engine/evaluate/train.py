@@ -46,7 +46,7 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 class TrainingOptions(Spec, frozen=True):
-    """How a model is trained, as `Session.train` says; `save_to` is where the best weights are written."""
+    """Options of a training, as in `Session.train`; `save_to` is the path for the best weights."""
 
     epochs: Count = 20
     rate: Positive = 1e-2
@@ -74,7 +74,7 @@ class _Loop(lightning.LightningModule):
 
     @property
     def best(self) -> int:
-        """The epoch that did best on what is held out, the first of several."""
+        """The epoch with the least held-out loss, the first of several."""
         return min(self.epochs, key=lambda epoch: epoch.held_loss).epoch
 
     def training_step(self, batch: Sequence[torch.Tensor], at: int) -> torch.Tensor:
@@ -156,7 +156,7 @@ def _task(loop: _Loop, inputs: Sequence[torch.Tensor], labels: Any, file: DataFi
     except Exception as error:
         again = partial(loop.model, *(tensor[:2] for tensor in inputs))
         raise BadModel(failure(loop.model, again, error), where=file.path) from error
-    # the scores do not matter, so those of one sample stand for all
+    # the check does not depend on scores, so those of one sample stand for all
     like = np.broadcast_to(output[:1], (len(labels), *output.shape[1:]))
     task = loop.task or task_of(labels, like)
     metrics_of(task).add(like, labels, file.path, 0)

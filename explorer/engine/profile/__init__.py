@@ -1,1 +1,1 @@
-"""Profile: how long a model runs on this machine, layer by layer, how sure that is, and what else ran."""
+"""Profile: the time of a model on this machine by layer, its uncertainty, and the load by other programs."""

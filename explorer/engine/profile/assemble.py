@@ -1,7 +1,7 @@
-"""A profile of samples: what ran for each row, what is no layer, and what of the wall time is neither.
+"""Assembles a profile from samples: times of rows, of kernels outside rows, and overhead.
 
-Medians are added, never samples: so layers, operators and groups are sums of the same figures, and with
-`other` and the overhead they are the wall time.
+Medians are added, never samples: so layers, operators and groups are sums of the same figures. Together with
+`other` and the overhead they give the wall time.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from explorer.settings.columns import tensor_bytes
 
 
 class TimeSamples(Struct):
-    """What ran for one row of the tree, or for none, run after run.
+    """The samples of one row of the tree, or of a name outside it, run after run.
 
     Attributes:
-        seconds: Of each run.
-        ops: Seconds and calls of one run by operator, as the runtime names it.
-        allocated_bytes, peak_bytes: Memory, where the profiler tells.
-        backward: What of `seconds` is behind the loss of a training step.
+        seconds: Seconds of each run.
+        ops: Seconds and calls of one run by operator, in the runtime's names.
+        allocated_bytes, peak_bytes: Memory, if the profiler reports it.
+        backward: The part of `seconds` behind the loss of a training step.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -53,13 +53,13 @@ class TimeSamples(Struct):
 
 
 class Conditions(Struct, frozen=True):
-    """How it was measured: the fields of `Profile` of these names, and what `_NO_FIELDS` names.
+    """The conditions of a measurement: fields of `Profile` of these names, and those in `_NO_FIELDS`.
 
     Attributes:
         profiled: Wall times of the runs under the profiler.
-        spent: The same with what they were begun and read with, and of those that were not timed, too.
+        spent: Wall times with the start and the reading of the profiler, including runs that are not counted.
         model: Predicts the times of layers.
-        load: What says that something else ran, in words; '' for nothing.
+        load: Signs that another program ran, in words; '' for none.
     """
 
     warmup: int
@@ -160,12 +160,12 @@ _NO_FIELDS = ("profiled", "spent", "notes", "model")
 
 
 def _overhead(median: float, profiled: Sequence[float]) -> float | None:
-    """What a run under the profiler takes longer, as a share of one without it."""
+    """The additional time of a run under the profiler, as a share of a run without it."""
     return spread(profiled).median / median - 1 if profiled and median else None
 
 
 def _cost(wall: Sequence[float], spent: Sequence[float]) -> float | None:
-    """What the runs under the profiler took longer, as a share of what all would have taken without it."""
+    """The additional time of all runs under the profiler, as a share of their time without it."""
     median = spread(wall).median
     if not spent or not median:
         return None
@@ -248,7 +248,7 @@ def _work(rows: Iterable[Layer]) -> tuple[int | None, int | None]:
 
 
 def _operators(every: Sequence[TimeSamples], rows: int, whole: float) -> tuple[OperatorTime, ...]:
-    """By operator; the first `rows` are of rows. What a row has is divided as its operators ran."""
+    """Times by operator; a row's time is divided among its operators. The first `rows` samples are rows'."""
     seconds: dict[str, float] = {}
     calls: dict[str, int] = {}
     layers: dict[str, int] = {}

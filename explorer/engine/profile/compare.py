@@ -1,7 +1,7 @@
-"""Comparison of two models timed in turn, by row: what runs for a row before, and for its counterpart after.
+"""Comparison of two models timed in turn, by row: the times of a row before, and of its counterpart after.
 
-Rows belong together as the diff says. A tiled layer is one row before and many after, which are added run by
-run; so each kernel is in one difference, and all of them add up to that of the layers.
+The diff pairs the rows. A tiled layer is one row before and many after, which are added run by run. So each
+kernel is in one difference, and the differences add up to the difference of the layers.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from explorer.facts.profile.comparison import LayerChange, ProfileComparison, si
 from explorer.facts.profile.profile import Profile
 
 _WHOLE = frozenset(("tiled", "merged", "quantized"))
-"""What a row is that is compared with all that is in it."""
+"""Kinds of rows that are compared with all rows in them."""
 
 
 class TimedModel(Struct, frozen=True):
-    """A model that was timed.
+    """A timed model.
 
     Attributes:
-        profile: What was found.
+        profile: Its profile.
         layers: Its rows.
-        samples: What ran for each, by id.
+        samples: Samples of each row, by id.
     """
 
     profile: Profile
@@ -37,7 +37,7 @@ class TimedModel(Struct, frozen=True):
 
 
 def compared(before: TimedModel, after: TimedModel, tree: TreeDiff) -> ProfileComparison:
-    """Sets two models beside each other.
+    """Compares two models row by row.
 
     Args:
         before: One of them.
@@ -57,7 +57,7 @@ def compared(before: TimedModel, after: TimedModel, tree: TreeDiff) -> ProfileCo
 
 
 class _Side:
-    """One of the two; what was told is not told again."""
+    """One of the two models; each row's samples are used once."""
 
     def __init__(self, timed: TimedModel) -> None:
         self._timed, self._described_rows = timed, set[int]()
@@ -66,7 +66,7 @@ class _Side:
         return row is None or self._timed.layers[row.id].group
 
     def take(self, row: RowSide | None, inside: bool) -> list[float]:
-        """The times of a row, with those of what is in it or without; none where nothing of it runs."""
+        """The summed times of a row, with or without those of rows in it; empty if nothing of it runs."""
         if row is None:
             return []
         last = end_of(self._timed.layers, row.id) if inside else row.id + 1

@@ -1,7 +1,7 @@
-"""Flat graph: a model with its functions opened and every node named, so that kernels are told apart.
+"""Flat graph: a model with its functions opened and every node named, so that each kernel has its row.
 
-onnxruntime opens functions itself before it optimises, and gives what is in them names of its own; here it is
-done before, and each node keeps the row that it is. Bodies of If, Loop and Scan stay bodies.
+onnxruntime opens functions itself before it optimizes, and gives the nodes in them new names. Here they are
+opened before, and each node keeps its row. Bodies of If, Loop and Scan stay bodies.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from explorer.facts import Layer
 
 _MARK = "explorer_"
 _NAME = re.compile(rf"{_MARK}\d+(?:\.\w+\.\d+)*")
-"""Of a node of ours, also inside a name that the runtime made of it."""
+"""The name of our node, also inside a name that the runtime derived from it."""
 
 
 class FlatGraph(Struct, frozen=True):
-    """A model of which every node has a name of its own.
+    """A model whose nodes all have names of their own.
 
     Attributes:
-        model: It, without calls of functions.
-        rows: The row of each node by its name; None for one that is no row's.
+        model: The model, without calls of functions.
+        rows: The row of each node by its name; None for a node without a row.
     """
 
     model: Model
@@ -36,7 +36,7 @@ class FlatGraph(Struct, frozen=True):
 
 
 def named_in(name: str) -> str:
-    """The node of ours that a name of the runtime's was made of; '' for none."""
+    """The name of our node in a name of the runtime; '' for none."""
     match_ = _NAME.search(name)
     return match_[0] if match_ else ""
 
@@ -57,12 +57,12 @@ def flattened(model: Model, layers: Sequence[Layer]) -> FlatGraph:
 
 
 class _Opener:
-    """Walks a model and makes the nodes of the flat one.
+    """Walks a model and makes the nodes of the flat graph.
 
     Attributes:
-        rows: By the names that it gave.
+        rows: Rows of nodes, by their new names.
         kept: Whether a call stayed, because its function is written for another version of an operator set.
-        opsets: Of the model and of the functions that were opened.
+        opsets: Operator sets of the model and of the opened functions.
     """
 
     def __init__(self, model: Model, find: NodeRows) -> None:

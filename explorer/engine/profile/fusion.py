@@ -1,9 +1,9 @@
-"""Fused kernels: which nodes of the original graph the nodes of an optimised one do the work of.
+"""Fused kernels: the nodes of the original graph that each node of an optimized graph computes.
 
-onnxruntime writes the graph that it made. What it left alone has its name and its values; what it fused ends
-in a value that was there before, and everything between that and the values that the new graph has is in it.
-The blocked layouts of its last level (NCHWc) make values of their own: such a node is called after the value
-that it stands for, and takes in the sum and the activation behind it without being called otherwise.
+onnxruntime writes its optimized graph. Nodes that it left alone keep their names and values. A fused node
+ends in a value of the original, and computes everything between that value and the other values of the new
+graph. The blocked layouts of its last level (NCHWc) make values of their own: such a node is named after the
+value that it replaces, and computes the sum and the activation behind it without another name.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def works(original: Graph, optimised: Graph, defaults: frozenset[str] = frozense
 
 
 def unnamed(op: str, at: int) -> str:
-    """What the so many-th node of an operator is called that has no name."""
+    """The name of the `at`-th unnamed node of an operator."""
     return f"{op}#{at}"
 
 
 class _Scope:
-    """One graph before and after; what a body reads its node does."""
+    """One graph before and after; reads of a body count as reads of its node."""
 
     def __init__(self, before: Graph, after: Graph, defaults: frozenset[str]) -> None:
         self.nodes, self.after = before.nodes, after
@@ -119,7 +119,7 @@ class _Scope:
         return value
 
     def _next(self, value: str, ops: Sequence[str]) -> str:
-        """What the one reader of a value makes, if it is such an operator; else the value."""
+        """The output of the only reader of a value, if it is such an operator; else the value."""
         readers = self.readers.get(value, [])
         if len(readers) == 1 and self.nodes[readers[0]].op in ops and self.nodes[readers[0]].outputs[0]:
             return self.nodes[readers[0]].outputs[0]
@@ -131,10 +131,10 @@ class _Scope:
         owner: dict[int, int] = {}
         for at, node in taken.items():
             owner[id(node)] = max(at, owner.get(id(node), at))
-        led = dict(owner)  # with moves between pieces, which are nobody's
+        led = dict(owner)  # with moves between pieces, which have no owner
         for node in reversed(self.after.nodes):
             if id(node) in led:
-                # an operator without a kernel of its own is opened: its pieces lead to what it makes
+                # an operator without a kernel of its own is split; its pieces feed the node with its output
                 for piece in filter(None, map(makers.get, node.inputs)):
                     if id(piece) in led or not (_moves(piece) or not piece.name or is_piece(piece.name)):
                         continue

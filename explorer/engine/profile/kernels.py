@@ -1,8 +1,8 @@
-"""Kernel times out of onnxruntime's own profile, read as a stream: one event a line, one run after the other.
+"""Kernel times from onnxruntime's own profile, read as a stream: one event per line, one run after the other.
 
-An event has its duration in whole microseconds, cut off. That of a node which carries a body holds the nodes
-of the body, which were told before it; here each kernel has its own time alone, so those of a run add up
-to what onnxruntime says of the nodes of its main graph.
+An event has its duration in whole microseconds, rounded down. The event of a node with a body contains the
+nodes of the body, whose events come before. Here each kernel has its own time only, so the kernels of a run
+add up to the times that onnxruntime reports for the nodes of its main graph.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _OP = re.compile(r'"op_name" : "([^"]*)"')
 
 
 class RuntimeKernel(Struct):
-    """What one node of the optimised graph did in one run, all calls together.
+    """One node of the optimized graph in one run, all calls together.
 
     Attributes:
         op: Its operator.
         seconds: Its own time.
         calls: How often it ran.
-        requested_bytes: Memory that it asked for and did not give back.
-        held_bytes: The most that was held behind it.
+        requested_bytes: Memory that it allocated and did not free.
+        held_bytes: The most memory that was allocated when it ended.
     """
 
     op: str
@@ -55,11 +55,11 @@ class KernelRun(Struct):
     """One run of a model.
 
     Attributes:
-        kernels: By the names of nodes.
-        events: Each time that one ran, in the order of their ends.
-        threads: That the runtime's operators had.
-        whole: Whether it came to its end.
-        start, end: Of one that did, in microseconds since the profile began.
+        kernels: Kernels by the names of nodes.
+        events: Each call of a kernel, in the order of their ends.
+        threads: Threads of the runtime's operators.
+        whole: Whether the run was complete.
+        start, end: Times of a complete run, in microseconds since the profile began.
     """
 
     kernels: dict[str, RuntimeKernel] = field(default_factory=dict)

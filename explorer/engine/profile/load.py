@@ -1,8 +1,8 @@
-"""Load of the machine: whether something else ran while a model was timed, and how that was seen.
+"""Load of the machine: whether another program ran while a model was timed, and the signs of it.
 
-Others kept the processors busy, or the same run took very different times. How often the system took the
-processor away (involuntary context switches) is told beside: alone it is a sign only where the system does
-not tell how busy it was, for threads of one program take it from each other, too.
+The signs are processors that others kept busy, and very different times of the same run. Involuntary context
+switches are reported in addition. Alone they are a sign only if the system does not report how busy it was,
+for threads of one program also take the processor from each other.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from explorer.facts.profile.profile import Spread
 from explorer.host import processor
 
 _SWITCHES = 25.0
-"""Involuntary context switches a second and a thread, above which others took the processor: a machine of
-nobody else has a few, one shared by two such programs a hundred."""
+"""Involuntary context switches per second and thread, above which others used the processor: an idle machine
+has a few, a machine shared by two such programs a hundred."""
 _OTHERS = 0.25
 """Processors that others keep busy: the machine's own small work is less."""
 _WAITING = 0.5
-"""Load average above what our threads are."""
+"""Load average above that of our own threads."""
 _SPREAD = 1.5
-"""How many times the tenth percentile the ninetieth may be."""
+"""Highest ratio of the ninetieth to the tenth percentile."""
 
 
 def processors() -> int:
@@ -47,14 +47,14 @@ def check_threads(threads: int | None) -> None:
 
 
 class LoadWatch:
-    """What else ran while it was entered; between its making and `words`, if it never was.
+    """Watches the load: while it is entered, or from its creation to `words` if it never was.
 
     Args:
-        threads: That our own work uses.
-        switches: Involuntary context switches so far, of this process.
-        busy: Seconds for which the processors that we may use were busy, and our part of them; None where the
-            system does not tell.
-        average: The load average of the last minute; None where it is not known.
+        threads: Threads of our own work.
+        switches: Involuntary context switches of this process so far.
+        busy: Seconds for which our processors were busy, and our part of them; None if the system does not
+            report it.
+        average: The load average of the last minute; None if unknown.
         clock: Seconds.
     """
 
@@ -81,7 +81,7 @@ class LoadWatch:
         self._taken += self._switches() - self._before
 
     def words(self, wall: Spread) -> str:
-        """What says that the machine was loaded, in words; '' where nothing does.
+        """The signs that the machine was loaded, in words; '' for none.
 
         Args:
             wall: Times of the same run.
@@ -98,13 +98,13 @@ class LoadWatch:
         return "; ".join(filter(None, signs))
 
     def _others(self) -> str:
-        """What others did, in words; '' for next to nothing."""
+        """The work of other programs, in words; '' for next to none."""
         there, now = processors(), self._busy()
         if now is not None and self._was_busy is not None:
             seconds = max(self._clock() - self._began, _LONG)
             others = (now[0] - self._was_busy[0] - (now[1] - self._was_busy[1])) / seconds
             return f"others kept {others:.1f} of {there:,} processors busy" if others > _OTHERS else ""
-        # the average of a minute knows little of our own few seconds: what was there before is others' work
+        # a minute's average contains little of our own few seconds: the average before is the work of others
         if (
             self._average_before is None
             or self._average_before <= there - min(self._threads, there) + _WAITING
@@ -116,11 +116,11 @@ class LoadWatch:
 _SHORTEST = 0.05
 """Seconds below which a rate means nothing."""
 _LONG = 0.2
-"""The same of what the system counts in hundredths of a second."""
+"""Seconds below which a rate from the system's hundredths of a second means nothing."""
 
 
 def _switches() -> int:
-    import resource  # psutil counts those of the main thread alone
+    import resource  # psutil counts the switches of the main thread only
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
@@ -142,7 +142,7 @@ def _busy() -> tuple[float, float] | None:
 
 
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
-"""Times of a processor, as far as a system tells them: work, interrupts, what a hypervisor took."""
+"""Times of a processor that systems report: work, interrupts, time taken by a hypervisor."""
 
 
 def _average() -> float | None:

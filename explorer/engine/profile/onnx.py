@@ -1,7 +1,7 @@
 """Profile of an ONNX graph: onnxruntime's wall time without its profiler, its kernels' times with it.
 
-Both sessions are a user's: weights are packed, threads are as the runtime likes and spin while they wait.
-Runs of the two alternate, so what changes meanwhile (clock, other work) meets both.
+Both sessions are set as a user's: weights are packed, the runtime chooses its threads, and they spin while
+they wait. Runs of the two alternate, so changes of the clock or of other work affect both.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from explorer.facts.roofline import Machine
 _T = TypeVar("_T")
 
 _EVENTS, _MOST_EVENTS = 150_000, 500_000
-"""Events of one profile, which the runtime holds until the end, at 2.4 KB each: those that are enough, and
-those that may be for as many runs as an interval of each layer takes."""
+"""Events of one profile, which the runtime holds until the end, at 2.4 KB each: a normal limit, and a limit
+for the runs that an interval of each layer needs."""
 _SURE = SURE + 3
-"""Runs that are kept so that an interval of each layer can be told: some are made that are not counted."""
+"""Runs that give an interval of each layer, with a reserve for runs that are not counted."""
 
 
 class TimedGraph(Struct, frozen=True):
-    """A graph that is to be timed.
+    """A graph to be timed.
 
     Attributes:
         model: The graph.
-        analysis: Of it, at the sizes of `feeds`.
+        analysis: Its analysis at the sizes of `feeds`.
         feeds: Inputs by name.
-        inputs: What they are, in words.
+        inputs: The origin of each input, in words.
         batch: Size that was bound to the open first dimension.
     """
 
@@ -108,7 +108,7 @@ def _notes(spec: ProfileSpec, level: str, providers: Sequence[str], nodes: int) 
 
 
 def _unlike(measured_machine: MeasuredMachine | None, threads: int, providers: Sequence[str]) -> str:
-    """Why what was measured of a machine predicts nothing here; '' where it does."""
+    """The reason why measurements of a machine predict nothing here; '' if they do."""
     if measured_machine is None or (measured_machine.threads == threads and providers[0] == HOST):
         return ""
     used = many_text(measured_machine.threads, "thread")
@@ -116,15 +116,15 @@ def _unlike(measured_machine: MeasuredMachine | None, threads: int, providers: S
 
 
 class _MeasuredGraph(Struct):
-    """What was measured so far, over all repeats.
+    """The measurements of a graph so far, over all repeats.
 
     Attributes:
-        seen: What was measured of the machine, for the predicted times.
-        check: Whether it is as fast now.
+        seen: Measurements of the machine, for predicted times.
+        check: Checks whether the machine is as fast now.
         owners: Row and name by kernel: see `_owners`.
-        of_row, other: TimeSamples by row, and by name of what is no row's.
-        within: Rows whose work the kernel of another did.
-        recording: The last `record` runs as they were.
+        of_row, other: Samples by row, and by name of kernels without a row.
+        within: Rows whose work the kernel of another row did.
+        recording: The last `record` runs, with their events.
     """
 
     subject: TimedGraph
@@ -173,7 +173,7 @@ class _MeasuredGraph(Struct):
 
     @property
     def room(self) -> int:
-        """Runs whose events are kept."""
+        """Runs whose events fit in a profile."""
         events = max(1, sum(max(1, layer.calls) for layer in self.layers if not layer.group))
         return max(1, _EVENTS // events, min(_SURE, _MOST_EVENTS // events))
 
@@ -190,10 +190,10 @@ class _MeasuredGraph(Struct):
             self.check.look()
 
     def trying(self, work: Callable[[TimedSessions], _T]) -> _T:
-        """What the loaded model does.
+        """The result of `work` on the loaded model.
 
         Raises:
-            BadModel: It failed; at which layer, and what ran before it, is said.
+            BadModel: The work failed; the error names the layer and the kernels before it.
         """
         assert self.loaded is not None
         try:
@@ -265,7 +265,7 @@ class _MeasuredGraph(Struct):
         return TimedModel(profile, self.layers, self.of_row)
 
     def _add(self, run: KernelRun) -> None:
-        """Adds a run; what did not run in it, or in others, has a sample of 0 there."""
+        """Adds a run; a row or name that is missing in a run gets a sample of 0 there."""
         for samples in (*self.of_row.values(), *self.other.values()):
             samples.ops = {}
         called = self._called(run)
@@ -350,7 +350,7 @@ def _owners(
 
 
 def _weight(node: Node, layer: Layer) -> tuple[bool, int, int]:
-    """What decides which of several layers in one kernel has its time: bodies, MACs, bytes."""
+    """Sort key of layers in one kernel, of which the largest gets the time: bodies, MACs, bytes."""
     return bool(subgraphs(node)), 0 if layer.group else layer.macs or 0, bytes_moved(layer) or 0
 
 
@@ -370,7 +370,7 @@ def _failed(
 
 
 def _named_path(message: str, flat: FlatGraph, layers: Sequence[Layer]) -> tuple[str, str]:
-    """The layer that the runtime speaks of, and what it says with the layer's own name; '' for none."""
+    """The layer in a message of the runtime ('' for none), and the message with the layer's own name."""
     name = named_in(message)
     row = flat.rows.get(name)
     where = "" if row is None else layers[row].path

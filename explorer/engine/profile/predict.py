@@ -1,12 +1,12 @@
 """Prediction of the time of a layer from kernels that were timed alone on the same machine.
 
-A matmul or a convolution runs at the rate of those measured ones that are like it: the mean of the logarithms
-of their rates, weighed by the inverse fourth power of the distance between the logarithms of M, K and N
-(Shepard, "A two-dimensional interpolation function for irregularly-spaced data", 1968), and takes at least
-the time in which its weights come from memory and its activations are moved. Like it are those of its family:
-depthwise, with a wide window, of few channels, with weights that no cache holds. What the runtime takes into
-it, an activation, has its time beside. Others move their bytes as fast as the measured kernel of their kind.
-Nothing is learned from the model whose time is predicted.
+A matmul or a convolution runs at the rate of similar measured kernels: the mean of the logarithms of their
+rates, weighted by the inverse fourth power of the distance between the logarithms of M, K and N (Shepard, "A
+two-dimensional interpolation function for irregularly-spaced data", 1968). It takes at least the time to read
+its weights from memory and to move its activations. Similar kernels are those of its family: depthwise, with
+a wide window, of few channels, with weights that no cache holds. The time of a fused activation is added.
+Other layers move their bytes as fast as the measured kernel of their kind. Nothing is learned from the model
+whose time is predicted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _OLDER = {
     "Concat": "Transpose",
     "BatchNormalization": "Add",
 }
-"""What stands in for a kernel on a machine that was measured without it."""
+"""The kernel that replaces one that a machine was measured without."""
 _KIND = {kind: like for like, kinds in _LIKE.items() for kind in (*kinds, like)}
 _CONV = ("Conv", "ConvTranspose")
 _TAKEN_IN = {
@@ -69,11 +69,11 @@ _TAKEN_IN = {
     "Sigmoid": "Sigmoid",
     "Tanh": "Sigmoid",
 }
-"""Activations that take time within a kernel, by the measured one that they are like; Relu takes none."""
+"""Activations that take time within a kernel, each with the measured activation for it; Relu takes none."""
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """Recurrent layers, whose state goes through a matmul a step."""
 _NO_WORK = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
-"""Kernels that copy nothing: what they make lies where it lay."""
+"""Kernels that copy nothing: their output is their input's memory."""
 
 
 def conv_family(inner: int, kernel: int, groups: int, stride: int, then: str = "") -> str:
@@ -86,14 +86,14 @@ def conv_family(inner: int, kernel: int, groups: int, stride: int, then: str = "
 
 
 class TimeModel:
-    """Times of layers on a machine that was measured.
+    """Times of layers on a measured machine.
 
     Args:
-        seen: What was measured of it.
+        machine: Its measurement.
         weights: Bytes of weights that a run reads: more than the last cache holds come from memory.
 
     Attributes:
-        call: Seconds of a run beside its layers.
+        call: Seconds of a run outside its layers.
     """
 
     def __init__(self, machine: MeasuredMachine, weights: int = 0) -> None:
@@ -200,7 +200,7 @@ class TimeModel:
         return took
 
     def _like(self, op: str) -> Sequence[KernelTime]:
-        """The measured kernels of a family, or those that stand in for them; none where there are neither."""
+        """The measured kernels of a family, or their replacements; empty if there are none."""
         return self._kernels.get(op) or self._kernels.get(_OLDER.get(op, "")) or ()
 
     def _moving(self, kind: str, moved: float) -> float:

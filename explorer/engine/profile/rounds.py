@@ -1,4 +1,4 @@
-"""Rounds of models timed in turn, by blocks: what changes meanwhile (clock, other work) meets all."""
+"""Rounds of models timed in turn, in blocks, so that changes of clock or other work affect all of them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ their layers apart."""
 
 
 class Measurement(Protocol):
-    """What was measured of one model so far, over all repeats.
+    """The measurements of one model so far, over all repeats.
 
     Attributes:
-        stopped: Why no more runs of it were made.
+        stopped: The reason why its runs ended.
         room: Runs under the profiler that are kept.
     """
 
@@ -39,16 +39,16 @@ class Measurement(Protocol):
         """See above."""
 
     def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
-        """Loads the model, with its scratch files in a folder; `stack` puts back what it changes."""
+        """Loads the model, with its scratch files in a folder; `stack` undoes its changes."""
 
     def trying(self, work: Callable[[Any], Any]) -> Any:
-        """What `work` does with the loaded model; a failure is a `BadModel` that says at which layer."""
+        """The result of `work` on the loaded model; a failure is a `BadModel` that names the layer."""
 
     def take(self) -> None:
-        """Adds what was timed, and gives the loaded model up."""
+        """Adds the times of the loaded model, and releases it."""
 
     def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
-        """What was found."""
+        """The profile, with the rows and their samples."""
 
 
 def timed(

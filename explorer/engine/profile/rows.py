@@ -1,8 +1,8 @@
-"""Rows of the layer tree that nodes are: of the main graph, of a function that is called, of a body.
+"""The rows of the layer tree for nodes: of the main graph, of a called function, of a body.
 
-A value's name is given once in a graph, so a node is the row below its carrier (the call, the If, the Loop)
-that makes a value of this name. Where the tree has no row for a node, because a call stayed closed, its
-carrier's row stands for it.
+A value's name is unique in a graph. So the row of a node is the row below its carrier (the call, the If, the
+Loop) that makes a value of this name. If the tree has no row for a node, because a call stayed closed, it is
+the row of its carrier.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class NodeRows:
     """Finds rows.
 
     Args:
-        layers: Of a tree, in pre-order.
-        functions: The model's, by what nodes call them.
+        layers: Rows of a tree, in pre-order.
+        functions: The model's functions, by the keys of nodes that call them.
     """
 
     def __init__(self, layers: Sequence[Layer], functions: Collection[tuple[str, str, str]]) -> None:
@@ -63,11 +63,11 @@ class NodeRows:
         return around
 
     def _row(self, node: Node, around: int | None, inside: Collection[int]) -> int | None:
-        """The row that makes what a node makes, and is called or made as it is."""
+        """The row with the outputs of a node that fits its name and operator best."""
         makers = self._makers(-1 if around is None else around)
         rows = [at for name in node.outputs if name for at in makers.get(name, ())]
         rows = [at for at in dict.fromkeys(rows) if at not in inside]
-        # groups have what leaves them, and a tiled product the operator that it was
+        # a group has the outputs that leave it; a tiled product keeps the operator that it had
         return max(rows, key=lambda at: _fit(node, self.layers[at]), default=None)
 
     def _makers(self, around: int) -> dict[str, list[int]]:

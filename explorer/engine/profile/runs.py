@@ -1,11 +1,11 @@
-"""Runs of a loaded model that are timed: as a user's, and under a profiler, in blocks that alternate.
+"""Timed runs of a loaded model: plain, as a user runs it, and under a profiler, in blocks that alternate.
 
-A run right behind one of another kind finds threads that still spin, and caches of the other: on two
-processors such a run took twice its time. So runs are made in blocks, each begins when all threads are idle,
-and of short runs the first of a block is not counted.
+A run right after one of another kind finds spinning threads, and caches filled by the other: on two
+processors such a run took twice its time. So runs are made in blocks. Each block begins when all threads are
+idle, and the first of several short runs is not counted.
 
-A profiler may take longer than what it looks at: a run of a graph of thousands of small kernels took 2.6
-times as long. So runs of some length are made under it only as the others pay for them: see `paid_runs`.
+A profiler may take longer than the model: a run of a graph of thousands of small kernels took 2.6 times as
+long. So longer runs are made under it only as far as plain runs pay for them: see `paid_runs`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _COST, _LONG = 0.1, 0.02
 
 
 def paid_runs(plain: int, seconds: float, under: float) -> int | None:
-    """How many runs under a profiler take all runs no more than a tenth longer; None: any number of them.
+    """The number of runs under a profiler that lengthen all runs by at most a tenth; None: any number.
 
-    Of n runs of s seconds and m of u, m (u - s) <= 0.1 (n + m) s.
+    For n runs of s seconds and m of u, m (u - s) <= 0.1 (n + m) s.
 
     Args:
-        plain: Runs without it.
-        seconds: Of one of these.
-        under: Seconds of one with it, and of what it is begun and read with.
+        plain: Number of plain runs.
+        seconds: Seconds of a plain run.
+        under: Seconds of a run under the profiler, with its start and reading.
     """
     slower = under / seconds - 1 if seconds > _LONG else 0.0
     return None if slower <= _COST else int(_COST * plain / (slower - _COST) + 1e-9)
@@ -49,13 +49,13 @@ class TimedRuns:
     """A loaded model that is run without a profiler and with one.
 
     Args:
-        fewest: Runs under the profiler that are timed whatever they cost: those that are to be recorded.
+        fewest: Runs under the profiler that are timed at any cost, because they are recorded.
 
     Attributes:
-        fewest: As given, or more.
-        wall, profiled: Seconds of their runs.
-        counted: Of each run under the profiler, whether it was timed.
-        spent: Seconds of each of those behind the warm-up, with what it was begun and read with.
+        fewest: The given number, or more.
+        wall, profiled: Seconds of runs without and with the profiler.
+        counted: For each run under the profiler, whether it was timed.
+        spent: Seconds of each such run behind the warm-up, with its start and reading.
     """
 
     clock: Callable[[], float] = staticmethod(time.perf_counter)
@@ -95,15 +95,15 @@ class TimedRuns:
 
         Args:
             room: Runs under the profiler that are kept.
-            watch: Looks at what else runs meanwhile.
-            step: Told before each run how many were made.
-            stop: Says of the times so far why no more are needed: at once where all asked for are made.
+            watch: Watches other programs meanwhile.
+            step: Called before each run with the number of runs so far.
+            stop: Returns a reason to stop from the times so far; at once if all requested runs are made.
         """
         if stop(self.wall) == "steps":
             return "steps"
         short = not self.wall or self.wall[-1] < _SHORT
         wait_idle()  # threads of the session before would take processors from this one
-        if short:  # its own wake up in a run that nobody counts
+        if short:  # the threads wake up in a run that is not counted
             self.once(False)
         why: Stopped | None = None
         began = len(self.wall)
@@ -119,13 +119,13 @@ class TimedRuns:
 
     def _shared(self, room: int) -> bool:
         """Whether runs under the profiler are made, or paid for, as an interval of each layer takes them."""
-        if not self.profiled:  # what they cost is not known before the first
+        if not self.profiled:  # their cost is unknown before the first one
             return statistics.median(self.wall) <= _LONG
         enough = not self._more(room) or len(self.profiled) >= SURE
         return enough or self._paid(SURE - len(self.profiled) + (self.wall[-1] < _SHORT))
 
     def _look(self, room: int, sure: bool) -> None:
-        """Runs under the profiler: as many as are paid for; `sure`: an interval of a layer, the last runs."""
+        """Runs under the profiler, as far as they are paid for; `sure`: enough for an interval."""
         began, few = len(self.profiled), max(min(len(self.wall), SURE), self.fewest) if sure else 0
         short = self.wall[-1] < _SHORT
         if not self._more(room) or not self._paid((1 if sure else _OBSERVED) + short):
@@ -148,14 +148,14 @@ class TimedRuns:
         return took
 
     def _paid(self, more: int) -> bool:
-        """Whether so many more runs under the profiler are paid for; the fewest always are."""
+        """Whether `more` runs under the profiler are paid for; the first `fewest` always are."""
         if len(self.profiled) < self.fewest:
             return True
         paid = paid_runs(len(self.wall), statistics.median(self.wall), statistics.median(self.spent))
         return paid is None or len(self.spent) + more <= paid
 
     def _more(self, room: int) -> bool:
-        """Whether the events of another run under the profiler are kept."""
+        """Whether the events of another run under the profiler fit."""
         return len(self.counted) < room or not any(self.counted)
 
 
@@ -164,12 +164,12 @@ def wait_idle(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Waits until no thread of ours is busy: those of a runtime look for work for a while after a run.
+    """Waits until no thread of this process is busy: a runtime's threads spin for a while after a run.
 
     Args:
-        busy: Seconds for which all of them were busy so far.
-        sleep: Waits so many seconds.
-        clock: Seconds.
+        busy: Returns the busy seconds of all threads so far.
+        sleep: Waits for some seconds.
+        clock: Returns seconds.
     """
     began = clock()
     before, at = busy(), began

@@ -79,7 +79,7 @@ class TimedSessions(TimedRuns):
                 ) from None
             hint = "--optimize none loads it" if self._loads_plain(options, providers) else ""
             raise BadModel(f"onnxruntime cannot load the model: {one_line(error)}", hint=hint) from None
-        if providers[0] not in session.get_providers():  # it has it, and goes on without the device
+        if providers[0] not in session.get_providers():  # onnxruntime has it, but goes on without the device
             raise Misuse(
                 f"onnxruntime cannot use {providers[0]} here",
                 where="--device",
@@ -101,10 +101,10 @@ class TimedSessions(TimedRuns):
         return self._level != "none"
 
     def optimised(self) -> Graph:
-        """What the runtime made of the graph, which is read once."""
+        """The graph to which the runtime optimized the model; it can be read once."""
         graph = reader.read(self._target).graph
         os.unlink(self._target)
-        with contextlib.suppress(FileNotFoundError):  # as large as the model; nobody reads it
+        with contextlib.suppress(FileNotFoundError):  # as large as the model, and not needed
             os.unlink(os.path.join(self._place, _WEIGHTS))
         return graph
 

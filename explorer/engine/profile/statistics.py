@@ -56,7 +56,8 @@ def why_stop(
     Args:
         samples: Wall times so far, in seconds.
         elapsed: Seconds since the first of them, with all that was done between.
-        steps: So many were asked for, and then nothing else stops but the time; None: until it is settled.
+        steps: Requested number of runs, which then only the time limit shortens; None: until the median is
+            settled.
         time_limit: In seconds.
     """
     if not samples:
@@ -89,14 +90,14 @@ def _rank(count: int) -> int:
         if 2 * tail > _LEFT_OUT * 2**count:
             break
         rank += 1
-    # the interval from the rank-th smallest on leaves out what is below it
+    # the interval from the rank-th smallest on excludes the ones below it
     return max(0, rank - 1)
 
 
 def ranks_differ(before: Sequence[float], after: Sequence[float]) -> bool:
-    """Whether samples of one lie so far above those of the other as equal times would by chance in 1 of 20.
+    """Whether one model's samples lie above the other's, beyond chance (1 in 20) for equal times.
 
-    That they do not is no sign of equal times: of two and two nothing can be said. Ties count against it.
+    False is no sign of equal times: two samples each never differ. Ties count against a difference.
     """
     above = sum(a > b for a in after for b in before)
     ties = sum(a == b for a in after for b in before)

@@ -1,1 +1,1 @@
-"""Quantization: a number format for weights, inputs and biases of chosen layers, and what it does to them."""
+"""Quantization: a number format for weights, inputs and biases of chosen layers, and the errors it causes."""

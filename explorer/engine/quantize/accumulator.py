@@ -24,10 +24,10 @@ _MATRICES = ("Gemm", "MatMul", "FusedMatMul", "Linear")
 
 
 class WeightSums:
-    """What the sums of a layer of integers reach, from its weights slab by slab.
+    """The range of an integer layer's sums, from its weights slab by slab.
 
     Args:
-        choice: The layer's; `can` says of which.
+        choice: The layer's choice; it must pass `can`.
         grid_of: The grids of its operands.
     """
 
@@ -62,7 +62,7 @@ class WeightSums:
         self.above.append(np.maximum(steps, 0).sum(axis=self.over, dtype=np.float64))
 
     def reach(self) -> Accumulator:
-        """What an accumulator has to hold."""
+        """The range and the bits that an accumulator needs."""
         choice, weight, inputs = self.choice, self.choice.weight, self.choice.input
         assert isinstance(weight, Integer)
         assert isinstance(inputs, Integer)
@@ -84,13 +84,13 @@ class WeightSums:
         )
 
     def _summed(self, parts: list[Array]) -> Array:
-        """Of each output channel; where the first axis is summed over each slab has some of the depth."""
+        """Sums of each output channel; if the first axis is summed over, a slab has a part of the depth."""
         whole = sum(parts[1:], parts[0]) if 0 in self.over else np.concatenate(parts)
         return whole.reshape(-1).astype(np.int64)
 
 
 def _bias(choice: LayerChoice, grid_of: GridOf, channels: int) -> Array:
-    """What each sum begins at: the bias in units of the products, or nothing."""
+    """The start of each sum: the bias in units of the products, or 0."""
     biases = choice.layer.of("bias")
     if choice.bias is not BIAS or not biases or biases[0].tensor is None:
         return np.zeros((), np.int64)

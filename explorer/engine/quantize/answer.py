@@ -1,7 +1,8 @@
-"""Quantization answer: by operator type and by layer, what a choice of number formats costs and saves.
+"""Quantization answer: the costs and savings of a choice of number formats, by operator type and by layer.
 
-BitOPs are MACs x bits of a weight x bits of an input (Uniq, arXiv:1804.10969). Bytes of weights are those of
-the formats, with scales that no name says and zero points that are not 0: what the hardware holds.
+BitOPs are MACs x bits of a weight x bits of an input (Uniq, arXiv:1804.10969). Bytes of weights are those
+that the hardware holds: in the formats, with scales that the format's name does not give and zero points
+unequal 0.
 """
 
 from __future__ import annotations
@@ -165,17 +166,17 @@ def _name(choice: LayerChoice, part: Part) -> str:
 
 
 def _bits(choice: LayerChoice, part: Part) -> int | None:
-    """Of a number of a part, as it was; None where there is none such."""
+    """Original bits of a number of a part; None if the layer has no such part."""
     operands = choice.layer.of(part)
     return DTYPES[dtype_code(_dtype(operands[0]))].bits if operands else None
 
 
 def _bitops(choice: LayerChoice, macs: int | None, formats: Sequence[NumberFormat | None]) -> int | None:
-    """MACs x bits of a weight (where there is none, of the other input) x bits of an input.
+    """MACs x bits of a weight (without one, of the other input) x bits of an input.
 
-    Bits are those that are shown: of a block format with the share of the exponent that 32 numbers have in
-    common, which hardware adds once for so many products. What flows through a recurrent layer, or is read
-    from a table, is float32.
+    Bits are the reported ones: those of a block format include each number's share of the exponent that 32
+    numbers share, which hardware adds once for 32 products. Values that flow through a recurrent layer, or
+    are read from a table, are float32.
     """
     parts: tuple[Part, Part] = ("weight", "input")
     weight, inputs = (
@@ -191,7 +192,7 @@ def _bitops(choice: LayerChoice, macs: int | None, formats: Sequence[NumberForma
 
 
 def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:
-    """What of a weight shares a scale; '' where none has one."""
+    """The part of a weight that shares a scale; '' if it has no scale."""
     weight = _format(choice, "weight")
     operands = choice.layer.of("weight")
     if weight is None or not operands:

@@ -1,7 +1,7 @@
-"""Calibration: ranges of activations, from what a model computes on samples.
+"""Calibration: ranges of activations from a model's runs on samples.
 
-Values are seen one sample after the other and none is kept: of each there is its least and its largest
-number and, where a calibrator asks for more than those, a histogram that folds as larger numbers come.
+Samples are processed one after the other, and no value is kept: for each there is its least and its largest
+number and, where a calibrator needs it, a histogram that folds when larger numbers come.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _SMOOTHING = 1e-4
 
 
 class RangeUse(Struct, frozen=True):
-    """A value whose range is wanted, and for what.
+    """A value that needs a range, with its format.
 
     Attributes:
         value: Its name.
-        format: That it will be rounded to.
+        format: The format to which it will be rounded.
         symmetric: Whether the zero point is in the middle.
     """
 
@@ -56,16 +56,16 @@ class RangeUse(Struct, frozen=True):
 
 
 class ValueDistribution:
-    """How the numbers of a value are distributed, over all samples that were added.
+    """The distribution of the numbers of a value, over all added samples.
 
     Args:
         fine: Keep a histogram: `HALF` intervals of equal width on either side of zero, up to a power of two.
 
     Attributes:
         low, high: The least and the largest finite number; 0 and 0 if there is none.
-        counts: Of the intervals; with them `edges`.
-        zeros: How many are 0, which every format has.
-        nan: How many are no numbers; they and infinities are in no range.
+        counts: Numbers in each interval; `edges` are the intervals.
+        zeros: Number of zeros, which every format has.
+        nan: Number of NaN; they and infinities are in no range.
     """
 
     def __init__(self, *, fine: bool = True) -> None:
@@ -293,7 +293,7 @@ def _divergence(p: Array, q: Array) -> float:
 
 
 def _smooth(counts: Array) -> Array:
-    """Counts without zeros: what those are given the others lose."""
+    """Counts without zeros: empty intervals get a small count, which the others lose."""
     empty = counts == 0
     many = int(empty.sum())
     lost = _SMOOTHING * many / max(counts.size - many, 1)

@@ -1,4 +1,4 @@
-"""Choice of number formats: what a specification and its rules ask of every layer, and who said so."""
+"""Choice of number formats: the formats of every layer from a specification and its rules, with origins."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ from explorer.facts.quantize import PARTS, Granularity, QuantizeSpec
 from explorer.settings.filter import is_query, matcher
 
 VALUES = (*PARTS, "granularity", "symmetric", "block", "on")
-"""What a rule decides."""
+"""Settings that a rule decides."""
 
 WrittenForm = Literal["qdq", "chain", "qoperator", "function", "nbits"]
 """How a layer is written: 'nbits' is MatMulNBits."""
 
 BIAS = Integer("int32", 32)
-"""Of a bias: integers of the accumulator, whose scale is that of the input times that of the weight."""
+"""Format of a bias: integers of the accumulator; its scale is that of the input times that of the weight."""
 
 
 class LayerChoice(Struct, frozen=True):
-    """What holds for a layer.
+    """The settings of a layer.
 
     Attributes:
-        layer: Where its weight, inputs and bias stand.
-        weight, input, bias: Number formats; None where the part stays as it is, or there is none. A bias of
-            `BIAS` has the product of the two scales.
-        granularity: Of the weight's scales.
+        layer: The layer, with its weight, inputs and bias.
+        weight, input, bias: Number formats; None for a part that is unchanged or missing. A bias of `BIAS`
+            has the product of the two scales.
+        granularity: Granularity of the weight's scales.
         symmetric: As in `QuantizeSpec`.
         block: Weights along the depth that share a scale; 0 for none.
-        form: How it is written, 'auto' resolved.
+        form: Its written form, with 'auto' resolved.
         unsaturated: As in `QuantizeSpec`.
-        rounds: In a chain the values that are rounded for its sake, to the format of its inputs.
-        scale_sources: In a chain the values that keep the scale of another one, and which that is.
-        origins: Who said so, by the names of `VALUES`: 'npu.toml:12', 'command line', or '' for the default.
-        reason: Why the layer is left as it is; '' where a part of it takes a format.
+        rounds: In a chain, the values that this layer has rounded to the format of its inputs.
+        scale_sources: In a chain, values that take the scale of another value, with that value.
+        origins: Origins of settings, by the names of `VALUES`: 'npu.toml:12', 'command line', or '' for the
+            default.
+        reason: Why the layer is unchanged; '' where a part of it takes a format.
     """
 
     layer: QuantizableLayer
@@ -92,20 +93,20 @@ def is_called(choice: LayerChoice, part: Part) -> bool:
 def choose(
     layers: Sequence[QuantizableLayer], spec: QuantizeSpec, rows: Callable[[], Sequence[Layer]] = tuple
 ) -> tuple[LayerChoice, ...]:
-    """What `spec` asks of every layer.
+    """The choice for every layer by `spec`.
 
     Args:
-        layers: Of the model.
-        spec: What the user asks.
-        rows: The analysis' layers, which a filter is asked of.
+        layers: Layers of the model.
+        spec: The user's specification.
+        rows: Rows of the analysis, which filters test.
 
     Raises:
-        Misuse: A format is not known, a pattern means no layer, or no layer takes a format.
+        Misuse: A format is unknown, a pattern matches no layer, or no layer takes a format.
     """
     if not layers:
         raise Misuse("no layer multiplies or holds weights", hint="there is nothing to quantize")
     rules, meant = Rules(spec.rules), _meant(layers, spec, rows)
-    for rule in spec.rules:  # those that mean no layer, too
+    for rule in spec.rules:  # also rules that match no layer
         for part in PARTS:
             name = getattr(rule, part)
             if name is not None and (part, name) != ("bias", "auto"):
@@ -246,7 +247,7 @@ def _no_qoperator(choice: LayerChoice) -> str:
 def is_bias_added(choice: LayerChoice) -> bool:
     """Whether the bias of a Gemm stands in an Add behind the operator that takes the Gemm's place.
 
-    MatMulNBits wants a bias whose shape it knows, and QGemm one of integers: neither takes one that the model
+    MatMulNBits needs a bias of a known shape, and QGemm one of integers: neither takes a bias that the model
     computes, or that is an input of it.
     """
     bias = choice.layer.of("bias")

@@ -1,7 +1,7 @@
-"""Quantization errors: what a number format does to weights, to activations, to a layer, to the outputs.
+"""Quantization errors: of weights, activations, layers and outputs, by a number format.
 
 Signal to noise is 10 log10(sum of squares of the original / sum of squares of the difference), over all
-elements of all samples. Weights are looked at one after the other, values of one sample at a time.
+elements of all samples. Weights are processed one after the other, values of one sample at a time.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _PIECE = 1 << 18
 
 
 class LayerErrors(Struct):
-    """What quantization did to a layer, over all samples.
+    """Errors of a layer over all samples.
 
     Attributes:
-        input: Its inputs, rounded, against themselves.
-        output: What the quantized layer makes of the original's values, against what the original makes.
+        input: Agreement of its rounded inputs with its inputs.
+        output: Agreement of the quantized layer's outputs with the original's, both on the original's inputs.
         saturated: Input values beyond the range of the format, by more than rounding moves them.
-        inputs: Input values in all; 0 where no input has a format with a range of its own.
+        inputs: All input values; 0 where no input has a format with a range of its own.
     """
 
     input: Agreement = field(default_factory=Agreement)
@@ -133,7 +133,7 @@ def run_errors(
 def agree(
     outputs: Mapping[str, Agreement], original_values: Mapping[str, Any], quantized_values: Mapping[str, Any]
 ) -> None:
-    """Takes in what one sample makes of the outputs that are arrays of numbers, original and quantized."""
+    """Adds the outputs of one sample, original and quantized, that are arrays of numbers."""
     for name, agreement in outputs.items():
         old, new = original_values[name], quantized_values.get(name)
         if isinstance(old, np.ndarray) and isinstance(new, np.ndarray) and old.dtype.kind in "biufV":
@@ -164,7 +164,7 @@ def add_sample(
 def _rounded(
     fmt: NumberFormat, values: Array, grid: Grid, depth: int | None
 ) -> Iterator[tuple[Array, Array]]:
-    """Values and what a format makes of them, some at a time where its blocks allow."""
+    """Pairs of values and their rounded values; in parts, where the format's blocks allow."""
     if isinstance(fmt, Microscaling):
         values = values.astype(np.float32, copy=False)
         yield values, fmt.rounded(values, grid, -1 if depth is None else depth)
@@ -183,16 +183,16 @@ def _saturated(fmt: NumberFormat, values: Array, grid: Grid) -> int:
 
 
 class _Pieces:
-    """The layers of a quantized model, each by itself: on values that the original has.
+    """The layers of a quantized model, each by itself, for runs on the original's values.
 
     Attributes:
-        choices: Of the layers.
-        values: All values that are looked at, by the names of the original.
+        choices: The choices of the layers.
+        values: All values needed from the original, by name.
     """
 
     def __init__(self, before: Model, after: Model, choices: Sequence[LayerChoice]) -> None:
         old = GraphProducers(before)
-        # where a layer is one of integers, its values are made into floats beside it
+        # the values of an integer layer are also converted to floats
         model, floats = with_floats(old, GraphProducers(after))
         self._wiring = GraphProducers(model)
         both = {name: name for name in (*self._wiring.producer, *self._wiring.live)} | floats
@@ -211,7 +211,7 @@ class _Pieces:
         self.values = {name for choice in choices for name in self.of(choice)}
 
     def of(self, choice: LayerChoice) -> list[str]:
-        """The original's values that are looked at for a layer: what it reads, and what it makes."""
+        """Names of the original's values that a layer needs: its inputs and its outputs."""
         regions = self._regions[choice.layer.node.outputs[0]]
         received = {self._originals[name] for _, region in regions for name in region.given}
         read = {operand.value for operand in choice.layer.of("input")}

@@ -1,4 +1,4 @@
-"""Grids of a layer's inputs, weights and biases, and the ranges that those of the inputs are chosen from."""
+"""Grids of a layer's inputs, weights and biases, and the calibrated ranges of inputs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from explorer.engine.quantize.layers import Operand, Part
 from explorer.engine.quantize.weights import fits_bias, floats, scale_of_channels, weight_grid
 
 Ranges = Mapping[RangeUse, Range]
-"""What calibration found."""
+"""Calibrated ranges."""
 
 
 def range_uses(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
-    """The values whose range the layers need: what calibration is asked for."""
+    """The values whose ranges the layers need from calibration."""
     return {use: use for choice in choices for use in _uses(choice)}
 
 
@@ -40,11 +40,11 @@ def _uses(choice: LayerChoice) -> Iterator[RangeUse]:
 
 
 class Grids:
-    """The grids of all layers; each is reckoned once.
+    """The grids of all layers; each is computed once.
 
     Args:
-        ranges: Of the values that `wanted` names; empty while nothing is calibrated, where inputs have the
-            grid of scale 1 and those of weights are right.
+        ranges: Ranges of the values in `range_uses`. Before calibration they are empty: inputs then have the
+            grid of scale 1, and grids of weights are right.
     """
 
     def __init__(self, ranges: Ranges) -> None:
@@ -130,9 +130,9 @@ def sound(
     """The choices; layers with a weight or a bias that holds NaN or infinity stay as they are.
 
     Args:
-        choices: For all layers.
-        grids: Of what they read.
-        parts: What is looked at.
+        choices: The choices for all layers.
+        grids: The grids of their operands.
+        parts: The parts to check.
 
     Raises:
         Misuse: No layer takes a format.
@@ -155,7 +155,7 @@ def bias_values(operand: Operand) -> Array:
     """A stored bias, as its layer reads it.
 
     Raises:
-        BadModel: It holds what is no number.
+        BadModel: It holds NaN or infinity.
     """
     values = floats(operand).astype(np.float32, copy=False)
     if not np.isfinite(values).all():

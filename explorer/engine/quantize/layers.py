@@ -1,7 +1,7 @@
-"""Quantizable layers: which nodes can take a number format, and where their weight, inputs and bias stand.
+"""Quantizable layers: the nodes that can take a number format, with their weight, inputs and bias.
 
 A layer multiplies (a convolution, a matrix product), or holds weights that it multiplies by (a recurrent
-layer) or reads rows of (a Gather of embeddings). What cannot take a format is listed with its reason.
+layer) or reads rows of (a Gather of embeddings). Layers that cannot take a format are listed with the reason.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ Sizes = tuple[int, int, int]
 
 
 class Operand(Struct, frozen=True):
-    """What a layer reads.
+    """An operand of a layer.
 
     Attributes:
-        part: What it is to the layer.
-        at: Which input of the node it is.
-        value: Value name that the node reads.
-        channel: Its axis of output channels, counted from behind; None where it has none.
-        depth: Its axis along which the products are summed, counted from behind; None where it has none.
-        channels: How many output channels a weight makes; 0 for as many as lie along `channel`.
-        tensor: What is stored behind it; None for an activation.
-        stored: What identifies that: the initializer's name, or the value name of the Constant.
+        part: Its role in the layer.
+        at: Index of the node's input.
+        value: Name of the value that the node reads.
+        channel: Its axis of output channels, counted from behind; None if it has none.
+        depth: Its axis along which the products are summed, counted from behind; None if it has none.
+        channels: Number of output channels of a weight; 0 for the size along `channel`.
+        tensor: The stored tensor; None for an activation.
+        stored: Its name: the initializer's name, or the value name of the Constant.
         axes: Axes of the stored tensor in the order of the value.
-        chain: Nodes between what is stored and the value.
+        chain: Nodes between the stored tensor and the value.
         dtype: Element type that the layer reads and computes in.
     """
 
@@ -66,7 +66,7 @@ class Operand(Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a stored operand, as the node reads it."""
+        """Shape of a stored operand, as the node reads it."""
         assert self.tensor is not None
         return tuple(self.tensor.shape[axis] for axis in self.axes)
 
@@ -79,15 +79,14 @@ class QuantizableLayer(Struct, frozen=True):
     """A node that multiplies or holds weights.
 
     Attributes:
-        node: It.
-        name: The node's name, or its output's; with the names of what holds it before, where it stands in a
-            body or a function.
-        operands: What it reads, in the order of its inputs; empty where it cannot take a format.
-        sizes: M, K, N of its matrix product; None where it is none, or they are not known.
-        asked: It takes a format only where it is asked for by its operator or name: a Gather.
-        reason: Why it cannot take a format; '' where it can.
-        between: MACs of products of two activations in it, which stay as they are.
-        inside: It stands in a body or a function, whose values may be called as others are elsewhere.
+        node: The node.
+        name: The node's name, or its output's; in a body or a function, behind the names of the nodes around.
+        operands: Its operands, in the order of its inputs; empty if it cannot take a format.
+        sizes: M, K, N of its matrix product; None if it is none, or they are unknown.
+        asked: Whether it takes a format only if it is selected by its operator or name: a Gather.
+        reason: Why it cannot take a format; '' if it can.
+        between: MACs of products of two activations in it, which are not quantized.
+        inside: Whether it is in a body or a function, whose values may share names with values elsewhere.
     """
 
     node: Node
@@ -105,16 +104,16 @@ class QuantizableLayer(Struct, frozen=True):
         return self.node.op
 
     def of(self, part: Part) -> tuple[Operand, ...]:
-        """What it reads as a weight, an input or a bias."""
+        """Its operands in the role of weight, input or bias."""
         return tuple(operand for operand in self.operands if operand.part == part)
 
 
 class _NotQuantizable(Exception):
-    """A node cannot take a format; the text says why."""
+    """A node cannot take a format; the text is the reason."""
 
 
 def in_reach(model: Model) -> Model:
-    """The model, its functions opened where a layer stands in one: what is written has none but tiles'."""
+    """The model, with functions that contain layers opened; written models have only functions of tiles."""
     bodies = (function.nodes for key, function in model.functions.items() if key[0] not in OPERATORS)
     if any((node.domain, node.op) in _KINDS for nodes in bodies for node in node_sequence(nodes)):
         return opened(model, OPERATORS)
@@ -229,7 +228,7 @@ def _check(
     shapes: Mapping[str, TensorInfo],
     computed: Collection[str],
 ) -> None:
-    """Refuses what is quantized already, is no float32, or has no data."""
+    """Refuses operands that are quantized already, are not float, or have no data."""
     multiplied = [operand for operand in operands if operand.part != "bias"]
     if len(multiplied) > 1 and operands[0].at == 0 and all(operand.tensor for operand in multiplied):
         raise _NotQuantizable("both operands are constant: a runtime folds it away")
@@ -349,7 +348,7 @@ def _einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
 
 
 def _recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
-    # W and R: (directions, gates x hidden, input or hidden); what flows stays in float
+    # W and R: (directions, gates x hidden, input or hidden); activations stay in float
     weights = [_operand(constants, "weight", at, node.inputs[at], channel=-2, depth=-1) for at in (1, 2)]
     if any(weight.tensor is None for weight in weights):
         raise _NotQuantizable("its weights are not stored")

@@ -1,4 +1,4 @@
-"""Original of many quantizations: what it computes on the samples, found out once for all formats."""
+"""Original of many quantizations: its values on the samples, computed once for all formats."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ Step = Callable[[int, int], None]
 
 
 class OriginalRuns:
-    """A model and its samples: how its layers' inputs are distributed, and its outputs.
+    """A model on its samples: distributions of its layers' inputs, and its outputs.
 
-    The ranges of what the original computes do not depend on the format that is tried, so the original runs
-    once on each sample. Its outputs are held.
+    The ranges of the original's values do not depend on the tried format, so the original runs once on each
+    sample. Its outputs are held.
 
     Args:
-        model: It.
-        samples: What it is run on.
-        fine: Keep histograms, for calibrators that ask for more than the ends.
-        step: Called before each run, with how much is done and how much there is; raises `Cancelled` to stop.
+        model: The model.
+        samples: Its inputs.
+        fine: Keep histograms, for calibrators that need more than the ends.
+        step: Called before each run with the number of finished runs and of all runs; raises `Cancelled` to
+            stop.
 
     Attributes:
-        means: Of the inputs of its layers.
+        means: Means of the inputs of its layers.
 
     Raises:
-        BadModel: It does not run on a sample.
+        BadModel: The model does not run on a sample.
     """
 
     def __init__(

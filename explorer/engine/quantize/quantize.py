@@ -96,7 +96,7 @@ def _reading_rounded(node: Node, rounded: Mapping[str, LayerChoice], grids: Grid
 
 
 def kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozenset[str]:
-    """Names of what is read of a model, or given, that no layer reads in a format."""
+    """Names of values that are outputs of the model, or that a node reads without a format."""
     taken = {id(choice.layer.node): choice for choice in choices if not choice.reason}
     nodes = [
         _rest(node, taken[id(node)]) if id(node) in taken else node
@@ -107,7 +107,7 @@ def kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozenset[str]:
 
 
 def _rest(node: Node, choice: LayerChoice) -> Node:
-    """A layer that reads only what has no format."""
+    """A copy of a layer that reads only the operands without a format."""
     inputs = list(node.inputs)
     for operand in choice.layer.operands:
         if getattr(choice, operand.part) is not None:

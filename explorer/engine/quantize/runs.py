@@ -1,7 +1,7 @@
 """Runs of the original on samples, with few of its weights in memory at a time.
 
-onnxruntime maps weights, and what was read of them stays in memory as long as their session: a model whose
-weights are more than the largest of them and a little room is run in stages, one after the other.
+onnxruntime maps weights, and the pages that it read stay in memory as long as their session. So a model whose
+weights exceed the largest layer's and a reserve is run in stages, one after the other.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from explorer.engine.runtime.samples import Samples
 from explorer.facts import TensorInfo
 
 _ROOM = 32 << 20
-"""Bytes of weights, and of values that are looked at, of a stage beside those of the largest layer."""
+"""Bytes of a stage's weights and observed values, in addition to those of the largest layer."""
 
 Step = Callable[[int, int], None]
 
 
 class _Stage(Struct, frozen=True):
-    """A part of a graph, run on what those before it made.
+    """A part of a graph, run on the values of the parts before it.
 
     Attributes:
-        model: Whose inputs are these values.
-        values: What it makes that is looked at, or read later.
-        kept: Names of what later stages read, of whatever was made before.
+        model: The part; its inputs are these values.
+        values: Its values that are observed, or read later.
+        kept: Names of earlier values that later stages read.
     """
 
     model: Model

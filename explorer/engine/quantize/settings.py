@@ -1,4 +1,4 @@
-"""Settings in force: which number formats are asked of every layer, and who said so (`explorer settings`)."""
+"""Settings in force: the number formats of every layer, with their origins (`explorer settings`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from explorer.facts.settings import LayerSettings, QuantizeSettings
 
 
 def in_force(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> QuantizeSettings:
-    """What `spec` asks of the layers that were chosen by it."""
+    """The settings of the layers that `spec` selects."""
     rules = Rules(spec.rules)
     layers = [choice.layer for choice in choices]
     used = {at for layer in layers for at, _ in rules.of(layer.name, layer.op, layer.sizes)}

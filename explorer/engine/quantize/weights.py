@@ -37,12 +37,12 @@ def weight_grid(
     Args:
         operand: The weight.
         fmt: Its number format.
-        channel: A scale for each output channel, where it has such; else one for the tensor.
+        channel: One scale for each output channel, if it has channels; else one for the tensor.
         symmetric: As in `NumberFormat.grid`.
-        block: Elements along the depth that share a scale; 0, and a depth that is no longer, for none.
+        block: Elements along the depth that share a scale; 0, or a depth that is not longer, for none.
 
     Raises:
-        BadModel: It holds what is no number.
+        BadModel: It holds NaN or infinity.
     """
     axis, block = shared_axis(operand, channel=channel, block=block)
     assert operand.tensor is not None
@@ -85,17 +85,17 @@ def shared_axis(operand: Operand, *, channel: bool, block: int) -> tuple[int | N
 
 
 def fits_bias(operand: Operand, grid: Grid, bias: Array, input_scale: Array, product: int) -> Grid:
-    """A weight's grid on which its layer's bias fits into half of int32: tiny weights have a coarser one.
+    """A weight's grid on which its layer's bias fits into half of int32: tiny weights get a coarser grid.
 
-    The other half is for the products, which onnxruntime adds to it without saturation. Weights of 0 alone,
-    which any scale has, have the one on which the bias is as large as a product.
+    The other half is for the products, which onnxruntime adds without saturation. Weights that are all 0 fit
+    any scale; they get the one on which the bias is as large as a product.
 
     Args:
         operand: The weight.
-        grid: With one scale, or one a channel.
-        bias: Of the layer, (channels,).
-        input_scale: Of its input.
-        product: The largest of a weight and an input, by their codes.
+        grid: A grid with one scale, or one per channel.
+        bias: Bias of the layer, (channels,).
+        input_scale: Scale of its input.
+        product: The largest product of a weight and an input, in codes.
     """
     largest = np.abs(bias.astype(np.float64)).reshape(-1) / float(input_scale)
     if grid.axis is None:
@@ -113,13 +113,13 @@ def fits_bias(operand: Operand, grid: Grid, bias: Array, input_scale: Array, pro
 
 
 def scale_of_channels(operand: Operand, scale: Array, channels: int) -> Array:
-    """The scale of each of so many output channels, of a weight's scales along its axis of channels."""
+    """The scale of each of `channels` output channels, from a weight's scales along its axis of channels."""
     times = channels // scale.size
     return np.repeat(scale, times) if operand.channel == -len(operand.shape) else np.tile(scale, times)
 
 
 def _is_nothing(operand: Operand, grid: Grid) -> Array:
-    """What of a stored weight, by its scales, is 0 throughout: it was given a scale of 1."""
+    """For each scale of a stored weight, whether its numbers are all 0, which gave it a scale of 1."""
     none = np.asarray(grid.scale == 1)
     if none.any():
         low, high = (ends(floats(operand), reduce, grid.axis) for reduce in (np.minimum, np.maximum))
@@ -150,7 +150,7 @@ def slabs(
 ) -> Iterator[tuple[Array, Grid]]:
     """A stored weight as its layer reads it, some rows of its first axis at a time, and their part of a grid.
 
-    Blocks along the first axis are never cut. What was looked at of a file is forgotten again.
+    Blocks along the first axis are never cut. Pages of the file are released after they were read.
     """
     values = floats(operand)
     if not values.ndim:

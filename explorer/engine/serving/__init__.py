@@ -1,1 +1,1 @@
-"""Serving of a language model: prompt and steps counted with its own cache, and what follows on devices."""
+"""Serving of a language model: prompt and decode steps counted with its own cache, and times on devices."""

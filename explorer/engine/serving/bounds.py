@@ -1,7 +1,7 @@
-"""Least times of a served model on a machine: what its products and its bytes take at the machine's peak.
+"""Least times of a served model on a machine: its products and its bytes at the machine's peak rates.
 
-A step reads every weight once for the whole batch, and the cache of each sequence: at small batches that, and
-not the products, is what bounds it. Activations are taken to stay where they are worked on.
+A step reads every weight once for the whole batch, and the cache of each sequence. At small batches these
+reads bound it, not the products. Activations are assumed to stay in the cache of the processor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from explorer.facts.serving.serving import ServingLimit, ServingTime
 
 
 class Work(Struct, frozen=True):
-    """What a pass has to do: multiply-accumulates (None: not known), and bytes by what they are of."""
+    """The work of a pass: multiply-accumulates (None: unknown), and bytes by kind."""
 
     macs: float | None
     weights: float
@@ -25,7 +25,7 @@ class Work(Struct, frozen=True):
     links: float = 0.0
 
     def seconds(self, machine: Machine, links: float | None) -> Mapping[ServingLimit, float | None]:
-        """What each takes by itself; None for unknown products, and for links of an unknown rate."""
+        """Seconds of each kind of work alone; None for unknown products, and for links of an unknown rate."""
         return {
             "compute": None if self.macs is None else self.macs / machine.peak_macs,
             "weights": self.weights / machine.bandwidth,
@@ -34,7 +34,7 @@ class Work(Struct, frozen=True):
         }
 
     def least(self, machine: Machine | None, links: float | None = None) -> tuple[float | None, ServingLimit]:
-        """The least time, products and bytes at once and then the links, and what bounds it."""
+        """The least time, with products and bytes in parallel and the links after them, and its limit."""
         if machine is None:
             return None, "unknown"
         each = self.seconds(machine, links)

@@ -1,7 +1,7 @@
-"""Closed forms of a language model's figures over the tokens of a text, from a few counts, held to others.
+"""Closed forms of a language model's figures over the tokens of a text, fitted to counts and checked.
 
-A figure of a step is linear in the tokens of the cache up to a window, and behind it; one of a prompt is a
-polynomial of the second degree. What was counted at other sizes has to come out of it, or there is no form.
+A figure of a step is linear in the tokens of the cache up to a window, and behind it; a figure of a prompt is
+a quadratic polynomial. If the form does not give the counts at other sizes, there is no form.
 """
 
 from __future__ import annotations
@@ -74,16 +74,18 @@ Key = TypeVar("Key")
 
 
 class BetweenCounts(Generic[Key]):
-    """Figures by layer at several contexts: counted at the ends of each straight piece of the closed form of
-    their sum, and taken from those between.
+    """Figures by layer at several contexts.
 
-    What a layer costs bends at its window, and there the sum bends, too.
+    They are counted at the ends of each linear piece of the closed form of their sum, and interpolated
+    between.
+
+    The figure of a layer bends at its window, and there the sum bends, too.
 
     Args:
-        form: Of the sum, and of whatever does not grow besides.
-        contexts: All that are asked for.
-        count: Counts at one.
-        counted: Contexts that were counted before, and ask for no new count.
+        form: The form of the sum.
+        contexts: All requested contexts.
+        count: Counts at one context.
+        counted: Contexts that were counted before, and need no new count.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class BetweenCounts(Generic[Key]):
         if context in (low, high) or context in self._before:
             return self._counted(context)
         few, many, part, whole = self._counted(low), self._counted(high), context - low, high - low
-        # of whole numbers a whole one: what is counted there
+        # multiplied before it is divided: between whole counts on a line, this is the exact count
         return {key: few.get(key, 0.0) + (many[key] - few.get(key, 0.0)) * part / whole for key in many}
 
     def _counted(self, context: int) -> dict[Key, float]:

@@ -15,7 +15,7 @@ from explorer.engine.formats.torch_module.stored_form import of_own
 from explorer.host import input_files
 
 _LIBRARIES = ("torch", "transformers")
-"""Whose version stands for their code."""
+"""Libraries that are identified by their version, not by their code."""
 _MOST_CODE = 1 << 30
 """Bytes of a file that a class is written in, which may be a library in machine code."""
 
@@ -47,7 +47,7 @@ def _pieces(model: nn.Module) -> Iterator[str]:
 
 
 def _files(model: nn.Module) -> list[str]:
-    """The files in which classes of the module are written, those of libraries left out."""
+    """The files of the classes of the module, without those of libraries."""
     names = {type(part).__module__ for part in model.modules()}
     homes = [sys.modules.get(name) for name in names if name.partition(".")[0] not in _LIBRARIES]
     return sorted({path for home in homes if (path := getattr(home, "__file__", None))})

@@ -1,6 +1,6 @@
-"""KV cache of a served model: what its own code keeps, by groups of layers that are alike.
+"""KV cache of a served model: the tensors that its own code keeps, by groups of equal layers.
 
-(Of a decode step of any other verb: `costs.decode.module_cache`, `costs.decode.onnx_cache`.)
+(For a decode step outside serving: `costs.decode.module_cache`, `costs.decode.onnx_cache`.)
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def windows(layers: Sequence[Any]) -> tuple[int, ...]:
 
 
 def element_bits(tensor: CacheTensor, bits: float | None) -> float:
-    """Bits of an element: of keys and values those that were asked for, else its own."""
+    """Bits of an element: `bits` for keys and values, else those of its type."""
     return bits if bits is not None and tensor.keys else 8 * tensor.tensor.element_size()
 
 
 def nbytes(tensors: Sequence[CacheTensor], bits: float | None) -> int:
-    """Bytes of tensors of a cache, keys and values of so many bits an element."""
+    """Bytes of tensors of a cache, with `bits` per element of keys and values."""
     return round(sum(tensor.tensor.numel() * element_bits(tensor, bits) for tensor in tensors) / 8)
 
 

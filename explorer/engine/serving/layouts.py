@@ -1,8 +1,8 @@
 """Layouts of a served model over devices: cut layers (tensor), stages (pipeline), shared experts (expert).
 
-Which weights a tensor-parallel layout cuts is what the model's own class says (transformers' plan of columns
-and rows). All-reduce of a row-cut product sends 2 (t - 1) / t of its output from each device (a ring); where
-experts are shared out their inputs and outputs are sent, (e - 1) / e of them each way.
+The model's own class says which weights a tensor-parallel layout cuts (transformers' plan of columns and
+rows). All-reduce of a row-cut product sends 2 (t - 1) / t of its output from each device (a ring). Where
+experts are distributed, (e - 1) / e of their inputs and outputs are sent each way.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from explorer.facts.serving.serving import DeviceLayout, DeviceShare, ServingLim
 
 
 class Block(Struct, frozen=True):
-    """One layer of the model, or what lies before or behind all of them, of one sequence and one step.
+    """One layer of the model, or the part before or behind all layers, for one sequence and one step.
 
     Attributes:
         dense: Bytes of weights that no plan cuts.
         cut: Bytes of weights that a tensor-parallel layout divides.
-        number: Of the layer; 0 where they have none.
-        table: Bytes of tables, of which a step reads a row a token, and of what it leaves out.
+        number: Number of the layer; 0 where it has none.
+        table: Bytes of tables, of which a step reads one row per token, and of idle weights.
         row: Bytes of such rows.
-        idle: Bytes of what a step leaves out, and an encoder's pass over a prompt reads.
+        idle: Bytes of weights that only an encoder's pass over a prompt reads.
         table_cut: Whether a layout divides it.
         experts: Bytes of stacks of experts.
-        shared: Of the stacks, the share that one token reads.
-        macs: Of a step, but the experts'.
-        expert_macs: Theirs.
+        shared: Share of the stacks that one token reads.
+        macs: Multiply-accumulates of a step, without the experts'.
+        expert_macs: Multiply-accumulates of the experts.
         cache: Bytes of the cache.
         cache_cut: Whether its heads can be cut.
         reduced: Products whose output is summed over devices.
         routed: Tokens that leave for experts: experts a token.
-        prompt_macs: Of a prompt.
-        prompt_cache: Bytes of the cache that a prompt leaves.
+        prompt_macs: Multiply-accumulates of a prompt.
+        prompt_cache: Bytes of the cache after a prompt.
     """
 
     number: int = 0
@@ -69,10 +69,10 @@ class Block(Struct, frozen=True):
 
 
 class PassOfLayers(Struct, frozen=True):
-    """What the layers do of one pass over one sequence.
+    """The work of the layers in one pass over one sequence.
 
     Attributes:
-        macs: By the number of the layer; None for what lies outside of them.
+        macs: Multiply-accumulates by the number of the layer; None for the part outside of layers.
         cache: Bytes of the cache, by layer.
     """
 
@@ -85,7 +85,7 @@ class LayerCuts:
 
     Args:
         model: On the meta device.
-        found: Its holders of weights.
+        holders: Its holders of weights.
     """
 
     def __init__(self, model: nn.Module, holders: Sequence[WeightHolder]) -> None:
@@ -102,7 +102,7 @@ class LayerCuts:
         ]
 
     def _style(self, path: str) -> str:
-        """What the plan does with the weights of a module: 'colwise', 'rowwise' or '' for nothing."""
+        """How the plan cuts the weights of a module: 'colwise', 'rowwise' or '' for not at all."""
         for pattern, style in self._plan:
             if pattern.fullmatch(path) or pattern.fullmatch(f"{path}.gate_up_proj"):
                 return "rowwise" if "rowwise" in style else "colwise"
@@ -110,7 +110,7 @@ class LayerCuts:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Of the layers, in order."""
+        """Numbers of the layers, in order."""
         return sorted({n for holder in self.holders if (n := block_of(holder.path)) is not None}) or [0]
 
     @cached_property
@@ -166,14 +166,14 @@ class LayerCuts:
 
     @cached_property
     def kv_heads(self) -> int:
-        """Heads of keys and values; 1 where nobody says."""
+        """Heads of keys and values; 1 if the configuration does not say."""
         config = text_config(self.model)
         heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
         return heads if isinstance(heads, int) and heads > 0 else 1
 
     @cached_property
     def hidden(self) -> int:
-        """Width of what goes from layer to layer; 0 where nobody says."""
+        """Width of the values between layers; 0 if the configuration does not say."""
         width = getattr(text_config(self.model), "hidden_size", 0)
         return width if isinstance(width, int) else 0
 
@@ -222,18 +222,18 @@ def _add(block: dict[str, Any], holder: WeightHolder, style: str, scale: float) 
 
 
 class LayoutContext(Struct, frozen=True):
-    """What every layout of one question shares.
+    """The data that all layouts of one question share.
 
     Attributes:
-        cuts: How layers may be cut.
+        cuts: The cuts that the model allows.
         blocks: The layers.
-        context, batch: Of the step.
-        machine: Each device; None: no times.
-        card: Bytes of its memory.
+        context, batch: Context and batch of the step.
+        machine: Each device; None gives no times.
+        card: Bytes of a device's memory.
         links: Bytes per second between devices.
-        item: Bytes of an element of what goes from layer to layer.
+        item: Bytes of an element of the values between layers.
         prompt: Tokens of the prompt of each sequence; 0 where it is not counted by layer.
-        encoder: An encoder reads it.
+        encoder: Whether an encoder reads the prompt.
     """
 
     cuts: LayerCuts
@@ -249,7 +249,7 @@ class LayoutContext(Struct, frozen=True):
 
 
 def layouts(laid: LayoutContext, devices: int) -> tuple[list[DeviceLayout], list[str]]:
-    """Every layout over so many devices, and the reasons why others are impossible."""
+    """Every layout over `devices` devices, and the reasons why others are impossible."""
     device_layouts, refused = [], []
     routed = max((block.routed for block in laid.blocks), default=0)
     stacks = max((round(block.routed / block.shared) for block in laid.blocks if block.routed), default=1)
@@ -395,7 +395,7 @@ def _prompts(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: i
 
 
 def _read(block: Block, tensor: int, expert: int, tokens: float) -> float:
-    """Bytes of weights that a device reads for so many tokens, of experts those that are drawn."""
+    """Bytes of weights that a device reads for `tokens` tokens; of experts, only those that are drawn."""
     drawn = 1 - (1 - block.shared) ** tokens if block.experts else 0.0
     rows = block.row * tokens / expert / (tensor if block.table_cut else 1)
     return rows + block.dense + block.cut / tensor + block.experts * drawn / (tensor * expert)

@@ -19,31 +19,31 @@ from explorer.facts.serving.serving import PassFigures
 _LOOPED = 8
 """Operators that sixteen more tokens may add to a pass that does not go over them one by one."""
 _MOST = 4_000
-"""Operators of a pass that goes over its tokens one by one and is counted all the same."""
+"""Operators up to which a pass that goes over its tokens one by one is still counted."""
 PROMPTS = (8, 16, 24)
 """Prompts that every model is counted over."""
 _KEPT = 2
-"""Steps of which all rows are kept."""
+"""Steps whose full analyses are cached."""
 
 
 class PromptFigures(NamedTuple):
-    """What a pass over a prompt does, and how many operators it is."""
+    """The figures of a pass over a prompt, and its number of operators."""
 
     figures: PassFigures
     operators: int
 
 
 class Passes:
-    """The passes of a model, of one sequence but where a batch is said.
+    """The passes of a model, over one sequence unless a batch is named.
 
     Args:
-        own: The model and its cache.
-        prompt: Tokens that its encoder reads, of a model that has one.
-        told: Asked and told before each pass: how many were made.
+        own_cache: The model and its cache.
+        prompt: Tokens that its encoder reads, if the model has one.
+        on_pass: Called before each pass with the number of passes so far; it may raise to stop.
 
     Attributes:
         reasons: Why figures of passes are not exact, in words.
-        few: Multiply-accumulates by row of the step at which `holders` were looked at, once they were.
+        few: Multiply-accumulates by row of the step in which `holders` were found.
     """
 
     def __init__(self, own_cache: OwnCache, prompt: int, on_pass: Callable[[int], None]) -> None:
@@ -78,7 +78,7 @@ class Passes:
         return self._last[key]
 
     def attention(self, context: int) -> dict[int | None, float]:
-        """Multiply-accumulates of a step besides those of one token with weights, by layer."""
+        """Multiply-accumulates of a step, by layer, without the products of one token with weights."""
         if context not in self._attention:
             self._attention[context] = self._besides(self.step(context))
         return self._attention[context]
@@ -98,18 +98,18 @@ class Passes:
         return sums
 
     def macs(self, context: int, batch: int = 1) -> int:
-        """Multiply-accumulates of a step behind so many tokens."""
+        """Multiply-accumulates of a step behind `context` tokens."""
         if (context, batch) not in self._macs:
             self.step(context, batch)
         return self._macs[context, batch]
 
     @cached_property
     def twice(self) -> float:
-        """What a step of two sequences multiplies, over what a step of one does: two, but for few codes."""
+        """Multiply-accumulates of a step of two sequences over those of one: two, except for a few models."""
         return self.macs(PROMPTS[0], 2) / max(self.macs(PROMPTS[0]), 1)
 
     def predictable(self, batch: int) -> bool:
-        """Whether the code's step of so many sequences is no more work than those sequences are apart."""
+        """Whether a step of `batch` sequences is no more work than the steps of each sequence alone."""
         return batch == 1 or self.twice <= 2
 
     def prompt(self, tokens: int) -> PromptFigures:
@@ -149,7 +149,7 @@ class Passes:
         return self._layers[tokens]
 
     def cache(self, context: int) -> tuple[list[Any], tuple[CacheTensor, ...]]:
-        """The layers of the cache behind so many tokens, and its tensors."""
+        """The layers of the cache behind `context` tokens, and its tensors."""
         cache, _ = self.own.cache(context, 1, self.prompt_tokens)
         return cache_layers(cache), tensors_of(cache)
 
@@ -160,9 +160,9 @@ class Passes:
         return many > few + _LOOPED
 
     def counted(self, tokens: int) -> bool:
-        """Whether a prompt of so many tokens is counted: one gone over token by token may be too long.
+        """Whether a prompt of `tokens` tokens is counted: a pass token by token may be too long.
 
-        Code that takes a long prompt in pieces goes over a short one, or the rest, token by token.
+        Code that processes a long prompt in pieces processes a short one, or the rest, token by token.
         """
         if not self.looped:
             return True

@@ -1,4 +1,4 @@
-"""Serving of a language model: its parameters, passes and cache, and what they come to on a machine.
+"""Serving of a language model: its parameters, passes and cache, and their times on a machine.
 
 All is counted on the module's own code with its own cache; nothing is taken from a list of architectures.
 """
@@ -45,16 +45,16 @@ _TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 _SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "f32": "float32", "f16": "float16"}
 _SHORT |= {"fp8": "float8e4m3", "fp4": "mxfp4"}
 _KEPT = 12
-"""Layouts that are told, of each number of devices, context and batch."""
+"""Layouts that are listed for each number of devices, context and batch."""
 
 
 class StoredTypes(Struct, frozen=True):
-    """What weights, keys and values are stored in.
+    """The types in which weights, keys and values are stored.
 
     Attributes:
-        compute: What the module works in; None: as it is built.
-        scale: Of the bytes of its weights.
-        kv_bits: Of an element of keys and values; None: as it works.
+        compute: The type in which the module computes; None: its own.
+        scale: Factor for the bytes of its weights.
+        kv_bits: Bits of an element of keys and values; None: those of its own type.
     """
 
     compute: torch.dtype | None
@@ -75,7 +75,7 @@ def stored_types(spec: ServingSpec) -> StoredTypes:
     compute = _TYPES.get(name)
     if compute is not None:
         return StoredTypes(compute, 1.0, kv_bits)
-    # a narrower type is unpacked into what is multiplied
+    # weights of a narrower type are unpacked before they are multiplied
     return StoredTypes(torch.bfloat16, bits_of(spec.dtype, "--dtype") / 16, kv_bits)
 
 
@@ -183,7 +183,7 @@ def _prediction_note(times: Sequence[ServingTime], measured: MeasuredMachine) ->
 
 
 def check(spec: ServingSpec) -> None:
-    """Refuses what cannot be asked.
+    """Refuses an impossible question.
 
     Raises:
         Misuse: A number is below one, or too large.
@@ -255,9 +255,9 @@ class _Answer:
         )
 
     def _prefill(self) -> tuple[ClosedForm, PassFigures]:
-        """The form over the prompt, and the pass over the one that was asked for."""
+        """The form over the prompt, and the pass over the requested prompt."""
         passes, prompt = self.passes, self.spec.prompt
-        # no multiples of one number: code that takes a prompt in pieces takes what is left otherwise
+        # the sizes share no divisor: code that processes a prompt in pieces processes the rest differently
         far = (5, 29, 43, *((prompt,) if passes.counted(prompt) else ()))
         checks = tuple([size for size in dict.fromkeys(far) if size not in PROMPTS])
 
@@ -345,7 +345,7 @@ class _Answer:
         )
 
     def _layers(self) -> tuple[ServedLayer, ...]:
-        """Rows of a step that multiply or read the cache, with what the prompt costs there."""
+        """Rows of a step that multiply or read the cache, with the cost of the prompt there."""
         passes = self.passes
         step = passes.step(self.spec.contexts[0])
         before = passes.prompt_layers(self.spec.prompt) if passes.counted(self.spec.prompt) else {}
@@ -478,7 +478,7 @@ class _Answer:
 
 
 def _best(layout: DeviceLayout) -> tuple[bool, float, int]:
-    """Layouts that fit come first, then the faster ones, then those that send less."""
+    """Sort key of layouts: first those that fit, then by time of a token, then by sent bytes."""
     return layout.fits is False, layout.token if layout.token is not None else float("inf"), layout.link_bytes
 
 

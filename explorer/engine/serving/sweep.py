@@ -1,7 +1,7 @@
-"""Sweep of serving: many types, contexts, batches and layouts of many models, kept as rows of tilings are.
+"""Sweep of serving: many types, contexts, batches and layouts of many models, as stored rows.
 
-All questions of a model in one type are answered by the same few passes over its code: a worker is handed
-them together, a few contexts at a time.
+The same few passes over a model's code answer all questions in one type. So a worker gets these questions
+together, a few contexts at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOGETHER = 16
 
 
 class ServingSession(Protocol):
-    """What is needed of a session."""
+    """The part of a session that the sweep uses."""
 
     def serving(
         self,
@@ -46,13 +46,13 @@ class ServingSession(Protocol):
 
 
 class ServedModel(Struct, frozen=True):
-    """A model that takes part.
+    """A model of the sweep.
 
     Attributes:
-        name: As the user named it.
+        name: The user's name for it.
         door: The session that has it open.
-        content: Digest of what its figures depend on.
-        opener: Of that digest, a function without arguments that opens it anew: importable by name.
+        content: Returns a digest of everything that its figures depend on.
+        opener: For that digest, a function without arguments that opens the model again: importable by name.
         opening: The options that it is opened with, as far as figures depend on them.
         words: Those options as they are typed.
         stays: It is an object of this process.
@@ -68,12 +68,12 @@ class ServedModel(Struct, frozen=True):
 
 
 class ServingTask(Task, frozen=True, kw_only=True):
-    """Questions that are answered together.
+    """Questions that one worker answers together.
 
     Attributes:
         blank: A row without figures for each.
-        spec: All of them.
-        machine: Of the times.
+        spec: All questions in one.
+        machine: The machine of the times.
     """
 
     blank: tuple[ServingRow, ...]
@@ -81,7 +81,7 @@ class ServingTask(Task, frozen=True, kw_only=True):
     machine: Machine | None
 
     def made(self, door: Any, on_progress: OnProgress = None, cancel: Cancel = None) -> Iterator[ServingRow]:
-        """The rows, one after the other; of what there is no layout for a row that says so."""
+        """The rows, one after the other; a question without a layout has a row with the reason."""
         try:
             # without its name: bounds alone, which are the same wherever a worker runs
             machine = None if self.machine is None else replace(self.machine, name="")
@@ -259,7 +259,7 @@ class _Run:
         )
 
     def _stored_rows(self, blank: ServingRow) -> list[ServingRow]:
-        """The rows of a question, if all of them are kept; the same content may have another name now."""
+        """The stored rows of a question, if all of them are stored, under the model's present name."""
         first = next(iter(self.store.rows([f"{blank.key}.0"])), None)
         if first is None:
             return []
@@ -284,7 +284,7 @@ class _Run:
 
         def done(task: ServingTask, result: Sequence[Any] | ExplorerError) -> None:
             if isinstance(result, ExplorerError):
-                # not kept: another worker, or another day, may do better
+                # not stored: another worker, or a later run, may succeed
                 result = [replace(row, error=str(result)) for row in task.blank]
             self._take(places[id(task)], result)
             self.done += len(task.blank)
@@ -300,7 +300,7 @@ class _Run:
         return cluster.spread(tasks, done, scheduler, workers or 1, self.cancel)
 
     def _tasks(self, work: _Work, together: int) -> Iterator[ServingTask]:
-        """The open questions of a model, those of the same types together, so many contexts at a time."""
+        """The open questions of a model, grouped by types, `together` contexts in a task."""
         if not work.open:
             return
         opener = work.subject.opener(work.content)

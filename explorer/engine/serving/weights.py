@@ -1,7 +1,7 @@
-"""Parameters of a language model by the module that holds them: what a token multiplies with, what it reads.
+"""Parameters of a language model by the module that holds them: those a token multiplies with, or reads.
 
-A module that multiplies fewer times than it has weights works with a part of them for each token: experts.
-One that holds weights of two dimensions and multiplies with none looks rows up in a table.
+A module that multiplies fewer times than it has weights uses a part of them for each token: experts. A module
+with two-dimensional weights that multiplies with none of them looks rows up in a table.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class WeightHolder(Struct, frozen=True):
     """A module and the parameters that it holds itself.
 
     Attributes:
-        path: At which it is registered first.
+        path: The path under which it is registered first.
         kind: Its class.
-        params: Elements of its own, those shared with a module before it left out.
-        weight_bytes: Of these, as files hold them, where they come from some.
-        dtypes: What they are stored in.
-        used: Share of its weights with which one token is multiplied; 1 where it multiplies with none.
+        params: Elements of its parameters, without those shared with an earlier module.
+        weight_bytes: Bytes of these, in the files' types where they come from files.
+        dtypes: Their stored types.
+        used: Share of its weights with which one token is multiplied; 1 if it multiplies with none.
         table: It looks rows up.
-        idle: A step leaves it out: an encoder, a tower of another kind of input.
-        read: Bytes that one token reads of it, shared ones too.
-        macs: Of one token.
-        experts: How many it is a stack of; 1 for what is no stack.
+        idle: A step leaves it out: an encoder, or a tower for another kind of input.
+        read: Bytes that one token reads of it, shared parameters included.
+        macs: Multiply-accumulates of one token.
+        experts: Number of experts in its stack; 1 if it is no stack.
     """
 
     path: str

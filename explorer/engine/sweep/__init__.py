@@ -1,7 +1,7 @@
-"""Sweep: many tilings of many models: what is not known yet is computed, and kept as soon as it is.
+"""Sweep: many tilings of many models. Rows that are not stored yet are computed, and stored at once.
 
-A row is known by what its figures depend on, so the same sweep goes on where a kill left it, and another one
-into the same file does what is new in it.
+The key of a row is a digest of everything that its figures depend on. So the same sweep resumes after a kill,
+and another sweep into the same file computes new rows only.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from explorer.host.output_files import check_target
 MOST = 100_000
 """Rows of one sweep."""
 _SLICE = 0.2
-"""Seconds between two times that cheap rows are kept: each time waits for the disk."""
+"""Seconds between two writes of cheap rows: each write waits for the disk."""
 _TOGETHER = 256
-"""Rows without a proof that a worker makes in one go: opening the model takes longer."""
+"""Rows without a proof in one task of a worker: opening the model takes longer than a row."""
 _PROOF, _PROVED, _OPENING = 0.15, 1.5e8, 0.3
-"""About what a proof takes: so many seconds, and one for so many bytes of the model; and opening a model."""
+"""Approximate costs: a proof takes this many seconds, plus one per this many bytes of the model; opening."""
 
 
 class Subject(Struct, frozen=True):
-    """A model that takes part.
+    """A model of the sweep.
 
     Attributes:
-        name: As the user named it.
+        name: The user's name for it.
         door: The session that has it open.
-        files: Says which files hold it, the graph first; exports what is no ONNX file yet. Absolute paths.
-        content: Says what such a model is where no file is read: none are then named.
-        opener: For those files, a function without arguments that opens them anew: importable by name, so
-            that another process can be told of it.
+        files: Returns the absolute paths of its files, the graph first; exports a model that is not ONNX yet.
+        content: Returns a digest of a model that is not read from files; `files` then returns none.
+        opener: For those files, a function without arguments that opens them again: importable by name, so
+            that another process can call it.
         opening: The options that it is opened with, as far as figures depend on them.
         words: Those options as they are typed.
-        command: What quantizes the model at the command line; '' where no command can.
+        command: The command that quantizes the model; '' where no command can.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Subject(Struct, frozen=True):
 
 
 class _Work(Struct):
-    """What there is to do for one model: rows in the order of the combinations, and which are not done."""
+    """The work for one model: its rows in the order of the combinations, and the indices of open rows."""
 
     subject: Subject
     files: tuple[str, ...] = ()
@@ -91,27 +91,27 @@ def sweep(
 ) -> Sweep:
     """A row for every model and every combination of `spec`.
 
-    A model that cannot be opened has rows that say so, and does not keep the others from theirs.
+    A model that cannot be opened has rows with the error; the other models are computed.
 
     Args:
         subjects: The models.
-        spec: What is combined.
+        spec: The combinations.
         hardware: The machine; without one there are no cycles.
-        order: Of the loops, as for `cost.plan_cost`.
+        order: Order of the loops, as for `cost.plan_cost`.
         proof: Tile, write and prove each; None for the figures alone.
-        output: A file that keeps the rows, and says which are known already.
-        scheduler: Of a Dask cluster that does the work.
-        workers: Processes on this machine; 1 is this one, None as many as there are processors where that
+        output: A file of results: its rows are not computed again, new rows are added.
+        scheduler: The address of a Dask cluster that does the work.
+        workers: Processes on this machine; 1 means the present process, None one per processor where that
             saves time.
         layers: Whether the answer lists the products of the models, too.
-        on_progress: Told how many rows are done.
-        cancel: Asked now and then; True stops. What is done is kept.
+        on_progress: Called with the number of finished rows.
+        cancel: Called now and then; True stops. Finished rows stay in `output`.
 
     Raises:
         Misuse: There are too many combinations, or `output` is no file of results; or every row fails with
-            the same, as where the only model cannot be opened.
+            the same error, for example because the only model cannot be opened.
         MissingExtra: A package is not installed that the only model, or `scheduler` or `workers`, needs.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
     specs = combinations(spec)
@@ -241,7 +241,7 @@ class _Run:
         return proof is not None and (row.draws, row.seed) != (proof.draws, proof.seed)
 
     def spread(self, works: Sequence[_Work], scheduler: str | None, workers: int | None) -> int:
-        """Does what is open, here or elsewhere: how many processes did it."""
+        """Computes the open rows, here or elsewhere; returns the number of processes that did."""
         busy = [work for work in works if work.open]
         if not busy:
             return 0
@@ -256,7 +256,7 @@ class _Run:
         def done(task: Task, outcome: tuple[Struct, ...] | ExplorerError) -> None:
             work, indices = places[id(task)]
             if isinstance(outcome, ExplorerError):
-                # not kept: another worker, or another day, may do better
+                # not stored: another worker, or a later run, may succeed
                 for at in indices:
                     work.rows[at] = replace(work.rows[at], error=str(outcome))
             else:
@@ -304,7 +304,7 @@ class _Run:
                 self._keep(work, waiting)
 
     def _keep(self, work: _Work, waiting: list[int]) -> None:
-        """What was waiting is there for good."""
+        """Stores the waiting rows."""
         if waiting and self.store is not None:
             self.store.add([work.rows[at] for at in waiting])
         waiting.clear()
@@ -347,7 +347,7 @@ class _Run:
 
 
 def _layers(work: _Work, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:
-    """The products of a model; none of one that cannot be tiled in any way."""
+    """The products of each model, without models that cannot be tiled in any way."""
     for spec, row in zip(specs, work.rows, strict=True):
         if row.error:
             continue
@@ -357,7 +357,7 @@ def _layers(work: _Work, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:
 
 
 def complain(rows: Sequence[Row]) -> None:
-    """Raises what every row failed with, if it is the same."""
+    """Raises the common error, if every row failed with the same one."""
     errors = {row.error for row in rows}
     if len(errors) == 1 and (error := errors.pop()):
         raise Misuse(error)

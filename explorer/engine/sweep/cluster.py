@@ -1,8 +1,8 @@
-"""Dask cluster: tasks done on other machines.
+"""Dask cluster: runs tasks on other machines.
 
-Dask moves a task whose worker died to another one, and its scheduler and workers are started anywhere with
-two commands. All of them trust each other: whoever reaches the scheduler runs what he likes on every worker,
-and here, where the answers are unpickled. Imported only when there is something to hand out.
+Dask moves a task whose worker died to another worker, and its scheduler and workers are started anywhere with
+two commands. All of them trust each other: anyone who reaches the scheduler can run code on every worker, and
+here, where the answers are unpickled. Imported only when there are tasks to hand out.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from explorer.host.optional_packages import require
 _ANSWER = 10.0
 """Seconds in which a scheduler answers, if there is one."""
 _FAREWELL = 2.0
-"""Seconds for the scheduler to take its leave; one that is stopped never does."""
+"""Seconds for the scheduler to close the connection; a stopped scheduler never does."""
 _START = 60.0
-"""Seconds in which workers come up: they import what the models need."""
+"""Seconds for workers to start: they import the packages that the models need."""
 _SILENCE = 1.0
-"""Seconds between two looks at who is still there."""
+"""Seconds between two checks of the workers."""
 
 Look = Callable[[], None]
 
 
 def run(tasks: Sequence[Task], done: Done, *, scheduler: str, cancel: Cancel = None) -> int:
-    """Does the tasks, and tells of each as soon as it is done.
+    """Runs the tasks, and calls `done` for each as soon as it is finished.
 
     Args:
-        tasks: They travel pickled, without any weight.
-        done: Called with each task and its records, or with what it failed with. A task is told of once,
-            however many workers died over it.
-        scheduler: Of a running cluster, 'tcp://host:port'.
-        cancel: Asked many times a second; True stops.
+        tasks: They are pickled, without any weight.
+        done: Called with each task and its records, or with its error; once a task, even if workers died over
+            it.
+        scheduler: Address of a running cluster, 'tcp://host:port'.
+        cancel: Called many times a second; True stops.
 
     Returns:
-        How many workers there were at the start.
+        The number of workers at the start.
 
     Raises:
-        MissingExtra: Dask is not installed, here or, with what a model needs, on a worker.
+        MissingExtra: Dask is not installed here, or a worker lacks a package that a model needs.
         Misuse: Nobody answers at `scheduler`, or it has no workers.
-        EngineDied: The scheduler ended, or there are no workers any more.
-        Cancelled: `cancel` said so.
+        EngineDied: The scheduler ended, or no workers are left.
+        Cancelled: `cancel` returned True.
     """
     distributed = require("distributed", scheduler)
     with quiet(), connected(distributed, scheduler, cancel) as (client, look):
@@ -63,7 +63,7 @@ def run(tasks: Sequence[Task], done: Done, *, scheduler: str, cancel: Cancel = N
 
 
 def spread(tasks: Sequence[Task], done: Done, scheduler: str | None, workers: int, cancel: Cancel) -> int:
-    """Does the tasks as `run`; where no scheduler is named in so many processes of this machine."""
+    """Runs the tasks as `run` does; without a scheduler, in `workers` processes on this machine."""
     if scheduler is None:
         return processes.run(tasks, done, workers=workers, cancel=cancel)
     return run(tasks, done, scheduler=scheduler, cancel=cancel)
@@ -71,7 +71,7 @@ def spread(tasks: Sequence[Task], done: Done, scheduler: str | None, workers: in
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps what Dask says of a worker or scheduler that dies from standing in the middle of the answer."""
+    """Silences the log of a worker or scheduler that dies, which would appear in the middle of the answer."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
@@ -92,8 +92,8 @@ def connected(
 
     Args:
         distributed: The package.
-        scheduler: Where it listens.
-        cancel: Asked many times a second; True stops.
+        scheduler: Its address.
+        cancel: Called many times a second; True stops.
         again: The hint to the user once the cluster has ended.
 
     Raises:
@@ -202,14 +202,14 @@ def _follow(
                     look()
                 time.sleep(LOOK)
     finally:
-        with contextlib.suppress(Exception):  # a scheduler that is gone cannot be told
+        with contextlib.suppress(Exception):  # a scheduler that ended cannot be reached
             client.cancel(list(tasks_by_future), force=True)
 
 
 def _outcome(
     distributed: Any, future: Any, result: Any, where: str
 ) -> tuple[Any, ...] | ExplorerError | None:
-    """The records, or what to say in their place; None if they went with their worker and are made again."""
+    """The records, or the error in their place; None if they were lost with their worker and run again."""
     # not the future's status: a worker may have died just after it handed its rows over
     if isinstance(result, tuple) and all(isinstance(record, Struct) for record in result):
         return result

@@ -1,4 +1,4 @@
-"""Fingerprint: what makes two models the same: their content, wherever it lies and whatever it is called."""
+"""Fingerprint: a digest of a model's content, wherever it lies and whatever its name is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BLOCK = 1 << 20
 
 
 def files_of(model: Model) -> tuple[str, ...]:
-    """The file of a model's graph, and those of its weights by name; absolute paths."""
+    """Absolute paths: the file of the model's graph, then the files of its weights in order of name."""
     path = os.path.abspath(model.path)
     bodies = (function.nodes for function in model.functions.values())
     tensors = (*_tensors(model.graph), *(tensor for nodes in bodies for tensor in _inside(nodes)))
@@ -48,7 +48,7 @@ def fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
 
     Raises:
         BadModel: A file cannot be read.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     digest = hashlib.sha256()
     for at, path in enumerate(files):
@@ -65,13 +65,13 @@ def fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
 
 
 def key_of(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware: Hardware) -> str:
-    """Digest of what a row's figures depend on.
+    """Key of a row: a digest of everything that its figures depend on.
 
     Args:
         model: Its fingerprint.
-        opening: How it is opened: sizes, shapes, rules.
-        spec: The tiling; who asked for what of it changes nothing.
-        hardware: The machine; its name and where its numbers come from change nothing.
+        opening: The options that it is opened with: sizes, shapes, rules.
+        spec: The tiling; the origins of its settings do not change the key.
+        hardware: The machine; its name and the source of its numbers do not change the key.
     """
     machine = {k: v for k, v in to_json(hardware).items() if k not in ("name", "origin")}
     aside = ("origins", "config", "accumulator")  # no figure of a row depends on them
@@ -82,6 +82,6 @@ def key_of(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware: Har
 
 
 def digest(facts: Mapping[str, Any]) -> str:
-    """Digest of what figures depend on, and of the program's version."""
+    """Digest of the facts that figures depend on, and of the program's version."""
     text = json.dumps({"version": __version__, **facts}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Sweep of number formats: a row for every choice, kept as those of tilings are, and a mixed precision."""
+"""Sweep of number formats: a stored row for every choice, and a search for a mixed precision."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from explorer.host import input_files
 from explorer.settings.quantize import BY_HAND, as_toml, for_layer, parse_formats
 
 CONFIG = "formats.toml"
-"""What a command calls the file of a choice that options cannot say."""
+"""Name of the file, in a row's command, of a choice that options cannot express."""
 _TRIAL, _QUANTIZED = 0.1, 5e7
-"""Seconds that a trial takes, about, and one for so many bytes of the model."""
+"""Approximate cost of a trial: seconds, plus one per this many bytes of the model."""
 
 
 class FormatTrial(Struct, frozen=True):
@@ -123,7 +123,7 @@ def _weight_bits(quantization: Quantization) -> float | None:
 
 
 class _Work(Struct):
-    """A model on its way: the files that hold it, and its rows by what was tried."""
+    """The work for one model: its files, its trials and their rows."""
 
     subject: Subject
     files: tuple[str, ...] = ()
@@ -147,17 +147,17 @@ def sweep_formats(
 
     Args:
         subjects: The models.
-        spec: What is tried.
-        output: As for `sweep`, and so are the rest.
-        scheduler: Of a Dask cluster.
-        workers: Processes; a search for a mixed precision goes step by step in this one.
-        seconds: After so many no other row is begun, and those that are open are left out. Of rows in other
-            processes each is begun.
-        on_progress: Told how many rows are done.
-        cancel: Asked now and then; True stops. What is done is kept.
+        spec: The trials.
+        output: As for `sweep`, and so are the other arguments.
+        scheduler: The address of a Dask cluster.
+        workers: Processes; a search for a mixed precision runs step by step in the present process.
+        seconds: After this time no row is started, and open rows are left out. Rows in other processes are
+            all started.
+        on_progress: Called with the number of finished rows.
+        cancel: Called now and then; True stops. Finished rows stay in `output`.
 
     Raises:
-        Misuse: A format is not known, there are too many rows, or every row fails with the same.
+        Misuse: A format is unknown, there are too many rows, or every row fails with the same error.
         MissingExtra, Cancelled: As for `sweep`.
     """
     started = time.perf_counter()
@@ -188,7 +188,7 @@ def sweep_formats(
 
 
 def kept_formats(path: str, formats: Sequence[str] = ()) -> FormatSweep:
-    """The rows of number formats that a file of results holds: all, or those of some formats."""
+    """The rows of number formats in a file of results: all rows, or the rows of some formats."""
     with Store(FormatRow, path, changed=False) as store:
         rows = [row for row in store.rows() if not formats or {*row.format.split(",")} <= {*formats}]
     return FormatSweep(with_format_front(rows), kept=len(rows), output=path)
@@ -229,7 +229,7 @@ class _Run:
         self.made = self.kept = self.count = self.done = self.total = self.open = 0
 
     def prepare(self, subject: Subject, *, alone: bool) -> _Work:
-        """What is tried on a model; one that cannot be opened has rows that say so."""
+        """The trials of a model, with stored or blank rows; an unreadable model has rows with the error."""
         work = _Work(subject, trials=[], rows=[])
         trials = [FormatTrial("all", name, "", self._as(name)) for name in self.parts_by_format]
         try:
@@ -264,7 +264,7 @@ class _Run:
             except MissingExtra:
                 raise
             except ExplorerError:
-                continue  # the row of all layers says why
+                continue  # the row of all layers reports the error
             layers = dict.fromkeys(layer.name for layer in choice if not layer.reason)
             if len(layers) == 1 and self.spec.bits is None and self.spec.snr is None:
                 continue  # a single layer alone equals the row of all layers
@@ -369,7 +369,7 @@ class _Run:
         def done(task: Task, outcome: tuple[Struct, ...] | ExplorerError) -> None:
             work, at = places[id(task)]
             if isinstance(outcome, ExplorerError):
-                # not kept: another worker, or another day, may do better
+                # not stored: another worker, or a later run, may succeed
                 work.rows[at] = replace(work.rows[at], error=str(outcome))
                 return
             for row in outcome:
@@ -391,8 +391,8 @@ class _Run:
     def mixed(self, work: _Work) -> MixedPrecision | None:
         """Searches a mixed precision: layer by layer, the format that adds the least noise for its savings.
 
-        The noise of each layer alone says in which order layers and formats are tried; every step is run,
-        and one that falls below the least SNR is not taken.
+        The noise of each layer alone decides the order in which layers and formats are tried. Every step is
+        run, and a step that falls below the least SNR is rejected.
         """
         spec = self.spec
         alone = {(row.layer, row.format): row for row in work.rows if row.scope == "only" and not row.error}
@@ -445,7 +445,7 @@ def _suggested(waiting: Sequence[tuple[_Work, int]]) -> int:
 
 
 def _key(model: str, opening: Mapping[str, Any], spec: QuantizeSpec, samples: str) -> str:
-    """Digest of what a row's figures depend on; who asked for what changes nothing."""
+    """Key of a row: a digest of everything that its figures depend on, without the origins of settings."""
     choice = {name: value for name, value in to_json(spec).items() if name not in ("origins", "config")}
     for rule in choice["rules"]:
         rule.pop("origin", None)

@@ -1,6 +1,6 @@
-"""Measurement of the rows of one model, by whoever has it open: this process, or a worker by its path.
+"""Measurement of the rows of one model, by the process that has it open: this one, or a worker.
 
-A task names the model's files and carries no weight: what travels to a worker is a few hundred bytes.
+A task names the model's files and carries no weight: a worker receives a few hundred bytes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Row = SweepRow | FormatRow | ServingRow
 
 
 class SweepSession(Protocol):
-    """What is needed of a session: the engine opens models through it without knowing what it is."""
+    """The part of a session that the engine uses to open models."""
 
     def plan(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
-        """What `tile` would do."""
+        """The plan of `tile`."""
 
     def tile(
         self,
@@ -51,7 +51,7 @@ class SweepSession(Protocol):
     def quantize_choice(
         self, spec: QuantizeSpec, *, as_graph: bool, on_progress: OnProgress = None
     ) -> Quantization:
-        """What `quantize_trial` would try."""
+        """The layers and formats of `quantize_trial`, without running it."""
 
     def quantize_trial(
         self,
@@ -66,10 +66,10 @@ class SweepSession(Protocol):
         """Quantize and run, without a state."""
 
     def module_digest(self) -> str:
-        """Of the module that was opened."""
+        """Digest of the opened module."""
 
     def train(self, data: str, *, output: str | None, cancel: Cancel, **how: Any) -> TrainingRun:
-        """Train a copy of it."""
+        """Train a copy of the module."""
 
     def undo(self) -> History:
         """One step back."""
@@ -86,15 +86,15 @@ class ProofSpec(Struct, frozen=True):
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """Rows that one worker makes in one go.
+    """Rows that one worker computes in one go.
 
     Attributes:
-        opener: Opens the model, whose files are named in it. A function of a module that the worker can
-            import, with its arguments: it travels as their names.
-        files: The model's files, to see that the worker has the same ones; none where `opener` sees to it.
-        fingerprint: Of their content.
+        opener: Opens the model, whose files it names. A function of a module that the worker can import, with
+            its arguments: it is pickled as their names.
+        files: The model's files, to check that the worker has the same; none where `opener` checks.
+        fingerprint: Digest of their content.
         opening: The options that it is opened with, as they are typed.
-        version: Of the program that asks.
+        version: Version of the sending program.
     """
 
     opener: Callable[[], SweepSession]

@@ -1,4 +1,4 @@
-"""Greedy search of a mixed precision: which layer takes which format next, and what became of the limits."""
+"""Greedy search of a mixed precision: the next layer and format to try, and the outcome."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def next_move(
     refused: set[tuple[str, str]],
     cost: FormatCost,
 ) -> tuple[str, str] | None:
-    """The layer and format that add the least noise for what they save; None where nothing saves any more.
+    """The layer and format with the least noise for their savings; None where nothing saves any more.
 
     Args:
-        alone: Rows of one layer in one format, by both.
-        taken: The formats of layers that have one already.
-        refused: Layers and formats that are not to be tried again.
-        cost: What is to be saved.
+        alone: Rows of one layer in one format, by layer and format.
+        taken: Formats of layers that have one already.
+        refused: Layers and formats that are not tried again.
+        cost: The cost to save.
     """
     best: tuple[float, tuple[str, str]] | None = None
     for (layer, name), row in alone.items():

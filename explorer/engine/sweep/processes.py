@@ -1,7 +1,7 @@
-"""Worker processes on this machine, started as commands and spoken to over pipes.
+"""Worker processes on this machine, started as commands and driven over pipes.
 
-A worker runs what it is sent, and nobody else can reach a pipe. Not by multiprocessing, which runs a script
-of the user's once more in every process. A worker that dies is replaced, and its task done again.
+Nobody but this process can reach the pipe of a worker. multiprocessing is not used: it runs the user's script
+again in every process. A worker that dies is replaced, and its task is repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from explorer.host import child, output_files, processor, scratch
 
 AGAIN = "what was done is kept, with -o: the same command goes on from there"
 LOOK = 0.05
-"""Seconds between two looks at what is done, and at whether the user stopped it."""
+"""Seconds between two checks of finished tasks, and of whether the user stopped."""
 _DEATHS = 4
 """Workers that may die over one task."""
 _WORTH = 8.0
@@ -32,21 +32,21 @@ _WORKER = 300 << 20
 """Bytes that a worker takes before it has a model."""
 
 Task = Callable[[], "tuple[Any, ...]"]
-"""What a worker does: something that it can import, called without arguments; records are the answer."""
+"""Work for a worker: an importable object, called without arguments; it returns records."""
 Done = Callable[[Any, "tuple[Any, ...] | ExplorerError"], None]
 
 
 def room(nbytes: int) -> int:
-    """For how many workers with a model of so many bytes there is memory; at least one.
+    """The number of workers, with a model of `nbytes` each, that fit in memory; at least one.
 
-    A proof holds the model twice, as it was and tiled, and its activations.
+    A proof holds the model twice, original and tiled, and its activations.
     """
     free = processor.free_bytes()
     return 1 << 10 if free is None else max(1, free // (_WORKER + 3 * nbytes))
 
 
 def suggested(seconds: float, tasks: int, nbytes: int) -> int:
-    """How many processes are worth it for tasks that take so long in this one, on models of so many bytes."""
+    """The number of processes that pay off for tasks of `seconds` in this one, on models of `nbytes`."""
     return 1 if seconds < _WORTH else min(tasks, processors(), room(nbytes))
 
 
@@ -56,21 +56,21 @@ def size_of(files: Sequence[str]) -> int:
 
 
 def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = None) -> int:
-    """Does the tasks, and tells of each as soon as it is done.
+    """Runs the tasks, and calls `done` for each as soon as it is finished.
 
     Args:
-        tasks: They travel pickled, without any weight.
-        done: Called with each task and its records, or with what it failed with.
-        workers: How many processes.
-        cancel: Asked many times a second; True stops.
+        tasks: They are pickled, without any weight.
+        done: Called with each task and its records, or with its error.
+        workers: Number of processes.
+        cancel: Called many times a second; True stops.
 
     Returns:
-        How many workers there were.
+        The number of workers that ran.
 
     Raises:
-        MissingExtra, Misuse: Of a kind that the other tasks would meet as well.
-        EngineDied: A worker cannot even begin.
-        Cancelled: `cancel` said so.
+        MissingExtra, Misuse: An error that the other tasks would meet as well.
+        EngineDied: A worker cannot start.
+        Cancelled: `cancel` returned True.
     """
     waiting = deque((task, 1) for task in tasks)
     with _pool(min(workers, len(tasks))) as pool:
@@ -96,7 +96,7 @@ def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = Non
 
 
 class _Worker:
-    """A process, its two pipes, and what is held open for as long as it is to live."""
+    """A process, its two pipes, and the pipe whose end stops it."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], requests: Connection, answers: Connection, living: int
@@ -135,7 +135,7 @@ class _Worker:
 
 
 class _Pool:
-    """So many workers, with a folder for their temporary files, and a log of what they print."""
+    """Workers, with a folder for their temporary files, and a log of their output."""
 
     def __init__(self, folder: str, log: IO[bytes], count: int) -> None:
         threads = str(max(1, processors() // count))
@@ -165,10 +165,10 @@ class _Pool:
         )
 
     def replace(self, worker: _Worker) -> _Worker:
-        """Starts another in place of one that died.
+        """Starts a worker in place of one that died.
 
         Raises:
-            EngineDied: It died before it could be sent anything.
+            EngineDied: The worker died before it received a task.
         """
         worker.end()
         if worker.begun:

@@ -1,9 +1,9 @@
-"""SQLite store: where the rows of a sweep are kept: a file that loses nothing when the program is killed.
+"""SQLite store of the rows of a sweep, a file that loses nothing when the program is killed.
 
-SQLite, from the standard library, and not Parquet: a row is written for good as soon as it is there, a row
-that exists is found by its key, and a kill in the middle leaves the file as it was before that row. Parquet
-is written as a whole, or in parts that somebody has to join, and needs a library of 40 MB. What reads tables
-reads SQLite: `sqlite3 results.db 'select * from rows'`, pandas.read_sql.
+SQLite, from the standard library, and not Parquet: a row is stored for good as soon as it is computed, and is
+found by its key; a kill during a write leaves the file as it was before that row. Parquet is written as a
+whole, or in parts that must be joined, and needs a library of 40 MB. Table tools read SQLite:
+`sqlite3 results.db 'select * from rows'`, pandas.read_sql.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _TABLES: dict[type, str] = {
 
 
 class _Layout(Generic[Row]):
-    """How rows of one kind lie in a table: a column a field.
+    """The layout of rows of one kind in a table: one column per field.
 
-    Whether a row is on the front depends on its rivals, so it is not kept.
+    Whether a row is on the front depends on the other rows, so it is not stored.
     """
 
     def __init__(self, kind: type[Row]) -> None:
@@ -74,7 +74,7 @@ class _Layout(Generic[Row]):
         self.query = f"SELECT {', '.join(self.fields)} FROM {table}"
 
     def values(self, row: Row) -> list[Any]:
-        """What is stored of a row."""
+        """The values that are stored for a row."""
         values = []
         for name in self.fields:
             value = getattr(row, name)
@@ -86,10 +86,10 @@ class _Layout(Generic[Row]):
         return values
 
     def row(self, values: Sequence[Any]) -> Row:
-        """The row of what was stored.
+        """The row of stored values.
 
         Raises:
-            ValueError, TypeError, msgspec.ValidationError: It is no row.
+            ValueError, TypeError, msgspec.ValidationError: The values are no row.
         """
         record = dict(zip(self.fields, values, strict=True))
         for name in self.nested:
@@ -114,16 +114,17 @@ def is_store(path: str) -> bool:
 
 
 class Store(Generic[Row]):
-    """Rows of one kind by key; tilings, number formats, trainings and their weights, and layouts of serving
-    have a table each.
+    """Rows of one kind, by key.
+
+    Tilings, number formats, trainings, their weights, and layouts of serving have one table each.
 
     Args:
-        kind: Of the rows.
-        path: The file, which is made if it is not there; None keeps the rows in memory.
-        changed: False for a file that is only looked into.
+        kind: Type of the rows.
+        path: The file, which is created if it does not exist; None keeps the rows in memory.
+        changed: False opens the file for reading only.
 
     Raises:
-        Misuse: The file is no sweep's, or cannot be read or written.
+        Misuse: The file is not from a sweep, or cannot be read or written.
     """
 
     def __init__(self, kind: type[Row], path: str | None, *, changed: bool = True) -> None:
@@ -179,10 +180,10 @@ class Store(Generic[Row]):
             self._file.execute("COMMIT")
 
     def rows(self, keys: Iterable[str] | None = None) -> Iterator[Row]:
-        """The rows with these keys that there are, in the order of the keys; None for all, oldest first.
+        """The stored rows with these keys, in the order of the keys; None for all, oldest first.
 
         Raises:
-            BadModel: The file holds what no sweep writes.
+            BadModel: The file holds a row that no sweep writes.
         """
         query, table = self._layout.query, (self._layout.table,)
         with self._refusing():

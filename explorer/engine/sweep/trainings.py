@@ -1,4 +1,4 @@
-"""Sweep of trainings: a row for every way to train a module, and its checkpoint, kept as other rows are."""
+"""Sweep of trainings: a stored row for every way to train a module, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Take = tuple[int, str, bool] | None
 """The row whose checkpoint is written, where, and whether over another file."""
 _HOW = ("seed", "rate", "batch", "epochs", "optimizer")
 _WORTH = 20.0
-"""Seconds of work from which on other processes are worth those that they take to import torch."""
+"""Seconds of work from which on other processes pay off, as each one imports torch first."""
 
 
 class TrainingTask(Task, frozen=True, kw_only=True):
-    """One training: `how`, but for what the row says itself; the only one of the task's files is the data.
+    """One training. `how` holds the options that are not in the row; the task's only file is the data.
 
     Attributes:
-        module: Digest of the module that is meant.
+        module: Digest of the module.
     """
 
     row: TrainingTrial
@@ -79,17 +79,17 @@ def sweep_trainings(
 
     Args:
         door: The session of the module.
-        tasks: A training each.
+        tasks: The trainings.
         stay: The module is an object of this process.
-        output: As for `sweep`, and so are the rest.
-        take: A row by its place, whose checkpoint is written.
-        scheduler: Of a Dask cluster.
+        output: As for `sweep`, and so are the other arguments.
+        take: Number of a row, with the path for its checkpoint and whether the path may be overwritten.
+        scheduler: The address of a Dask cluster.
         workers: Processes.
-        on_progress: Told how many are done.
-        cancel: Asked now and then; True stops. What is done is kept.
+        on_progress: Called with the number of finished trainings.
+        cancel: Called now and then; True stops. Finished rows stay in `output`.
 
     Raises:
-        Misuse: All of them fail.
+        Misuse: All trainings fail.
         MissingExtra, Cancelled: As for `sweep`.
     """
     began = time.perf_counter()
@@ -107,7 +107,7 @@ def sweep_trainings(
 
         def done(task: TrainingTask, result: Sequence[Any] | ExplorerError) -> None:
             if isinstance(result, ExplorerError):
-                # not kept: another worker, or another day, may do better
+                # not stored: another worker, or a later run, may succeed
                 rows[task.row.key] = replace(task.row, error=str(result))
             else:
                 rows[task.row.key] = result[-1]
@@ -161,7 +161,7 @@ def _is(row: TrainingTrial, settings: Mapping[str, Any]) -> bool:
 
 
 def key_of(row: TrainingTrial, module: str, samples: str, options: Mapping[str, Any]) -> str:
-    """Digest of what a row's figures depend on: the contents of module and data, and how it is trained."""
+    """Key of a row: a digest of the contents of module and data, and of the options of the training."""
     settings = {name: getattr(row, name) for name in _HOW}
     options = {"labels": "", "inputs": (), "task": None, "held": 0.2, **options}
     return digest({"module": module, "samples": samples, "how": settings, "said": options})
@@ -190,6 +190,6 @@ def _answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take:
 
 
 def _cheap(rows: Mapping[str, TrainingTrial], stored_rows: Mapping[str, TrainingTrial], count: int) -> bool:
-    """Whether what is left takes less than workers do to begin, by what those that were trained took."""
+    """Whether the remaining trainings take less time than starting workers, judged by the finished ones."""
     took = [row.seconds for key, row in rows.items() if key not in stored_rows]
     return count < 2 or processors() < 2 or not took or sum(took) / len(took) * count < _WORTH

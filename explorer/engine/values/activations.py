@@ -1,7 +1,7 @@
-"""Activations: what the layers of a model put out for one input, measured when it is made.
+"""Activations: the outputs of a model's layers for one input, measured as they are computed.
 
-How a model is run and watched is its format's business (`ActivationRequest` goes in, `ActivationRun` comes
-out). Here is what all formats share: the file that the values go to, and the facts.
+Each format runs and watches its models itself (`ActivationRequest` goes in, `ActivationRun` comes out). This
+module holds the parts that all formats share: the file of values, and the facts.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from explorer.settings.statistics import EVERYTHING, AskedStatistics, Choice
 
 
 class Backward(Struct, frozen=True):
-    """What flows back through a model starts where: at a loss of its outputs, or a gradient that is given.
+    """The start of the gradient that flows back through a model: a loss of its outputs, or a given gradient.
 
     Attributes:
         loss: 'sum' of all outputs; 'mse', mean squared distance of the outputs to a target; 'cross-entropy'
             of the first output, classes on axis 1 (or the only one).
-        target: Of 'mse' an array like the first output, of 'cross-entropy' the classes; None draws it.
+        target: For 'mse' an array like the first output, for 'cross-entropy' the classes; None draws it.
         gradient: The gradient at the first output, in place of a loss.
     """
 
@@ -47,22 +47,22 @@ class Backward(Struct, frozen=True):
 
 
 class ActivationRequest(Struct, frozen=True):
-    """What a format is asked to run and to watch.
+    """The input of a run, and the layers to watch.
 
     Attributes:
         layers: Globs; empty means every layer.
-        given: The user's values; None for seeded random ones.
-        seed: Of those.
-        take: Called with everything that a layer puts out, which call of the layer it was, and what to
-            call it in a file: the path of the layer, with a number where it puts out several. The numbers
-            are read before it returns.
-        step: Called with how much is done and how much there is; raises `Cancelled` to stop.
+        given: The user's values; None for seeded random values.
+        seed: Seed of random values.
+        take: Called with every output of a layer, the number of the layer's call, and a name for files: the
+            path of the layer, with a number if it has several outputs. The numbers are read before it
+            returns.
+        step: Called with the number of finished steps and of all steps; raises `Cancelled` to stop.
         batch: Samples of `given` that the model runs at a time; None: as many as it takes.
-        begin: Called with how often the model will run, before it does; `take` is then called for the same
-            layers in every run.
+        begin: Called with the number of runs before the first one; `take` is then called for the same layers
+            in every run.
         kinds: Operators or module types of layers; empty means all.
-        backward: What flows back is wanted, not what is put out.
-        take_weight: `take` of the gradients of parameters, once a run, by their names.
+        backward: The start of the gradient; then gradients are taken in place of outputs.
+        take_weight: `take` for the gradients of parameters, once a run, by their names.
     """
 
     layers: tuple[str, ...]
@@ -78,8 +78,12 @@ class ActivationRequest(Struct, frozen=True):
 
 
 class ActivationRun(Struct, frozen=True):
-    """What came of it: how each input came about, what was asked for and gave nothing, and why, and types and
-    shapes of the inputs that came from a file.
+    """The outcome of a run.
+
+    Attributes:
+        inputs: The origin of each input, in words.
+        skipped: Layers without output, each with the reason.
+        sizes: Types and shapes of inputs that came from a file.
     """
 
     inputs: tuple[str, ...]
@@ -123,7 +127,7 @@ class ActivationArchive:
 
 
 class _Collector(Struct):
-    """Takes what layers put out: measures it, writes it, forgets it."""
+    """Measures the outputs of layers, and writes them if asked; keeps none."""
 
     options: AskedStatistics
     choices: Sequence[Choice]
@@ -221,7 +225,7 @@ class _Collector(Struct):
             yield from statistics_rows(some, layers, name, self.options.axis)
 
     def each_run(self) -> tuple[str, ...]:
-        """Says of what a gradient of a weight is, where there are several."""
+        """A note on gradients of weights, if there are several runs."""
         if self.runs == 1 or not self.weights:
             return ()
         return (

@@ -16,7 +16,7 @@ from explorer.base.decibels import decibels
 from explorer.engine.values.numbers import Array
 
 _SLAB = 1 << 14
-"""Elements compared at a time: what is made of them, in float64, stays in the processor's cache."""
+"""Elements compared at a time: their float64 intermediates stay in the processor's cache."""
 
 
 def snr_db(signal: float, noise: float) -> float:
@@ -32,7 +32,7 @@ def snr_db(signal: float, noise: float) -> float:
 
 
 def cosine(dot: float, a: float, b: float) -> float | None:
-    """Of the angle between two vectors, from their dot product and their squares.
+    """Cosine of the angle between two vectors, from their dot product and their squares.
 
     None if one of them is zero throughout.
     """
@@ -87,11 +87,11 @@ class Agreement(Struct):
     _five: int = 0
 
     def add(self, before: Array, after: Array) -> None:
-        """Takes one batch in.
+        """Adds one batch.
 
         Args:
-            before: Of any shape and any type of real numbers, ml_dtypes' too.
-            after: Of the same shape.
+            before: An array of any shape and any type of real numbers, ml_dtypes' too.
+            after: An array of the same shape.
 
         Raises:
             ValueError: The shapes differ.
@@ -146,7 +146,7 @@ class Agreement(Struct):
 
     @property
     def cosine(self) -> float | None:
-        """Of the angle between the two; None if one is zero throughout."""
+        """Cosine of the angle between the two; None if one is zero throughout."""
         return cosine(self._dot, self._signal, self._after)
 
     @property

@@ -1,4 +1,4 @@
-"""Slabs: the numbers of a tensor as everything here sees them, whatever they are kept in."""
+"""Slabs: the numbers of a tensor in one form, whatever file or object holds them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNK = 1 << 17
 
 
 class Scales(Struct, frozen=True):
-    """What integers stand for: number = scale x (integer - zero point).
+    """Scales and zero points of integers: number = scale x (integer - zero point).
 
     Attributes:
         scale: Makes the scales: of one element for the whole tensor; one-dimensional along `axis`; or, with
@@ -39,11 +39,11 @@ class Scales(Struct, frozen=True):
 
 
 class StoredCodes(Struct, frozen=True):
-    """What lies in the places of a tensor's numbers: number = scale x (code - zero point) + offset.
+    """Codes in the places of a tensor's numbers: number = scale x (code - zero point) + offset.
 
     Attributes:
         codes, scales, offsets: In the order of the numbers; None: every offset is 0.
-        zero: The zero point, or that of each number in their order.
+        zero: The zero point, or the zero point of each number in order.
     """
 
     codes: Numbers
@@ -56,25 +56,24 @@ class Numbers(Struct, frozen=True):
     """The numbers of one tensor, without holding them.
 
     Attributes:
-        name: Of the tensor.
-        dtype: As stored, in numpy's (or ml_dtypes') spelling.
+        name: Name of the tensor.
+        dtype: The stored type, in the spelling of numpy (or ml_dtypes).
         shape: Concrete.
-        nbytes: As stored.
+        nbytes: Stored bytes.
         slabs: Yields all elements in order, as one-dimensional arrays of at most `SLAB` bytes; can be
             called again. Packed types come unpacked, one number a byte.
         layer: Path of the layer that the tensor belongs to; empty if that has to be looked up.
-        identity: The same for names that are one stored tensor; None if it is nobody else's.
+        identity: The same for all names of one stored tensor; None if the tensor has one name.
         trainable: Whether it is a parameter with requires_grad; None if the format does not say.
         zeros: Elements that are zero without being stored (sparse tensors); `slabs` yields the others.
-        raw: Yields the bytes as stored, where `slabs` makes other numbers of them (blocks of integers that
+        raw: Yields the stored bytes, where `slabs` computes other numbers from them (blocks of integers that
             share a scale); None where they are the same.
-        part: Yields the elements from one place in this order to before another, where those before them need
-            not be gone through; None where they have to.
-        scales: What its integers stand for, if the model says so; None if they are what they are.
-        coded: What lies in their places, where `slabs` makes the numbers of it; None where that is not known.
-        uncoded: Why it is not, in a line for the user; '' where there is nothing to say.
-        opened: Makes of several numbers that are packed in one (MatMulNBits) the tensor that they are, K x N,
-            or N x K where it is told so; None where nothing is packed so.
+        part: Yields the elements between two places without reading the elements before; None if it cannot.
+        scales: Scales of its integers, if the model gives them; None if the integers are the numbers.
+        coded: Its codes, where `slabs` computes numbers from codes; None if they are unknown.
+        uncoded: The reason why the codes are unknown, in a line for the user; '' for none.
+        opened: Unpacks numbers that are packed together (MatMulNBits) to a tensor, K x N, or N x K on
+            request; None where nothing is packed.
         by_rows: Whether it is N x K, a row for each output (Gemm with transB).
     """
 
@@ -131,7 +130,7 @@ def rows_in_slabs(values: Any) -> Iterator[Any]:
 def file_type(dtype: str) -> np.dtype[Any]:
     """The type in a file of numpy's: of a type that it has no word for float32, or 8 bits."""
     try:
-        kind = np.dtype(dtype)  # finds ml_dtypes' types, too, and says so
+        kind = np.dtype(dtype)  # also finds ml_dtypes' types
         if kind.isbuiltin != 2:
             return kind
     except TypeError:
@@ -140,7 +139,7 @@ def file_type(dtype: str) -> np.dtype[Any]:
 
 
 def behind(slabs: Iterator[Array], start: int, stop: int) -> Iterator[Array]:
-    """Of elements in slabs those from `start` to before `stop`."""
+    """The elements `[start, stop)` of slabs."""
     at = 0
     for slab in slabs:
         if at >= stop:
@@ -152,10 +151,10 @@ def behind(slabs: Iterator[Array], start: int, stop: int) -> Iterator[Array]:
 
 
 def chunks(numbers: Numbers, cancel: Cancel = None) -> Iterator[Array]:
-    """The elements of a tensor in pieces that are quick to work on.
+    """The elements of a tensor, in pieces that fit the processor's cache.
 
     Raises:
-        Cancelled: `cancel`, asked at every slab, said so.
+        Cancelled: `cancel`, called at every slab, returned True.
     """
     for slab in numbers.slabs():
         stop_if(cancel)

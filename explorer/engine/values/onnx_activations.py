@@ -30,7 +30,7 @@ class _NoOutput(BadModel):
 
 
 class _Output(Struct, frozen=True):
-    """A value that is to be seen, the layer that makes it, and what it is called in a file."""
+    """A value to watch, its layer, and its name in a file."""
 
     layer: str
     info: TensorInfo
@@ -247,7 +247,7 @@ def _sized(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array])
 
 
 def _numbers(output: _Output, array: Array) -> Numbers:
-    """What onnxruntime handed over, in the type that the graph has it in."""
+    """An array from onnxruntime, with the type that it has in the graph."""
     name = output.info.dtype or element_type(array)
     size = array.nbytes
     if name in WIDER:

@@ -116,7 +116,7 @@ def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
 
 
 def _sparse(span: FileSpan, prefix: str, output: str, users: Mapping[str, str]) -> Numbers:
-    """A SparseTensorProto: what it does not hold is zero.
+    """A SparseTensorProto: the numbers that it does not hold are zero.
 
     Raises:
         BadModel: It holds more values than its shape has places.

@@ -1,9 +1,9 @@
-"""Statistics over many samples: what one output of a layer is in all runs of a file's samples.
+"""Statistics over many samples: of one output of a layer, in all runs of a file's samples.
 
-Moments are merged run by run. The numbers themselves are kept as long as those of all outputs fit in a
-budget. Of an output that does not fit, how often each number occurs is counted: of a type of 8 or 16 bits
-every value, of a wider one the upper 16 bits as float32, which tell a number to 2^-8 of its size. Quantiles
-that are asked for are then found in further runs of the same samples (`RankSearch`).
+Moments are merged run by run. The numbers are kept as long as those of all outputs fit in a budget. For an
+output that does not fit, occurrences are counted: of every value of a type of 8 or 16 bits, and of the upper
+16 bits of a float32, which give a number to 2^-8 of its size, for a wider type. Chosen quantiles are then
+found in further runs of the same samples (`RankSearch`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from explorer.facts.values import TensorStats
 from explorer.settings.statistics import Choice
 
 KEPT = 1 << 28
-"""Bytes of activations that are kept, of all outputs together."""
+"""Bytes of activations that are kept, over all outputs."""
 
 
 class OutputSamples:
-    """One output of a layer, over the runs seen so far.
+    """One output of a layer, over the runs added so far.
 
     Args:
-        first: What the first run made, for its name.
-        choices: Statistics that are wanted beside.
-        axis: The axis of one run's tensor whose indices these are told apart for.
+        first: The output of the first run.
+        choices: Additional statistics.
+        axis: The axis of a run's tensor with an additional statistic per index.
 
     Attributes:
         held: Bytes that are kept.

@@ -1,7 +1,7 @@
 """Statistics of a tensor that is read a slab at a time.
 
-Everything is exact, quantiles too, so no tensor is too large. A type of at most 16 bits has at most 65,536
-values: how often each occurs says all there is to know, in one pass. Wider types take several (`wide`).
+Everything is exact, quantiles too, for a tensor of any size. A type of at most 16 bits has at most 65,536
+values: one pass counts them, and the counts give every figure. Wider types take several passes (`quantiles`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def measure(
     Args:
         numbers: The tensor.
         bins: Intervals of the histogram.
-        call: Which call of its layer made it.
+        call: The number of the layer's call that computed it.
         origin: The origin of type and shape, for `TensorInfo`.
         choices: Additional statistics.
         axis: The axis with an additional statistic per index, negative from behind; None for one over all. A
@@ -45,7 +45,7 @@ def measure(
         cancel: Called at every slab; True stops.
 
     Raises:
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
         BadModel: The tensor cannot be read.
     """
     shares = shares_of(choices)
@@ -70,7 +70,7 @@ def shares_of(choices: Iterable[Choice]) -> list[float]:
 
 
 def usual(quantiles: Mapping[float, float]) -> tuple[tuple[float, float], ...]:
-    """Of these quantiles those that every tensor is told with."""
+    """The quantiles that are reported for every tensor."""
     return tuple((q, quantiles[q]) for q in QUANTILES if q in quantiles)
 
 
@@ -80,7 +80,7 @@ def figures_of(
     """The figures of a tensor by the names of `TensorStats`; `shares` are additional quantiles.
 
     Raises:
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
         BadModel: The tensor cannot be read.
     """
     first = next(numbers.slabs(), None)
@@ -139,7 +139,7 @@ def _whole(numbers: Numbers) -> Array:
 
 
 def _counted_only(numbers: Numbers, kind: np.dtype[Any], cancel: Cancel) -> Mapping[str, Any]:
-    """Strings have no figures, complex numbers no order: of these only what is zero, NaN or infinite."""
+    """Figures of strings (none) and of complex numbers, which have no order: counts of zero, NaN and Inf."""
     if kind.kind != "c":
         return NOTHING
     nan = inf = 0

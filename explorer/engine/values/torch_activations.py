@@ -162,7 +162,7 @@ def _drawn(info: TensorInfo, height: int) -> RandomInput:
     """
     dtype = dtype_name(_kind(info))
     shape = tuple(int(d) for d in info.shape or () if isinstance(d, int))
-    # what numpy has no type for is drawn in float32 and rounded by torch
+    # a type that numpy lacks is drawn in float32 and rounded by torch
     return by_type(info.name, dtype if dtype in NUMPY_TYPES else "float32", shape, lambda: height)
 
 
@@ -173,7 +173,7 @@ def _types_and_shapes(
     parameters = inspect.signature(loaded.meta().forward).parameters
     names = list(parameters)
     if list(arrays_of_file.arrays) == [""] and sum(p.default is p.empty for p in parameters.values()) > 1:
-        return {}  # an array without a name says nothing of several inputs
+        return {}  # an array without a name does not identify one of several inputs
     if len(arrays_of_file.arrays) == 1 and names:
         array = next(iter(arrays_of_file.arrays.values()))
         return {names[0]: (str(array.dtype), array.shape)}
@@ -214,7 +214,7 @@ def _heights(loaded: LoadedModule, bound_inputs: BoundInputs) -> dict[str, int]:
 
 
 class _Watch:
-    """What the hooks share: which modules are wanted, how often each has run, where it failed."""
+    """The state that the hooks share: the watched modules, their calls, the place of a failure."""
 
     def __init__(self, paths_by_id: Mapping[int, str], request: ActivationRequest, runs: int) -> None:
         self.paths_by_id = paths_by_id
@@ -240,7 +240,7 @@ class _Watch:
             self.barren[path] = f"its output is no tensor ({type(result).__name__})"
 
     def see(self, tensor: torch.Tensor, name: str, path: str, call: int) -> None:
-        """Hand on what a module put out, or what will flow back to it."""
+        """Hands on an output of a module, or registers for its gradient."""
         if self.request.backward is None:
             self.done += 1
             self.request.take(numbers_of(tensor, name, layer=path), call, name)
@@ -258,7 +258,7 @@ class _Watch:
         tensor.register_hook(back)  # type: ignore[no-untyped-call]
 
     def parameters(self, module: nn.Module, every: bool) -> None:
-        """Hand on what flowed back to the parameters of what is wanted, or to all."""
+        """Hands on the gradients of the parameters of watched modules, or of all modules."""
         paths = set(self.paths_by_id.values())
         for name, parameter in module.named_parameters():
             owner = name.rpartition(".")[0]
@@ -311,7 +311,7 @@ def record(
 
     Raises:
         Misuse: A glob or kind matches nothing, or nothing can flow back.
-        BadModel: The module fails before anything was handed over; the message says in which of its modules.
+        BadModel: The module fails before any output was taken; the message names the failing submodule.
     """
     named = {path or type(module).__name__: part for path, part in module.named_modules()}
     watched, skipped = _select_paths(named, request, layers)

@@ -112,7 +112,7 @@ def _start(
 
 
 def _part(array: Any, size: int, at: int) -> Any:
-    """What of an array over all samples belongs to a run of so many, behind `at` others."""
+    """The part of an array over all samples for a run of `size` samples, behind `at` others."""
     return array[at : at + size] if array.ndim and len(array) > size else array
 
 

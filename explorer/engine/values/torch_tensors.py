@@ -112,7 +112,7 @@ def _named(listing: Any) -> list[tuple[str, torch.Tensor]]:
 def numbers_of(
     tensor: torch.Tensor, name: str, *, layer: str | None = None, trainable: bool | None = None
 ) -> Numbers:
-    """A tensor's numbers; `layer` is what stands before the last dot of `name` unless it is given."""
+    """A tensor's numbers; `layer` is by default the part of `name` before its last dot."""
     source = tensor.detach()
     zeros = 0
     if source.layout is not torch.strided:

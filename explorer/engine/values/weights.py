@@ -1,8 +1,8 @@
-"""Weight statistics: of what a model stores, and which of its tensors are the same.
+"""Weight statistics: of the tensors that a model stores, and which of them are equal.
 
-Two names of one stored tensor are tied: training one changes the other. Two tensors that happen to hold
-the same bytes are duplicates: one of them could be left out of the file. They look alike in the numbers
-and are told apart here.
+Two names of one stored tensor are tied: training one changes the other. Two tensors that happen to hold the
+same bytes are duplicates: one of them could be left out of the file. Both have equal numbers; this module
+tells them apart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from explorer.settings.statistics import EVERYTHING, AskedStatistics
 
 
 class GroupPaths:
-    """The groups around a layer, so that a glob can name a block and mean what is in it."""
+    """The groups around a layer: with them a glob on a block also matches the layers in it."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
@@ -106,10 +106,10 @@ def paths_of_kinds(kinds: Sequence[str], layers: Sequence[Layer]) -> Callable[[s
 
 
 def check_axis(tensors: Sequence[TensorStats], axis: int | None) -> None:
-    """Sees that one of the tensors has the axis whose indices are told apart.
+    """Checks that one of the tensors has the axis of additional statistics.
 
     Raises:
-        Misuse: None has.
+        Misuse: No tensor has it.
     """
     most = max((len(stats.tensor.shape or ()) for stats in tensors), default=0)
     if tensors and axis is not None and not -most <= axis < most:
@@ -120,7 +120,7 @@ def check_axis(tensors: Sequence[TensorStats], axis: int | None) -> None:
 def statistics_rows(
     tensors: Iterable[TensorStats], layers: Sequence[Layer], role: str, axis: int | None
 ) -> tuple[StatisticsRow, ...]:
-    """Chosen statistics of tensors, one row for each number, beside what is known of their layers."""
+    """Additional statistics of tensors, one row for each number, with the figures of their layers."""
     at = {layer.path: layer for layer in layers}
     rows = []
     for stats in tensors:
@@ -249,7 +249,7 @@ def _owned(tensors: Sequence[Numbers], layers: Sequence[Layer]) -> list[Numbers]
         if not layer.group:
             for weight in layer.weights:
                 owners.setdefault(weight.name, layer.path)
-    # the tensors of a module know their layer: what a row calls 'weight' there is no name in the model
+    # tensors of a module know their layer: rows call a weight 'weight', which is no name in the model
     return [t if t.trainable is not None else replace(t, layer=owners.get(t.name, t.layer)) for t in tensors]
 
 

@@ -33,16 +33,16 @@ DTYPES: Mapping[str, tuple[str, str]] = {
     "float16": ("MatMul", "float16"),
     "bfloat16": ("MatMul", "bfloat16"),
 }
-"""Types of numbers that may be multiplied: by which operator, and what comes out."""
+"""Types of numbers that are multiplied: the operator, and the type of the result."""
 
 
 class ConvShape(NamedTuple):
-    """A float32 convolution as layers have them, with a bias.
+    """A float32 convolution with a bias, as in models.
 
     Attributes:
-        channels: Of what it reads and of what it makes.
-        side: Rows, and columns, of what it reads.
-        then: An activation that the runtime takes into it; '' for none.
+        channels: Input and output channels.
+        side: Rows, and columns, of the input.
+        then: An activation that the runtime fuses into it; '' for none.
     """
 
     channels: tuple[int, int]
@@ -60,17 +60,17 @@ class ConvShape(NamedTuple):
 
     @property
     def places(self) -> int:
-        """Positions of what it makes, over the batch."""
+        """Output positions, over the batch."""
         return self.batch * (self.side // self.stride) ** 2
 
 
 class DenseBlock(NamedTuple):
-    """Layers that join what all before them made: Concat, BatchNormalization, Relu, two convolutions.
+    """Layers that join the outputs of all layers before: Concat, BatchNormalization, Relu, two convolutions.
 
     Attributes:
-        channels: Of what the first one reads.
+        channels: Input channels of the first layer.
         side: Rows, and columns.
-        layers: How many there are.
+        layers: Number of layers.
     """
 
     channels: int
@@ -83,22 +83,22 @@ class DenseBlock(NamedTuple):
 
     @property
     def kernels(self) -> list[tuple[str, int]]:
-        """Operator and layer of each kernel that is told apart; the first layer joins nothing."""
+        """Operator and layer of each kernel that is timed; the first layer has no Concat."""
         return [(op, at) for at in range(self.layers) for op in _JOINS if at or op != "Concat"]
 
 
 _GROWTH, _NARROW = 32, 128
 """Channels that a layer of a dense block adds, and those between its two convolutions."""
 _JOINS = {"Concat": "joined", "BatchNormalization": "scaled"}
-"""Operators of a dense block that move what all layers before made, and what their values are called."""
+"""Operators of a dense block that move the outputs of all earlier layers, and the names of their values."""
 
 
 class ObservedNetwork(NamedTuple):
-    """Kernels one after the other in a graph, under a profiler.
+    """A chain of kernels in a graph, under a profiler.
 
     Attributes:
-        run: Runs all of them.
-        each: What it saw, once: of each run the seconds of each of them, and of all that ran.
+        run: Runs the graph.
+        each: Returns, once, for each run the seconds of each kernel, and of the whole run.
     """
 
     run: Run
@@ -114,14 +114,14 @@ _SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "Softmax": {"axis": -1},
     "Clip": {},
 }
-"""What some operators need beside an array."""
+"""Additional inputs of some operators."""
 
 
 class Kernels:
-    """What can be timed alone: kernels of onnxruntime.
+    """Kernels of onnxruntime that can be timed alone.
 
     Args:
-        threads: For operators.
+        threads: Threads of operators.
     """
 
     def __init__(self, threads: int) -> None:
@@ -197,11 +197,11 @@ class Kernels:
         return self._run(Graph("conv", nodes, (first,), last, tensors), {"v0": _normal(draw, size)})
 
     def network(self, shapes: Sequence[ConvShape]) -> Run:
-        """Convolutions one after the other, each on what the one before makes."""
+        """Convolutions in a chain."""
         return self._run(*_network(shapes))
 
     def observed(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
-        """The same under a profiler."""
+        """The convolutions of `network`, under a profiler."""
         return self._observed(*_network(shapes), lambda run: _of_convs(run, len(shapes)))
 
     def block(self, block: DenseBlock) -> Run:
@@ -209,7 +209,7 @@ class Kernels:
         return self._run(*_dense(block))
 
     def observed_block(self, block: DenseBlock) -> ObservedNetwork:
-        """The same under a profiler, with the seconds of each of `block.kernels`."""
+        """A dense block under a profiler, with the seconds of each of `block.kernels`."""
         return self._observed(*_dense(block), lambda run: _of_block(run, block))
 
     def _observed(
@@ -229,7 +229,7 @@ class Kernels:
         return ObservedNetwork(_bound_to(session, graph, feeds), each)
 
     def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
-        """An operator on a float32 array; what stands behind its name and a comma says how it is set."""
+        """An operator on a float32 array; the text behind its name and a comma is a variant of it."""
         draw = np.random.default_rng(0)
         x, y = Value("x", "float32", shape), Value("y", "float32", None)
         settings, op = _SETTINGS.get(op, {}), op.partition(",")[0]
@@ -267,7 +267,7 @@ class Kernels:
 
 
 def _network(shapes: Sequence[ConvShape]) -> tuple[Graph, dict[str, Array]]:
-    """A graph of convolutions one after the other, and what it reads."""
+    """A graph of a chain of convolutions, and its input."""
     draw = np.random.default_rng(0)
     tensors, nodes = dict[str, Tensor](), []
     for at, shape in enumerate(shapes):
@@ -326,7 +326,7 @@ def _of_block(run: KernelRun, block: DenseBlock) -> tuple[Sequence[float], float
 
 
 def _of_convs(run: KernelRun, count: int) -> tuple[Sequence[float], float] | None:
-    """Seconds of each convolution of a run, and of all its kernels; None of one that is not whole."""
+    """Seconds of each convolution of a run, and of all its kernels; None if a convolution is missing."""
     convs = [kernel.seconds for kernel in run.kernels.values() if kernel.op == "Conv"]
     return (convs, sum(kernel.seconds for kernel in run.kernels.values())) if len(convs) == count else None
 
@@ -350,7 +350,7 @@ def _on_host(array: Array, dtype: str) -> Any:
 
 
 def _conv(shape: ConvShape) -> Mapping[str, Any]:
-    """What says how a Conv is."""
+    """The attributes of a Conv."""
     return {
         "kernel_shape": [shape.kernel] * 2,
         "pads": [shape.kernel // 2] * 4,
@@ -379,7 +379,7 @@ _LIMITS = {
     name: Tensor(name, "float32", (), Inline(np.float32(at).tobytes()))
     for name, at in (("low", 0), ("high", 6))
 }
-"""Of a Clip."""
+"""The limits of a Clip."""
 
 
 def _drawn(draw: np.random.Generator, dtype: str, size: int) -> Array:

@@ -30,7 +30,7 @@ _TOGETHER = 100_000_000
 _RUNS = 12
 """Runs of a matmul that have to fit in its time: without them its median is not sure."""
 _TURNS = 2
-"""How often the probes are timed, from the first to the last: what disturbs one is gone by its next turn."""
+"""Rounds over all probes: a disturbance of one round is over in the next."""
 _NODES = 1000
 _BEYOND = 4
 """How many times the last cache an array is that no cache holds (STREAM's rule)."""
@@ -42,7 +42,7 @@ _WIDTHS = {"float32": (4, 4, 4), "int8": (1, 1, 4), "float16": (2, 2, 2), "bfloa
 
 
 class Surroundings(NamedTuple):
-    """What a measurement is told about the machine, and by which clock it goes."""
+    """Facts about the machine, and the clock of the measurement."""
 
     name: str
     caches: Sequence[tuple[int, int, int]]
@@ -197,7 +197,7 @@ def _caches(
 
 
 def together(macs: int) -> int:
-    """How often a matmul of so many MACs stands in its graph."""
+    """The number of copies of a matmul of `macs` in its graph."""
     return max(1, _TOGETHER // macs)
 
 
@@ -207,7 +207,7 @@ def _matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[KernelTime
     for at, size in enumerate(SIZES):
         macs = size**3
         count = together(macs)
-        # eight times the MACs of the one before
+        # eight times the MACs of the matmul before
         slow = at and 8 * taken * _RUNS > bench.budget()
         run = None if slow else kernels.gemm(dtype, size, count)
         if run is None:

@@ -1,11 +1,11 @@
-"""Whether the machine is as fast as when it was measured: a matmul and a network of then, timed again.
+"""Whether the machine is as fast as when it was measured: times a matmul and a network again.
 
-A neighbour that takes a steady part of a processor, of a cache or of the clock is in no figure of the
-system's, and runs do not differ. A kernel whose time is known is slower then, too.
+A neighbor that takes a steady part of a processor, a cache or the clock shows in no figure of the system, and
+runs do not differ. But a kernel with a known time is slower then.
 
-What a virtual machine's processors stand on may change, too, within minutes: two that share their last cache
-hand a line on and back in 50 ns, two that do not in 270, and a MobileNetV2 takes 4.0 or 6.6 ms. A matmul is
-as fast as before, for each thread works on what it made itself; a network of small convolutions is not.
+The cores behind a virtual machine's processors may change, too, within minutes: two cores that share their
+last cache exchange a cache line in 50 ns, others in 270, and a MobileNetV2 takes 4.0 or 6.6 ms. A matmul is
+as fast as before, for each thread works on its own results; a network of small convolutions is not.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _LARGEST, _LONGEST = 512, 2e-3
 _LONGEST_NETWORK = 20e-3
 _WARM, _RUNS = 2, 7
 _SLOWER = 1.2
-"""How many times as long it takes where that is said, at either end of what the medians may be."""
+"""Ratio of times above which the machine is called slower, at both ends of the medians' intervals."""
 _OTHERWISE = 1.1
-"""The same of the network, in either direction."""
+"""The same ratio for the network, in both directions."""
 
 
 class SpeedCheck:
-    """Looks at how fast the machine is; `words` and `now` are of all looks together.
+    """Checks the speed of the machine; `words` and `now` cover all calls of `look`.
 
     Args:
-        seen: What was measured of it.
-        kernels: What is timed; None for those of onnxruntime, with as many threads as then.
-        clock: Seconds.
-        idle: Waits until no thread of ours is busy.
+        machine: Its measurement.
+        kernels: The kernels to time; None: onnxruntime's, with the threads of the measurement.
+        clock: Returns seconds.
+        idle: Waits until no thread of this process is busy.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SpeedCheck:
         return times[_WARM:]
 
     def words(self) -> str:
-        """What says that the machine is slower now; '' where nothing does."""
+        """Signs that the machine is slower now, in words; '' for none."""
         if self._then is None or not self._samples:
             return ""
         now, then = spread(self._samples), self._then.seconds

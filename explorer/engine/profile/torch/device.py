@@ -26,8 +26,8 @@ class Processor:
     """The processor, whose calls are over when they return.
 
     Attributes:
-        name: As `--device` has it.
-        activities: That torch's profiler is to see.
+        name: The name in `--device`.
+        activities: The activities that torch's profiler records.
     """
 
     name = "cpu"
@@ -38,7 +38,7 @@ class Processor:
         return value
 
     def current(self) -> AbstractContextManager[object]:
-        """Within it, it is where a model puts what it makes on no device by name."""
+        """A context in which the device is the default of torch."""
         return nullcontext()
 
     def wait(self) -> None:
@@ -53,18 +53,18 @@ class Processor:
         return float(ended - began)
 
     def events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
-        """What a profiler that has ended saw: the program's calls, and the device's kernels."""
+        """The events of a profiler that has ended: the program's calls, and the device's kernels."""
         return events_of(profiler), []
 
     def begin(self) -> None:
         """Counts memory from now on."""
 
     def notes(self) -> tuple[str, ...]:
-        """What else is known of the runs since `begin`."""
+        """Notes on the runs since `begin`."""
         return ()
 
     def clear(self) -> None:
-        """Gives back what is held and not used."""
+        """Frees unused memory of the device."""
 
 
 class Cuda(Processor):

@@ -1,9 +1,10 @@
-"""Events of torch's profiler as what ran for each row: nested by time, given to the module that called.
+"""Events of torch's profiler as times of rows: nested by time, and assigned to the module that called them.
 
-An operator that no other calls is a kernel here: it is its module's. Those of a module with others in it are
-the rows of the functions that it calls where they come in the same order under the same names, and else its
-own. What runs backward is the row's whose operator made it, by the sequence number that autograd gives both.
-On a CUDA device an operator's time is that of the kernels that it launched, which name it by its number.
+An operator that no other operator calls is a kernel here: it belongs to its module. If a module has others in
+it, its kernels belong to the rows of the functions that it calls, where these come in the same order under
+the same names, and else to the module itself. A backward kernel belongs to the row of its forward operator,
+by the sequence number that autograd gives both. On a CUDA device the time of an operator is that of the
+kernels that it launched, which carry its number.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from explorer.facts import Layer
 from explorer.facts.profile.recording import RecordedEvent, RecordedRun
 
 MODULE, PHASE = "explorer module ", "explorer phase "
-"""What ranges of ours begin with: behind it a row, or what a training step does."""
+"""Prefixes of our ranges: a row, or a part of a training step, follows."""
 LAUNCHED = "kernels of no operator"
-"""What a module launches itself, as Triton's kernels are."""
+"""Name for kernels that a module launches without an operator, such as Triton's."""
 _CALLS = ("cpu_op", "user_annotation")
 """Kinds of events that are calls of the program, and not of the driver within them."""
 _BACKWARD = "autograd::engine::evaluate_function: "
@@ -44,7 +45,7 @@ class Event(NamedTuple):
 
 
 def events_of(profiler: Any) -> list[Event]:
-    """What a `torch.profiler.profile` that has ended saw on the processor."""
+    """The processor events of a `torch.profiler.profile` that has ended."""
     every = profiler.profiler.kineto_results.events()
     return [_event(raw) for raw in every if raw.device_type().name == "CPU"]
 
@@ -90,13 +91,13 @@ def _parts(call: Event) -> tuple[Event, ...]:
 
 
 class RowRun(Struct):
-    """What ran for a row, or under a name, in one run.
+    """The work of a row, or under a name, in one run.
 
     Attributes:
-        backward: Of `seconds`, those behind the loss.
+        backward: The part of `seconds` behind the loss.
         ops: Seconds and calls by operator.
-        requested_bytes: Memory that was asked for.
-        held_bytes: The most of it that a call held at once.
+        requested_bytes: Allocated memory.
+        held_bytes: The most that a call held at once.
     """
 
     seconds: float = 0.0
@@ -107,14 +108,15 @@ class RowRun(Struct):
 
 
 class OperatorRun(Struct):
-    """All calls of one operator in one run, as `key_averages` has them.
+    """All calls of one operator in one run, as in torch's `key_averages`.
 
     Attributes:
-        seconds: With the operators that it calls; one within another of its name counts twice, as there.
+        seconds: With the operators that it calls; a call within another of the same name counts twice, as in
+            torch.
         self_seconds: Without them.
-        bytes: What it asked for itself less what it gave back.
+        bytes: Memory that it allocated itself minus memory that it freed.
         total_bytes: With the operators that it calls.
-        rows: That it ran for.
+        rows: Rows that it ran for.
     """
 
     calls: int = 0
@@ -126,7 +128,7 @@ class OperatorRun(Struct):
 
 
 class ModuleRun(Struct):
-    """One run of a module: what ran for its rows, for none of them, by operator; rows that were called."""
+    """One run of a module: work by row, by name outside rows, and by operator; and the called rows."""
 
     rows: dict[int, RowRun] = field(default_factory=dict)
     other: dict[str, RowRun] = field(default_factory=dict)
@@ -135,8 +137,10 @@ class ModuleRun(Struct):
 
 
 class _Open(Struct):
-    """An event around others, `children` of them. `functions` are the rows that a module's own operators
-    may be; `spent` nanoseconds are with what it calls, which has `inside` of them.
+    """An event around `children` others.
+
+    `functions` are rows that a module's own operators may belong to. `spent` are nanoseconds with the
+    operators that it calls, which take `inside` of them.
     """
 
     event: Event
@@ -156,7 +160,7 @@ class _Open(Struct):
 
 
 class FunctionRows:
-    """Rows that are functions which a module calls, by the module's row; -1 for those of the model."""
+    """Rows that are functions called by a module, by the module's row; -1 for those of the model."""
 
     def __init__(self, layers: Sequence[Layer], modules: Iterable[int]) -> None:
         module_rows, self._of = {*modules}, dict[int, list[tuple[str, int]]]()
@@ -171,15 +175,15 @@ class FunctionRows:
 
 
 def _bare(name: str) -> str:
-    """An operator's name without its library, and without what says that it works in place."""
+    """An operator's name without its library, and without the suffix of in-place variants."""
     return name.rpartition("::")[2].rstrip("_")
 
 
 def module_run(events: Sequence[Event], functions: FunctionRows) -> ModuleRun:
-    """What ran for which row.
+    """The work of each row in one run.
 
     Args:
-        events: Of one run.
+        events: Events of the run.
         functions: Rows that are no modules.
     """
     return _Reader(functions).read(events)
@@ -290,7 +294,7 @@ class _Reader:
         event = op.event
         run = self._module_run.operators.setdefault(event.name, OperatorRun())
         around = op.around
-        # one that calls nothing but itself, for another kind of tensor, is one call
+        # an operator that calls only itself, for another kind of tensor, is one call
         if around is None or around.event.name != event.name or around.children > 1:
             run.calls += 1
             run.seconds += op.spent * 1e-9

@@ -48,7 +48,7 @@ from explorer.facts.profile.profile import OperatorTime, PhaseTime, Profile, Pro
 from explorer.facts.profile.recording import RecordedRun
 from explorer.facts.roofline import Machine
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its library says on the terminal that it starts
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else its library prints on the terminal when it starts
 
 _T = TypeVar("_T")
 _MOST_RUNS = 1000
@@ -60,18 +60,18 @@ _OPTIMIZERS: Mapping[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]]
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.0, momentum=0.9),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.0),
 }
-"""What takes the steps, which leave the weights as they are."""
+"""Optimizers; a rate of 0 leaves the weights as they are."""
 
 
 class TimedModule(Struct, frozen=True):
-    """A module that is to be timed.
+    """A module to be timed.
 
     Attributes:
         loaded: The model.
-        module: It, with its weights.
-        args, kwargs: What it is called with.
-        analysis: Of it, at their sizes.
-        inputs: What they are, in words.
+        module: The module with its weights.
+        args, kwargs: Its inputs.
+        analysis: Its analysis at their sizes.
+        inputs: The origin of each input, in words.
         batch: Size that was bound to the first dimension.
         rows: Samples in one run; None where there is no first dimension.
     """
@@ -101,13 +101,13 @@ def measured(subject: TimedModule, spec: ProfileSpec) -> Measurement:
 
 
 class _ModuleRuns(TimedRuns):
-    """A module that is called as it is, and under the profiler.
+    """A module that is called plainly, and under the profiler.
 
     Attributes:
-        runs: What the profiler saw, run by run.
-        phases: Seconds of each part of a training step, run by run, without it.
-        recording: The last of them as they were.
-        at: Path of the innermost module that failed.
+        runs: The profiler's events, run by run.
+        phases: Seconds of each part of a training step in plain runs.
+        recording: The last runs, with their events.
+        at: Path of the innermost module that failed, and its error.
     """
 
     def __init__(self, subject: TimedModule, module: nn.Module, spec: ProfileSpec, device: Processor) -> None:
@@ -118,7 +118,7 @@ class _ModuleRuns(TimedRuns):
         layers = subject.analysis.layers
         rows = {layer.path: layer.id for layer in layers}
         paths = named(module)
-        # a module without a row of its own is part of the one that calls it
+        # a module without a row of its own belongs to the module that calls it
         self._rows = {id(part): rows[path] for path, part in paths.items() if path in rows}
         self._rows.setdefault(id(module), -1)
         self._paths = {id(part): path for path, part in paths.items()}
@@ -220,12 +220,12 @@ def _loss(outputs: Any) -> torch.Tensor:
 
 
 def _first_sentence(error: Exception) -> str:
-    """What went wrong, without figures of memory behind it, which are others each time."""
+    """An error's first sentence, without the figures of memory that follow and change each time."""
     return str(error).partition(". ")[0]
 
 
 def _done(wall: Sequence[float]) -> str:
-    """What was measured before a run failed."""
+    """The number of timed runs before a failure, in words."""
     if not wall:
         return "no run was timed before"
     return f"{many_text(len(wall), 'run')} before it took {seconds_text(spread(wall).median)} each"
@@ -243,7 +243,7 @@ def _each(structure: Any, make: Callable[[torch.Tensor], Any]) -> Any:
 
 
 class _MeasuredModule(Struct):
-    """What was measured so far, over all repeats."""
+    """The measurements of a module so far, over all repeats."""
 
     subject: TimedModule
     device: Processor

@@ -25,13 +25,13 @@ LEAST_OPSET = 13
 """Version of the default operator set from which on the functions' bodies are understood."""
 
 DOMAIN_VERSION = 1
-"""Of the functions' domains, which a model that calls them imports."""
+"""Version of the functions' domains, which a model that calls them imports."""
 
 
 def function_for(fmt: NumberFormat, opset: int) -> Function | None:
-    """The function that says a format; None for a 16-bit float.
+    """The function that computes a format; None for a 16-bit float.
 
-    Formats of one family share one: what tells them apart stands in its inputs and attributes.
+    Formats of one family share a function: its inputs and attributes distinguish them.
 
     Args:
         fmt: The format.
@@ -57,17 +57,17 @@ def function_for(fmt: NumberFormat, opset: int) -> Function | None:
 def call(
     fmt: NumberFormat, grid: Grid, source: str, target: str, shape: Sequence[Dim], *, axis: int = -1
 ) -> FormatCall:
-    """The nodes that take the value `source` to its numbers in a format, `target`, and what they read.
+    """The nodes that round the value `source` to a format, as `target`, and their inputs.
 
-    Both are float32, of the same shape. Names of what is added begin with `target` and a slash.
+    Both are float32, of the same shape. Names of added values begin with `target` and a slash.
 
     Args:
         fmt: The format.
-        grid: Where its numbers lie.
-        source: Value name of what is rounded.
-        target: Value name of what comes of it.
-        shape: Of both. Of sizes that are not known, those along which a scale of each block lies must be.
-        axis: Along which blocks of the format's own lie.
+        grid: The grid of its numbers.
+        source: Name of the value to round.
+        target: Name of the rounded value.
+        shape: Shape of both. Sizes along an axis with a scale for each block must be known.
+        axis: The axis of the format's own blocks.
     """
     match fmt:
         case Half():

@@ -15,12 +15,12 @@ from explorer.facts import Dim
 
 
 class FormatCall(Struct, frozen=True):
-    """What is added to a graph for one value.
+    """The additions to a graph for one value.
 
     Attributes:
         nodes: The last one makes the value.
         tensors: Initializers that they read.
-        values: What lies between the nodes.
+        values: Values between the nodes.
     """
 
     nodes: tuple[Node, ...]

@@ -55,7 +55,7 @@ def _cut(to: FunctionBody) -> tuple[str, dict[str, str]]:
 
 
 def _product(to: FunctionBody, sizes: str, one: str, label: str) -> str:
-    """Of sizes, of which there may be none."""
+    """The product of sizes, of which there may be none."""
     return to.of("ReduceProd", label, to.concat((one, sizes), 0, f"one_and_{label}"))
 
 

@@ -1,9 +1,9 @@
 """QONNX's quantizers: IntQuant, FloatQuant and BipolarQuant, with a body of standard operators.
 
-What they compute: https://github.com/fastmachinelearning/qonnx/tree/main/docs/qonnx-custom-ops. The bodies do
-it in float32 and in the order of QONNX's own code, for the one rounding mode that is written here, half to
-even. In one thing they differ: where x / scale is infinite, FloatQuant saturates here and gives NaN there.
-Codes of more than 24 bits (an int32 bias) are as exact as float32 is.
+Specification: https://github.com/fastmachinelearning/qonnx/tree/main/docs/qonnx-custom-ops. The bodies
+compute in float32 and in the order of QONNX's own code, for the one rounding mode that is written here, half
+to even. They differ in one case: where x / scale is infinite, FloatQuant saturates here and gives NaN in
+QONNX. Codes of more than 24 bits (an int32 bias) are as exact as float32.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDING = "ROUND"
 def _function(
     name: str, inputs: Sequence[str], body: FunctionBody, defaults: Mapping[str, Any], *needed: str
 ) -> Function:
-    """With the attributes that a call may leave out, and those that it needs."""
+    """A function with optional attributes, in `defaults`, and required attributes, in `needed`."""
     nodes, opsets = tuple(body.nodes), {"": body.emission.opset}
     return Function(DOMAIN, name, tuple(inputs), ("Y",), nodes, opsets, needed, defaults)
 
@@ -118,7 +118,7 @@ def called_float(fmt: Minifloat, grid: Grid, source: str, target: str, shape: Se
 
 
 def bipolar_quant(opset: int) -> Function:
-    """BipolarQuant: scale for what is not below zero, else -scale."""
+    """BipolarQuant: scale for numbers from zero on, else -scale."""
     to = FunctionBody.of_opset(opset)
     above = to.of("GreaterOrEqual", "above", "X", to.real(0, "zero"))
     sign = to.of("Where", "sign", above, to.real(1, "one"), to.real(-1, "minus_one"))

@@ -1,7 +1,7 @@
-"""Bias correction: what rounding a weight moves the mean of a layer's output by, taken from its bias.
+"""Bias correction: subtracts from a bias the shift of the layer's mean output by rounding its weight.
 
-The mean of each input channel over the samples, times the error of the weights that read it, is known before
-anything runs. It costs nothing at run time (Nagel et al., arXiv:1906.04721, section 4.2).
+The shift is the mean of each input channel over the samples, times the error of the weights that read it. It
+is known before a run, and costs nothing at run time (Nagel et al., arXiv:1906.04721, section 4.2).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def _is_correctable(layer: QuantizableLayer) -> bool:
 
 
 def corrected(choices: Sequence[LayerChoice], grids: Grids, means: ChannelMeans) -> tuple[LayerChoice, ...]:
-    """The choices, with the biases that they are written with.
+    """The choices, with the corrected biases that will be written.
 
     Args:
-        choices: For all layers, of which no stored number is NaN.
-        grids: On which their weights are rounded.
-        means: Of their inputs.
+        choices: The choices for all layers, without NaN in stored numbers.
+        grids: Grids of their weights.
+        means: Means of their inputs.
     """
     return tuple(_corrected(choice, grids, means) for choice in choices)
 
@@ -57,7 +57,7 @@ def _corrected(choice: LayerChoice, grids: Grids, means: ChannelMeans) -> LayerC
         return choice
     (weight,), (bias,), (read, *_) = (layer.of(part) for part in ("weight", "bias", "input"))
     mean = means.of(read.value)
-    grids.of(choice, bias)  # scales stay those of the original bias
+    grids.of(choice, bias)  # first, so that scales stay those of the original bias
     if mean is None or weight.channel is None or weight.depth is None:
         return choice
     grid, moved = grids.of(choice, weight), []

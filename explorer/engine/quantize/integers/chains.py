@@ -19,8 +19,8 @@ from explorer.engine.quantize.choice import LayerChoice
 from explorer.facts import TensorInfo
 
 _ROUNDS_OUTPUT = frozenset(("Conv",))
-"""Layers whose integer kernel gives integers. A product has one that gives floats, unless a stored bias is
-added to it: onnxruntime makes a Gemm of the two first, which then stays one of floats.
+"""Layers whose integer kernel returns integers. The kernel of a product returns floats. With a stored bias it
+is no longer integer: onnxruntime first makes a Gemm of product and bias, which stays in floats.
 """
 
 _ABSORBED = frozenset(("Relu", "Clip"))

@@ -13,7 +13,7 @@ class ChannelMeans:
     """Means of activations along one axis, over all samples that were added.
 
     Args:
-        axes: Of each value the axis that is kept, counted from behind.
+        axes: The axis of each value that is kept, counted from behind.
     """
 
     def __init__(self, axes: Mapping[str, int]) -> None:

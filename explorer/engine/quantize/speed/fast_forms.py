@@ -23,11 +23,11 @@ class FastForm(Struct, frozen=True):
     """A row of the table.
 
     Attributes:
-        operator: Of the layers.
-        instructions: As `host.processor.instructions` calls them.
+        operator: Operator of the layers.
+        instructions: Instruction set, as `host.processor.instructions` names it.
         onnxruntime: Version, as '1.32'.
         weight, input, form, unsaturated, bias_correction: As in `QuantizeSpec`.
-        time: Of the original's.
+        time: Time of a run, as a share of the original's.
         snr_db: At the output of the benchmark's network.
     """
 
@@ -44,11 +44,11 @@ class FastForm(Struct, frozen=True):
 
 
 class Resolution(Struct, frozen=True):
-    """What a specification with the form 'fast' becomes.
+    """The specification that replaces one with the form 'fast'.
 
     Attributes:
-        spec: With formats and a form that say all by themselves.
-        notes: Which row was taken, and why if none is of this processor and version.
+        spec: With explicit formats and an explicit form.
+        notes: The table row of the choice, and why, if no row is for this processor and version.
     """
 
     spec: QuantizeSpec

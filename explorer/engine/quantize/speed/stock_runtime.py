@@ -1,7 +1,7 @@
 """Quantized files in stock onnxruntime: which kernels run their layers, and how long a run takes.
 
-Sessions here have onnxruntime's default options, as a user's program has, not those that `engine.runtime`
-sets to get the same numbers on every processor.
+Sessions here have onnxruntime's default options, like a user's program. `engine.runtime` instead sets options
+that give the same numbers on every processor.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_BYTES = 512 << 20
 """Bytes of weights above which nothing is loaded: two sessions hold the weights of two models."""
 
 _MOST_BYTES_OF_FUNCTIONS = 16 << 20
-"""The same of a model with functions, which onnxruntime unfolds to many times their size."""
+"""The same limit for a model with functions, which onnxruntime expands to many times their size."""
 
 _SECONDS, _ROUNDS = 0.3, (3, 25)
 """How long runs are timed, and the least and the largest number of rounds whatever they take."""
@@ -50,7 +50,7 @@ _LONG = 5.0
 
 
 class NotLoaded(Exception):
-    """Stock onnxruntime does not load a model; the text says why, in one line."""
+    """Stock onnxruntime does not load a model; the text is the reason, in one line."""
 
 
 def _session(model: Model, optimized: str = "") -> Any:
@@ -137,7 +137,7 @@ _CARRIERS = frozenset(("DequantizeLinear", "Cast", "Transpose", "Reshape"))
 _SIDES = frozenset(
     ("QuantizeLinear", "DequantizeLinear", "Cast", "Transpose", "Reshape", "Add", "Relu", "Clip")
 )
-"""Operators beside a layer that carry its weight or output, and are not it."""
+"""Operators around a layer that carry its weight or output, but are not the layer itself."""
 
 
 def _is_of(node: Node, name: str, codes: Collection[str], output_names: Collection[str]) -> bool:

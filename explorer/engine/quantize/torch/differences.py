@@ -1,4 +1,4 @@
-"""Differences of two nn.Modules that quantization made of one: a row a layer, its rounding folded in."""
+"""Differences between an nn.Module and its quantized copy: one row per layer, its rounding included."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from explorer.facts.quantize import QuantizedLayer
 
 
 class ModuleSide(Struct, frozen=True):
-    """One of the two.
+    """One of the two modules.
 
     Attributes:
-        module: With its values.
-        formats: What is known of the layers that took a number format, by their names.
-        info: Of its analysis.
+        module: The module with its values.
+        formats: The quantized layers, by their names.
+        info: Facts of its analysis.
     """
 
     module: nn.Module
@@ -61,7 +61,7 @@ def module_diff(before: ModuleSide, after: ModuleSide) -> DiffFact:
 
 
 def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """Layers that can take a number format, with all that is in them; and what else holds or makes values."""
+    """Layers that can take a number format, each as a whole; and other modules that hold or make values."""
     whole = {path: kind.__name__ for path, _, kind in found_modules(module)}
     inside: tuple[str, ...] = ()
     for path, layer in module.named_modules():
@@ -103,19 +103,19 @@ def _row(
 
 
 def _tensors(layer: nn.Module) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:
-    """What a layer holds: name, tensor, and the same where it is a parameter."""
+    """The tensors of a layer: name, tensor, and the tensor again if it is a parameter."""
     whole = not (any(layer.children()) and not isinstance(layer, nn.MultiheadAttention))
     yield from ((name, tensor, tensor) for name, tensor in layer.named_parameters(recurse=whole))
     yield from ((name, tensor, None) for name, tensor in layer.named_buffers(recurse=whole))
 
 
 def _roundings(layer: nn.Module) -> list[tuple[str, float, float, int]]:
-    """How what a layer is given is rounded."""
+    """The roundings of a layer's inputs."""
     hooks = forward_pre_hooks(layer)
     return [(h.format.name, h.scale, h.zero, h.depth) for h in hooks if isinstance(h, InputRounding)]
 
 
 def _snr(agreement: Agreement) -> str:
-    """Of the stored weights, of which something was lost."""
+    """Signal to noise of stored weights that lost precision, in words; '' for the others."""
     snr = agreement.snr_db if agreement.elements else None
     return "" if snr is None or not math.isfinite(snr) else f", {snr:.1f} dB"

@@ -1,7 +1,7 @@
-"""Quantizable layers of an nn.Module: where their weights, inputs and biases stand.
+"""Quantizable layers of an nn.Module, with their weights, inputs and biases.
 
-They are told in the records of a graph's layers, so that choice, grids and figures are the same for both: the
-operator is the type of torch's, the name that of the module.
+They have the records of a graph's layers, so that choice, grids and figures are the same for both. The
+operator is the type in torch, the name that of the module.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _KINDS: tuple[type[nn.Module], ...] = (
 
 
 class LayerRun(Struct):
-    """What a run of a module shows of a layer.
+    """A layer in a run of its module.
 
     Attributes:
-        dtype: Of what it was given first; '' for no tensor.
-        sizes: M, K and N of its matrix product; None where it is none.
-        between: MACs of products of two activations, all calls together.
+        dtype: Type of its first input; '' for no tensor.
+        sizes: M, K and N of its matrix product; None if it is none.
+        between: MACs of products of two activations, over all calls.
     """
 
     dtype: str
@@ -56,8 +56,8 @@ class ModuleLayer(Struct, frozen=True):
     """A layer of a module.
 
     Attributes:
-        layer: As the choice of number formats knows it.
-        path: Of the module; '' for the whole.
+        layer: The record for the choice of number formats.
+        path: Path of the module; '' for the whole module.
         parameters: Names of its parameters, by the `at` of operands.
     """
 
@@ -79,12 +79,12 @@ def found_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.M
 
 
 def input_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a layer is called with: its first argument, by place or by name."""
+    """The input of a layer: its first argument, by position or by name."""
     return args[0] if args else kwargs.get("input")
 
 
 def look(path: str, layer: Any, kind: type[nn.Module], runs: dict[str, LayerRun]) -> Callable[[], None]:
-    """Notes in `runs` how a layer runs; gives what ends that."""
+    """Records in `runs` how a layer runs; returns a function that stops the recording."""
 
     def note(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         x = input_of(args, kwargs)

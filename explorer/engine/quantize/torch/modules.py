@@ -1,5 +1,6 @@
-"""Quantized nn.Module: a copy that holds rounded weights and rounds what its layers are given; its ranges
-and errors, seen by hooks while the original runs.
+"""Quantized nn.Module: a copy with rounded weights that rounds its layers' inputs.
+
+Its ranges and errors come from hooks while the original runs.
 """
 
 from __future__ import annotations

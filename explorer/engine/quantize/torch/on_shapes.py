@@ -1,5 +1,6 @@
-"""Quantizable layers of an nn.Module without values: what number formats would save of a language model's
-bytes and BitOPs, by its shapes and the types of its files alone.
+"""Quantizable layers of an nn.Module without values.
+
+They give the bytes and BitOPs that number formats would save, from shapes and the types of the files alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from explorer.engine.tiling.torch.replace import TILED, sizes_of
 from explorer.facts import Layer
 
 FLOATS = ("float32", "bfloat16", "float16")
-"""Types that numbers of a format can stand for here."""
+"""Types of stored numbers that can take a format here."""
 
 
 def layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLayer]:

@@ -16,12 +16,12 @@ from explorer.engine.number_formats.number_format import Grid, NumberFormat
 
 
 class InputRounding:
-    """A forward pre-hook: rounds what a layer is given to a number format.
+    """A forward pre-hook that rounds a layer's input to a number format.
 
     Args:
-        format: Any.
-        grid: Of one scale.
-        depth: The axis along which the format's own blocks lie.
+        format: Any number format.
+        grid: A grid with one scale.
+        depth: The axis of the format's own blocks.
     """
 
     def __init__(self, format: NumberFormat, grid: Grid, depth: int) -> None:
@@ -58,7 +58,7 @@ def _binary(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
 
 
 def _nearest(fmt: Minifloat, x: Tensor) -> Tensor:
-    """As `Minifloat.nearest` reckons: the exponent is read out of the bits of a float32."""
+    """Rounds as `Minifloat.nearest` does; the exponent comes from the bits of a float32."""
     near = torch.clamp(x, -fmt.largest, fmt.largest)
     step = torch.clamp(_exponent(near), min=1 - fmt.bias) - fmt.mantissa
     return torch.round(near * _power_of_two(-step)) * _power_of_two(step)

@@ -1,7 +1,7 @@
 """Quantized weights as tensors of torchao, where it has the layer and the format: codes, scales, zero points.
 
-What a layer computes is what it computes with the rounded weight in float32, to the last bit: torchao makes
-(code - zero point) x scale of it and calls PyTorch's own product.
+A layer gives the same result as with the rounded weight in float32, to the last bit: torchao computes
+(code - zero point) x scale and calls PyTorch's own product.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from explorer.engine.quantize.weights import slabs
 from explorer.host.optional_packages import require
 
 ROUNDED = "float32"
-"""What a weight is held as that torchao does not have: rounded numbers."""
+"""Storage of a weight that torchao does not support: rounded numbers."""
 
 HELD = "torchao"
 

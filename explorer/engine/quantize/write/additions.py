@@ -14,10 +14,10 @@ from explorer.facts import Shape, TensorInfo
 
 
 class Additions:
-    """What is added, and what of it can be shared.
+    """The additions to a model, shared where they are equal.
 
     Args:
-        model: What it is added to.
+        model: The model.
 
     Attributes:
         nodes: The new graph's nodes so far.
@@ -26,7 +26,7 @@ class Additions:
         opsets: Operator sets that new nodes need.
         values: Declarations of new values.
         opset: Version of the default operator set.
-        clipped: What Clip nodes make.
+        clipped: Outputs of Clip nodes.
     """
 
     def __init__(self, model: Model, shapes: Mapping[str, TensorInfo]) -> None:
@@ -75,16 +75,16 @@ class Additions:
         attributes: Mapping[str, Any] | None = None,
         domain: str = "",
     ) -> str:
-        """A node with one output, which is called `output` or much like it.
+        """Adds a node with one output, named `output` or, if that is taken, similarly; returns the name.
 
         Args:
             op: The operator.
-            inputs: What it reads.
-            output: Name of its output; the node's own comes of it.
-            like: A value of the model that its output has the shape of.
+            inputs: Its inputs.
+            output: Name of its output; the name of the node derives from it.
+            like: A value of the model with the shape of the output.
             dtype: Element type of its output, to declare it.
-            attributes: Of the node.
-            domain: Of the operator.
+            attributes: Attributes of the node.
+            domain: Domain of the operator.
         """
         name = self.unique(output)
         node = Node(op, inputs, (name,), name=f"{name}/{op}", domain=domain, attributes=attributes)

@@ -1,7 +1,7 @@
-"""MatMulNBits: a product whose weight is of 4 bits in blocks along the depth, as onnxruntime has it.
+"""MatMulNBits: onnxruntime's product with a weight of 4 bits in blocks along the depth.
 
-A DequantizeLinear in front of a MatMul or a Gemm would say the same, in blocks or not; onnxruntime makes a
-MatMulNBits of it which, unless a session says otherwise, rounds the activation to 8 bits.
+A DequantizeLinear in front of a MatMul or a Gemm would mean the same, in blocks or not. But onnxruntime makes
+a MatMulNBits of it that rounds the activation to 8 bits, unless a session option prevents it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from explorer.engine.quantize.write.additions import Additions
 DOMAIN = "com.microsoft"
 
 MIDDLE = 8
-"""What is stored for 0, where no zero points are."""
+"""The stored code of 0, if there are no zero points."""
 
 _BLOCK = 32
-"""Of a weight with a scale for each channel or for all: every block has that."""
+"""Block size for a weight with one scale, or one per channel: every block repeats that scale."""
 
 _BIAS = 5
 """Which input the bias is, of shape (N,)."""

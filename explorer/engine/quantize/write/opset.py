@@ -1,6 +1,6 @@
 """Operator set: the least that number formats need, and a model raised to it by onnx's converter.
 
-The converter gets the model without its weights, and what it gives gets them back.
+The converter gets the model without its weights; they are put back into its result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEPT = 1024
 
 
 def least_opset(choices: Sequence[LayerChoice]) -> int:
-    """The least operator set that says all formats."""
+    """The least operator set that can express all formats."""
     return max((_least(choice) for choice in choices if not choice.reason), default=0)
 
 

@@ -25,13 +25,13 @@ from explorer.facts import Shape
 
 
 def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
-    """Adds a layer with what it reads in its formats."""
+    """Adds a layer that reads its operands in their formats."""
     node = choice.layer.node
     to.nodes.append(node.with_values(read(choice, choice.layer.operands, grids, to), node.outputs))
 
 
 def read(choice: LayerChoice, operands: Sequence[Operand], grids: Grids, to: Additions) -> list[str]:
-    """What a layer reads, with some operands in their formats."""
+    """The inputs of a layer, with `operands` in their formats."""
     inputs = list(choice.layer.node.inputs)
     for operand in operands:
         fmt: NumberFormat | None = getattr(choice, operand.part)
@@ -81,10 +81,10 @@ def _flows_in_float(choice: LayerChoice) -> bool:
 
 
 def _unfused(operand: Operand, grid: Grid) -> Grid:
-    """The same grid, in words in which onnxruntime does not see a MatMulNBits.
+    """The same grid, in a form that onnxruntime does not recognize as a MatMulNBits.
 
-    Version 1.32 makes one of a weight of bytes, too, which rounds the activation to 8 bits, unless a session
-    says otherwise. It looks for an axis that is counted from the front, or for a scalar.
+    Version 1.32 also makes a MatMulNBits of a weight of bytes, which rounds the activation to 8 bits, unless
+    a session option prevents it. It looks for an axis that is counted from the front, or for a scalar.
     """
     if grid.axis is None:
         return replace(grid, scale=grid.scale.reshape(1), zero=grid.zero.reshape(1))
@@ -92,10 +92,10 @@ def _unfused(operand: Operand, grid: Grid) -> Grid:
 
 
 def _is_lost(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> bool:
-    """Whether onnxruntime takes a Clip in front for what the QuantizeLinear behind it does anyway.
+    """Whether onnxruntime drops a Clip because the QuantizeLinear behind it seems to clip, too.
 
-    Version 1.31 takes ends of ranges that are less than float32's epsilon apart for the same: where a model
-    of random weights has but tiny values, the Clip goes, and what was below zero comes back.
+    Version 1.31 treats ends of ranges as equal if they differ by less than float32's epsilon. In a model of
+    random weights with only tiny values, the Clip goes, and numbers below zero come back.
     """
     if operand.value not in to.clipped or to.opset < LEAST_OPSET or fmt.writing != "linear":
         return False
@@ -141,14 +141,14 @@ def stored_codes(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions)
 
 def stored_bias(operand: Operand, grid: Grid, to: Additions) -> str:
     """The codes of a bias of integers."""
-    # beyond what float32 holds exactly: in float64
+    # in float64: beyond the integers that float32 holds exactly
     codes = np.rint(bias_values(operand).astype(np.float64) / grid.scale.astype(np.float64))
     codes = np.clip(codes, -(2**31) + 1, 2**31 - 1).astype(np.int32)
     return to.number(f"{operand.stored}_quantized", codes)
 
 
 def _same(operand: Operand, fmt: NumberFormat, grid: Grid) -> tuple[Hashable, ...]:
-    """What is alike for all readers of a stored tensor that want it alike."""
+    """The key of a stored tensor in a format and grid, equal for all readers that can share it."""
     grid_key = grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block
     return operand.stored, operand.axes, fmt, *grid_key
 
@@ -184,7 +184,7 @@ def _dequantized(codes: str, operand: Operand, fmt: NumberFormat, grid: Grid, to
 
 
 def _called(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
-    """What a function of the format makes of a value as the layer reads it."""
+    """Adds the call of a format's function on a value; returns the rounded value, as the layer reads it."""
     depth = operand.depth
     key = "call", operand.value, fmt, grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block, depth
     shape = to.shape(operand.value) if operand.tensor is None else operand.shape

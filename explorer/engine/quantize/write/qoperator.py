@@ -1,6 +1,6 @@
 """QOperator: QLinearConv, QLinearMatMul and QGemm, which compute with integers from end to end.
 
-What comes out is rounded, too, to the format of the inputs (of a QGemm it is in floats).
+Their outputs are rounded, too, to the format of the inputs (those of a QGemm are floats).
 """
 
 from __future__ import annotations

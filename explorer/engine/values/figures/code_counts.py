@@ -54,10 +54,10 @@ def of_counts(
     Args:
         values: Numbers, NaN and infinite ones too, in any order.
         counts: How often each occurs.
-        zeros: Zeros beside them.
+        zeros: Additional zeros.
         elements: All elements.
         bins: Intervals of the histogram.
-        shares: Which quantiles.
+        shares: Shares of the quantiles.
     """
     nan, inf = int(counts[np.isnan(values)].sum()), int(counts[np.isinf(values)].sum())
     finite = np.isfinite(values)

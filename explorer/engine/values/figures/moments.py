@@ -1,7 +1,7 @@
 """Moments of numbers that come in pieces: count, mean, spread, range, of a whole tensor or along an axis.
 
-Pieces are merged in float64 by the update of Chan, Golub and LeVeque (1983). It is kept for the root of the
-squared deviations, and a piece whose squares float64 does not hold is scaled by a power of two meanwhile.
+Pieces are merged in float64 by the update of Chan, Golub and LeVeque (1983), applied to the root of the
+squared deviations. A piece whose squares exceed float64 is scaled by a power of two first.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _LARGE, _SMALL = 2.0**500, 2.0**-400
 
 
 class Moments:
-    """What is known of the numbers seen so far; every field is an array with a number for each group.
+    """Moments of the numbers added so far; every field is an array with a number for each group.
 
     Args:
-        groups: How many there are: 1 for a tensor, else the size of an axis.
+        groups: Number of groups: 1 for a tensor, else the size of an axis.
 
     Attributes:
-        elements: All that were seen; `count` of them are finite, `zeros` are 0.
+        elements: Count of all elements; `count` of them are finite, `zeros` are 0.
         mean, absolute: Means of x and of |x|.
-        least, greatest: Of the finite ones.
+        least, greatest: The least and the largest finite number.
     """
 
     def __init__(self, groups: int = 1) -> None:
@@ -48,7 +48,7 @@ class Moments:
 
     @property
     def root_mean_square(self) -> Array:
-        """Of the finite numbers."""
+        """Root mean square of the finite numbers."""
         root: Array = np.hypot(self.mean, self.std)
         return root
 
@@ -59,11 +59,11 @@ class Moments:
         return size
 
     def add(self, values: Array, group: Array | None = None) -> None:
-        """Take in more numbers.
+        """Adds numbers.
 
         Args:
             values: One-dimensional, of any real type.
-            group: Of each; None if there is one group.
+            group: The group of each; None if there is one group.
         """
         numbers = values.astype(np.float64)
         group = np.zeros(numbers.size, np.intp) if group is None else group

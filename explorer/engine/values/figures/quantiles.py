@@ -1,8 +1,8 @@
 """Quantiles and moments of numbers of four or eight bytes, of any count, without sorting them.
 
 Moments are merged in float64 by the update of Chan, Golub and LeVeque (1983). Quantiles are found digit by
-digit: the first pass counts the upper 16 bits of every number, and each pass after that the next 16 bits of
-those numbers that can still be one of the quantiles. The same counts fill most of the histogram.
+digit: the first pass counts the upper 16 bits of every number. Each further pass counts the next 16 bits, of
+numbers that can still be one of the quantiles. The same counts fill most of the histogram.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOTHING: Mapping[str, Any] = {
     "nan": 0,
     "inf": 0,
 }
-"""Figures of a tensor of which nothing can be said."""
+"""Figures of a tensor without known numbers."""
 
 
 class WideStatistics:
@@ -99,7 +99,7 @@ class WideStatistics:
             yield chunk if good.all() else chunk[good]
 
     def look(self) -> tuple[int, float, float]:
-        """The first pass: all that can be said without knowing the range."""
+        """The first pass: all figures that do not need the range."""
         count, mean, squares = self.numbers.zeros, 0.0, 0.0
         if count:
             self.low = self.high = 0.0
@@ -176,10 +176,11 @@ class WideStatistics:
         return dict(zip(prefix, from_ordered(keys, self.kind).astype(np.float64).tolist(), strict=True))
 
     def fill(self, edges: Array, filled: Array) -> Array:
-        """Books all numbers with the same upper 16 bits at once where they lie in one interval.
+        """Counts numbers with the same upper 16 bits together, where all of them lie in one interval.
 
         Returns:
-            For each upper 16 bits whether they reach across an edge, so that every number has to be asked.
+            For each upper 16 bits, whether they cross an edge, so that their numbers must be counted one by
+            one.
         """
         upper = np.flatnonzero(self.upper).astype(f"u{self.kind.itemsize}")
         low = upper << upper.dtype.type(self.shift)

@@ -1,7 +1,7 @@
-"""Quantiles of numbers that come by several times and are never held, exact to the last bit.
+"""Exact quantiles of numbers that are passed several times and never held.
 
-Digit by digit, as quantiles of one tensor are found: each time that all numbers come by, the next bits are
-counted of those that can still be the number of a rank.
+The search is digit by digit, as for quantiles of one tensor: each pass counts the next bits of the numbers
+that can still be at a rank.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class RankSearch:
     """The numbers at the ranks of quantiles, in each group of the numbers.
 
     Args:
-        kind: The type of the numbers; 8 bytes are told apart where it is no float of 4 bytes or fewer.
+        kind: The type of the numbers; 64-bit keys unless it is a float of at most 4 bytes.
         totals: Finite numbers of each group.
-        shares: Which quantiles.
+        shares: Shares of the quantiles.
 
     Attributes:
-        steady: Whether the same numbers came by every time.
+        steady: Whether every pass had the same numbers.
     """
 
     def __init__(self, kind: np.dtype[np.generic], totals: Array, shares: Sequence[float]) -> None:
@@ -61,7 +61,7 @@ class RankSearch:
         digits = ((keys >> np.uint64(self._shift)) & np.uint64((1 << self._bits) - 1)).astype(np.intp)
         cells = group * (1 << self._bits) + digits
         above = self._shift + self._bits
-        # more than all bits of a number away there is nothing, which no processor's shift says
+        # a shift by all bits of a number gives 0; processors shift by less
         upper = keys >> np.uint64(above) if above < 64 else np.zeros_like(keys)
         groups, many, size = self._counts.shape
         for rank in range(many):

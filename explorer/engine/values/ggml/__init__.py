@@ -1,1 +1,1 @@
-"""ggml: the blocks that llama.cpp stores quantized tensors in, their numbers and what these are made of."""
+"""ggml: the blocks in which llama.cpp stores quantized tensors, with their numbers, codes and scales."""

@@ -1,7 +1,7 @@
 """Codes, scales and offsets of ggml's blocks: number = scale x (code - zero point) + offset.
 
-The package of ggml's authors makes numbers of a block and tells no parts of it. So it is asked for the
-numbers of blocks whose other parts are one or nothing: scales of 1 leave the codes, codes of 1 the scales.
+The package of ggml's authors computes the numbers of a block, but not its parts. So it is given blocks whose
+other parts are one or zero: scales of 1 leave the codes, codes of 1 leave the scales.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class _Piece(NamedTuple):
     """Bytes of a block.
 
     Attributes:
-        role: 'scale' and 'offset' of the whole block, the 'share' that numbers side by side have of both, or
+        role: 'scale' and 'offset' of the whole block, the 'share' that neighboring numbers have of both, or
             'code'.
-        one: What makes of it 1, and shares of the scale alone; of an offset 0.
+        one: Bytes for which the part is 1 (an offset 0), so that only the other parts show.
     """
 
     role: _Role
@@ -74,8 +74,8 @@ _LAYOUTS: Mapping[str, _Layout] = {
     "MXFP4": _layout("scale:7f code:22*16", is_whole=False),
     "NVFP4": _layout("scale:38*4 code:22*32", is_whole=False),
 }
-"""Of types whose numbers have a code each (block_* in ggml-common.h). Those of IQ4 and floats of 4 bits are
-entries of a small table: told is the entry."""
+"""Layouts of types whose numbers have a code each (block_* in ggml-common.h). Codes of IQ4 and of floats of
+4 bits are indices of a small table: here they are the table's entries."""
 
 _KEPT: Mapping[Part, frozenset[_Role]] = {
     "codes": frozenset(("code",)),
@@ -85,13 +85,13 @@ _KEPT: Mapping[Part, frozenset[_Role]] = {
 
 
 def zero_point(dtype: str) -> int | None:
-    """What is taken from a code before it is scaled; None where numbers have no codes of their own."""
+    """The number subtracted from a code before it is scaled; None if the type's numbers have no codes."""
     layout = _LAYOUTS.get(dtype)
     return None if layout is None else layout.zero
 
 
 def parts(dtype: str) -> tuple[Part, ...]:
-    """What there is of a type that has codes."""
+    """The parts of a type that has codes."""
     is_any = any(piece.role == "offset" for piece in _LAYOUTS[dtype].pieces)
     return ("codes", "scales", "offsets") if is_any else ("codes", "scales")
 

@@ -1,8 +1,8 @@
-"""ggml's blocks: the numbers that a quantized tensor of llama.cpp stands for, a slab at a time.
+"""ggml's blocks: the numbers of a quantized tensor of llama.cpp, a slab at a time.
 
 A block of integers shares a scale. gguf, the package of ggml's authors, computes in float32 and in ggml's
-order, so the numbers are what ggml itself computes with. Two types that it does not make numbers of yet are
-made here, after ggml's dequantize_row_* (ggml-quants.c).
+order, so the numbers are exactly ggml's. Two types that gguf does not compute yet are computed here, after
+ggml's dequantize_row_* (ggml-quants.c).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIZES = {name: (numbers, size) for name, numbers, size in TYPES.values() if num
 """Numbers of a block, and its bytes."""
 
 _UNKNOWN = frozenset(("Q8_1", *(name for name in _SIZES if name.count("_") > 2)))
-"""What ggml computes with and stores none of, and blocks that lie in the order of some processor."""
+"""Types that ggml computes with but does not store, and blocks in the order of a certain processor."""
 
 
 def can_dequantize(dtype: str) -> bool:

@@ -1,4 +1,4 @@
-"""Heat map: a matrix of a tensor in as many cells as there is room for, and what is far out in the whole."""
+"""Heat map: a matrix of a tensor, in as many cells as fit, and statistics of the whole tensor."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def cells(
 def codes(
     sliced: SlicedTensor, outer: tuple[range, ...], rows: range, columns: range
 ) -> dict[str, tuple[Any, ...] | None]:
-    """What is stored for each number of a matrix, by the names that a `HeatMap` has; {} if not quantized."""
+    """The codes and scales of a matrix, by the names of `HeatMap`; {} if it is not quantized."""
     every = (*outer, rows, columns)
     return with_codes(sliced.numbers, Selection(every[len(every) - len(sliced.numbers.shape) :]))[1]
 
@@ -112,7 +112,7 @@ def outliers(
 
 
 def whole(sliced: SlicedTensor) -> Numbers:
-    """The tensor with the numbers that it stands for, for its statistics."""
+    """The tensor with its dequantized numbers, for its statistics."""
     numbers = sliced.numbers
     if numbers.scales is None and not numbers.dtype.startswith("complex"):
         return numbers

@@ -1,4 +1,4 @@
-"""Slices of a tensor: of what lies in a file, the bytes of the slice are read and little around them."""
+"""Slices of a tensor: from a file, only the bytes of the slice and a few around them are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales of the stored integers of an ONNX graph: which node says what they stand for."""
+"""Scales of the stored integers of an ONNX graph, from the nodes that read them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _INPUTS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "QLinearConv": ((3, 0),),
     "QLinearMatMul": ((0, -2), (3, -1)),
 }
-"""Operators whose inputs are integers with their scale and zero point behind them: at which place, and the
-axis of several scales (DequantizeLinear has it as an attribute)."""
+"""Operators whose inputs are integers, each followed by scale and zero point: their places, and the axis of
+several scales (DequantizeLinear has it as an attribute)."""
 
 
 def scales_of(nodes: Sequence[Node], tensors: Mapping[str, Tensor]) -> dict[str, Scales]:
@@ -39,6 +39,6 @@ def _of_node(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, S
 
 
 def file_scales(scales: Sequence[float], zeros: Sequence[int], axis: int) -> Scales:
-    """What a tensor stands for that its file has scales and zero points for; no zero point is 0."""
+    """The scales of a tensor from scales and zero points in its file; without zero points, these are 0."""
     scale_arrays = np.array(scales, np.float32), np.array(zeros or (0,) * len(scales), np.int64)
     return Scales(lambda: scale_arrays[0], lambda: scale_arrays[1], axis)

@@ -1,4 +1,4 @@
-"""Numbers of a slice: those that are told, all into a file, and those of another model beside."""
+"""Numbers of a slice: printed, written to a file, and compared with those of another model."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from explorer.host import output_files
 from explorer.settings.slices import Selection, edges
 
 MOST = 10_000
-"""Numbers that are told one by one, at most."""
+"""The most numbers that are printed one by one."""
 
 _FEW = 1_000
-"""Numbers of a tensor that is told whole where no slice is asked for."""
+"""Numbers up to which a tensor is printed in full when no slice is chosen."""
 
 
 class SlicedTensor(Struct, frozen=True):
-    """A tensor of a model and where it comes from.
+    """A tensor of a model and its origin.
 
     Attributes:
-        numbers: It.
-        source: What the user calls the model.
+        numbers: The tensor.
+        source: The user's name for the model.
         role: 'weight' or 'activation'.
-        inputs, calls, notes: As of `TensorValues`.
+        inputs, calls, notes: As in `TensorValues`.
     """
 
     numbers: Numbers
@@ -52,18 +52,18 @@ class SlicedTensor(Struct, frozen=True):
 
     @property
     def dtype(self) -> str:
-        """Of the numbers: that of the scales where the tensor is quantized."""
+        """Type of the numbers: that of the scales if the tensor is quantized."""
         if self.numbers.scales is not None:
             return str(self.numbers.scales.scale().dtype)
         return "float32" if self.numbers.coded is not None else self.numbers.dtype
 
     def reals(self, selection: Selection) -> Array:
-        """The same as float64, of complex ones the magnitudes."""
+        """The selected numbers as float64; magnitudes of complex numbers."""
         numbers = self.values(selection)
         return np.abs(numbers) if numbers.dtype.kind == "c" else numbers.astype(np.float64)
 
     def values(self, selection: Selection) -> Array:
-        """The selected numbers; what they stand for where they are quantized."""
+        """The selected numbers, dequantized if the tensor is quantized."""
         stored_values = read(self.numbers, selection)
         if self.numbers.scales is None:
             return stored_values

@@ -32,7 +32,7 @@ def ulps(before: Array, after: Array) -> Array | None:
 
 
 def _places(values: Array) -> Array:
-    """Where each number stands among those of its type, 0 for zero of both signs."""
+    """The rank of each number among all numbers of its type; 0 for zero of both signs."""
     width = values.dtype.itemsize
     bits = np.ascontiguousarray(values).view(f"i{width}").astype(np.int64)
     size = bits & ((1 << (8 * width - 1)) - 1)
