@@ -1,4 +1,4 @@
-"""A node as the rules of its operator see it: attributes, shapes, contents; what they may answer or raise.
+"""A node as the rules of its operator see it: attributes, shapes, contents; the errors that rules may raise.
 
 One `Call` serves all rules. While shapes are inferred sizes may be unknown, and contents hold expressions.
 A rule of costs may ask for a shape that is not known: then the node's cost is unknown, and the reason names
@@ -26,9 +26,9 @@ class MissingShape(Exception):
 
 
 class ShapeMismatch(Exception):
-    """The operator cannot run on the shapes that it is given: in words, why.
+    """The operator cannot run on its input shapes; the message says why.
 
-    onnx's own inference does not see it, or goes on with a shape that no run can have.
+    onnx's own inference misses it, or goes on with a shape that no run can have.
     """
 
 
@@ -81,7 +81,7 @@ class Call(Struct, frozen=True):
         return _stated(self.outputs[index] if index < len(self.outputs) else None, "its output")
 
     def content(self, index: int) -> Any:
-        """What the input at `index` holds, as an array; None if that is not known before a run.
+        """The contents of the input at `index`; None if they are not known before a run.
 
         An operator of ours whose cost asks says so (`Operator.reader`): costs of others are kept by shape.
         A rule of the user's may always ask.
@@ -90,7 +90,7 @@ class Call(Struct, frozen=True):
         return None if info is None else self.contents.get(info.name)
 
     def number(self, index: int) -> int | None:
-        """The one integer that the input at `index` holds; None if it is not known."""
+        """The single integer in the input at `index`; None if it is not known."""
         content = self.content(index)
         return None if content is None or content.size != 1 else int(content.reshape(-1)[0])
 
@@ -119,7 +119,7 @@ class Call(Struct, frozen=True):
         return UNKNOWN if info is None else (info.dtype, info.shape)
 
     def elements(self, index: int) -> Sequence[Any] | None:
-        """What an input holds, flat; None if it is not known or the operator's record does not ask for it."""
+        """The elements of an input; None if unknown, or if the operator's record does not read them."""
         elements: Sequence[Any] | None = self.content(index)
         return elements
 

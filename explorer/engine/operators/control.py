@@ -1,4 +1,4 @@
-"""Control flow, sequences and strings, and what runs a whole model: nothing to count in the node itself.
+"""Control flow, sequences, strings and nodes that run a whole model: the node itself costs nothing.
 
 If, Loop, Scan and SequenceMap cost what their bodies cost, which `costs/onnx/control_flow` follows; their
 records answer only where a body cannot be followed.

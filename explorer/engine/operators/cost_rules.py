@@ -1,4 +1,4 @@
-"""Cost rules that families share: each element once, data that only moves, what is fused behind a product."""
+"""Cost rules that families share: elementwise work, data movement, and work fused behind a product."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def free(_: Call) -> Cost:
 
 
 def moves(why: str) -> Rule:
-    """No arithmetic, said in the operator's own words."""
+    """No arithmetic; the formula uses the operator's own words."""
     cost = replace(FREE, formula=f"0 ({why})")
     return lambda _: cost
 
@@ -104,7 +104,7 @@ FORMAT = "what unpacking a weight takes depends on its format, which the node na
 
 
 def unpacking(cost: Cost) -> Cost:
-    """`cost` of products with weights of such a format: how many operations stand beside them is open."""
+    """`cost` of products with weights of such a format: the operations that unpack them are unknown."""
     return replace(cost, elementwise_ops=None, status="unknown", reason=cost.reason or FORMAT)
 
 

@@ -1,4 +1,4 @@
-"""Einstein summation: what its cheapest pairwise order multiplies.
+"""Einstein summation: the cost of its cheapest pairwise order.
 
 Apart from the `cost_formulas` because it has to search before it can count.
 """

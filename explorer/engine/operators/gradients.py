@@ -1,4 +1,4 @@
-"""Backward pass of an operator: what it multiplies, from what its forward pass multiplies.
+"""Backward pass of an operator: its MACs, from the MACs of the forward pass.
 
 A product of two operands has two gradients, each as many multiply-accumulates as the product itself: for
 the one with the other. Which of them are computed depends on who wants one: a trained weight does, a value

@@ -82,8 +82,8 @@ def _rows(call: Call) -> tuple[Shape, Dim]:
     return (shape[:-1] or (1,)), shape[-1]
 
 
-def _finished(cost: Cost, call: Call, rows: Shape, scores: Dim, *, labels: bool) -> Cost:
-    """What follows the scores: their function, and the largest of them for a label."""
+def _after_scores(cost: Cost, call: Call, rows: Shape, scores: Dim, *, labels: bool) -> Cost:
+    """`cost` with the work after the scores: their function, and the largest of them for a label."""
     after = _POST[call.attributes.get("post_transform", "NONE")]
     if after:
         cost = cost_formulas.adding(cost, "post transform", (*rows, scores), after)
@@ -98,7 +98,7 @@ def _linear(call: Call) -> Cost:
     cost = cost_formulas.counted([("rows", rows), ("features", (features,)), ("scores", (scores,))])
     if call.attributes.get("intercepts"):
         cost = cost_formulas.adding(cost, "intercepts", (*rows, scores))
-    return _finished(cost, call, rows, scores, labels=labels)
+    return _after_scores(cost, call, rows, scores, labels=labels)
 
 
 def _kernels(call: Call, rows: Shape, features: Dim, vectors: int) -> Cost:
@@ -129,7 +129,7 @@ def _svm_regressor(call: Call) -> Cost:
     else:
         cost = cost_formulas.counted([("rows", rows), ("features", (features,))])
     cost = cost_formulas.adding(cost, "rho", rows) if call.attributes.get("rho") else cost
-    return _finished(cost, call, rows, 1, labels=False)
+    return _after_scores(cost, call, rows, 1, labels=False)
 
 
 def _svm_classifier(call: Call) -> Cost:
@@ -144,7 +144,7 @@ def _svm_classifier(call: Call) -> Cost:
         # without support vectors the coefficients are those of a linear model, one row a class
         scores = len(at["coefficients"]) // features if isinstance(features, int) and features else None
         cost = cost_formulas.counted([("rows", rows), ("features", (features,)), ("scores", (scores,))])
-        return _finished(cost, call, rows, scores, labels=True)
+        return _after_scores(cost, call, rows, scores, labels=True)
     pairs = classes * (classes - 1) // 2
     weighed = cost_formulas.counted(
         [("rows", rows), ("support vectors", (vectors,)), ("classes but one", (classes - 1,))]
@@ -156,7 +156,7 @@ def _svm_classifier(call: Call) -> Cost:
         if classes > 2:
             reason = "how often the probabilities of the pairs are balanced depends on the data"
             return replace(cost, elementwise_ops=None, status="unknown", reason=reason)
-    return _finished(cost, call, rows, classes if at.get("prob_a") else pairs, labels=True)
+    return _after_scores(cost, call, rows, classes if at.get("prob_a") else pairs, labels=True)
 
 
 def _normalizer(call: Call) -> Cost:

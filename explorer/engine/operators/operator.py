@@ -1,4 +1,4 @@
-"""Operator: the record of what an operator makes, costs, multiplies backward, and does along a text.
+"""Operator record: output types, cost, gradient, and role along a text.
 
 A family (`onnx/`) is a list of these records beside their rules; `registry` puts the families together and
 hands shapes, costs, training and decode what each asks. To add an operator touches its family and nothing
@@ -30,12 +30,12 @@ Packed = tuple[tuple[int, ...], tuple[str, ...], int]
 
 
 def bits_of(attributes: Mapping[str, Any], names: tuple[str, ...], default: int) -> int:
-    """How wide a packed value is: what the first attribute that is given says."""
+    """Bits of a packed value, from the first of the attributes that is given."""
     return next((attributes[name] for name in names if attributes.get(name)), default)
 
 
 class BackwardNode(NamedTuple):
-    """What a node multiplies forward, for the rule of its gradient.
+    """A node and its forward MACs, for the rule of its gradient.
 
     Attributes:
         call: The node.
@@ -71,16 +71,16 @@ def first_two(node: BackwardNode) -> Gradient:
 
 
 def blocked(_: BackwardNode) -> Gradient:
-    """No gradient flows through: steps, and values that do not depend on those that go in."""
+    """No gradient flows through: steps, and outputs that do not depend on the inputs' values."""
     return Gradient()
 
 
 class Operator(Struct, frozen=True):
-    """One operator, or several that are alike in everything here.
+    """One operator, or several with equal rules.
 
     Attributes:
         names: Operator types, apart by spaces.
-        cost: What a node costs.
+        cost: The rule for the cost of a node.
         domain: Their domain, or several; '' is ONNX's own.
         shape: Types of the outputs; None leaves them to onnx.
         reads: Inputs whose contents `shape` looks at, not only their types.

@@ -1,4 +1,4 @@
-"""Registry of operators: every record by domain and name, and what shapes, costs and training ask of it.
+"""Registry of operators: every record by domain and name, and queries for shapes, costs and training.
 
 Every operator of ONNX's standard, in all of its versions, of onnxruntime's own set and of TensorFlow Lite's
 schema has a record; its cost is a count, a bound, "moves data", or a reason why none can be given. An
@@ -48,7 +48,7 @@ FAMILIES = (
 
 
 def _turned(operator: Operator, layout: Layout) -> Operator:
-    """A record whose rules are for channels that stand second, asked about channels that stand last."""
+    """A record for channels that stand last, from one whose rules are for channels that stand second."""
     shape_rule, cost_rule = operator.shape, operator.cost
 
     def last(call: Call) -> bool:
@@ -109,12 +109,12 @@ _WEIGHTS = ("float", "bfloat", "int8", "uint8", "int4", "uint4", "int2", "uint2"
 
 
 def named(op: str) -> Operator:
-    """The record of a name, or one that says nothing."""
+    """The record of a name, or an empty one."""
     return BY_NAME.get(op, _UNKNOWN)
 
 
 def cost_of(call: Call, table: Rules = RULES) -> Cost:
-    """What a node costs; unknown, with the reason in words, if there is no rule or a shape is missing.
+    """The cost of a node; unknown, with the reason in words, if there is no rule or a shape is missing.
 
     Args:
         call: The node.
@@ -143,7 +143,7 @@ def cost_of(call: Call, table: Rules = RULES) -> Cost:
 
 
 def gradient_of(call: Call, wants: Sequence[Want], macs: int, trips: int = 1) -> Gradient | None:
-    """What the gradients of a node multiply.
+    """The MACs of a node's gradients.
 
     Args:
         call: The node.

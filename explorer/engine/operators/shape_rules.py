@@ -1,4 +1,4 @@
-"""Shape rules that several families share: one input's shape, a broadcast, sizes that stand in other inputs.
+"""Shape rules that several families share: one input's shape, a broadcast, sizes from other inputs.
 
 A rule keeps expressions, which onnx's own inference loses (`N+3` becomes an unknown), and answers None
 where it does not understand; the node then goes to onnx. Each is asked once per distinct (operator,
@@ -16,7 +16,7 @@ from explorer.facts import Dim, Shape
 
 
 def int_attributes(call: Call, name: str, index: int) -> list[Any] | None:
-    """What older opsets give as an attribute and newer ones as an input; None if it is not known.
+    """Integers that older opsets give as an attribute and newer ones as an input; None if unknown.
 
     Raises:
         LookupError: It is not given at all.

@@ -1,4 +1,4 @@
-"""TensorFlow Lite's operators: what each costs, and which of its inputs are parameters.
+"""TensorFlow Lite's operators: the cost of each, and which of its inputs are parameters.
 
 Every builtin operator of the schema has a row. Tensors are channels last, weights as the kernels of the
 interpreter take them: CONV_2D (out, h, w, in / groups), DEPTHWISE_CONV_2D (1, h, w, out), TRANSPOSE_CONV
@@ -32,7 +32,7 @@ def _whole(call: Call, index: int = 0) -> bool:
     return call.dtype(index) in _INTEGERS
 
 
-def _finished(cost: Cost, call: Call, bias: int = -1, source: int = 0, weight: int = -1) -> Cost:
+def _after_sums(cost: Cost, call: Call, bias: int = -1, source: int = 0, weight: int = -1) -> Cost:
     """`cost` with the work that follows the sums: bias, activation, requantization.
 
     Args:
@@ -75,7 +75,7 @@ def _conv(call: Call) -> Cost:
         return cost_formulas.unknown(
             f"its operands do not fit: {channels} channels, the weight takes {weight_channels}"
         )
-    return _finished(cost_formulas.conv(_first(call.output()), _first(weight)), call, 2, weight=1)
+    return _after_sums(cost_formulas.conv(_first(call.output()), _first(weight)), call, 2, weight=1)
 
 
 def _depthwise(call: Call) -> Cost:
@@ -88,7 +88,7 @@ def _depthwise(call: Call) -> Cost:
             f"its operands do not fit: {output[3]} channels, the weight makes {weight[3]}"
         )
     cost = cost_formulas.conv(_first(output), (output[3], 1, *weight[1:3]))
-    return _finished(cost, call, 2, weight=1)
+    return _after_sums(cost, call, 2, weight=1)
 
 
 def _conv_transpose(call: Call) -> Cost:
@@ -99,7 +99,7 @@ def _conv_transpose(call: Call) -> Cost:
             f"its operands do not fit: {source[-1]} channels, the weight takes {weight[-1]}"
         )
     turned = (weight[-1], weight[0], *weight[1:-1])
-    return _finished(cost_formulas.conv_transpose(_first(source), turned), call, 3, source=2, weight=1)
+    return _after_sums(cost_formulas.conv_transpose(_first(source), turned), call, 3, source=2, weight=1)
 
 
 def _conv_3d(call: Call) -> Cost:
@@ -107,7 +107,9 @@ def _conv_3d(call: Call) -> Cost:
     weight = call.shape(1)
     if len(weight) != 5:
         return cost_formulas.unknown("the weight of the convolution does not have five dimensions")
-    return _finished(cost_formulas.conv(_first(call.output()), (weight[4], weight[3], *weight[:3])), call, 2)
+    return _after_sums(
+        cost_formulas.conv(_first(call.output()), (weight[4], weight[3], *weight[:3])), call, 2
+    )
 
 
 def _conv_3d_transpose(call: Call) -> Cost:
@@ -115,7 +117,7 @@ def _conv_3d_transpose(call: Call) -> Cost:
     weight, source = call.shape(1), call.shape(2)
     if len(weight) != 5:
         return cost_formulas.unknown("the weight of the convolution does not have five dimensions")
-    return _finished(
+    return _after_sums(
         cost_formulas.conv_transpose(_first(source), (weight[4], weight[3], *weight[:3])), call, 3, source=2
     )
 
@@ -136,7 +138,7 @@ def _fully_connected(call: Call) -> Cost:
     else:
         rows = (None,)
     cost = cost_formulas.counted([("rows", rows), ("in", (width,)), ("out", (units,))])
-    return _finished(cost, call, 2, weight=1)
+    return _after_sums(cost, call, 2, weight=1)
 
 
 def _matmul(call: Call) -> Cost:
@@ -147,7 +149,7 @@ def _matmul(call: Call) -> Cost:
         b = (*b[:-2], *b[:-3:-1])
     if len(a) < 2 or len(b) < 2:
         return cost_formulas.unknown("a batch of matrices has two dimensions or more")
-    return _finished(cost_formulas.matmul(a, b), call, weight=1)
+    return _after_sums(cost_formulas.matmul(a, b), call, weight=1)
 
 
 # -- what runs over a sequence ----------------------------------------------------------------------
@@ -245,7 +247,7 @@ def _both_rnn(call: Call) -> Cost:
 
 
 def _svdf(call: Call) -> Cost:
-    """A product with the features, one with what the last steps left, and a sum over the rank."""
+    """A product with the features, one with the state of the last steps, and a sum over the rank."""
     batch, features, time = call.shape(0)[:1], call.shape(1), call.shape(2)
     cost = cost_formulas.total(
         [
@@ -254,7 +256,7 @@ def _svdf(call: Call) -> Cost:
         ]
     )
     cost = cost_formulas.adding(cost, "sum over the rank", (*batch, *features[:1]))
-    return _finished(cost, call, 3)
+    return _after_sums(cost, call, 3)
 
 
 # -- windows ----------------------------------------------------------------------------------------

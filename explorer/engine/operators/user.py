@@ -1,4 +1,4 @@
-"""Rules of the user's own, from a Python file that is run: only with trust, and only for one session.
+"""Rules of the user's own, from a Python file that runs only with trust and for one session.
 
 The file registers rules with `explorer.rules.rule` while it is loaded. What it registers is handed back
 as a table; nothing is kept here, so one session's rules are unknown to the next. A rule that fails or
@@ -89,7 +89,7 @@ def load(path: str, *, trust: bool) -> Rules:
 
 
 def nonsense(cost: object) -> str:
-    """What is wrong with the answer of a rule, in words; empty if nothing is."""
+    """The problem with a rule's answer, in words; empty if there is none."""
     if not isinstance(cost, Cost):
         return f"a {type(cost).__name__}, not a Cost"
     for name in ("macs", "elementwise_ops"):
@@ -110,7 +110,7 @@ def nonsense(cost: object) -> str:
 
 
 def _guarded(rule: Rule, key: Key, path: str) -> Rule:
-    """`rule`, with what it does wrong told as one line."""
+    """`rule`, with its errors and wrong answers raised as `Misuse`."""
     name = "::".join(part for part in key if part)
     code = getattr(rule, "__code__", None)
     where = f"{path}:{code.co_firstlineno}" if code is not None and code.co_filename == path else path

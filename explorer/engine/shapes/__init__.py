@@ -1,4 +1,4 @@
-"""Shapes of every value of an ONNX model: declared, inferred, observed, and which of them is believed.
+"""Shapes of every value of an ONNX model: declared, inferred, observed, and which one is used.
 
 `inference` goes through a model with the rules of `operators.registry`, follows the contents of small values
 (`constants`), and hands what is left to onnx (`onnx_pass`). Dimensions that are not numbers are expressions

@@ -1,4 +1,4 @@
-"""Input binding: inputs of a graph as the user wants them, symbolic dimensions bound, shapes overruled."""
+"""Input binding: a graph's inputs with the user's sizes of symbolic dimensions and the user's shapes."""
 
 from __future__ import annotations
 

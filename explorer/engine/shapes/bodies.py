@@ -1,4 +1,4 @@
-"""Subgraph bodies: what functions, branches and loops take from around them, what a call puts into them."""
+"""Subgraph bodies: names that functions, branches and loops capture, and attributes that a call sets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def iterations(node: Node, contents: ConstantContents) -> tuple[Dim, bool]:
     """How often the body of a Loop runs: a number, or a canonical expression of the sizes of inputs.
 
     Returns:
-        The most iterations, None if that depends on the data; and whether they are all done, since no
+        The most iterations, None if they depend on the data; and whether all of them run because no
         condition can end the loop earlier.
     """
     trips = _limit(contents, node.inputs[0]) if node.inputs and node.inputs[0] else None
@@ -81,7 +81,7 @@ def _limit(contents: ConstantContents, name: str) -> Dim:
 
 
 def _keeps_going(body: Graph) -> bool:
-    """Whether the body's condition can only be what it was: true."""
+    """Whether the body's condition always stays true."""
     if len(body.inputs) < 2 or not body.outputs:
         return False
     name = body.outputs[0].name

@@ -1,4 +1,4 @@
-"""Constant folding: small values that are known without a run, shapes, axes, and arithmetic on them.
+"""Constant folding: small values that are known without a run: shapes, axes, and arithmetic on them.
 
 Exporters compute target shapes from input shapes with a dozen operators, of which onnx's inference
 follows some. Once the shapes are numbers, all of it is constant; it is computed here, and what was data

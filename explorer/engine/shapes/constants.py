@@ -25,9 +25,9 @@ _PLAIN = {"int64": "q", "int32": "i", "float32": "f"}
 
 
 class ConstantContents(Mapping[str, "Array"]):
-    """Contents by name. As a mapping it holds what is known as numbers; `array` gives expressions too.
+    """Contents by name. As a mapping it holds known numbers; `array` gives expressions, too.
 
-    Stored tensors are decoded when somebody asks for them.
+    Stored tensors are decoded on demand.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -64,15 +64,15 @@ class ConstantContents(Mapping[str, "Array"]):
         return elements
 
     def tensor(self, name: str) -> Tensor | None:
-        """What is stored under a name, and not decoded."""
+        """The stored tensor of a name, not decoded."""
         return self._held.get(name) or self._tensors.get(name)
 
     def hold(self, name: str, tensor: Tensor) -> None:
-        """Makes the contents of a tensor known, which is decoded when somebody asks."""
+        """Adds a stored tensor as the contents of a name; it is decoded on demand."""
         self._held[name] = tensor
 
     def set(self, name: str, value: Array) -> None:
-        """Makes contents known."""
+        """Adds the contents of a name."""
         self._arrays[name] = value
         self._flat.pop(name, None)
 
@@ -177,7 +177,7 @@ def _symbolic(node: Node, arguments: Sequence[Array | None], dtype: str | None) 
                 exact = number(node.attributes, *each_in_type)
                 results.append(None if exact is None else exact.item())
             else:
-                results.append(_tried(each, values, dtype))
+                results.append(_evaluated(each, values, dtype))
         return _packed(results, arrays[0].shape, dtype)
     if node.op in ("ReduceProd", "ReduceSum"):
         vector = arguments[0]
@@ -195,8 +195,8 @@ def _symbolic(node: Node, arguments: Sequence[Array | None], dtype: str | None) 
     return _packed(output.reshape(-1).tolist(), output.shape, dtype)
 
 
-def _tried(rule: Callable[..., Any], values: Sequence[Any], dtype: str | None) -> Any:
-    """An element; None if an argument is not known or the answer depends on a size."""
+def _evaluated(rule: Callable[..., Any], values: Sequence[Any], dtype: str | None) -> Any:
+    """An element of the result; None if an argument is unknown or the result depends on a size."""
     try:
         return rule(values, dtype or "int64")
     except (dims.UndecidedSize, TypeError, ValueError, ZeroDivisionError, OverflowError):

@@ -1,4 +1,4 @@
-"""Shape inference of one model: the main graph at once, bodies when asked for, each once.
+"""Shape inference of one model: the main graph at once, each body once and on demand.
 
 The rules go first, node by node, with a memo on (operator, attributes, types): a graph of twenty
 thousand nodes has a few dozen distinct ones. What they leave open goes to onnx's inference; what that
@@ -77,7 +77,7 @@ _KNOWN_OPS = frozenset(constant_folding.FOLDABLE) | {"Constant"}
 
 
 class InferredTypes(Struct, frozen=True, eq=False):
-    """What a rule says of nodes of one kind; `types` is None if it cannot say, or the mismatch it found.
+    """The answer of a rule for equal nodes; `types` is None if unknown, or the mismatch of the shapes.
 
     `whole` tells whether every type and shape is known.
     """
@@ -87,10 +87,10 @@ class InferredTypes(Struct, frozen=True, eq=False):
 
 
 class Shapes(Struct, frozen=True):
-    """What is known of the values of one graph or body.
+    """Known types and contents of the values of one graph or body.
 
     Attributes:
-        values: By name. A value of which nothing is known is missing.
+        values: By name; unknown values are missing.
         constants: Values whose contents are known and small: shapes, axes, scalars.
         dims: Symbolic dimensions that were bound, by the user or through an input's shape.
         notes: What went wrong or was assumed, in words.
@@ -171,7 +171,7 @@ class Inference:
             graph, model.opsets, declared, ConstantContents(graph.initializers), observed=observed_types
         )
         if observed_types:
-            table = self._corrected(graph, declared, observed_types, table)
+            table = self._infer_corrected(graph, declared, observed_types, table)
         values = ShapeOrigins(graph, table, declared, self._limits, trusted=self._trusted)
         self.main = Shapes(
             values, table.contents, dim_sizes, tuple(self.notes), table.types, values.disputed, self._alike
@@ -244,7 +244,7 @@ class Inference:
                     inside.set(name, content)
             graph = Graph(function.name, nodes, tuple(inputs), (), {})
             opsets = {**self.model.opsets, **function.opsets}
-            table = self._followed(key, graph, opsets, {}, inside)
+            table = self._infer_body(key, graph, opsets, {}, inside)
             table.doubtful = doubtful
             self._bodies[key] = function, nodes, table
         _, nodes, table = self._bodies[key]
@@ -319,13 +319,13 @@ class Inference:
                         Value(name, str(captured_contents[name].dtype), tuple(captured_contents[name].shape))
                     )
             graph = replace(body, inputs=tuple(inputs), extra=())
-            table = self._followed(key, graph, opsets, self._declared(body), inside)
+            table = self._infer_body(key, graph, opsets, self._declared(body), inside)
             table.doubtful = doubtful
             # the body is kept with the result: its id is the key and must not be used again
             self._bodies[key] = body, body.nodes, table
         return self._bodies[key][2]
 
-    def _followed(
+    def _infer_body(
         self,
         key: Any,
         graph: Graph,
@@ -333,7 +333,7 @@ class Inference:
         declared: Mapping[str, Type],
         contents: ConstantContents,
     ) -> ShapeTable:
-        """A body inferred; nothing is known of one that is entered again from within."""
+        """Infers a body; for a body that is entered again from within, nothing is known."""
         if len(self._bodies) >= MAX_BODIES and not self._full:
             self._full = True
             self.notes.append(
@@ -350,7 +350,7 @@ class Inference:
     def loop_types(
         self, node: Node, outer: Mapping[str, TensorInfo], constants: Constants, opsets: Mapping[str, int]
     ) -> list[TensorInfo | None]:
-        """Types of what a Loop's body gets: counter, condition, and the carried values.
+        """Types of the inputs of a Loop's body: counter, condition, and the carried values.
 
         A carried value that leaves the body with another shape than it came in has unknown sizes where
         they differ.
@@ -358,13 +358,13 @@ class Inference:
         infos = [outer.get(name) for name in node.inputs[2:]]
         kinds = [None if t is None else (t.dtype, canonical_shape(t.shape)) for t in infos]
         around = {n: (t.dtype, canonical_shape(t.shape)) for n, t in outer.items()}
-        kinds = self._carried(node, kinds, around, _contents(constants), opsets)
+        kinds = self._carried_types(node, kinds, around, _contents(constants), opsets)
         types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
         for info, kind in zip(infos, kinds, strict=True):
             types.append(None if info is None or kind is None else replace(info, shape=shown_shape(kind[1])))
         return types
 
-    def _carried(
+    def _carried_types(
         self,
         node: Node,
         kinds: Sequence[Type | None],
@@ -402,7 +402,7 @@ class Inference:
         return types
 
     def _containers(self, graph: Graph) -> list[Container]:
-        """The sequences and optionals that go into a graph, sizes put in."""
+        """The sequences and optionals among a graph's inputs, with the user's sizes put in."""
         containers = [
             container_value for value in graph.inputs if (container_value := container(value)) is not None
         ]
@@ -462,7 +462,7 @@ class Inference:
                 break
         return table
 
-    def _corrected(
+    def _infer_corrected(
         self, graph: Graph, declared: Mapping[str, Type], observed: Mapping[str, Type], table: ShapeTable
     ) -> ShapeTable:
         """Infers again with observed types until they contradict no inferred type.
@@ -492,7 +492,7 @@ class Inference:
         return table
 
     def _propagate(self, nodes: Sequence[Node], table: ShapeTable, opsets: Mapping[str, int]) -> list[Node]:
-        """Goes through the nodes once; returns those with an output that is not wholly known."""
+        """Goes through the nodes once; returns those with an output that is not fully known."""
         types, contents, answers, alike = table.types, table.contents, self._answers, self._alike
         functions = self.model.functions
         get = types.get
@@ -587,7 +587,7 @@ class Inference:
         return InferredTypes(answer, whole and bool(answer))
 
     def _refuse(self, node: Node, why: str, table: ShapeTable) -> None:
-        """Says once that a node cannot run; of what it would make nothing is known, nor asked of others."""
+        """Notes once that a node cannot run; its outputs stay unknown, and onnx is not asked."""
         if not table.conflicts.keys() >= set(node.outputs):
             self.notes.append(f"{node.op} '{node.label}' cannot run: {why}; behind it sizes are not known")
         for name in node.outputs:
@@ -602,12 +602,12 @@ class Inference:
         return name
 
     def _fold(self, node: Node, table: ShapeTable) -> None:
-        """Makes the contents of a small value known, if they follow."""
+        """Adds the contents of a small value, if they follow from its inputs."""
         if node.op not in _KNOWN_OPS or node.domain or len(node.outputs) != 1:
             return
         name = node.outputs[0]
         contents = table.contents
-        stored_tensor = _stored(node, contents)
+        stored_tensor = _passed_tensor(node, contents)
         if stored_tensor is not None:
             contents.hold(name, stored_tensor)
             return
@@ -644,21 +644,21 @@ class Inference:
                 if content is not None and outside:
                     table.contents.set(outside, content)
         elif not node.domain and node.op == "If":
-            answer = self._branches(node, table, opsets)
+            answer = self._infer_branches(node, table, opsets)
         elif not node.domain and node.op == "Loop" and isinstance(node.attributes.get("body"), Graph):
-            answer = self._looped(node, table, opsets)
+            answer = self._infer_loop(node, table, opsets)
         elif not node.domain and node.op == "Scan" and opsets.get("", 0) >= 9:
-            answer = self._scanned(node, table, opsets)
+            answer = self._infer_scan(node, table, opsets)
         for name, kind in zip(node.outputs, answer, strict=False):
             if name and kind is not None:
                 types[name] = better(types[name], kind) if name in types else kind
         return complete_all(node.outputs, types)
 
-    def _looped(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+    def _infer_loop(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
         """Types of the carried values, then of the stacked outputs: a row for each iteration."""
         body: Graph = node.attributes["body"]
         kinds = [table.types.get(name) if name else None for name in node.inputs[2:]]
-        output_types = self._carried(node, kinds, table.types, table.contents, opsets)
+        output_types = self._carried_types(node, kinds, table.types, table.contents, opsets)
         if len(node.outputs) <= len(output_types):
             return output_types
         trips, always = iterations(node, table.contents)
@@ -670,10 +670,10 @@ class Inference:
             output_types.append((dtype, None if shape is None else (trips if always else None, *shape)))
         return output_types
 
-    def _scanned(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+    def _infer_scan(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
         """Types of the states, then of the stacked outputs: a row for each element scanned.
 
-        onnx infers the body with the sizes that it declares: one that it leaves open stays open outside.
+        onnx infers the body with its declared sizes: a size that the body leaves open stays open outside.
         """
         body, count = node.attributes.get("body"), node.attributes.get("num_scan_inputs")
         if not isinstance(body, Graph) or not isinstance(count, int) or not 0 < count <= len(node.inputs):
@@ -700,7 +700,9 @@ class Inference:
             output_types.append((dtype, shape))
         return output_types
 
-    def _branches(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+    def _infer_branches(
+        self, node: Node, table: ShapeTable, opsets: Mapping[str, int]
+    ) -> Sequence[Type | None]:
         """Types on which both branches agree, or those of the branch that is known to run."""
         condition = table.contents.get(node.inputs[0]) if node.inputs else None
         bodies = dict(subgraphs(node))
@@ -728,7 +730,7 @@ class Inference:
         declared: Mapping[str, Type] | None = None,
         body: Graph | None = None,
     ) -> Shapes:
-        """Facts of a body, made when somebody looks at it."""
+        """The shapes of a body, made on demand."""
         if id(table) not in self._finished:
             graph = body or Graph("", tuple(nodes), (), (), {})
             values = ShapeOrigins(graph, table, declared or {}, self._limits, trusted=self._trusted)
@@ -747,8 +749,8 @@ def _contents_of_inputs(
             yield None if flat is None else tuple(flat)
 
 
-def _stored(node: Node, contents: ConstantContents) -> Tensor | None:
-    """The stored tensor that a node hands on as it is."""
+def _passed_tensor(node: Node, contents: ConstantContents) -> Tensor | None:
+    """The stored tensor that a node passes on unchanged."""
     if node.op == "Constant":
         value = node.attributes.get("value")
         return value if isinstance(value, Tensor) else None

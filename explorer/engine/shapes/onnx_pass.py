@@ -1,4 +1,4 @@
-"""onnx.shape_inference, asked about those nodes that the rules here leave open.
+"""onnx.shape_inference for the nodes that the rules here leave open.
 
 It runs on a skeleton of just these nodes, with what is known of their inputs declared; names and
 expressions go through it as opaque names. What a file declares in its `value_info` is never shown to it:
@@ -37,11 +37,11 @@ MAX_REFUSED = 8
 
 
 class OnnxPass(Struct):
-    """Asks onnx, and remembers which nodes it refuses.
+    """Asks onnx, and remembers the nodes that it refuses.
 
     Attributes:
         ir_version: Of the model.
-        notes: What it refused, in words.
+        notes: The refused nodes, in words.
     """
 
     ir_version: int
@@ -64,8 +64,8 @@ class OnnxPass(Struct):
         Args:
             nodes: In execution order.
             initializers: Of the graph that they stand in.
-            types: What is known; names and expressions as texts.
-            contents: What is known of contents.
+            types: Known types; names and expressions as texts.
+            contents: Known contents.
             opsets: Operator sets; domains that are missing are taken as version 1.
             containers: Sequences and optionals that come from around the nodes.
         """
@@ -83,10 +83,10 @@ class OnnxPass(Struct):
         return output_types
 
     def _answer(self, graph: Graph, opsets: Mapping[str, int]) -> Any:
-        """What onnx's inference says of a graph; None if it says nothing.
+        """The answer of onnx's inference for a graph; None if there is none.
 
-        It refuses a graph as a whole for one node that fits no definition. That node is searched for by
-        halves, and from then on passed over as an operator that nobody knows.
+        It refuses a whole graph for one node that does not fit its definition. That node is found by
+        bisection, and from then on treated as an unknown operator.
         """
         if self._dead:
             return None
@@ -145,7 +145,7 @@ def _cut_out(
     contents: ConstantContents,
     containers: Sequence[Container],
 ) -> Graph:
-    """A graph of the nodes alone, with what they take from around them as its inputs."""
+    """A graph of the nodes alone; values from other nodes are its inputs."""
     produced = {name for node in nodes for name in node.outputs if name}
     used: dict[str, None] = {}
     for node in nodes:

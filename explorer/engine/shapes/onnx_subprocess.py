@@ -26,7 +26,7 @@ _HEAD = 8
 
 
 class GraphRefused(Exception):
-    """Inference says that the graph is wrong."""
+    """Inference refuses the graph as wrong."""
 
 
 class InferenceDied(Exception):
@@ -34,7 +34,7 @@ class InferenceDied(Exception):
 
 
 class _Child:
-    """The running process, and who may talk to it."""
+    """The running process, and the lock for its use."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -63,7 +63,7 @@ class _Child:
             return json.loads(answer)
 
     def end(self) -> None:
-        """Ends the process, which has nothing to lose."""
+        """Ends the process; it holds no data."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -80,7 +80,7 @@ atexit.register(_CHILD.end)
 
 
 def infer(model: bytes) -> list[tuple[str, int, list[int | str | None] | None]]:
-    """What inference knows of the values of a model that is encoded without its weights.
+    """Inferred types of the values of a model that is encoded without its weights.
 
     Returns:
         Name, code of the element type, and shape (None: unknown) of every tensor that it describes.

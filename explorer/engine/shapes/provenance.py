@@ -1,4 +1,4 @@
-"""Shape provenance, as facts: where a shape comes from, what it is at most, and what contradicts it."""
+"""Shape provenance, as facts: the origin of a shape, its upper bound, and what contradicts it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _KEPT = 1 << 14
 
 
 class ShapeOrigins(Mapping[str, TensorInfo]):
-    """What is known as facts, each made when it is asked for: origins, bounds in place of what depends on
-    data, conflicts.
+    """Facts of values, each made on demand: origins, bounds in place of sizes that depend on data,
+    conflicts.
 
     Args:
         graph: Whose values they are.
-        table: What inference found.
-        declared: What the file says.
-        limits: What sizes that depend on data are at most.
-        trusted: Whether what the file declares may be held against what was found.
+        table: The inferred types.
+        declared: The types that the file declares.
+        limits: Upper bounds of sizes that depend on data.
+        trusted: Whether a declared type that differs from the inferred one is a conflict.
 
     Attributes:
         disputed: Names of values of which somebody else says something, too.
@@ -46,7 +46,7 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         self._trusted = trusted
         node_outputs = {name for node in graph.nodes for name in node.outputs}
         self._uncomputed = {name for name in table.types if name not in node_outputs}
-        self._doubtful = _behind(graph.nodes, table.doubtful) if table.doubtful else frozenset()
+        self._doubtful = _dependents(graph.nodes, table.doubtful) if table.doubtful else frozenset()
         self._symbols = symbols_of(graph, declared)
         self._texts: dict[Shape, tuple[Shape, bool]] = {}
         self._facts: dict[str, TensorInfo] = {}
@@ -71,7 +71,7 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         return info
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As of any mapping; `Mapping.get` would raise and catch for every name that is missing."""
+        """As of any mapping; `Mapping.get` would raise and catch for every missing name."""
         info = self._facts.get(name)
         return info if info is not None else self[name] if name in self._table.types else default
 
@@ -84,7 +84,7 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         if shape is not None:
             finished_shape = self._texts.get(shape)
             if finished_shape is None:
-                finished_shape = self._texts[shape] = _finished(shape, self._limits)
+                finished_shape = self._texts[shape] = _bounded_shape(shape, self._limits)
             shape, is_bound = finished_shape[0], finished_shape[1] or is_bound
         return TensorInfo(name, dtype, shape, "bound" if is_bound else origin, conflict)
 
@@ -103,7 +103,7 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
 
 
 def symbols_of(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
-    """Names of sizes that mean something in a graph: those of its inputs, if the file says anything."""
+    """Names of sizes that a graph's inputs define, if the file declares any types."""
     inputs = graph.inputs if declared else ()
     return {n for v in inputs for n in dims.names(canonical_shape(v.shape) or ())}
 
@@ -124,8 +124,8 @@ def _renamed(shape: Shape | None, rule: Callable[[str], Dim]) -> Shape | None:
     return tuple([rule(d) if isinstance(d, str) else d for d in shape])
 
 
-def _finished(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
-    """The shape to show, and whether it is a bound."""
+def _bounded_shape(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
+    """The shape for people, and whether it is a bound."""
     is_bound = False
     result: list[Dim] = []
     for dim in shape:
@@ -136,7 +136,7 @@ def _finished(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
     return tuple(result), is_bound
 
 
-def _behind(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
+def _dependents(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
     """All values that are computed from those in `names`, and these."""
     dependents = set(names)
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Observed shapes, seen in a run: what no inference can know, asked of onnxruntime.
+"""Observed shapes: onnxruntime runs the model for shapes that inference cannot know.
 
 Beside every value of the main graph a Shape node is exposed, not the value itself, and only as many at a
 time as fit into a bound on memory: the runtime keeps a value alive until its Shape has run. Where the
@@ -90,10 +90,12 @@ def observe(
         return runs[0][1], notes
     (dim_sizes, first_types), (second_sizes, second_types) = runs
     meaning: dict[tuple[int, int], str] = {(dim_sizes[n], second_sizes[n]): n for n in open_}
-    return {name: _both(kind, second_types.get(name), meaning) for name, kind in first_types.items()}, notes
+    return {
+        name: _common_type(kind, second_types.get(name), meaning) for name, kind in first_types.items()
+    }, notes
 
 
-def _both(first: Type, second: Type | None, meaning: Mapping[tuple[int, int], str]) -> Type:
+def _common_type(first: Type, second: Type | None, meaning: Mapping[tuple[int, int], str]) -> Type:
     """The type that fits two runs: a size that differs is the dimension it follows, or None."""
     if first[1] is None or second is None or second[1] is None or len(first[1]) != len(second[1]):
         return first[0], None

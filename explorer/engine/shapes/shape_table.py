@@ -1,4 +1,4 @@
-"""Shape table: what is known of a graph's values while it is inferred, and how knowledge is put together."""
+"""Shape table: known types of a graph's values during inference, and how two types are merged."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from explorer.facts import Shape
 
 
 class ShapeTable(Struct):
-    """What is known of a graph while it is inferred.
+    """Known types and contents of a graph during inference.
 
     Attributes:
         types: By name; names of dimensions as canonical texts.
         contents: By name.
         origins: Values whose type is taken from elsewhere: 'declared' or 'observed'.
         doubtful: Values that come in as bounds.
-        conflicts: Values that no run can make, and why.
+        conflicts: Values of nodes that cannot run, and why.
         overruled: What had been inferred of values of which a run showed something else.
     """
 
@@ -33,7 +33,7 @@ class ShapeTable(Struct):
 
 
 def possible(kind: Type) -> bool:
-    """Whether a rule's answer is a type: an attribute that is not what it should be may have got into it."""
+    """Whether a rule's answer is a valid type: a malformed attribute may have got into it."""
     shape = kind[1]
     if shape is None:
         return True
@@ -41,7 +41,7 @@ def possible(kind: Type) -> bool:
 
 
 def complete_all(names: Sequence[str], types: Mapping[str, Type]) -> bool:
-    """Whether type and whole shape of all of them are known; a name left out needs none."""
+    """Whether the types and all dimensions of the values are known; a name left out needs none."""
     for name in names:
         if name:
             kind = types.get(name)
@@ -51,7 +51,7 @@ def complete_all(names: Sequence[str], types: Mapping[str, Type]) -> bool:
 
 
 def better(old: Type, new: Type) -> Type:
-    """`old` with what it leaves open taken from `new`."""
+    """`old`, with its unknown parts taken from `new`."""
     dtype = old[0] or new[0]
     if old[1] is None or new[1] is None or len(old[1]) != len(new[1]):
         return dtype, old[1] if old[1] is not None else new[1]
@@ -61,7 +61,7 @@ def better(old: Type, new: Type) -> Type:
 
 
 def common(a: Type | None, b: Type | None) -> Type | None:
-    """What two branches agree on."""
+    """The type on which two branches agree."""
     if a is None or b is None:
         return None
     return a[0] if a[0] == b[0] else None, same_sizes(a[1], b[1])
@@ -75,7 +75,7 @@ def same_sizes(a: Shape | None, b: Shape | None) -> Shape | None:
 
 
 def merge(types: dict[str, Type], answer: Mapping[str, Type]) -> bool:
-    """Takes over what is new; whether something was."""
+    """Adds what is new; True if something was."""
     gained = False
     for name, kind in answer.items():
         old = types.get(name, (None, None))

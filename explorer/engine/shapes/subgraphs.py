@@ -45,7 +45,7 @@ class SubgraphView(Struct, frozen=True):
 
 
 def view(model: Model, path: Sequence[str]) -> Model | None:
-    """The model as it is seen from a place (see `SubgraphView.view`); None if there is no such place."""
+    """The model seen from a place (see `SubgraphView.view`); None if there is no such place."""
     graph = model.graph
     for name in path:
         function = next((f for f in model.functions.values() if call_name(model, f) == name), None)
@@ -61,12 +61,12 @@ def view(model: Model, path: Sequence[str]) -> Model | None:
 
 
 def body_name(node: Node, attribute: str) -> str:
-    """What a body is called in paths."""
+    """The name of a body in paths."""
     return f"{node.label}.{attribute}"
 
 
 def call_name(model: Model, function: Function) -> str:
-    """What a function is called in paths: its name, with its domain where several share it."""
+    """The name of a function in paths, with its domain where several functions share the name."""
     if function.domain == DOMAIN:
         return ""
     alike = sum(f.name == function.name and f.domain != DOMAIN for f in model.functions.values())
@@ -76,7 +76,7 @@ def call_name(model: Model, function: Function) -> str:
 
 
 def is_call(name: str) -> bool:
-    """Whether a piece of a path is a function, and not a body."""
+    """Whether a piece of a path is a function, not a body."""
     return not name or name.endswith("()")
 
 
@@ -95,7 +95,7 @@ def _inside(around: Graph, holder: Node, body: Graph) -> Graph:
 def places(
     model: Model, inference: Inference, skip: Callable[[Node], bool] = lambda node: False
 ) -> Iterator[SubgraphView]:
-    """Every graph of a model that its passes come to, the main one first; a function once.
+    """Every graph of a model that runs, the main one first; a function once.
 
     Args:
         model: The model.
@@ -121,7 +121,7 @@ def _below(
     functions: dict[tuple[str, str, str], list[SubgraphView]],
     open_: tuple[tuple[str, str, str], ...],
 ) -> Iterator[SubgraphView]:
-    """The places inside one, functions aside, which are gathered in `functions`."""
+    """The places inside one place; calls of functions are collected in `functions`."""
     model = place.view
     for node in place.nodes:
         if skip(node):
@@ -165,7 +165,7 @@ def _types(
     shapes: Shapes,
     opsets: Mapping[str, int],
 ) -> tuple[Types, int | None]:
-    """Types of what a body gets, and how often it runs for one run of its node; None if the data decides."""
+    """Types of a body's inputs, and how often it runs for one run of its node; None if the data decides."""
     if node.op == "Scan":
         types, trips = scan_types(node, outer.get)
         return types, trips if isinstance(trips, int) else None
@@ -180,7 +180,7 @@ def _types(
 
 
 def scan_types(node: Node, info_of: Callable[[str], TensorInfo | None]) -> tuple[Types, Dim]:
-    """Types of what the body of a Scan gets, and how often it runs."""
+    """Types of the inputs of a Scan's body, and how often it runs."""
     count = int(node.attributes.get("num_scan_inputs", 0))
     states = len(node.inputs) - count
     axes = node.attributes.get("scan_input_axes") or (0,) * count
@@ -198,7 +198,7 @@ def scan_types(node: Node, info_of: Callable[[str], TensorInfo | None]) -> tuple
 
 
 class _MergedValues(Mapping[str, TensorInfo]):
-    """Values of a function as all its calls have them: a size that differs is not known."""
+    """Values of a function over all its calls: a size that differs is unknown."""
 
     def __init__(self, calls: Sequence[Mapping[str, TensorInfo]]) -> None:
         self._calls = calls

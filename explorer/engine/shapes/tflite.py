@@ -1,4 +1,4 @@
-"""TensorFlow Lite shapes: what the file declares, and what follows where it leaves a size open.
+"""TensorFlow Lite shapes: those that the file declares, and those that follow where it leaves a size open.
 
 The file declares the shape of every tensor, which is what the interpreter takes, so nothing is inferred of a
 model whose sizes are fixed. Where an input may be resized, the file marks all sizes that come to depend on
@@ -36,13 +36,13 @@ MAX_BODIES = 20_000
 
 
 class FileShapes(Inference):
-    """Shapes of one model, in place of what is inferred for ONNX.
+    """Shapes of one model, in place of the inference for ONNX.
 
     Args:
         read: The model.
-        sizes: Of symbolic dimensions by name; those that are missing are what the file says.
+        sizes: Of symbolic dimensions by name; missing ones have the size in the file.
         input_shapes: Type (None: as declared) and shape of inputs by name.
-        notes: What is worth knowing besides.
+        notes: Further notes.
 
     Raises:
         Misuse: No such dimension or input, or a shape of another rank than the input's.
@@ -147,7 +147,7 @@ class FileShapes(Inference):
     def loop_types(
         self, node: Node, outer: Mapping[str, TensorInfo], constants: Constants, opsets: Mapping[str, int]
     ) -> list[TensorInfo | None]:
-        """See `Inference`: what goes round has the sizes on which its beginning and the body agree."""
+        """See `Inference`: a carried value has the sizes on which its first value and the body agree."""
         body: Graph = node.attributes["body"]
         types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
         for name, value in zip(node.inputs[2:], body.inputs[2:], strict=False):
@@ -176,7 +176,7 @@ class FileShapes(Inference):
     # -- one graph --------------------------------------------------------------------------------
 
     def _follow(self, graph: Graph, types: dict[str, Type], contents: ConstantContents) -> None:
-        """Adds the types of a graph's values, those of its inputs being known."""
+        """Adds the types of a graph's values from those of its inputs."""
         for name, tensor in graph.initializers.items():
             types[name] = tensor.dtype, tensor.shape
         for value in (*graph.values, *graph.outputs):
@@ -224,7 +224,7 @@ class FileShapes(Inference):
     def _inside(
         self, node: Node, types: Mapping[str, Type], contents: ConstantContents
     ) -> Sequence[Shape | None] | None:
-        """What the branches of If agree on; what goes round in a Loop keeps its sizes where they agree."""
+        """Shapes on which the branches of an If, or the first and last values of a Loop, agree."""
         outer = {name: TensorInfo(name, *kind) for name, kind in types.items()}
         if node.op == "Loop":
             carried_types = self.loop_types(node, outer, contents, {})
@@ -246,7 +246,7 @@ class FileShapes(Inference):
         )
 
     def _compute(self, node: Node, types: Mapping[str, Type], contents: ConstantContents) -> None:
-        """Makes the contents of a small value known, if they follow."""
+        """Adds the contents of a small value, if they follow from its inputs."""
         import numpy as np
 
         name = node.outputs[0]
@@ -297,7 +297,7 @@ def _listed(dim_sizes: Mapping[str, int], names: Sequence[str]) -> str:
 
 
 def _possible(shape: Shape | None) -> Shape | None:
-    """The shape, if it is one: an option that is not what it should be may have got into it."""
+    """The shape, if it is valid: a malformed option may have got into it."""
     whole = shape is not None and all(d is None or (isinstance(d, int) and d >= 0) for d in shape)
     return shape if whole else None
 

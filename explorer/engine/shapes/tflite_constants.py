@@ -1,4 +1,4 @@
-"""Constants of TensorFlow Lite: what operators make of small values, as converters leave shapes."""
+"""Constants of TensorFlow Lite: operators on small values, with which converters compute shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes of what TensorFlow Lite's operators make, from the shapes of what they get: a table by their names.
+"""Output shapes of TensorFlow Lite's operators, from the shapes of their inputs: a table by operator name.
 
 A size is a number, or None where it is not known; there are no names, as the file has none. A rule that
 needs what is not known raises LookupError, and its operator is left as the file declares it.
@@ -46,7 +46,7 @@ Rule = Callable[[Call], Sequence[Shape | None]]
 
 
 def _declared(call: Call) -> Shape | None:
-    """What the file says of its output."""
+    """The shape that the file declares for the first output."""
     return None if call.outputs[0] is None else call.outputs[0].shape
 
 

@@ -1,1 +1,1 @@
-"""Sizes that are not numbers: dimensions, expressions, how they are written."""
+"""Symbolic sizes: dimensions, expressions, and their notation."""

@@ -1,4 +1,4 @@
-"""Symbolic dimensions, each an int, the text of an expression, or None where nothing is known."""
+"""Symbolic dimensions, each an int, the text of an expression, or None if unknown."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from explorer.engine.symbolic.expressions import (
     floor,
     least_value,
     less,
-    made_of,
     number_expression,
+    parts_of,
     truncated,
 )
 from explorer.engine.symbolic.notation import canonical, display, parsed
@@ -79,7 +79,7 @@ def fresh(number: int) -> str:
 
 
 def _combined(a: Dim, b: Dim, rule: Callable[[Expression, Expression], Expression]) -> Dim:
-    """What a rule makes of two dimensions; None where one is unknown, or a size decides."""
+    """The result of a rule for two dimensions; None where one is unknown, or a size decides."""
     if a is None or b is None:
         return None
     try:
@@ -156,7 +156,7 @@ def known_least(value: Dim) -> int | None:
 
 
 def names(shape: Shape) -> set[str]:
-    """The names in a shape's expressions, as they are shown."""
+    """The names in a shape's expressions, as people write them."""
     symbols: set[str] = set()
     for size in shape:
         if isinstance(size, str):
@@ -166,7 +166,7 @@ def names(shape: Shape) -> set[str]:
 
 def _collect(value: Expression, symbols: set[str]) -> None:
     for atom in atoms(value):
-        parts = made_of(atom)
+        parts = parts_of(atom)
         if parts is None:
             symbols.add(display(atom))
         else:
@@ -196,7 +196,7 @@ def _replaced(value: Expression, sizes: Mapping[str, Dim]) -> Expression:
 
 
 def _replaced_atom(atom: str, sizes: Mapping[str, Dim]) -> Expression:
-    parts = made_of(atom)
+    parts = parts_of(atom)
     if parts is None:
         size = sizes.get(atom, sizes.get(display(atom)))
         return Expression({((atom, 1),): 1}) if size is None else expression(size)
@@ -206,7 +206,7 @@ def _replaced_atom(atom: str, sizes: Mapping[str, Dim]) -> Expression:
 
 
 def upper(value: Dim, limits: Mapping[str, Dim]) -> Dim:
-    """The most that the dimension can be when names do not exceed their limits.
+    """The upper bound of the dimension when names do not exceed their limits.
 
     Args:
         value: The dimension.
@@ -233,7 +233,7 @@ def _rises(value: Expression, rising: set[str]) -> bool:
                 continue
             if factor < 0:
                 return False
-            parts = made_of(atom)
+            parts = parts_of(atom)
             if parts is None:
                 continue
             kind, first, second = parts

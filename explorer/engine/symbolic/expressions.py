@@ -1,4 +1,4 @@
-"""Symbolic expressions of dimensions: what `N+3`, `2*N` and `floor((H-1)/2)+1` mean.
+"""Symbolic expressions of dimensions, such as `N+3`, `2*N` and `floor((H-1)/2)+1`.
 
 A dimension is an int, a text, or None. A text is an expression in canonical form, so that two dimensions
 are known to be equal if and only if their texts are, and facts stay plain strings. sympy can do this and
@@ -27,7 +27,7 @@ Monomial = tuple[tuple[str, int], ...]
 
 
 class UndecidedSize(ArithmeticError):
-    """What is asked depends on the size of a name."""
+    """The answer depends on the size of a name."""
 
 
 class Expression:
@@ -248,7 +248,7 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
     constant = fractions.pop((), 0)
     if len(fractions) == 1:
         (monomial, factor) = next(iter(fractions.items()))
-        shape = made_of(monomial[0][0]) if len(monomial) == 1 and monomial[0][1] == 1 else None
+        shape = parts_of(monomial[0][0]) if len(monomial) == 1 and monomial[0][1] == 1 else None
         if factor == 1 and shape is not None and shape[0] == "floor":
             # floor((floor(p/r) + c) / q) = floor((p + c r) / (q r))
             p, r = shape[1], shape[2]
@@ -272,8 +272,8 @@ def _atom(text: str, kind: str, a: Expression, b: Expression) -> Expression:
     return Expression({((text, 1),): 1})
 
 
-def made_of(atom: str) -> tuple[str, Expression, Expression] | None:
-    """What a rounded or compared atom is made of: its kind and two sides; None for a name."""
+def parts_of(atom: str) -> tuple[str, Expression, Expression] | None:
+    """The parts of a rounded or compared atom: its kind and two sides; None for a name."""
     return _MADE.get(atom)
 
 
@@ -299,7 +299,7 @@ def least_value(value: Expression) -> int | None:
 
 
 def _least_of_atom(atom: str) -> int | None:
-    parts = made_of(atom)
+    parts = parts_of(atom)
     if parts is None:
         return 0 if atom.startswith("'#") else 1
     kind, a, b = parts
@@ -314,7 +314,7 @@ def _least_of_atom(atom: str) -> int | None:
 
 
 def _most_of_atom(atom: str) -> int | None:
-    parts = made_of(atom)
+    parts = parts_of(atom)
     if parts is not None and parts[0] == "min":
         constants = [v for v in (parts[1].constant, parts[2].constant) if v is not None]
         return max(min(constants), 0) if constants else None
@@ -331,7 +331,7 @@ def compared(kind: str, a: Expression | int, b: Expression | int) -> Expression:
         return a if kind == "max" else b
     for term, other_term in ((a, b), (b, a)):
         # max(a, min(a, b)) is a
-        parts = made_of(other_term.text)
+        parts = parts_of(other_term.text)
         if parts is not None and parts[0] in ("max", "min") and parts[0] != kind and term in parts[1:]:
             return term
     first, second = sorted((a.text, b.text))

@@ -1,4 +1,4 @@
-"""Parser of dimensions as text: reading what files write (`s0 + 1`, `past//2`) and what expressions print."""
+"""Parser of dimensions as text, as files write them (`s0 + 1`, `past//2`) and as expressions print them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def display(text: str) -> str:
 
 
 class _Parser:
-    """Reads what `_text` writes, and what exporters write: `s0 + 1`, `2*s1`, `s0//2`, `Max(1, s0)`."""
+    """Reads the texts of `_text` and of exporters: `s0 + 1`, `2*s1`, `s0//2`, `Max(1, s0)`."""
 
     def __init__(self, text: str) -> None:
         self.tokens: list[re.Match[str]] = []

@@ -246,6 +246,40 @@ def test_outside_of_a_session_a_rule_is_a_function_that_a_test_can_call() -> Non
     assert elementwise("one", (2, 3)).elementwise_ops == 6
 
 
+FORMULA_PARAMETERS = {
+    "adding": "cost what shape per_element",
+    "attention": "batch heads lq lk dqk dv causal mask scale past",
+    "bounded": "cost reason",
+    "conv": "output weight bias",
+    "conv_transpose": "source weight output bias",
+    "einsum": "equation shapes",
+    "elementwise": "what shape per_element",
+    "fourier": "transforms samples frequencies complex_in complex_out",
+    "gemm": "a b trans_a trans_b bias alpha beta",
+    "linear": "source features bias",
+    "matmul": "a b",
+    "pooling": "what output kernel per_tap",
+    "recurrent": "kind length batch inputs hidden directions layers projection bias",
+    "rule": "op domain",
+    "times": "cost trips what",
+    "total": "costs",
+    "unknown": "reason",
+}
+"""Parameters that a user's file may pass by name: they are stable."""
+
+
+def test_the_parameters_of_formulas_keep_their_names() -> None:
+    import inspect
+
+    from explorer import rules
+
+    functions = {name: getattr(rules, name) for name in rules.__all__}
+    names = {
+        n: " ".join(inspect.signature(f).parameters) for n, f in functions.items() if inspect.isfunction(f)
+    }
+    assert names == FORMULA_PARAMETERS
+
+
 def test_what_rules_are_written_with_is_documented_and_light() -> None:
     import subprocess
 

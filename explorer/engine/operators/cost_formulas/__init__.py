@@ -1,4 +1,4 @@
-"""Cost formulas: what a Conv, a MatMul, an LSTM costs by its shapes; MACs are counted here and nowhere else.
+"""Cost formulas: the cost of a Conv, a MatMul, an LSTM from its shapes; only these count MACs.
 
 Both sources of operators (ONNX nodes, ATen calls) come here with plain shapes, so the same layer costs
 the same whichever way it came in. A formula is returned beside every number, with the numbers in it.

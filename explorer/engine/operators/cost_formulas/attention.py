@@ -1,4 +1,4 @@
-"""Attention: what the scores of every query with every key, their softmax and the values cost."""
+"""Attention: the cost of the scores of every query with every key, their softmax and the values."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def attention(
 ) -> Cost:
     """softmax(Q K^T) V. MACs = B x Hq x Lq x Lk x (Dqk + Dv); grouped queries count their own heads.
 
-    A causal mask does not lower the headline, which is the dense cost; what only the unmasked pairs
-    take stands beside it in the formula.
+    A causal mask does not lower the cost, which is that of dense attention; the formula also gives the
+    cost of the unmasked pairs alone.
 
     Args:
         batch: Leading dimensions.

@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose, pooling: what a window that slides costs, by its shapes."""
+"""Conv, ConvTranspose, pooling: the cost of a sliding window, from its shapes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def conv_transpose(source: Shape, weight: Shape, output: Shape | None = None, *,
     return adding(cost, "bias", output) if bias else cost
 
 
-def pooling(label: str, output: Shape | None, kernel: Sequence[Dim], per_tap: int = 1) -> Cost:
+def pooling(what: str, output: Shape | None, kernel: Sequence[Dim], per_tap: int = 1) -> Cost:
     """`per_tap` elementwise operations per tap of the window and output element, padding taps included."""
     if output is None:
         return unknown("the shape of its output is not known")
@@ -78,5 +78,5 @@ def pooling(label: str, output: Shape | None, kernel: Sequence[Dim], per_tap: in
     terms: list[Term] = [("out", output), ("window", kernel)]
     value, text = product([*terms, ("", (per_tap,))] if per_tap != 1 else terms)
     if value is None:
-        return Cost(0, None, f"{label}: {text}", "unknown", unbound([("", output), ("", kernel)]))
-    return Cost(0, value, f"{label}: {text} elementwise")
+        return Cost(0, None, f"{what}: {text}", "unknown", unbound([("", output), ("", kernel)]))
+    return Cost(0, value, f"{what}: {text} elementwise")

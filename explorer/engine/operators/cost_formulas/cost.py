@@ -1,4 +1,4 @@
-"""A cost, of MACs and elementwise operations: how it is multiplied, summed, bounded and written out."""
+"""Cost in MACs and elementwise operations: how costs are multiplied, summed, bounded and written out."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from explorer.facts import Dim, Shape, Status
 
 
 class Cost(Struct, frozen=True):
-    """What one operator costs in one forward pass.
+    """The cost of one operator in one forward pass.
 
     Attributes:
         macs: Multiply-accumulates; None if unknown.
         elementwise_ops: Arithmetic operations on single elements, beside the MACs, never among them.
-        formula: How the numbers come about, with the numbers.
+        formula: How the figures are computed, with the numbers.
         status: 'exact', 'bound' or 'unknown'; `reason` says why when it is not exact.
     """
 
@@ -88,7 +88,7 @@ def counted(terms: Sequence[Term]) -> Cost:
 
 
 def unknown(reason: str) -> Cost:
-    """The cost of an operator of which too little is known; `reason` in words."""
+    """An unknown cost; `reason` in words."""
     return Cost(None, None, "", "unknown", reason)
 
 
@@ -97,12 +97,12 @@ def bounded(cost: Cost, reason: str) -> Cost:
     return replace(cost, status="bound", reason=reason) if cost.status == "exact" else cost
 
 
-def adding(cost: Cost, label: str, shape: Shape | None, per_element: int = 1) -> Cost:
+def adding(cost: Cost, what: str, shape: Shape | None, per_element: int = 1) -> Cost:
     """`cost` with `per_element` elementwise operations on each element of `shape`.
 
     Args:
-        cost: What the operator costs so far.
-        label: What the operations are, for the formula ('bias').
+        cost: The cost so far.
+        what: Name of the operations in the formula ('bias').
         shape: The elements; None if unknown.
         per_element: Operations on each.
     """
@@ -111,23 +111,23 @@ def adding(cost: Cost, label: str, shape: Shape | None, per_element: int = 1) ->
     if per_element != 1:
         terms.insert(0, ("", (per_element,)))
     value, text = product(terms)
-    formula = "; ".join(t for t in (cost.formula, f"{label}: {text} elementwise") if t)
+    formula = "; ".join(t for t in (cost.formula, f"{what}: {text} elementwise") if t)
     if value is None or cost.elementwise_ops is None:
         reason = cost.reason or unbound(terms)
         return replace(cost, elementwise_ops=None, formula=formula, status="unknown", reason=reason)
     return replace(cost, elementwise_ops=cost.elementwise_ops + value, formula=formula)
 
 
-def elementwise(label: str, shape: Shape | None, per_element: int = 1) -> Cost:
+def elementwise(what: str, shape: Shape | None, per_element: int = 1) -> Cost:
     """0 MACs and `per_element` operations on each element of `shape` (for a reduction, the input's)."""
-    return adding(Cost(), label, shape, per_element)
+    return adding(Cost(), what, shape, per_element)
 
 
-def times(cost: Cost, trips: Dim, unit: str = "times") -> Cost:
+def times(cost: Cost, trips: Dim, what: str = "times") -> Cost:
     """`cost` times the iterations of a body; where their number is unknown, so is each figure but 0."""
     if trips == 1 or (cost.macs == 0 and cost.elementwise_ops == 0):
         return cost
-    formula = f"{'?' if trips is None else trips} {unit} x ({cost.formula})"
+    formula = f"{'?' if trips is None else trips} {what} x ({cost.formula})"
     if isinstance(trips, int):
         return replace(
             cost,

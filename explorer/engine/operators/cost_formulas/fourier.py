@@ -1,4 +1,4 @@
-"""Fourier transform: what it costs by its definition, a bound of every faster way."""
+"""Fourier transform: its cost by definition, an upper bound for every faster algorithm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MatMul, Gemm, Linear: what a matrix product costs, by its shapes."""
+"""MatMul, Gemm, Linear: the cost of a matrix product, from its shapes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def matmul(a: Shape, b: Shape) -> Cost:
 
 
 def _apart(a: Dim, b: Dim) -> bool:
-    """Whether two dimensions that have to be the same are known not to be."""
+    """Whether two dimensions that have to be equal are known to differ."""
     return isinstance(a, int) and isinstance(b, int) and a != b
 
 

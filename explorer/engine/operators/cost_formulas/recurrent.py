@@ -1,4 +1,4 @@
-"""RNN, GRU, LSTM: what the gates and the state cost, by step, layer and direction."""
+"""RNN, GRU, LSTM: the cost of the gates and the state, by step, layer and direction."""
 
 from __future__ import annotations
 

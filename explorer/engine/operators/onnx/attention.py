@@ -49,7 +49,7 @@ def _packed_shape(past: int, dtype: int = 0) -> ShapeRule:
 def _multi_head_shape(call: Call) -> Answer:
     """Query (B, S, hidden), key and value beside it or of (B, heads, S, head); or all three packed in one.
 
-    The cache grows by what comes in; where buffers are shared it stays as it is.
+    The cache grows by the new positions; where buffers are shared, it keeps its size.
     """
     query, key, value = call.known(0), call.known(1), call.known(2)
     heads = call.whole("num_heads", 1)
@@ -179,7 +179,7 @@ def _attention(call: Call) -> Cost:
 
 
 def _flex(call: Call) -> Cost:
-    """FlexAttention, whose own graphs are followed apart."""
+    """FlexAttention; its graphs are counted separately."""
     if call.attributes.get("score_mod") is not None or call.attributes.get("prob_mod") is not None:
         return without("what its own graphs do to the scores is not followed")(call)
     q, k, v = call.shape(0), call.shape(1), call.shape(2)
@@ -352,7 +352,7 @@ def _sparse(call: Call) -> Cost:
 
 
 def _paged(call: Call) -> Cost:
-    """Every token against all that its sequence's pages can hold."""
+    """Every token against all positions that its sequence's pages can hold."""
     at, h = call.attributes, _grouped(call)
     h = replace(h, lk=h.lq, dv=at.get("v_head_size") or h.dv)
     pages, size = call.shape(7)[1], call.shape(3)[1]

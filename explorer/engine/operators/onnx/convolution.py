@@ -1,4 +1,4 @@
-"""Convolution: Conv and its kin, in floats and quantized: which shapes go in, what comes out.
+"""Convolution: Conv and its relatives, in floats and quantized: shapes and costs.
 
 What they cost is `cost_formulas.conv` and `cost_formulas.conv_transpose`, as for a PyTorch convolution.
 """
@@ -97,7 +97,7 @@ def _dynamic_pads(call: Call) -> Answer:
 
 
 def _causal_shape(past: int) -> ShapeRule:
-    """Like its input; the state holds what the next step looks back at."""
+    """Like its input; the state holds the positions that the next step looks back at."""
 
     def rule(call: Call) -> Answer:
         source, weight = call.known(0), call.known(1)

@@ -1,4 +1,4 @@
-"""Mixture of experts: which of them a token goes through, and what they multiply."""
+"""Mixture of experts: the routing of tokens, and the products of the experts."""
 
 from __future__ import annotations
 

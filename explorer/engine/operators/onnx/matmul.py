@@ -1,4 +1,4 @@
-"""Matrix products: MatMul, Gemm and what is built of them, in floats and quantized.
+"""Matrix products: MatMul, Gemm and operators built of them, in floats and quantized.
 
 A quantized operator counts as its float form, with the conversions as elementwise operations beside it.
 """
@@ -252,7 +252,7 @@ def _several(widths: Sequence[tuple[str, int]], *, gated: bool) -> Rule:
 
 
 def _output_by_depth(call: Call) -> Cost:
-    """Whatever order the operands lie in, every output element is a sum over the depth."""
+    """Every output element is a sum over the depth, whatever the order of the operands."""
     cost = cost_formulas.counted([("out", call.output()), ("K", call.shape(0)[-1:])])
     cost = cost_formulas.adding(cost, "bias", call.output()) if call.has(5) else cost
     cost = cost_formulas.adding(cost, "add C", call.output()) if call.has(6) else cost

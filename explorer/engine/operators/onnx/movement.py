@@ -87,7 +87,7 @@ def _remainder(shape: Shape, others: Sequence[Dim]) -> bool:
 
 
 def _rest(shape: Shape, others: Sequence[Dim]) -> Dim:
-    """The one size that is left when a tensor of `shape` takes the sizes in `others`."""
+    """The remaining size when a tensor of `shape` takes the sizes in `others`."""
     if 0 in shape:
         return 0 if others and 0 not in others else None
     mine, theirs = list(shape), list(others)

@@ -1,4 +1,4 @@
-"""Normalizations, softmax and losses: what is computed from sums over a row."""
+"""Normalizations, softmax and losses: operators that use sums over a row."""
 
 from __future__ import annotations
 

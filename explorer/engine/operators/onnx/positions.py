@@ -1,4 +1,4 @@
-"""Positions of a text: rotary embeddings, and what is added to scores for the distance of two positions."""
+"""Positions of a text: rotary embeddings, and biases of scores for the distance of two positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantization: numbers to integers and back, and what is computed on integers beside products."""
+"""Quantization: numbers to integers and back, and work on integers other than products."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _dynamic_shape(call: Call) -> Answer:
 
 
 def _cast_back(call: Call) -> Answer:
-    """DequantizeWithOrder: to float, if it does not say otherwise."""
+    """DequantizeWithOrder: to float, unless an attribute names another type."""
     code = call.attributes.get("to", 1)
     return ((DTYPES[code].name, call.known(0)),) if code in DTYPES else None
 

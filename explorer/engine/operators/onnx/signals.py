@@ -1,4 +1,4 @@
-"""Signals: Fourier transforms, windows, and the matrices whose cost depends on how they are worked out."""
+"""Signals: Fourier transforms, windows, and matrices whose cost depends on the algorithm."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _transform(call: Call, source: Shape, output: Shape, axis: int) -> Cost:
 
 
 def _length(call: Call, source: Shape, output: Shape, axis: int) -> Dim:
-    """Samples that one transform takes, those that pad it included."""
+    """Samples of one transform, including padding."""
     dft_length = call.number(1)
     onesided = bool(call.attributes.get("onesided", 0))
     if onesided and call.attributes.get("inverse", 0):

@@ -136,7 +136,7 @@ def _non_max_suppression(call: Call) -> Answer:
 
 
 def _reorder_input(call: Call) -> Answer:
-    """Into blocks of channels; how many more channels the blocks have the convolution behind it says."""
+    """Into blocks of channels; the convolution behind it decides how many channels the blocks have."""
     shape = call.known(0)
     if call.whole("channels_last", 0):
         shape = channels_first(shape)
