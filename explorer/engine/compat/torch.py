@@ -7,7 +7,7 @@ import copy
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -278,14 +278,20 @@ def layer_state(module: nn.Module) -> dict[str, Any] | None:
     Seen: torch 2.9 to 2.15.
     Otherwise: None: no layer is answered by what another one did, which takes longer.
     """
-    attributes = vars(module)
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    own = vars(module)
     try:
-        plain = not attributes["training"] and type(module).__module__.startswith("torch.nn.modules.")
-        plain = plain and not any(attributes[name] for name in hooks)
-        return attributes if plain and all(name in attributes for name in MODULE_DICTS) else None
+        if own["training"] or not type(module).__module__.startswith("torch.nn.modules."):
+            return None
+        if own["_forward_hooks"] or own["_forward_pre_hooks"]:
+            return None
+        if own["_backward_hooks"] or own["_backward_pre_hooks"]:
+            return None
     except KeyError:
         return None
+    return own if own.keys() >= _DICTS else None
+
+
+_DICTS = frozenset(MODULE_DICTS)
 
 
 def has_global_hooks() -> bool:
@@ -346,17 +352,16 @@ def without_modes() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def without_dispatch() -> Iterator[None]:
+def without_dispatch() -> AbstractContextManager[None]:
     """Operators inside are seen by no `__torch_dispatch__`.
 
     Assumes: `torch._C._DisableTorchDispatch` does that.
     Seen: torch 2.9 to 2.15.
     Otherwise: all modes are taken off, which takes longer.
     """
+    disabled: Callable[[], AbstractContextManager[None]]
     disabled = getattr(torch._C, "_DisableTorchDispatch", without_modes)
-    with disabled():
-        yield
+    return disabled()
 
 
 def hide(mode: TorchFunctionMode) -> bool:

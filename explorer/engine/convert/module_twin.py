@@ -15,8 +15,7 @@ from explorer.base.errors import Misuse
 from explorer.engine import convert
 from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob, ConversionOptions, module_of
-from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.meta_copy import sharing_values
+from explorer.engine.formats.torch_module.loaded_module import CopyOf, LoadedModule
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 from explorer.engine.models.opened_model import OpenedModel
 
@@ -59,7 +58,8 @@ def twin_of(loaded: LoadedModule, module: nn.Module) -> LoadedModule:
     """What was made of a module, as it was opened."""
     return replace(
         loaded,
-        build=lambda: sharing_values(module),
+        build=CopyOf(module),
+        values=None,
         trained=True,
         bound=None,
         _meta=None,

@@ -550,6 +550,8 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
             value = next((names[name] for names in registries if name in names), None)
         if type(value) in _NUMBERS:
             attributes[name] = value
+        elif type(value) is tuple and _NUMBERS.issuperset(map(type, value)):
+            attributes[name] = list(value)
         elif isinstance(value, torch.Tensor):
             attributes[name] = True
         elif isinstance(value, (bool, int, float, str)) or (

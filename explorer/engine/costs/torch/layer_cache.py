@@ -42,6 +42,10 @@ _TENSORS = frozenset((torch.Tensor, nn.Parameter))
 _INTERNAL = frozenset(vars(nn.Module()))
 _META = torch.device("meta")
 
+_COUNTER = "num_batches_tracked"
+_COUNTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+"""Layers whose counter is read and written in training alone: it decides nothing, whatever values it has."""
+
 
 class Booking(NamedTuple):
     """What one operator added to the figures of its layer.
@@ -209,6 +213,8 @@ def _settings(module: nn.Module, key: list[Any], storages: list[int]) -> bool:
             elif type(tensor) in _TENSORS and tensor.is_meta:
                 key += (name, tensor.shape, tensor.stride(), tensor.dtype)
                 storages.append(storage_key(tensor.untyped_storage()))
+            elif name == _COUNTER and kind in _COUNTING:
+                key += (name, tensor.shape, tensor.dtype)
             else:
                 return False
     for child in children_of(module).values():

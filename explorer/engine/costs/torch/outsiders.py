@@ -18,7 +18,6 @@ from explorer.engine.formats.torch_module.modules import (
     dtype_name,
     is_lazy,
     is_parameter,
-    unregistered_parameters,
 )
 from explorer.facts import TensorInfo
 
@@ -35,9 +34,9 @@ class Outsiders:
         held: Parameters that the model's objects hold, and the expressions that reach them, by their storage.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, unregistered: Iterable[tuple[str, torch.Tensor]]) -> None:
         self.held: dict[int, list[tuple[str, torch.Tensor]]] = {}
-        for place, tensor in unregistered_parameters(model):
+        for place, tensor in unregistered:
             if not is_lazy(tensor) and tensor.layout is torch.strided:
                 self.held.setdefault(storage_key(tensor.untyped_storage()), []).append((place, tensor))
         self._originals: dict[int, torch.Tensor] = {}

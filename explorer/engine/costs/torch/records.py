@@ -215,7 +215,7 @@ def is_leaf(module: nn.Module) -> bool:
 def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
     """Every parameter by its path, first name of a tied one first."""
     by_path: dict[str, ModuleParameter] = {}
-    views: dict[str, TensorView] = {}
+    strided: dict[int, list[tuple[str, nn.Parameter]]] = {}
     for owner, module in registered(model):
         stored_forms = of_module(module)
         for name, p in parameters_of(module).items():
@@ -229,9 +229,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
                 identity, p.numel(), form.nbytes, owner, name, info, p.requires_grad
             )
             if p.layout is torch.strided:
-                start = identity[1] * p.element_size()
-                place = start, p.element_size(), tuple(p.shape), p.stride(), form.nbytes
-                views[path] = TensorView(identity[0], *place)
+                strided.setdefault(identity[0], []).append((path, p))
         if is_packed(module) or isinstance(module, torch.jit.ScriptModule):
             for name, tensor in unpacked(module):
                 path = f"{owner}.{name}" if owner else name
@@ -242,6 +240,14 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
                 by_path[path] = ModuleParameter(
                     identity, tensor.numel(), nbytes_of(tensor), owner, name, info, False
                 )
+    views: dict[str, TensorView] = {}
+    for storage, tensors in strided.items():
+        if len(tensors) == 1 and tensors[0][1].is_contiguous():
+            continue  # most parameters: nothing else lies where they do
+        for path, parameter in tensors:
+            width = parameter.element_size()
+            place = by_path[path].identity[1] * width, width, tuple(parameter.shape), parameter.stride()
+            views[path] = TensorView(storage, *place, by_path[path].bytes)
     bounded: set[str] = set()
     for path, own_pieces in pieces(views, bounded).items():
         by_path[path] = replace(by_path[path], pieces=own_pieces)
@@ -263,7 +269,8 @@ def trained(parameters: Iterable[ModuleParameter]) -> set[Hashable]:
 def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
     """The identity of a parameter: its storage, its offset in it, and its layout."""
     form = tensor.numel()
-    if tensor.layout is torch.strided and not is_dense(tensor.shape, tensor.stride()):
+    is_strided = tensor.layout is torch.strided
+    if is_strided and not tensor.is_contiguous() and not is_dense(tensor.shape, tensor.stride()):
         form = hash((tuple(tensor.shape), tensor.stride()))
     return storage_key(tensor.untyped_storage()), int(tensor.storage_offset()), form
 

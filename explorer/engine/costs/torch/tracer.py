@@ -78,12 +78,13 @@ from explorer.engine.formats.torch_module import cache_tensors, jagged
 from explorer.engine.formats.torch_module.modules import (
     described,
     dtype_name,
-    held,
     is_lazy,
     is_parameter,
     named,
     tensors,
+    tensors_beside,
     tensors_in,
+    unregistered_parameters,
 )
 from explorer.engine.formats.torch_module.sparse import stored_elements
 from explorer.engine.formats.torch_module.stored_form import of_module
@@ -200,7 +201,8 @@ class _Watch:
         self.functions = Functions(self)
         self.done = 0
         self.unseen_work = UnseenWork()
-        self.outsiders = Outsiders(model)
+        self.beside = tensors_beside(self.named)
+        self.outsiders = Outsiders(unregistered_parameters(self.named, self.beside))
         self.quantized = QuantizedTensors()
         # a layer whose operators are asked for one by one has to run
         self.repeats = gradients is None and layer_cache.enabled()
@@ -217,9 +219,9 @@ class _Watch:
         self.constants = {storage_key(b.untyped_storage()) for b in buffers}
         self.stored = self.constants | self.weights.keys()
         self.sparse: dict[int, str] = {}
-        attributes = [t for m in self.named.values() for t in vars(m).values() if isinstance(t, torch.Tensor)]
         stored_tensors = [p for m in self.named.values() for p in parameters_of(m).values() if p is not None]
-        self.note_sparse([*(p for p in stored_tensors if not is_lazy(p)), *buffers, *attributes])
+        beside = [tensor for _, tensor in self.beside if not is_lazy(tensor)]
+        self.note_sparse([*(p for p in stored_tensors if not is_lazy(p)), *beside])
         for path in self.named:
             parent, _, name = path.rpartition(".")
             self.children.setdefault(parent, set()).add(name)
@@ -929,10 +931,11 @@ def trace(
     cached = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
     watch.note_sparse(inputs)
     watch.events.append(_feeding([*inputs, *cached]))
-    registered_modules = {id(module) for module in watch.named.values()}
-    module_tensors = held([vars(module) for module in watch.named.values()], skipped=registered_modules)
     within = held_tensors([list(args), dict(kwargs)])
-    for tensor in (*inputs, *cached, *within, *(tensor for _, tensor in module_tensors)):
+    registered = [
+        p for module in watch.named.values() for p in parameters_of(module).values() if p is not None
+    ]
+    for tensor in (*inputs, *cached, *within, *registered, *(tensor for _, tensor in watch.beside)):
         if is_lazy(tensor) or tensor.layout is not torch.strided:
             continue
         storage = tensor.untyped_storage()

@@ -40,7 +40,7 @@ from explorer.engine.costs.training.mixed_values import is_mixed, without_values
 from explorer.engine.formats.torch_module import jagged
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import flat, tensors, unregistered_parameters
+from explorer.engine.formats.torch_module.modules import flat, named, tensors, unregistered_parameters
 from explorer.engine.formats.torch_module.tensor_subclass import inner_tensors, is_wrapper
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts.training import Optimizer, Phase, StepMemory
@@ -120,7 +120,7 @@ def step_memory(
             why = why or error_line(error)
         finally:
             model.zero_grad(set_to_none=True)
-            for _, parameter in unregistered_parameters(model):
+            for _, parameter in unregistered_parameters(named(model)):
                 parameter.grad = None
     raise SimulationError(why)
 

@@ -33,6 +33,21 @@ from explorer.engine.formats.torch_module.tensor_subclass import is_wrapper, wra
 from explorer.host.optional_packages import error_line, require, search_here, silence
 
 
+class CopyOf:
+    """Makes copies of a module that exists already; they hold its tensors.
+
+    Attributes:
+        module: Never changed: not moved, and its training flags stay.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __call__(self) -> nn.Module:
+        """A copy, to be put in evaluation mode and run."""
+        return sharing_values(self.module)
+
+
 class LoadedModule(Struct):
     """A model that can be built.
 
@@ -101,7 +116,7 @@ class LoadedModule(Struct):
         if self._meta is not None:
             return self._meta
         if self.trained or self._built is not None:
-            self._meta = self._without_values(self.as_built())
+            self._meta = self._without_values(self._with_tensors())
         else:
             failed: Exception | None = None
             for way in (lambda: torch.device("meta"), UninitialisedOnMeta):
@@ -125,6 +140,10 @@ class LoadedModule(Struct):
         self._meta.eval()
         return self._meta
 
+    def _with_tensors(self) -> nn.Module:
+        """The model that the twin on the meta device is a copy of, which is not changed."""
+        return self.build.module if isinstance(self.build, CopyOf) else self.as_built()
+
     def _without_values(self, model: nn.Module) -> nn.Module:
         """A copy on the meta device; tensor subclasses in `model` are noted."""
         note = wrappers_note((*model.parameters(), *model.buffers()))
@@ -139,7 +158,7 @@ class LoadedModule(Struct):
             Exception: It cannot be built so; then its constructor did without them.
         """
         if self.trained or self._built is not None:
-            return without_values(self.as_built(), numbers=True).eval()
+            return without_values(self._with_tensors(), numbers=True).eval()
         if self._unused and self._shapes is not None:
             self._unused = False
             return self._shapes
@@ -341,7 +360,7 @@ def of(module: nn.Module, inputs: Any = None, *, source: str = "") -> LoadedModu
     """
     return LoadedModule(
         source=source or type(module).__name__,
-        build=lambda: sharing_values(module),
+        build=CopyOf(module),
         weights_text="as the module has them",
         trained=True,
         example=None if inputs is None else Example.of(inputs),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,14 @@ from explorer.engine.compat.torch import (
     storage_key,
 )
 from explorer.engine.formats.torch_module import sparse
-from explorer.engine.formats.torch_module.modules import is_lazy, is_parameter, unregistered_parameters
+from explorer.engine.formats.torch_module.modules import (
+    is_lazy,
+    is_parameter,
+    named,
+    own_attributes,
+    tensors_beside,
+    unregistered_parameters,
+)
 from explorer.engine.formats.torch_module.stored_form import attach_wrapped
 from explorer.engine.formats.torch_module.tensor_subclass import (
     dequantized,
@@ -49,16 +56,21 @@ def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
         model: With its values.
         numbers: Small ones of floating-point numbers keep theirs, too, but for what layers of torch hold.
     """
-    twin = _deep_copy(model, _twins(model, numbers))
+    return _without_values(model, _unregistered_tensors(model), numbers)
+
+
+def _without_values(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> nn.Module:
+    twin = _deep_copy(model, _twins(model, loose, numbers))
     attach_wrapped(model, twin)
     return twin
 
 
 def emptied(model: nn.Module) -> nn.Module:
     """As a copy `without_values` with numbers, of a model that nobody else has: itself where that is easy."""
-    if any(True for _ in _unregistered_tensors(model)):
-        return without_values(model, numbers=True)
-    twins = _twins(model, numbers=True)
+    loose = _unregistered_tensors(model)
+    if loose:
+        return _without_values(model, loose, numbers=True)
+    twins = _twins(model, loose, numbers=True)
     attach_wrapped(model, model)
     for module in model.modules():
         parameters, buffers, _ = module_dicts(module).values()
@@ -69,13 +81,13 @@ def emptied(model: nn.Module) -> nn.Module:
     return model
 
 
-def _twins(model: nn.Module, numbers: bool) -> dict[int, Any]:
-    """What stands for each tensor, by its id; tensors that share storage share it there, too."""
+def _twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> dict[int, Any]:
+    """What stands for each tensor, `loose` ones too, by its id; tensors that share storage share it there."""
     of_torch = [m for m in model.modules() if is_of_torch(m)]
     torch_buffers = {id(b) for m in of_torch for b in m.buffers(recurse=False)}
     storages: dict[Any, Any] = {}
     memo: dict[int, Any] = {}
-    for tensor in (*model.parameters(), *model.buffers(), *_unregistered_tensors(model)):
+    for tensor in (*model.parameters(), *model.buffers(), *loose):
         if id(tensor) in memo:
             continue
         if is_lazy(tensor):
@@ -187,19 +199,20 @@ def _as_parameter(bare: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     return bare
 
 
-def _unregistered_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
+def _unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
     """Tensors that modules hold beside their parameters and buffers: masks, tables, a computed weight."""
-    for module in model.modules():
-        for name, value in vars(module).items():
-            if name in MODULE_DICTS:
-                continue
-            if isinstance(value, torch.Tensor):
-                yield value
-            elif isinstance(value, (list, tuple)):
-                yield from (element for element in value if isinstance(element, torch.Tensor))
-            elif isinstance(value, dict):
-                yield from (element for element in value.values() if isinstance(element, torch.Tensor))
-    yield from (tensor for _, tensor in unregistered_parameters(model))
+    modules = named(model)
+    attributes = own_attributes(modules)
+    loose: list[torch.Tensor] = []
+    for _, value in attributes:
+        if isinstance(value, torch.Tensor):
+            loose.append(value)
+        elif isinstance(value, (list, tuple)):
+            loose += [item for item in value if isinstance(item, torch.Tensor)]
+        elif isinstance(value, dict):
+            loose += [item for item in value.values() if isinstance(item, torch.Tensor)]
+    beside = tensors_beside(modules, attributes)
+    return loose + [tensor for _, tensor in unregistered_parameters(modules, beside)]
 
 
 def _deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:

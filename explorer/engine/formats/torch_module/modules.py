@@ -6,7 +6,7 @@ What reading a module, counting it and running it ask alike, whatever of it has 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -151,18 +151,26 @@ def held(
         place: The expression that reaches `value`; the ways begin with it.
         skipped: Ids of the modules whose tensors are known; None skips all modules.
     """
-    parts = contents(value, place, skipped=skipped, plain=False)
-    return ((where, part) for where, part in parts if isinstance(part, torch.Tensor))
+    return _tensors_of(contents(value, place, skipped=skipped, plain=False))
+
+
+def _tensors_of(parts: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((place, part) for place, part in parts if isinstance(part, torch.Tensor))
 
 
 _PLAIN_TYPES = frozenset(_WITHOUT_TENSORS)
-_CONTAINERS = frozenset((dict, OrderedDict, list, tuple, set, frozenset))
+_MAPPINGS = frozenset((dict, OrderedDict))
+_SEQUENCES = frozenset((list, tuple, set, frozenset))
 
 
 def _is_bare(value: Any) -> bool:
-    """Whether a value is plain or an empty container, as most that modules hold is, by its class alone."""
+    """Whether a value is plain or a container of plain values, as most attributes of modules are."""
     kind = type(value)
-    return kind in _PLAIN_TYPES or (kind in _CONTAINERS and not value)
+    if kind in _PLAIN_TYPES:
+        return True
+    if kind in _MAPPINGS:
+        return not value or _PLAIN_TYPES.issuperset(map(type, value.values()))
+    return kind in _SEQUENCES and _PLAIN_TYPES.issuperset(map(type, value))
 
 
 def contents(
@@ -176,9 +184,16 @@ def contents(
         value: Where to look.
         place: The expression that reaches `value`.
         skipped: As in `held`.
-        plain: Numbers, text and empty containers in it are wanted, too.
+        plain: Numbers, text and containers without anything else are wanted, too.
     """
-    waiting, visited = [(place, value)], {}
+    return _contents([(place, value)], skipped=skipped, plain=plain)
+
+
+def _contents(
+    waiting: list[tuple[str, Any]], *, skipped: Collection[int] | None, plain: bool
+) -> Iterator[tuple[str, Any]]:
+    """As `contents`, of several values with their places, the last one first."""
+    visited: dict[int, Any] = {}
     while waiting:
         where, part = waiting.pop()
         yield where, part
@@ -197,7 +212,7 @@ def contents(
             inner = [
                 (f"{where}.{name}", value) for name, value in named_parts if plain or not _is_bare(value)
             ]
-        elif isinstance(part, Mapping):
+        elif isinstance(part, (dict, Mapping)):
             inner = [
                 (f"{where}[{key!r}]", value) for key, value in part.items() if plain or not _is_bare(value)
             ]
@@ -217,32 +232,82 @@ def contents(
 
 def is_parameter(tensor: torch.Tensor) -> bool:
     """Whether a tensor is made to be trained: an nn.Parameter, or one that wants a gradient of its own."""
-    return isinstance(tensor, nn.Parameter) or (tensor.requires_grad and tensor.is_leaf)
+    return (tensor.requires_grad and tensor.is_leaf) or isinstance(tensor, nn.Parameter)
 
 
-def unregistered_parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters that a model holds where `parameters()` does not look: in lists, dicts, objects, buffers.
+def own_attributes(modules: Mapping[str, nn.Module]) -> list[tuple[str, Any]]:
+    """Attributes of modules that may hold tensors and are no parameters, buffers or modules of theirs.
 
-    Each comes with the expression that reaches it: 'layers[0].weight'.
+    Args:
+        modules: All modules of a model by their paths, as in `named`.
+
+    Returns:
+        Values, each after the expression that reaches it: 'encoder.table'.
     """
-    modules = named(model)
-    listed = {id(module) for module in modules.values()}
-    parameter_ids = {id(p) for module in modules.values() for p in parameters_of(module).values()}
+    return [
+        (f"{path}.{name}" if path else name, value)
+        for path, module in modules.items()
+        for name, value in vars(module).items()
+        if type(value) not in _PLAIN_TYPES and name not in MODULE_DICTS and not _is_bare(value)
+    ]
+
+
+def tensors_beside(
+    modules: Mapping[str, nn.Module], attributes: Sequence[tuple[str, Any]] | None = None
+) -> list[tuple[str, torch.Tensor]]:
+    """Tensors that modules hold beside their parameters: buffers, and those in attributes, however deep.
+
+    Args:
+        modules: All modules of a model by their paths.
+        attributes: Their `own_attributes`, where they are known.
+
+    Returns:
+        Each after the expression that reaches it: 'layers[0].weight'. What several objects hold is there
+        more than once.
+    """
+    roots = list(own_attributes(modules) if attributes is None else attributes)
     for path, module in modules.items():
         before = f"{path}." if path else ""
-        beside = [(name, value) for name, value in vars(module).items() if name not in MODULE_DICTS]
-        for name, value in (*beside, *buffers_of(module).items()):
-            if _is_bare(value):
-                continue
-            for place, tensor in held(value, f"{before}{name}", skipped=listed):
-                if is_parameter(tensor) and id(tensor) not in parameter_ids:
-                    parameter_ids.add(id(tensor))
-                    yield place, tensor
+        roots += [
+            (before + name, buffer) for name, buffer in buffers_of(module).items() if buffer is not None
+        ]
+    roots.reverse()
+    listed = {id(module) for module in modules.values()}
+    return list(_tensors_of(_contents(roots, skipped=listed, plain=False)))
+
+
+def unregistered_parameters(
+    modules: Mapping[str, nn.Module], beside: Iterable[tuple[str, torch.Tensor]] | None = None
+) -> list[tuple[str, torch.Tensor]]:
+    """Parameters that a model holds where `parameters()` does not look, in lists, dicts, objects, buffers.
+
+    Args:
+        modules: All modules of the model by their paths.
+        beside: Their `tensors_beside`, where they are known.
+
+    Returns:
+        Each after the expression that reaches it: 'layers[0].weight'.
+    """
+    beside = tensors_beside(modules) if beside is None else beside
+    wanted = [(place, tensor) for place, tensor in beside if is_parameter(tensor)]
+    if not wanted:
+        return []
+    known = {id(p) for module in modules.values() for p in parameters_of(module).values()}
+    first: dict[int, tuple[str, torch.Tensor]] = {}
+    for place, tensor in wanted:
+        if id(tensor) not in known:
+            first.setdefault(id(tensor), (place, tensor))
+    return list(first.values())
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
     """Whether a parameter or buffer gets its shape from the first input that its module sees."""
-    return isinstance(tensor, (UninitializedParameter, UninitializedBuffer))
+    # asking for the class of a parameter in torch's own way takes ten times as long
+    return type(tensor) not in _SETTLED and isinstance(tensor, (UninitializedParameter, UninitializedBuffer))
+
+
+_SETTLED = frozenset((torch.Tensor, nn.Parameter))
+"""Classes of most tensors, whose shapes are known."""
 
 
 def plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from explorer.engine.costs.aten import meta_cache  # noqa: E402
 from explorer.engine.costs.torch import layer_cache, tracer  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
+from explorer.engine.formats.torch_module.meta_copy import without_values  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402
 
 
@@ -231,3 +232,13 @@ def test_two_threads_see_their_own_model_only() -> None:
     with ThreadPoolExecutor(4) as pool:
         for width, macs in pool.map(work, [3, 5, 7, 9] * 6):
             assert macs == 20 * width * width
+
+
+def test_the_counter_of_a_normalization_does_not_hinder_it(monkeypatch: Any) -> None:
+    """A module that exists keeps the values of its counters in the twin, and they decide nothing."""
+    image = torch.empty(1, 8, 4, 4, device="meta")
+    twin = without_values(nn.Sequential(nn.BatchNorm2d(8), nn.BatchNorm2d(8)).eval())
+    assert not twin[0].num_batches_tracked.is_meta
+    first = operators_run(monkeypatch, twin[:1], image)
+    assert first
+    assert operators_run(monkeypatch, twin, image) == 0

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from explorer import Session  # noqa: E402
+from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 
 ELSEWHERE = nn.Bilinear(4, 4, 2)
 
@@ -145,3 +146,28 @@ def test_the_note_is_in_text_and_json(
     assert main([*call, "--json"]) == 0
     notes = json.loads(capsys.readouterr().out)["model"]["notes"]
     assert any("steps[0].bias (5)" in note for note in notes)
+
+
+def test_what_many_modules_hold_is_looked_at_once() -> None:
+    looked = []
+
+    class Settings(dict[str, Any]):
+        def items(self) -> Any:
+            looked.append(self)
+            return super().items()
+
+    shared = Settings(tables=[nn.Parameter(torch.ones(4, device="meta"))])
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.settings = shared
+
+        def forward(self, x: Any) -> Any:
+            return x * self.settings["tables"][0]
+
+    model = nn.Sequential(*(Scaled() for _ in range(5)))
+    info = examine_module(model, [torch.ones(4, device="meta")]).analysis.info
+    assert len(looked) == 1
+    assert "4 parameters took part" in info.model.notes[0]
+    assert "0.settings['tables'][0] (4)" in info.model.notes[0]

@@ -422,3 +422,20 @@ def test_a_module_and_its_onnx_file_cost_the_same(tmp_path: Path) -> None:
     assert module.activation_bytes_peak == graph.activation_bytes_peak
     # the file stores the running mean and variance of 20 batch norms, 4,800 channels, as initializers too
     assert graph.params - module.params == 2 * 4_800
+
+
+def test_a_module_that_exists_is_copied_once() -> None:
+    """The twin on the meta device is made of the module itself, not of a copy with its values."""
+    copies = []
+
+    class Counted(nn.Linear):
+        def __deepcopy__(self, memo: dict[int, Any]) -> Counted:
+            copies.append(self)
+            return type(self)(self.in_features, self.out_features, device="meta")
+
+    layer = Counted(3, 2)
+    loaded = of(nn.Sequential(layer), torch.ones(1, 3))
+    assert examine(loaded).analysis.info.totals.macs == 6
+    assert copies == [layer]
+    assert layer.training
+    assert not layer.weight.is_meta
