@@ -278,6 +278,8 @@ class ModelInfo(Struct, frozen=True):
         format: As `explorer formats` names it.
         producer: What wrote the file: 'pytorch 2.9'.
         notes: What a reader should know, in words.
+        inference_died: Shape inference died on the way, perhaps by the machine's fault: another analysis may
+            give other figures.
     """
 
     source: str
@@ -289,6 +291,9 @@ class ModelInfo(Struct, frozen=True):
     producer: str = ""
     file_bytes: int | None = None
     notes: tuple[str, ...] = ()
+    inference_died: bool = False
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("inference_died",)
 
     @property
     def is_graph(self) -> bool:

@@ -6,7 +6,7 @@ Apart from the other facts because it is what exit codes, pictures and saved fil
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
@@ -48,6 +48,7 @@ class OutputEvidence(Struct, frozen=True):
             way, of a quantizer, an index or a comparison.
         constant: Whether it was the same whatever went in, so that it shows nothing of what lies before it.
         drawn: Whether it depends on random numbers, which no two runs share: it shows nothing, either.
+        void: Whether not one number in it is finite, in either: it shows nothing, either.
     """
 
     name: str
@@ -72,6 +73,9 @@ class OutputEvidence(Struct, frozen=True):
     drawn: bool = False
     limit_share: float | None = None
     stepped: bool = False
+    void: bool = False
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("void",)
 
 
 class SiteEvidence(Struct, frozen=True):
@@ -88,6 +92,8 @@ class SiteEvidence(Struct, frozen=True):
         rows: Rows of input tried: true activations plus the dense random rows that were compared.
         nonfinite: NaN or Inf that the tiled site has and the original has not.
         differs: Whether its run showed a difference; one that only could not be followed is not proved.
+        saturates: Whether the runtime saturates its sums on this processor: the original is not exact.
+        finding: Of a site that passed, what its run showed beside products bit for bit.
     """
 
     name: str
@@ -109,6 +115,10 @@ class SiteEvidence(Struct, frozen=True):
     passed: bool
     reason: str
     differs: bool = False
+    saturates: bool = False
+    finding: str = ""
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("saturates", "finding")
 
 
 class RegionEvidence(Struct, frozen=True):

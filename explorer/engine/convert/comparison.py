@@ -274,6 +274,14 @@ def _by_one_step(feeds: Feeds) -> Feeds:
     return moved
 
 
+class _FailedRun(BadModel):
+    """A module that raised an error when it was called."""
+
+    def __init__(self, cause: str, source: str) -> None:
+        super().__init__(f"cannot be run {cause}", where=source, hint=UNPROVED)
+        self.cause = cause
+
+
 def module_call(module: Any, bound_inputs: BoundInputs, source: str) -> Callable[[Feeds], list[Array]]:
     """What runs a module, or what was loaded from a file of torch's, on arrays by name of the input."""
     import torch  # as long as ONNX files alone are compared, 2 s and a package that may be missing
@@ -291,7 +299,7 @@ def module_call(module: Any, bound_inputs: BoundInputs, source: str) -> Callable
                 torch.manual_seed(0)
                 result = module(*args, **kwargs)
         except Exception as error:
-            raise BadModel(f"cannot be run ({error_line(error)})", where=source, hint=UNPROVED) from error
+            raise _FailedRun(f"({error_line(error)})", source) from error
         return [as_array(tensor) for _, tensor in tensors(result)]
 
     return call
@@ -351,7 +359,7 @@ def _source_runs(
             call = module_call(exact, bound_inputs, loaded.source)
             return old, [call(feed) for feed in wide], "float64"
     except BadModel as error:
-        why = error.what.removeprefix("cannot be run ")
+        why = error.cause if isinstance(error, _FailedRun) else error.what
         return old, [], f"none: the module does not run in float64 {why}"
 
 

@@ -25,9 +25,6 @@ from explorer.engine.shapes.subgraphs import places as views
 from explorer.facts import TensorInfo
 from explorer.facts.split.edit import EditStep, TypeChange
 
-_REFUSED = " cannot run: "
-"""Text in a note of shape inference that says that a node does not fit its inputs."""
-
 
 class EditedModel(Struct, frozen=True):
     """A model after one step.
@@ -87,8 +84,8 @@ def _typed(before: Model, after: Model, done: str) -> EditedModel:
     bare = _undeclared(after)
     inference, was = Inference(bare), infer(before)
     shapes = inference.main
-    if broken := [note for note in shapes.notes if _REFUSED in note and note not in was.notes]:
-        raise Misuse(broken[0].partition(";")[0], hint="nothing was changed")
+    if broken := [node for node in shapes.impossible if node not in was.impossible]:
+        raise Misuse(broken[0], hint="nothing was changed")
     graph = after.graph
     values = tuple([value for value in graph.values if _holds(value, shapes.values)])
     outputs = _true(graph.outputs, shapes.values)

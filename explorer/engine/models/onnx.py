@@ -13,7 +13,6 @@ from explorer.engine.formats.onnx.file_reads import model_reads
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel, OnProgress
-from explorer.engine.shapes.onnx_pass import DIED
 from explorer.host.file_reads import whole
 from explorer.host.gc_pause import gc_pause
 
@@ -104,7 +103,7 @@ class OnnxModel:
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`."""
-        if DIED in info.model.notes:
+        if info.model.inference_died:
             return None
         # a reader that does not say what it read may have read any part of the file
         return (whole(self.source),) if self.model.source is None else model_reads(self.model)

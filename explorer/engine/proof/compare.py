@@ -48,7 +48,6 @@ _AMPLIFIED = 64.0
 """Limit of the error of a whole run, in multiples of the effect of one rounding of the inputs: every layer
 adds roundings."""
 
-VOID = "not one finite number in any draw: NaN against NaN shows nothing"
 """Reason why outputs without any finite number are neither evidence nor a difference."""
 
 
@@ -365,14 +364,19 @@ class OutputComparison(Struct):
         gap, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
         return gap > noise * scale or self.max_abs > noise * self.largest
 
+    @property
+    def is_void(self) -> bool:
+        """Whether nothing is wrong but that not one number of either is finite."""
+        return not self.nonfinite and not self.lost and bool(self.shared_nan) and self.shared == self.size
+
     def broken(self) -> str:
         """The difference that no rounding explains, in words; '' without one."""
         if self.nonfinite:
             return f"{self.nonfinite:,} NaN or Inf that the original has not"
         if self.lost:
             return f"{self.lost:,} elements are finite where the original is NaN or Inf"
-        if self.shared_nan and self.shared == self.size:
-            return VOID
+        if self.is_void:
+            return "not one finite number in any draw: NaN against NaN shows nothing"
         if not self.elements and not self.equal:
             return "nothing finite could be compared"
         return ""

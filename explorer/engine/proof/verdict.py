@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from explorer.base.units import many_text, printable
 from explorer.base.verdicts import PASSED
-from explorer.engine.proof.compare import VOID
 from explorer.engine.proof.outputs.tolerance import tolerance_text
 from explorer.engine.proof.sites.exact import SATURATES
 from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, VerdictKind
@@ -87,11 +86,11 @@ def _fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
         for output in evidence:
             if output.passed:
                 continue
-            of_runtime = next((s.reason for s in grounds.sites if SATURATES in s.reason), "")
+            of_runtime = any(site.saturates for site in grounds.sites)
             why = f"{name} '{printable(output.name)}': {output.reason}" + (
                 f"; {SATURATES}" if of_runtime else ""
             )
-            if output.equal or output.drawn or VOID in output.reason:
+            if output.equal or output.drawn or output.void:
                 return "unproven", f"not proved: {why}"
             if grounds.structural and unfollowed is None and not output.nonfinite and name == "output":
                 return "unproven", f"not proved: all parts are equal, and {why}"

@@ -218,6 +218,7 @@ class _Answer:
         self.weights = round(sum(holder.weight_bytes for holder in self.holders) * types.scale)
         self.longest = _longest(passes.own.model)
         self.notes: list[str] = []
+        self.uncut: list[str] = []
 
     def fact(self) -> Serving:
         spec, passes = self.spec, self.passes
@@ -252,6 +253,7 @@ class _Answer:
             bounds.largest_batches(cache_bytes, self.weights, spec.card),
             self._layouts(decode_macs, cache.bytes),
             tuple(self.notes),
+            tuple(self.uncut),
         )
 
     def _prefill(self) -> tuple[ClosedForm, PassFigures]:
@@ -389,7 +391,8 @@ class _Answer:
                     candidates, why = layouts(laid, devices)
                     refused.update(dict.fromkeys(why))
                     kept_layouts += sorted(candidates, key=_best)[:_KEPT]
-        self.notes += [f"not cut further: {why}" for why in list(refused)[:3]]
+        self.uncut = list(refused)[:3]
+        self.notes += [f"not cut further: {why}" for why in self.uncut]
         if (
             self.machine is not None
             and spec.links is None

@@ -116,8 +116,7 @@ def _rows(blank: ServingRow, fact: Serving) -> list[ServingRow]:
         if (layout.context, layout.batch, layout.devices) == (*where, blank.devices)
     ]
     if not device_layouts:
-        refused = [note for note in fact.notes if note.startswith("not cut further: ")]
-        why = "; ".join([note.partition(": ")[2] for note in refused])
+        why = "; ".join(fact.uncut)
         return [
             replace(
                 blank,

@@ -94,6 +94,9 @@ class Shapes(Struct, frozen=True):
         constants: Values whose contents are known and small: shapes, axes, scalars.
         dims: Symbolic dimensions that were bound, by the user or through an input's shape.
         notes: What went wrong or was assumed, in words.
+        impossible: Nodes that cannot run, and why.
+        overruled: Values that have another shape than inference gives, because a run showed it.
+        died: onnx's inference died, perhaps by the machine's fault and not the model's.
         kinds: Types by name, where values of the same type mostly have the same object; empty if values of
             the same type may differ in what is known of them.
     """
@@ -105,6 +108,9 @@ class Shapes(Struct, frozen=True):
     kinds: Mapping[str, Type] = field(default_factory=dict)
     disputed: frozenset[str] = frozenset()
     alike: dict[int, InferredTypes] = field(default_factory=dict)
+    impossible: tuple[str, ...] = ()
+    died: bool = False
+    overruled: frozenset[str] = frozenset()
 
 
 def forget() -> None:
@@ -151,6 +157,7 @@ class Inference:
         self.model = model
         inputs, dim_sizes, overruled = bind_inputs(model, sizes, input_shapes)
         self.notes: list[str] = []
+        self.impossible: list[str] = []
         self._limits: dict[str, Dim] = {}
         self._answers: dict[Hashable, InferredTypes] = {}
         self._alike: dict[int, InferredTypes] = {}
@@ -174,7 +181,16 @@ class Inference:
             table = self._infer_corrected(graph, declared, observed_types, table)
         values = ShapeOrigins(graph, table, declared, self._limits, trusted=self._trusted)
         self.main = Shapes(
-            values, table.contents, dim_sizes, tuple(self.notes), table.types, values.disputed, self._alike
+            values,
+            table.contents,
+            dim_sizes,
+            tuple(self.notes),
+            table.types,
+            values.disputed,
+            self._alike,
+            tuple(self.impossible),
+            self._onnx.died,
+            values.overruled(),
         )
 
     @property
@@ -589,7 +605,8 @@ class Inference:
     def _refuse(self, node: Node, why: str, table: ShapeTable) -> None:
         """Notes once that a node cannot run; its outputs stay unknown, and onnx is not asked."""
         if not table.conflicts.keys() >= set(node.outputs):
-            self.notes.append(f"{node.op} '{node.label}' cannot run: {why}; behind it sizes are not known")
+            self.impossible.append(f"{node.op} '{node.label}' cannot run: {why}")
+            self.notes.append(f"{self.impossible[-1]}; behind it sizes are not known")
         for name in node.outputs:
             table.conflicts[name] = why
             if name:

@@ -30,8 +30,6 @@ from explorer.engine.shapes.bodies import captured_names
 from explorer.engine.shapes.constants import ConstantContents
 from explorer.facts import Dim, Shape
 
-DIED = "shape inference died of a part of this model, and was not asked again"
-"""What is noted where it may have been the machine that failed, and not the model."""
 MAX_REFUSED = 8
 """Nodes that inference refuses before the rest is given up; each takes a dozen runs to find."""
 
@@ -42,13 +40,14 @@ class OnnxPass(Struct):
     Attributes:
         ir_version: Of the model.
         notes: The refused nodes, in words.
+        died: Whether its process died, perhaps by the machine's fault. It is not asked again.
     """
 
     ir_version: int
     notes: list[str]
+    died: bool = False
     _refused: dict[int, tuple[Node, Node]] = field(default_factory=dict)
     _given_up: bool = False
-    _dead: bool = False
 
     def types(
         self,
@@ -88,7 +87,7 @@ class OnnxPass(Struct):
         It refuses a whole graph for one node that does not fit its definition. That node is found by
         bisection, and from then on treated as an unknown operator.
         """
-        if self._dead:
+        if self.died:
             return None
         for _ in range(MAX_REFUSED):
             nodes = [self._refused.get(id(n), (n, n))[1] for n in graph.nodes]
@@ -96,14 +95,14 @@ class OnnxPass(Struct):
             if not isinstance(answer, Exception):
                 return answer
             low, high = 0, len(nodes)
-            while low < high and not self._dead:
+            while low < high and not self.died:
                 middle = (low + high) // 2
                 tried = self._try(graph, opsets, nodes[:middle])
                 if isinstance(tried, Exception):
                     high, error = middle, tried
                 else:
                     low = middle + 1
-            if self._dead or not low or id(graph.nodes[low - 1]) in self._refused:
+            if self.died or not low or id(graph.nodes[low - 1]) in self._refused:
                 break
             culprit = graph.nodes[low - 1]
             stand_in = Node("Refused", culprit.inputs, culprit.outputs, domain="explorer.refused")
@@ -111,8 +110,8 @@ class OnnxPass(Struct):
             self._refused[id(culprit)] = culprit, stand_in
             words = " ".join(str(error).split())[:200]
             self.notes.append(f"shape inference refuses {culprit.op} '{culprit.label}': {words}")
-        if self._dead:
-            self.notes.append(DIED)
+        if self.died:
+            self.notes.append("shape inference died of a part of this model, and was not asked again")
         elif not self._given_up:
             self._given_up = True
             self.notes.append(
@@ -132,7 +131,7 @@ class OnnxPass(Struct):
             return onnx_subprocess.infer(writer.skeleton(model))
         except onnx_subprocess.InferenceDied as error:
             # to look for the node that it dies of would take a second each time
-            self._dead = True
+            self.died = True
             return error
         except Exception as error:  # whatever it is, there is an answer without this node
             return error

@@ -88,6 +88,13 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
             shape, is_bound = finished_shape[0], finished_shape[1] or is_bound
         return TensorInfo(name, dtype, shape, "bound" if is_bound else origin, conflict)
 
+    def overruled(self) -> frozenset[str]:
+        """Values that have another shape than inference gives."""
+        table = self._table
+        return frozenset([name for name, shape in table.overruled.items() if shape is not None]) - {
+            *table.conflicts
+        }
+
     def _conflict(self, name: str, shape: Shape | None, origin: str) -> str:
         """Sources that contradict the shape of a value, in words."""
         parts: list[str] = []

@@ -24,6 +24,14 @@ class NoSite(Exception):
     """A node is no site; the text says why."""
 
 
+class LeftAsItWas(NoSite):
+    """A product that could be a site but for one property, `cause`."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"{cause}: left as it was")
+        self.cause = cause
+
+
 OperandBuilder = Callable[[GraphBuilder, Sequence[str]], str]
 """Writes the nodes that make an operand of the values `Site.inputs` stand for; returns its value name."""
 

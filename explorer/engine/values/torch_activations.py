@@ -368,8 +368,7 @@ def _failed(
     where = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
     if where and watch.done:
         return _after(where, error_line(error), paths, watch)
-    place = f"the model failed in {where}: " if where else "the model failed: "
-    raise BadModel(why(error).replace("the model failed: ", place, 1), where=source) from error
+    raise BadModel(why(error, place=f" in {where}" if where else ""), where=source) from error
 
 
 def _after(where: str, reason: str, paths: Sequence[str], watch: _Watch) -> Iterator[tuple[str, str]]:

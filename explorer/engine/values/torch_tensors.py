@@ -79,8 +79,7 @@ def _after_first_input(module: nn.Module, bound_inputs: BoundInputs, loaded: Loa
             module(*args, **kwargs)
     except Exception as error:
         with loaded.quiet():
-            message = failure(module, lambda: module(*args, **kwargs), error)
-        message = message.replace("the model failed: ", "the model failed on its first input: ", 1)
+            message = failure(module, lambda: module(*args, **kwargs), error, " on its first input")
         raise BadModel(message, where=loaded.source) from error
     return module
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -228,6 +228,7 @@ class Serving(Struct, frozen=True):
         largest_batch: The most sequences at each context, likewise.
         layouts: Over several devices, those that fit and are fastest first.
         notes: What is worth knowing.
+        uncut: Why the model is not cut further over its devices.
     """
 
     spec: ServingSpec
@@ -250,6 +251,9 @@ class Serving(Struct, frozen=True):
     largest_batch: tuple[tuple[int, int | None], ...]
     layouts: tuple[DeviceLayout, ...]
     notes: tuple[str, ...] = ()
+    uncut: tuple[str, ...] = ()
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("uncut",)
 
 
 def contexts_to_draw(fact: Serving, places: int) -> list[int]:

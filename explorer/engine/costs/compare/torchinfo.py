@@ -260,8 +260,8 @@ def _total_macs(summary: Any, analysis: Analysis, reasons: Counter[str]) -> list
     theirs, ours = int(summary.total_mult_adds), analysis.info.totals.macs
     if theirs == ours:
         return []
-    parts = [f"{why} ({n:+,})" for why, n in reasons.most_common()]
-    parts.sort(key=lambda text: _UNKNOWN in text)
+    known_first = sorted(reasons.most_common(), key=lambda reason: reason[0] == _UNKNOWN)
+    parts = [f"{why} ({n:+,})" for why, n in known_first]
     rest = theirs - (ours or 0) - sum(reasons.values())
     if rest:
         parts.append(f"{_UNKNOWN} ({rest:+,})")

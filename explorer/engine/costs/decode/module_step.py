@@ -138,7 +138,7 @@ def step_behind(
     cache = tensors_of(arguments[own_cache.name]) if own_cache.name in arguments else ()
     step_result = examined(own_cache, arguments, batch, source=source, **options)
     if step_result.schedule.failed:
-        raise BadModel(f"a step behind {past:,} tokens fails: {_why(step_result)}", where=source)
+        raise BadModel(f"a step behind {past:,} tokens fails: {step_result.schedule.failure}", where=source)
     info = step_result.info
     info = replace(
         info,
@@ -173,13 +173,6 @@ def _mixed(own_cache: OwnCache, step_result: AnalysisResult, past: int, batch: i
         f" {name} {shape_text(shape)}, at {macs / alone:.3f} times the MACs of one sequence, which"
         f" is counted as it runs; {batch} sequences apart take {batch * alone:,} MACs"
     ]
-
-
-def _why(step_result: AnalysisResult) -> str:
-    """The layer that failed, and with what."""
-    failed = step_result.schedule.failed.partition(": ")[0]
-    whole = next((note for note in step_result.info.model.notes if note.startswith(failed)), failed)
-    return whole.removeprefix("the model failed in ")
 
 
 def _how(cache: Sequence[CacheTensor], past: int) -> str:

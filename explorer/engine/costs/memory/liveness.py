@@ -78,6 +78,7 @@ class Schedule(Struct, frozen=True):
         rows: For every step the id of its row in `Analysis.layers`, None where it has none of its own.
         failed: Why the order ends early; empty if it does not.
         hint: What to do about it.
+        failure: Where a model failed that was run, and why: "layers.3: ..."; empty if it did not.
     """
 
     steps: Sequence[ExecutionStep]
@@ -85,6 +86,7 @@ class Schedule(Struct, frozen=True):
     rows: Sequence[int | None]
     failed: str = ""
     hint: str = "open the code or the graph that the weights are for"
+    failure: str = ""
 
 
 MadeRows = tuple[tuple[Layer, ...], Callable[[], Schedule], Callable[[], ValueFlow | None]]
@@ -229,6 +231,7 @@ def schedule(
     rows_of: Sequence[int],
     *,
     failed: str = "",
+    failure: str = "",
 ) -> Schedule:
     """The execution order with the row of every step.
 
@@ -238,10 +241,11 @@ def schedule(
         layers: Of the analysis.
         rows_of: Row of a leaf by its position, from `tree_rows.build`.
         failed: Why the order ends early.
+        failure: Where the model failed, and why.
     """
     groups = {layer.path: layer.id for layer in layers if layer.group}
     rows = [rows_of[step.leaf] if step.leaf >= 0 else groups.get(step.label) for step in steps]
-    return Schedule(steps, keep, rows, failed)
+    return Schedule(steps, keep, rows, failed, failure=failure)
 
 
 def memory(examined: AnalysisResult) -> Memory:

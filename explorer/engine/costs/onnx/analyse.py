@@ -122,8 +122,10 @@ def _observed(
         model, values, dims, input_shapes, on_progress=on_progress, cancel=cancel
     )
     inference = Inference(model, dims, input_shapes, observed=types)
-    infos = inference.main.values.values()
-    taken = sum(info.origin == "observed" and "inference gives" not in info.conflict for info in infos)
+    shapes = inference.main
+    taken = sum(
+        info.origin == "observed" and name not in shapes.overruled for name, info in shapes.values.items()
+    )
     if taken:
         subject = "shape that inference does not know was"
         if taken > 1:
@@ -149,6 +151,7 @@ def _info(
             producer=" ".join(p for p in (model.producer, model.producer_version) if p),
             file_bytes=os.path.getsize(model.path) if os.path.isfile(model.path) else None,
             notes=(*inference.main.notes, *observed_notes, *_notes(model, visited)),
+            inference_died=inference.main.died,
         ),
         assumptions={"dims": dict(inference.main.dims)},
         totals=layer_tree.totals(

@@ -158,21 +158,29 @@ def examine_module(
         gradients.settle(rows, leaves, rows_of, run)
     steps = _steps(run, {id(row): at for at, row in enumerate(rows)})
     totals = _totals(verdict, rows, leaves, steps)
-    failed = f"the model failed in {run.failed[0] or type(model).__name__}: " if run.failed else ""
+    failed = failure = ""
     if run.failed:
-        notes = (*notes, f"{failed}{run.failed[1]}")
+        where = run.failed[0] or type(model).__name__
+        failed, failure = (
+            f"the model failed in {where}: what ran until then is counted",
+            f"{where}: {run.failed[1]}",
+        )
+        notes = (*notes, failure_note(failure))
     notes = (*notes, *outsiders.note(run.outsiders), *bound_note(run.parameters))
     input_infos = inputs if inputs is not None else described(list(args), "input")
     output_infos = described(run.result, "output")
     info = _about(source or type(model).__name__, input_infos, output_infos, (*notes, *verdict.notes))
     return liveness.AnalysisResult.of(
         Analysis(Info(info, dict(assumptions or {}), totals, random_weights=random_weights), layers),
-        liveness.schedule(
-            steps, run.kept, layers, rows_of, failed=failed and f"{failed}what ran until then is counted"
-        ),
+        liveness.schedule(steps, run.kept, layers, rows_of, failed=failed, failure=failure),
         layer_tree.bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
         (lambda: None) if gradients is not None else _flow(run, rows, rows_of, input_infos),
     )
+
+
+def failure_note(failure: str) -> str:
+    """What the notes of a model say whose run failed, by the `failure` of its schedule."""
+    return f"the model failed in {failure}"
 
 
 def _flow(

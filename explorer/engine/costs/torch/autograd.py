@@ -23,6 +23,7 @@ from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.operators import gradients
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want
+from explorer.facts import TensorInfo
 
 
 class _Product(Struct):
@@ -49,12 +50,14 @@ class Gradients:
 
     Attributes:
         failed: Why the run failed.
+        outsiders: Parameters that took part and belong to no module.
         parts: The gradients of each layer.
         below: Whether a tensor subclass calls the next operators, below autograd.
     """
 
     def __init__(self) -> None:
         self.failed = ""
+        self.outsiders: Sequence[TensorInfo] = ()
         self.parts: list[LeafGradients] = []
         self.below = False
         self._subclass: set[int] = set()
@@ -169,6 +172,7 @@ class Gradients:
         """
         self._resolve()
         self.failed = run.failed[1] if run.failed else ""
+        self.outsiders = run.outsiders
         reached = None if run.failed else _reached(run.result)
         trained_ids = trained(run.parameters.values())
         merged: dict[int, list[_Sum]] = {}

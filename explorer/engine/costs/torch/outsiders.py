@@ -104,7 +104,8 @@ def note(outsiders: Sequence[TensorInfo]) -> tuple[str, ...]:
     more = f" and {rest:,} more" if rest else ""
     noun = "1 parameter" if elements == 1 else f"{elements:,} parameters"
     return (
-        f"{noun} took part that {NO_MODULE}: {', '.join(names)}{more}. `parameters()` does not list them,"
-        " so they are in no parameter count here; torch does not train, move or save them."
+        f"{noun} took part that belong to no module of the model: {', '.join(names)}{more}."
+        " `parameters()` does not list them, so they are in no parameter count here;"
+        " torch does not train, move or save them."
         " Register them with nn.ModuleList, nn.ModuleDict or nn.Parameter",
     )

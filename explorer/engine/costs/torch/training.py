@@ -9,9 +9,8 @@ from functools import partial
 import torch
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.torch import analyse
+from explorer.engine.costs.torch import analyse, outsiders
 from explorer.engine.costs.torch.autograd import Gradients
-from explorer.engine.costs.torch.outsiders import NO_MODULE
 from explorer.engine.costs.training.step import LeafGradients, StepGradients
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.facts import Analysis
@@ -46,13 +45,14 @@ def step(
     compiled = [p for p, part in loaded.meta().named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if compiled:
         notes.append(f"{compiled[0] or 'the model'} is compiled: gradients of weights in it are not counted")
-    notes += [note for note in analysis.info.model.notes if NO_MODULE in note]
+    notes += outsiders.note(watch.outsiders)
     if watch.failed:
-        plain = examine().analysis
-        if not any(layer.reason.startswith("failed here") for layer in plain.layers):
+        result = examine()
+        plain, failure = result.analysis, result.schedule.failure
+        if not failure:
             reason = f"the model does not run with gradients on: {watch.failed}"
             return StepGradients(plain, _unknown(plain, reason), (*notes, reason))
-        notes += [note for note in plain.info.model.notes if note.startswith("the model failed")]
+        notes.append(analyse.failure_note(failure))
     return StepGradients(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)))
 
 

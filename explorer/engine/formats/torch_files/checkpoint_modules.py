@@ -112,6 +112,7 @@ class _Walk:
         self.names: dict[str, int] = {}
         self.seen: set[int] = set()
         self.first: dict[Any, str] = {}
+        self.tied: list[str] = []
         self.storages: dict[str, tuple[str, int]] = {}
         self.bare: set[str] = set()
         self.values: list[tuple[str, str]] = []
@@ -382,6 +383,7 @@ class _Walk:
         first = self.first.setdefault(identity, name)
         if first != name:
             notes.append(f"tied to {first}")
+            self.tied.append(name)
         elif identity[0] in self.storages and self.storages[identity[0]][0] != name:
             notes.append(f"in the storage of {self.storages[identity[0]][0]}")
         if not spec.contiguous:
@@ -639,7 +641,7 @@ def _notes(walk: _Walk) -> Iterator[str]:
     if walk.checkpoint.unclaimed:
         lost = [f"{name} ({why})" for name, why in walk.checkpoint.unclaimed]
         yield f"data that is not understood: {named_few(lost)}"
-    tied = [f"{name} {note}" for name, note in walk.checkpoint.notes.items() if note.startswith("tied")]
+    tied = [f"{name} {walk.checkpoint.notes[name]}" for name in dict.fromkeys(walk.tied)]
     if tied:
         yield f"{len(tied):,} tied tensors: {named_few(tied)}"
     if walk.again:

@@ -24,17 +24,18 @@ _WIDTHS: Mapping[type[nn.Module], tuple[str, int, int]] = {
 """Layers by type: what they call their width, on which axis it stands, how many axes there are (0: any)."""
 
 
-def failure(module: nn.Module, again: Callable[[], object], error: Exception) -> str:
+def failure(module: nn.Module, again: Callable[[], object], error: Exception, place: str = "") -> str:
     """What went wrong when a module was called.
 
     Args:
         module: That failed.
         again: Calls it once more, as it was called.
         error: What it raised.
+        place: Where the model failed: ' in layers.3', ' on its first input'.
 
     Returns:
-        'the model failed: ', and the first layer that was given another width than it takes; else the error,
-        as torch has it.
+        'the model failed: ', with `place`, and the first layer that was given another width than it takes;
+        else the error, as torch has it.
     """
     problems: list[str] = []
     paths = {id(layer): path for path, layer in module.named_modules()}
@@ -51,11 +52,11 @@ def failure(module: nn.Module, again: Callable[[], object], error: Exception) ->
         with torch.no_grad():
             again()
     except Exception:
-        return f"the model failed: {problems[0] if problems else error_line(error)}"
+        return f"the model failed{place}: {problems[0] if problems else error_line(error)}"
     finally:
         for hook in hooks:
             hook.remove()
-    return f"the model failed: {error_line(error)}"
+    return f"the model failed{place}: {error_line(error)}"
 
 
 def _mismatch(layer: nn.Module, tensor: torch.Tensor) -> str:

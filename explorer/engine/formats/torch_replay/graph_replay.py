@@ -161,7 +161,7 @@ class GraphReplay:
         arity = _FLOW.get(name)
         if arity == len(args):
             if _is_tracing():
-                raise operators.UnknownOperator(f"{operators.ONE_WAY} higher_order::{name}")
+                raise operators.NotTraceable(f"a trace follows one way through higher_order::{name}")
             if torch.compiler.is_exporting() or any(getattr(leaf, "is_meta", False) for leaf in leaves(args)):
                 return self._as_torch(name, args)
         if name == "cond" and arity == len(args):

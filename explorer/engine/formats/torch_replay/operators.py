@@ -34,12 +34,12 @@ _SIGNS = {"__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_
 """What Python's signs between tensors are, of the operators that do the same."""
 
 
-ONE_WAY = "a trace follows one way through"
-"""Why what branches or loops on values is not traced."""
-
-
 class UnknownOperator(Exception):
     """There is no such operator, or it may not be called."""
+
+
+class NotTraceable(UnknownOperator):
+    """An operator that branches or loops on values: a trace follows one way through it."""
 
 
 def call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device) -> Any:

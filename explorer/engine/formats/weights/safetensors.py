@@ -85,7 +85,6 @@ _SPACE = b" \t\r\n"
 _KEYS = {"dtype", "shape", "data_offsets"}
 _LARGEST = (1 << 63) - 1
 _AGAIN = "fetch or save the file again"
-_CUT = ": the file is cut off"
 
 
 @record
@@ -344,16 +343,17 @@ def _object(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[s
 def _stored_tensor(header: SafetensorsHeader, name: str, form: _Form, begin: int, end: int) -> StoredTensor:
     """One tensor, if what is said of it can be."""
     spelling, shape, elements, bits, unread = form
-    problem = ""
+    problem, is_cut = "", False
     if not 0 <= begin <= end or elements < 0:
         problem = "its place or its shape is impossible"
     elif header.length + end > header.size:
-        problem = f"ends at byte {header.length + end:,} of a file of {header.size:,}{_CUT}"
+        problem = f"ends at byte {header.length + end:,} of a file of {header.size:,}: the file is cut off"
+        is_cut = True
     elif bits and elements * bits != (end - begin) * 8:
         problem = f"{elements:,} numbers of {spelling} do not take {end - begin:,} bytes"
     if problem:
         broken = BadModel(problem, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
-        if not (header.partial and problem.endswith(_CUT)):
+        if not (header.partial and is_cut):
             raise broken
         header.cut = header.cut or broken
     return StoredTensor(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)

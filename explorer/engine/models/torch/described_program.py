@@ -99,11 +99,11 @@ def described_nodes(source: str) -> dict[str, dict[str, int | None]]:
 def _leaves(program: ProgramDescription) -> DescribedLeaves:
     """Leaves in the order of their first operator."""
     inner = {path.rpartition(".")[0] for ran in program.nodes for _, path, _ in ran.stack if path}
-    runs: dict[str, list[ProgramCall]] = {}
+    runs: dict[int | str, list[ProgramCall]] = {}  # by path of a module, or place of an operator
     for at, ran in enumerate(program.nodes):
         path = ran.stack[-1][1] if ran.stack else ""
         alone = not path or path in inner
-        runs.setdefault(f"{at}" if alone else f"module {path}", []).append(ran)
+        runs.setdefault(at if alone else path, []).append(ran)
     parameters = {
         tensor.name: tensor for tensor in program.contents.tensors if tensor.name in program.parameters
     }
@@ -111,10 +111,10 @@ def _leaves(program: ProgramDescription) -> DescribedLeaves:
     leaves: list[LayerLeaf] = []
     groups: dict[str, GroupFacts] = {}
     for key, nodes in runs.items():
-        layer, used = _row(program, nodes, key.startswith("module "), parameters)
+        layer, used = _row(program, nodes, isinstance(key, str), parameters)
         for tensor in used:
             unused.pop(tensor.key, None)
-        scopes = _scopes(nodes[0], key.startswith("module "))
+        scopes = _scopes(nodes[0], isinstance(key, str))
         leaves.append(LayerLeaf(scopes, layer, weights_of(used), nodes=len(nodes)))
     for tensor in unused.values():
         leaves.append(LayerLeaf((), _unused(tensor), weights_of([tensor]), nodes=0))

@@ -26,13 +26,14 @@ from onnx import numpy_helper
 from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.base.tested_versions import error_chain
 from explorer.engine.compat.torch import export_cause, no_merging_by_value
 from explorer.engine.costs.torch.signature import outputs_of
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.torch_module.arguments import BoundInputs, moved
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_replay.operators import ONE_WAY
+from explorer.engine.formats.torch_replay.operators import NotTraceable
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import OnProgress
 from explorer.engine.runtime.torch_arrays import as_array
@@ -119,7 +120,7 @@ def export(
     device = next((p.device for p in model.parameters()), None)
     args, kwargs = moved(bound_inputs.arguments(device="cpu"), device)
     request = _with_names(request, loaded, bound_inputs)
-    reasons: list[str] = []
+    errors: list[BaseException] = []
     made_by: ExportResult | None = None
     for number, (exporter, opset) in enumerate(ways):
         # only the other exporter can replace a file that branches
@@ -138,7 +139,7 @@ def export(
                 errno.EDQUOT,
             ):
                 raise full from None
-            reasons.append(error_line(export_cause(error)))
+            errors.append(export_cause(error))
             with contextlib.suppress(OSError):
                 os.unlink(target)
             continue
@@ -150,11 +151,16 @@ def export(
             break
     if made_by is None:
         # that a trace cannot follow the model says nothing about the other exporter, which came next
-        first_reason = next((reason for reason in reasons if ONE_WAY not in reason), reasons[0])
-        raise BadModel(f"it cannot be exported to ONNX ({first_reason})", where=loaded.source)
+        first = next((error for error in errors if not _is_untraceable(error)), errors[0])
+        raise BadModel(f"it cannot be exported to ONNX ({error_line(first)})", where=loaded.source)
     tell(Progress("naming the weights"))
     _restore_names(path, model)
     return made_by
+
+
+def _is_untraceable(error: BaseException) -> bool:
+    """Whether a trace could not follow the model, whatever torch wrapped the error in."""
+    return any(isinstance(cause, NotTraceable) for cause in error_chain(error))
 
 
 def _with_names(request: ExportRequest, loaded: LoadedModule, bound_inputs: BoundInputs) -> ExportRequest:

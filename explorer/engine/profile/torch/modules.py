@@ -290,8 +290,7 @@ class _MeasuredModule(Struct):
             where = self._failed_in(error)
             place = f" in {where}" if where else ""
             done = _done(self.loaded.wall)
-            message = failure(self.loaded.module, partial(work, self.loaded), error)
-            message = message.replace("the model failed: ", f"the model failed{place}: ", 1)
+            message = failure(self.loaded.module, partial(work, self.loaded), error, place)
             raise BadModel(message, where=self.subject.loaded.source, hint=done) from error
 
     def _failed_in(self, error: Exception) -> str:

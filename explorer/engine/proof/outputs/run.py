@@ -472,6 +472,7 @@ def _floats(
         relative_rms=apart,
         limit_share=None if noise.proved else comparison.limit_share,
         stepped=stepped,
+        void=bool(fault) and comparison.is_void,
     )
 
 

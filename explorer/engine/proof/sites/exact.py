@@ -34,7 +34,7 @@ def dense_codes(x: Array, grid: tuple[float, int, int], seed: tuple[int, ...]) -
 
 def compare_exact(
     meaning: ProductSpec, draws: Sequence[Sequence[Array]], outputs: Sequence[Array], y: Array
-) -> tuple[OutputComparison, str, str]:
+) -> tuple[OutputComparison, str, str, bool]:
     """Compares the output of a tiled site with exact integer arithmetic.
 
     Args:
@@ -45,12 +45,12 @@ def compare_exact(
 
     Returns:
         (the comparison with the original's own output; '' if every element is exact, else the fault; a remark
-        on the original).
+        on the original; whether the remark is that the runtime saturates its sums).
     """
     assert meaning.integers is not None
     floats = np.issubdtype(y.dtype, np.floating)
     comparison = OutputComparison(unit_roundoff(str(y.dtype)) if floats else 1.0)
-    reason = note = ""
+    reason, note, saturates = "", "", False
     for at, (inputs, got) in enumerate(zip(draws, outputs, strict=True)):
         exact, bound = meaning.integers.exact(inputs)
         mine = meaning.out(got)
@@ -65,10 +65,10 @@ def compare_exact(
         if at == 0:
             theirs = meaning.out(y)
             comparison.add(theirs, mine, exact.astype(np.float64))
-            note = _of_original(meaning, inputs, theirs, exact, bound, visible, floats)
+            note, saturates = _of_original(meaning, inputs, theirs, exact, bound, visible, floats)
             if note and not meaning.integers.saturates(inputs):
                 reason = reason or note
-    return comparison, reason, note
+    return comparison, reason, note, saturates
 
 
 def _of_original(
@@ -79,8 +79,8 @@ def _of_original(
     bound: Array | None,
     visible: Array,
     floats: bool,
-) -> str:
-    """How the original's own output differs from the exact one; '' if it does not."""
+) -> tuple[str, bool]:
+    """How the original's own output differs from the exact one, if it does; and whether by saturation."""
     assert meaning.integers is not None
     if floats and meaning.integers.scale is not None and bound is not None:
         allowed = (
@@ -90,11 +90,11 @@ def _of_original(
         )
         gap = np.abs(theirs.astype(np.float64) - exact)
         wrong = visible & ~(gap <= allowed)
-        return (
-            f"{int(wrong.sum()):,} elements of the original are not near its integers'" if wrong.any() else ""
-        )
+        count = int(wrong.sum())
+        return f"{count:,} elements of the original are not near its integers'" if count else "", False
     wrong = visible & (theirs != exact)
     if not wrong.any():
-        return ""
-    why = f"; {SATURATES}" if meaning.integers.saturates(inputs) else ""
-    return f"{int(wrong.sum()):,} elements of the original are not those of exact integer arithmetic{why}"
+        return "", False
+    saturates = meaning.integers.saturates(inputs)
+    note = f"{int(wrong.sum()):,} elements of the original are not those of exact integer arithmetic"
+    return f"{note}; {SATURATES}" if saturates else note, saturates

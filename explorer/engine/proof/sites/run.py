@@ -50,6 +50,7 @@ class SiteRun(Struct, frozen=True):
         reason: '' if the site passes.
         note: A remark on the original.
         exact: Whether it was compared with exact integer arithmetic, bit for bit.
+        saturates: Whether the runtime saturates the original's sums, as `note` says.
     """
 
     comparison: OutputComparison
@@ -59,6 +60,7 @@ class SiteRun(Struct, frozen=True):
     reason: str
     note: str = ""
     exact: bool = False
+    saturates: bool = False
 
 
 def run_site(
@@ -109,8 +111,8 @@ def run_site(
     looked = [sampled, sampled if some is None else some.rows]
     rows = meaning.batch * (meaning.M + (meaning.M if looked[1] is None else len(looked[1])))
     if meaning.integers is not None:
-        comparison, reason, note = compare_exact(meaning, draws, outputs, y)
-        return SiteRun(comparison, None, LIMIT, rows, reason, note, True)
+        comparison, reason, note, saturates = compare_exact(meaning, draws, outputs, y)
+        return SiteRun(comparison, None, LIMIT, rows, reason, note, True, saturates)
     before, tiled = meaning.out(y), meaning.out(outputs[0])
     lefts = [meaning.left(inputs), meaning.left(dense) if some is None else some.left]
     looked[0] = _unsure(meaning, inputs, lefts[0], before, tiled, sampled)

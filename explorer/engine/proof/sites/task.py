@@ -149,6 +149,8 @@ def site_evidence(
         passed=not fault,
         reason=reason,
         differs=bool(ran is not None and ran.reason),
+        saturates=bool(ran is not None and ran.saturates and not fault),
+        finding="" if fault else finding,
     )
 
 
@@ -158,7 +160,6 @@ def both(first: SiteEvidence, second: SiteEvidence) -> SiteEvidence:
     tiles = first.tiles + second.tiles
     reason = worse.reason
     if worse.passed:
-        _, _, rest = worse.reason.partition(" bit for bit")
-        reason = f"{tiles:,} products bit for bit{rest}"
+        reason = f"{tiles:,} products bit for bit; {worse.finding}"
     rows, nonfinite = first.rows + second.rows, first.nonfinite + second.nonfinite
     return replace(worse, tiles=tiles, rows=rows, reason=reason, nonfinite=nonfinite)

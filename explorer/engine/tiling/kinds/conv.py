@@ -17,7 +17,7 @@ from explorer.engine.tiling.kinds.convolution_windows import (
 )
 from explorer.engine.tiling.kinds.im2col import fold, gathered_rows, unfold
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled_sum
-from explorer.engine.tiling.sites import WORDS, NoSite, OperandBuilder, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import WORDS, LeftAsItWas, NoSite, OperandBuilder, Site, SiteContext, Weight
 
 
 def convolution(
@@ -73,7 +73,7 @@ def convolution(
     )
     window = ConvWindow(axes, groups, sized, dtype if dtype in WORDS else "")
     if stored_kernel is None and backwards:
-        raise NoSite("a transposed convolution with a computed kernel: left as it was")
+        raise LeftAsItWas("a transposed convolution with a computed kernel")
     right = _computed(window) if stored_kernel is None else _stored_kernel(node, stored_kernel, window)
     return _site(node, window, shape, kernel[2:], dtype, right, bool(opened), around)
 

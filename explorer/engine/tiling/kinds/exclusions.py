@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.sites import Kinds, NoSite, Site, SiteContext
+from explorer.engine.tiling.sites import Kinds, LeftAsItWas, Site, SiteContext
 
 NOT_MATRIX: Mapping[str, str] = {
     "DeformConv": "a deformable convolution",
@@ -23,7 +23,7 @@ NOT_MATRIX: Mapping[str, str] = {
 
 
 def _kind(node: Node, context: SiteContext) -> Site:
-    raise NoSite(f"{NOT_MATRIX[node.op]}: left as it was")
+    raise LeftAsItWas(NOT_MATRIX[node.op])
 
 
 KINDS: Kinds = {(domain, op): _kind for op in NOT_MATRIX for domain in ("", "com.microsoft")}

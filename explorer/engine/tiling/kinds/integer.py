@@ -27,7 +27,16 @@ from explorer.engine.tiling.emit.weights import column_sums
 from explorer.engine.tiling.kinds.conv import convolution
 from explorer.engine.tiling.kinds.convolution_windows import Kernel
 from explorer.engine.tiling.kinds.linear import product
-from explorer.engine.tiling.sites import WORDS, Kinds, NoSite, OperandBuilder, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import (
+    WORDS,
+    Kinds,
+    LeftAsItWas,
+    NoSite,
+    OperandBuilder,
+    Site,
+    SiteContext,
+    Weight,
+)
 from explorer.facts.quantize import Accumulator
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -144,7 +153,7 @@ def integral(
             site_inputs.append(name)
     if base.weight is not None and base.weight.cut is not None and terms.b != 0:
         if not isinstance(terms.b, int):
-            raise NoSite("more than one zero point of its kernels: left as it was")
+            raise LeftAsItWas("more than one zero point of its kernels")
         base = replace(base, right=_filled(base.weight, terms.b))
     met = columns or columns_of(base, context)
 
@@ -347,9 +356,9 @@ def _checked(node: Node, context: SiteContext, at: tuple[int, int]) -> tuple[Zer
     names = [_input(node, i) for i in at]
     a, b = (_zero(context, name) for name in names)
     if any(isinstance(z, str) and context.known(z, static=True) not in ((), (1,)) for z in (a, b)):
-        raise NoSite("zero points, one for every row or column, that are computed: left as it was")
+        raise LeftAsItWas("zero points, one for every row or column, that are computed")
     if isinstance(a, np.ndarray) and len(context.known(node.inputs[0]) or ()) != 2:
-        raise NoSite("a zero point for every row of a stack: left as it was")
+        raise LeftAsItWas("a zero point for every row of a stack")
     return a, b
 
 
@@ -362,7 +371,7 @@ def matrix(node: Node, context: SiteContext, x: str, w: str, op: str = "MatMul")
 def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
     """The convolution of the same operands in floats, its images surrounded by their zero point."""
     if isinstance(zero, np.ndarray):
-        raise NoSite("more than one zero point of its images: left as it was")
+        raise LeftAsItWas("more than one zero point of its images")
     shape = context.known(zero) if isinstance(zero, str) else ()
 
     def around(builder: GraphBuilder, inputs: Sequence[str]) -> str:
@@ -383,7 +392,7 @@ def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
 def _left(node: Node, context: SiteContext) -> None:
     """Refuses a weight on the left, whose zero points would stand at its rows."""
     if node.inputs[0] in context.constants:
-        raise NoSite("the weight stands on the left of an integer product: left as it was")
+        raise LeftAsItWas("the weight stands on the left of an integer product")
 
 
 def _integer(node: Node, context: SiteContext) -> Site:
@@ -399,13 +408,13 @@ def _scale(context: SiteContext, node: Node, y: int) -> Array:
     """What a sum is multiplied by, in float32, in onnxruntime's order; of the columns, or one."""
     scales = [numbers(context, _input(node, at)) for at in (1, 4, y)]
     if scales[0] is None or scales[1] is None or (scales[2] is None and _input(node, y)):
-        raise NoSite("its scales are computed: left as it was")
+        raise LeftAsItWas("its scales are computed")
     if scales[0].size != 1 or (scales[2] is not None and scales[2].size != 1):
-        raise NoSite("a scale for every row: left as it was")
+        raise LeftAsItWas("a scale for every row")
     if any(scale_part is not None and scale_part.dtype != np.float32 for scale_part in scales):
-        raise NoSite("its scales are not float32: left as it was")
+        raise LeftAsItWas("its scales are not float32")
     if scales[2] is not None and not scales[2].all():
-        raise NoSite("its output is divided by a scale of 0: left as it was")
+        raise LeftAsItWas("its output is divided by a scale of 0")
     scale = np.float32(node.attributes.get("alpha", 1.0)) * scales[0].reshape(-1)[0] * scales[1].reshape(-1)
     if scales[2] is not None:
         scale = scale / scales[2].reshape(-1)[0]
@@ -425,22 +434,22 @@ def _quantized(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Si
 
     def kind(node: Node, context: SiteContext) -> Site:
         if node.attributes.get("channels_last", 0):
-            raise NoSite("its channels lie last: left as it was")
+            raise LeftAsItWas("its channels lie last")
         zeros = _checked(node, context, (2, 5))
         if any(isinstance(zero, str) for zero in zeros):
-            raise NoSite("its zero points are computed: left as it was")
+            raise LeftAsItWas("its zero points are computed")
         scale = _scale(context, node, out)
         tail = rescaling(scale)
         if _input(node, out):
             name = _input(node, out + 1)
             point = numbers(context, name) if name else np.zeros((), np.uint8)
             if point is None or point.size != 1 or str(point.dtype) not in BYTES:
-                raise NoSite("the zero point of its output is not one stored number: left as it was")
+                raise LeftAsItWas("the zero point of its output is not one stored number")
             tail = requantization(scale, point)
         bias_name = _input(node, bias) if bias else ""
         bias_values = numbers(context, bias_name) if bias_name else None
         if bias_name and bias_values is None and op == "Conv":
-            raise NoSite("its bias is computed: left as it was")
+            raise LeftAsItWas("its bias is computed")
         terms = Terms(*zeros, bias=bias_values, bias_name=bias_name if bias_values is None else "")
         x, w = node.inputs[0], node.inputs[3]
         _left(node, context)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from explorer.engine.graph.model import Node
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operators import HALVES
-from explorer.engine.tiling.sites import NoSite, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import LeftAsItWas, NoSite, Site, SiteContext, Weight
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 """Element types of floats whose products are tiled."""
@@ -78,7 +78,7 @@ def as_gemm(node: Node, context: SiteContext) -> Node:
     """
     attributes = node.attributes
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
-        raise NoSite("an axis of its batch is turned with the matrices: left as it was")
+        raise LeftAsItWas("an axis of its batch is turned with the matrices")
     # a vector has nothing to turn
     turns = {
         side: int(bool(attributes.get(side, 0)) and len(context.shape(name)) > 1)

@@ -18,7 +18,7 @@ from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.integer import numbers
 from explorer.engine.tiling.kinds.linear import product
 from explorer.engine.tiling.kinds.quantized_operands import quantized_operand
-from explorer.engine.tiling.sites import Kinds, NoSite, Site, SiteContext
+from explorer.engine.tiling.sites import Kinds, LeftAsItWas, NoSite, Site, SiteContext
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -35,15 +35,15 @@ def _packed(node: Node, context: SiteContext) -> Site:
     scales = numbers(context, names[0])
     zeros = numbers(context, names[1]) if names[1] else None
     if names[2]:
-        raise NoSite("its depth is in another order (g_idx): left as it was")
+        raise LeftAsItWas("its depth is in another order (g_idx)")
     if int(node.attributes.get("accuracy_level", 0)) >= _ROUNDS_INPUT:
-        raise NoSite("a runtime may round its activation to 8 bits (accuracy_level 4): left as it was")
+        raise LeftAsItWas("a runtime may round its activation to 8 bits (accuracy_level 4)")
     if context.dtype(x) not in (None, "float32"):
         raise NoSite(f"its type is {context.dtype(x)}, tiled is float32")
     if packed is None or packed[0].payload is None or scales is None or (names[1] and zeros is None):
         raise NoSite("no operand is constant")
     if bits not in (2, 4, 8) or block < 1 or K < 1 or N < 1:
-        raise NoSite(f"weights of {bits} bits in blocks of {block}: left as it was")
+        raise LeftAsItWas(f"weights of {bits} bits in blocks of {block}")
     blocks = -(-K // block)
     if packed[0].elements != N * blocks * (block * bits // 8) or scales.size != N * blocks:
         raise NoSite("its weight does not fit its attributes")

@@ -24,7 +24,7 @@ from explorer.engine.tiling.kinds.quantized_operands import (
     is_stored,
     quantized_operand,
 )
-from explorer.engine.tiling.sites import Kinds, NoSite, Site, SiteContext
+from explorer.engine.tiling.sites import Kinds, LeftAsItWas, NoSite, Site, SiteContext
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -200,7 +200,7 @@ def _or_floats(kind: Callable[[Node, SiteContext], Site]) -> Callable[[Node, Sit
         try:
             return _integers(node, context)
         except (_InFloats, NoSite) as why:
-            site, reason = kind(node, context), str(why).removesuffix(": left as it was")
+            site, reason = kind(node, context), why.cause if isinstance(why, LeftAsItWas) else str(why)
             if isinstance(why, _TooWide):
                 products = [site.K * a * b for a in why.ends[0] for b in why.ends[1]]
                 needed = signed_bits(min(products), max(products))
