@@ -215,21 +215,21 @@ def whole_text(
     Raises:
         Misuse: The text has a fixed length, or a size has to be given.
     """
-    brings = _tokens(model.graph.feeds)
-    if brings is None:
-        what = "it takes neither a text nor a cache"
-        raise Misuse(what, where="--past", hint="leave --decode out", code="drop_option")
+    text = _tokens(model.graph.feeds)
+    if text is None:
+        problem = "it takes neither a text nor a cache"
+        raise Misuse(problem, where="--past", hint="leave --decode out", code="drop_option")
     sizes = _Sizes(dims)
-    shape = _shape_of(brings, {})
+    shape = _shape_of(text, {})
     at = 1 if len(shape) > 1 else 0
     length = shape[at]
     if not isinstance(length, str):
         raise Misuse(
             f"its text has a fixed length of {length}",
-            where=f"input {brings.name}",
+            where=f"input {text.name}",
             hint="export the model with a dynamic sequence, or with its key-value cache as inputs",
         )
-    sizes.settle(length, tokens, f"input {brings.name}")
+    sizes.settle(length, tokens, f"input {text.name}")
     if at and isinstance(shape[0], str):
         sizes.known.setdefault(shape[0], 1)
     return {

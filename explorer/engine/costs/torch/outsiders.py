@@ -1,7 +1,7 @@
-"""Parameters that a forward uses and that no module of the model registers, as `model.parameters()` sees it.
+"""Unregistered parameters: a forward uses them, and `model.parameters()` does not list them.
 
 Layers in a plain list, a tensor in a closure, an attribute of an object: torch neither trains nor saves them.
-They are in no figure of parameters; what is here says which they are.
+No figure of parameters counts them; a note names them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NAMED = 6
 
 
 class Outsiders:
-    """Watches for parameters that are used without being registered.
+    """Watches for unregistered parameters that a run uses.
 
     Attributes:
-        held: Parameters that the model's objects hold, and the expressions that reach them, by their storage.
+        held: By storage, parameters that the model's objects hold, with the expressions that reach them.
     """
 
     def __init__(self, unregistered: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -40,15 +40,15 @@ class Outsiders:
             if not is_lazy(tensor) and tensor.layout is torch.strided:
                 self.held.setdefault(storage_key(tensor.untyped_storage()), []).append((place, tensor))
         self._originals: dict[int, torch.Tensor] = {}
-        self._given: set[int] = set()
+        self._input_ids: set[int] = set()
         self._used: dict[tuple[int, int], tuple[str, torch.Tensor]] = {}
 
     def pass_in(self, tensors: Iterable[torch.Tensor]) -> None:
-        """The model is called with these: they are inputs, whatever gradient they want."""
-        self._given = {id(tensor) for tensor in tensors}
+        """Notes the inputs of the model: they are no parameters, even if they need a gradient."""
+        self._input_ids = {id(tensor) for tensor in tensors}
 
     def stand_in(self, twin: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
-        """A twin without values of a parameter, which wants the same gradient."""
+        """A twin of a parameter, without values, that needs a gradient as well."""
         if isinstance(original, nn.Parameter):
             twin = nn.Parameter(twin, original.requires_grad)
         else:
@@ -56,34 +56,35 @@ class Outsiders:
         self._originals[storage_key(twin.untyped_storage())] = original
         return twin
 
-    def use(self, row: Row, tensor: torch.Tensor, *, made: bool = False) -> bool:
-        """An operator of `row` reads a tensor: whether it is one of them, or a view of one.
+    def use(self, row: Row, tensor: torch.Tensor, *, in_run_memory: bool = False) -> bool:
+        """Notes that an operator of `row` reads a tensor; True for an unregistered parameter or its view.
 
         Args:
             row: Of the operator.
-            tensor: That it reads.
-            made: The run made its memory, or was given it.
+            tensor: The tensor.
+            in_run_memory: Whether the run made its memory, or it belongs to an input.
         """
         key = storage_key(tensor.untyped_storage())
         tensor = self._originals.get(key, tensor)
         key = storage_key(tensor.untyped_storage())
         offset = int(tensor.storage_offset())
-        known = [entry for entry in self.held.get(key, ()) if entry[1].storage_offset() <= offset]
-        if known:
-            place, parameter = max(known, key=lambda entry: entry[1].storage_offset())
+        candidates = [entry for entry in self.held.get(key, ()) if entry[1].storage_offset() <= offset]
+        if candidates:
+            place, parameter = max(candidates, key=lambda entry: entry[1].storage_offset())
             self._used[key, int(parameter.storage_offset())] = place, parameter
             return True
         # the first to be seen of a storage is the parameter; views of it, without gradients, look like one
         first = self._used.get((key, -1))
-        asks = made and not isinstance(tensor, nn.Parameter)  # a tensor whose gradient the forward asks for
-        if first is None and (asks or id(tensor) in self._given or not is_parameter(tensor)):
+        # a tensor of the run whose gradient the forward asks for
+        asks = in_run_memory and not isinstance(tensor, nn.Parameter)
+        if first is None and (asks or id(tensor) in self._input_ids or not is_parameter(tensor)):
             return False
         # the last use names it: what fills a new parameter with numbers reads it as well
         self._used[key, -1] = f"a tensor that {row.path} uses", tensor if first is None else first[1]
         return True
 
     def used(self) -> Sequence[TensorInfo]:
-        """Those that took part, in the order of their first use."""
+        """The unregistered parameters that the run used, in the order of their first use."""
         return [
             TensorInfo(place, dtype_name(tensor.dtype), tuple(tensor.shape), "observed")
             for place, tensor in self._used.values()
@@ -91,7 +92,7 @@ class Outsiders:
 
 
 def note(outsiders: Sequence[TensorInfo]) -> tuple[str, ...]:
-    """What to know about parameters that belong to no module; nothing where there are none."""
+    """A note on parameters that belong to no module; empty if there are none."""
     if not outsiders:
         return ()
     shapes = [tuple(int(size or 0) for size in info.shape or ()) for info in outsiders]

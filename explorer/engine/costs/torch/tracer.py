@@ -697,7 +697,7 @@ class _Watch:
                 self.use(row, key, t)
             else:
                 parameter = t.requires_grad or type(t) is not torch.Tensor or key in self.outsiders.held
-                if parameter and self.outsiders.use(row, t, made=key in self.alive):
+                if parameter and self.outsiders.use(row, t, in_run_memory=key in self.alive):
                     self.alive.setdefault(key, storage)
                 if key not in self.stored:
                     self.note_read(t, lifted=operator is not None and operator.name == "aten::lift_fresh")
