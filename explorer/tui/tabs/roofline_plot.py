@@ -131,9 +131,9 @@ def roof_plot(shown: RankedPoints, at: int, marked: Collection[int], width: int,
     said = f"{_PREFIXES[unit // 3]}FLOPs/s over FLOPs a byte"
     if here is None:  # 0 has no logarithm
         said = "this layer has no MACs" if shown.points[at].macs == 0 else "this layer is not known"
-    told = "   below the roof: measured" * bool(shown.measured)
-    told += ", × predicted" * any(one.predicted_flops for one in shown.measured)
-    for piece in (told, told.replace(" the roof", "")):
+    predicted = ", × predicted" * any(one.predicted_flops for one in shown.measured)
+    for below_roof in ("   below the roof: measured", "   below: measured"):
+        piece = f"{below_roof * bool(shown.measured)}{predicted}"
         if len(said) + len(piece) + margin + 2 <= width:
             said += piece
             break

@@ -25,7 +25,8 @@ _OF_TILE = "a tile: t chooses one"
 _OF_PROFILE = "a profile: % makes one"
 _OF_ROOF = "a profile with a machine: m chooses one, % profiles"
 _LACKS = {"seconds": _OF_MACHINE, "utilization": _OF_TILE, "efficiency": _OF_ROOF}
-_TILED = "as it is tiled"
+_TILED = object()
+"""In place of a tile: the model is tiled already."""
 _GIVEN = {"seconds": "machine", "utilization": "spec"}
 """What the engine is told for a column, by what has to lie beside the rows."""
 
@@ -92,7 +93,7 @@ class AskedColumns:
             tree.stale |= {name}
             tree.refresh()
             needs = self._column(name).needs
-            more: dict[str, Any] = {_GIVEN[needs]: given} if needs in _GIVEN and given != _TILED else {}
+            more: dict[str, Any] = {_GIVEN[needs]: given} if needs in _GIVEN and given is not _TILED else {}
             try:
                 if needs == "providers":
                     model.providers = (await store.jobs.ask("placement")).providers

@@ -110,22 +110,27 @@ def _proof(row: SweepRow) -> Cell:
     if row.verified is None:
         return Span("not run" if row.verdict else "", "warning")
     kind = row.verdict_kind or _KINDS[row.verified]
-    return Span(VERDICTS[kind].removeprefix("proven "), TONES[kind])
+    return Span("equal" if kind == "equal" else VERDICTS[kind], TONES[kind])
 
 
 SweepColumn = tuple[Column, Callable[[SweepRow], Cell]]
 """A column, and what stands in it."""
 
-_COLUMNS: tuple[SweepColumn, ...] = (
-    (Column("model", shrink=True), lambda row: printable(row.model)),
-    (Column("machine", shrink=True, drop=9), lambda row: Span(printable(row.hardware), "quiet")),
+_TILING: tuple[SweepColumn, ...] = (
     (Column("tile"), lambda row: tile_text(row)),
     (Column("edges", drop=7), lambda row: Span(edges_text(row.edges), "quiet")),
-    (Column("form", drop=8), lambda row: Span(row.form, "quiet")),
-    (Column("groups", drop=8), lambda row: Span(row.grouped, "quiet")),
     (Column("tile matmuls", "right", drop=1), lambda row: plain(row.products, row.sign)),
     (Column("utilization", "right", drop=2), lambda row: utilization(row.utilisation)),
     (Column("padding", "right", drop=6), lambda row: share(row.padded_share, 1)),
+)
+"""Columns about the tiling alone, whatever the machine."""
+_COLUMNS: tuple[SweepColumn, ...] = (
+    (Column("model", shrink=True), lambda row: printable(row.model)),
+    (Column("machine", shrink=True, drop=9), lambda row: Span(printable(row.hardware), "quiet")),
+    *_TILING[:2],
+    (Column("form", drop=8), lambda row: Span(row.form, "quiet")),
+    (Column("groups", drop=8), lambda row: Span(row.grouped, "quiet")),
+    *_TILING[2:],
     (Column("traffic", "right"), lambda row: size(row.traffic, row.sign)),
     (Column("buffer", "right"), lambda row: Span(bytes_text(row.buffer), "bad" if row.fits is False else "")),
     (Column("cycles", "right"), lambda row: count(row.cycles, row.sign)),
@@ -171,7 +176,7 @@ def tiling_blocks(row: SweepRow) -> list[Block]:
     ratio = row.traffic / row.lower_bound if row.traffic is not None and row.lower_bound else None
     fits = Span("fits", "good") if row.fits else Span("does not fit", "bad")
     figures = [
-        *(Field(column.title, cell(row)) for column, cell in _COLUMNS if column.title in _TOLD),
+        *(Field(column.title, cell(row)) for column, cell in _TILING),
         Field("matmuls", "" if row.sites is None else plain(row.sites)),
         Field("x lower bound", "" if ratio is None else f"{ratio:,.2f}"),
         Field("memory-bound", plain(row.memory_bound) if row.memory_bound else ""),
@@ -184,7 +189,6 @@ def tiling_blocks(row: SweepRow) -> list[Block]:
     return blocks
 
 
-_TOLD = ("tile", "edges", "tile matmuls", "utilization", "padding")
 _KINDS: Mapping[bool | None, VerdictKind] = {True: "equal", False: "different", None: "unproven"}
 
 
