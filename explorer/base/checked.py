@@ -1,9 +1,9 @@
-"""Checked records and arguments: a wrong name, type, choice or range is one clear error when it is given.
+"""Checked records and arguments: a wrong name, type, choice or range gives one clear error.
 
-`Spec` is what every record derives from that a user's Python makes: its fields are held against their
-annotations as it is made, whoever makes it. `checked` does the same for the arguments of a function. Both
-take what plainly means the right thing: a scalar of numpy's as a number, a path object as its text, a single
-value where several are meant as one of them.
+`Spec` is the base of every record that a user's Python creates: its fields are checked against their
+annotations on creation. `checked` does the same for the arguments of a function. Both
+accept values with an obvious meaning: a scalar of numpy's as a number, a path object as its text, a single
+value where several are expected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from explorer.base.errors import Misuse
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _SHOWN = 80
-"""Characters of a wrong value in a message."""
+"""Most characters of a wrong value in a message."""
 
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -35,11 +35,11 @@ PathText = Annotated[str, Meta(min_length=1, title="path")]
 """Limits that annotations of fields and arguments name."""
 
 _LARGEST = (1 << 63) - 1
-"""The largest whole number that a field or an argument takes, on either side of zero: 64 bits hold it."""
+"""The largest whole number of a field or an argument, positive or negative: it fits in 64 bits."""
 
 
 class _Checked(msgspec.StructMeta):
-    """Says which fields a record has where one is made with others."""
+    """Names a record's fields in the error if one is created with other arguments."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -54,11 +54,11 @@ class _Checked(msgspec.StructMeta):
 
 
 class Spec(Struct, frozen=True, forbid_unknown_fields=True, metaclass=_Checked):
-    """A record whose fields are checked when it is made.
+    """A record whose fields are checked on creation.
 
     Raises:
-        Misuse: A field has another type than its annotation says, or is none of its choices or outside of its
-            range; the message names field, value and what is allowed.
+        Misuse: A field has another type than its annotation says, or is none of its choices, or out of its
+            range; the message names the field, the value and the allowed values.
     """
 
     def __post_init__(self) -> None:
@@ -75,15 +75,15 @@ def _fields(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
 
 
 def accepted(value: Any, kind: Any, where: str) -> Any:
-    """A value as its type has it: itself, or what it plainly means.
+    """A value converted to its type, if its meaning is obvious.
 
     Args:
-        value: Whatever was given.
+        value: Any value.
         kind: A type that msgspec knows, with its limits (`Annotated[int, Meta(ge=0)]`).
-        where: Whose it is, for the message.
+        where: The field or argument, for the message.
 
     Raises:
-        Misuse: It is of another type, no choice, or outside of the range.
+        Misuse: The value has another type, is none of the choices, or is out of range.
     """
     taken = _converted(value, kind)
     if taken is _WRONG:
@@ -106,12 +106,12 @@ def _converted(value: Any, kind: Any) -> Any:
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError):
         return _WRONG
-    except TypeError:  # a protocol somewhere in the type, which cannot be asked
+    except TypeError:  # a protocol in the type cannot be checked
         return value
 
 
 def _plain(value: Any) -> Any:
-    """A value in Python's own types, where it is another's scalar, array, path or text."""
+    """A scalar, array, path or string of another library in Python's own types."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, str):
@@ -125,10 +125,10 @@ def _plain(value: Any) -> Any:
 
 
 def _fault(value: Any, kind: Any) -> str:
-    """Which limit a value of the right type breaks, as the end of a hint: '' for none.
+    """The limit that a value of the right type breaks, as the end of a hint; '' for none.
 
     The limits hold for every field and argument: no infinity and no NaN, no number above 64 bits, no null
-    byte in a path. msgspec 0.20 and 0.21 crash on a pattern in a union, so that none is written in a type.
+    byte in a path. msgspec 0.20 and 0.21 crash on a pattern in a union, so no type has one.
     """
     if isinstance(value, Mapping):
         return _fault((*value, *value.values()), kind)
@@ -145,11 +145,11 @@ def _takes_path(kind: Any) -> bool:
     return bool(kind == PathText) or any(map(_takes_path, get_args(kind)))
 
 
-# -- what is allowed, in words
+# -- allowed values, in words
 
 
 def allowed(kind: Any) -> str:
-    """What a type takes, for a person: `'tensor' or 'channel'`, `a whole number of at least 0`."""
+    """The values of a type in words: `'tensor' or 'channel'`, `a whole number of at least 0`."""
     return _words(msgspec.inspect.type_info(kind))
 
 
@@ -172,7 +172,7 @@ _LIMITS = {
 
 
 def _words(info: Any) -> str:
-    if isinstance(info, msgspec.inspect.Metadata):  # what a declared option says of itself
+    if isinstance(info, msgspec.inspect.Metadata):  # the metadata of a declared option
         info = info.type
     name = type(info).__name__
     if name in _NAMES:
@@ -213,14 +213,14 @@ def _listed(words: list[str]) -> str:
 
 
 Find = Callable[[str], Any]
-"""What a name in an annotation stands for, where its module imports it for type checkers alone.
+"""Resolves a name in an annotation that its module imports for type checkers only.
 
-Raises KeyError for a name that it does not know.
+Raises KeyError for an unknown name.
 """
 
 
 class _Names(dict[str, Any]):
-    """Names in annotations: the module's own, then what `find` knows."""
+    """Names in annotations: the module's own, then those that `find` resolves."""
 
     def __init__(self, own: Mapping[str, Any], find: Find) -> None:
         super().__init__(own)
@@ -231,9 +231,9 @@ class _Names(dict[str, Any]):
 
 
 def checked(function: _F, find: Find) -> _F:
-    """The function, which holds its arguments against their annotations first.
+    """The function, with its arguments checked against their annotations.
 
-    An annotation whose names nobody knows checks nothing.
+    An annotation with an unknown name checks nothing.
     """
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -265,7 +265,7 @@ def checked(function: _F, find: Find) -> _F:
 
 
 _VARIABLE, _OPEN = 0x04, 0x08
-"""Flags of code whose function takes any number of values, or any names."""
+"""Flags of code whose function accepts any number of values, or any names."""
 
 
 def _check_call(
@@ -275,10 +275,10 @@ def _check_call(
     kwargs: Mapping[str, Any],
     label: str,
 ) -> None:
-    """Refuses arguments that the function does not have, and the lack of those that it needs.
+    """Refuses unknown arguments and missing arguments.
 
     Raises:
-        Misuse: The message names the argument and those that there are.
+        Misuse: The message names the argument and the function's arguments.
     """
     code = function.__code__
     positional = names[: code.co_argcount]
@@ -318,14 +318,14 @@ def _kinds(function: Callable[..., Any], names: tuple[str, ...], find: Find) -> 
 
 
 def _of_text(kind: Any) -> Any:
-    """A type without the paths in its union, which are taken as their text."""
+    """A type without the paths in its union, which are accepted as strings."""
     if get_origin(kind) in (Union, UnionType):
         return reduce(or_, map(_of_text, get_args(kind)))
     return str if get_origin(kind) is os.PathLike else kind
 
 
 def check_methods(kind: type, find: Find) -> None:
-    """Has all public methods of a class check their arguments, as `checked` does."""
+    """Makes all public methods of a class check their arguments, as `checked` does."""
     for name, member in list(vars(kind).items()):
         if (
             callable(member)

@@ -1,6 +1,6 @@
-"""Signal to noise in decibels: of powers, and of errors relative to what they are errors of.
+"""Signal to noise in decibels, of powers and of relative errors.
 
-Beside `units`, which a start reads: logarithms are not needed there.
+Apart from `units`, which is imported at start: no logarithms are needed there.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import math
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Signal to noise, both by power (sums of squares) and above 0."""
-    # the quotient of the two may be beyond a float
+    """Signal-to-noise ratio of two powers (sums of squares), both above 0."""
+    # their quotient may exceed a float
     return 10 * (math.log10(signal) - math.log10(noise))
 
 
 def relative_decibels(error: float) -> float:
-    """The same of an error by its amplitude, relative to what it is an error of."""
+    """Signal-to-noise ratio of an error, given as amplitude relative to the value."""
     return 2 * decibels(1, error)

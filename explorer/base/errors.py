@@ -1,8 +1,8 @@
-"""Errors, what can go wrong, said once and in one line.
+"""Errors: every failure in one line.
 
-Every failure that a user can cause or meet is an `ExplorerError`: what is wrong, where, and what to
-do about it. The command line prints it and exits with 2, the screen shows it in a dialog, the worker
-sends it across its pipe. Anything else that escapes is a bug and keeps its traceback.
+Every failure that a user can cause or meet is an `ExplorerError`: the fault, the place, and the next
+step. The command line prints it and exits with 2, the screen shows it in a dialog, the worker
+sends it across its pipe. Any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from typing import Literal, Protocol
 
     ErrorCode = Literal["", "drop_option", "no_step", "open_sizes", "untimed"]
-    """What a caller decides by, in place of the words of an error.
+    """Codes for callers, so that no caller reads the words of an error.
 
-    drop_option: the hint asks to leave out an option that was given.
+    drop_option: the hint asks to leave out an option.
     no_step: the model has no step of one token.
     open_sizes: a size of the model is open, and the hint shows how to bind it.
-    untimed: a split by time, of a model that was never timed.
+    untimed: a split by time, of a model without a timing.
     """
 
     class ModelRow(Protocol):
-        """A row of a table over models: figures of one, or why it has none ('' where it has)."""
+        """A row of a table of models: figures of a model, or why it has none ('' if it has figures)."""
 
         @property
         def model(self) -> str:
-            """As the user named it."""
+            """The user's name of the model."""
 
         @property
         def error(self) -> str:
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 class ExplorerError(Exception):
-    """A failure with a place and a remedy.
+    """A failure with a place and a next step.
 
     Args:
-        what: What is wrong, without a trailing full stop.
-        where: The file, layer, option or dimension concerned; empty if there is none.
-        hint: What the user can do about it; empty if nothing useful can be said.
-        code: What a caller decides by; empty if no caller has to.
+        what: The fault, without a full stop at the end.
+        where: The file, layer, option or dimension; empty if there is none.
+        hint: The next step for the user; empty without a useful one.
+        code: A code for callers; empty if no caller needs one.
     """
 
     def __init__(self, what: str, *, where: str = "", hint: str = "", code: ErrorCode = "") -> None:
@@ -63,7 +63,7 @@ class ExplorerError(Exception):
 
 
 _LONGEST = 600
-"""Characters of each part of a message: a name in a file may have a million."""
+"""Most characters of each part of a message: a name in a file may have a million."""
 
 
 def _cut(text: str) -> str:
@@ -84,15 +84,15 @@ class BadModel(ExplorerError):
 
 
 class Misuse(ExplorerError):
-    """An option, name or path that the user gave cannot be used."""
+    """An option, name or path of the user cannot be used."""
 
 
 class UnknownShape(Misuse):
-    """A model that does not say how large its inputs are, which the user did not say either."""
+    """The sizes of a model's inputs are unknown: neither the model nor the user gives them."""
 
 
 class MissingExtra(ExplorerError):
-    """A package that this needs is not installed, too old or broken; the hint is what mends it."""
+    """A required package is not installed, too old or broken; the hint repairs it."""
 
 
 class Cancelled(ExplorerError):
@@ -103,34 +103,34 @@ class Cancelled(ExplorerError):
 
 
 class EngineDied(ExplorerError):
-    """The engine's process ended without an answer (crash, out of memory, kill)."""
+    """The engine's process ended without an answer (crash, out of memory, killed)."""
 
 
 def install_command(package: str = "torch") -> str:
-    """What installs an optional package."""
+    """The command that installs an optional package."""
     return extra_command(EXTRAS[package])
 
 
 def broken_package(error: BaseException, where: str = "") -> MissingExtra | None:
-    """What to say of a failure that a missing, broken or old package explains; None where none does.
+    """The error for a failure that a missing, broken or old package explains; None for other failures.
 
     Args:
-        error: Tells which.
-        where: What needs the package.
+        error: The failure.
+        where: The place that needs the package.
     """
-    from explorer.base.installation import import_fault  # for failures alone
+    from explorer.base.installation import import_fault  # only needed after a failure
 
     fault = import_fault(error)
     return None if fault is None else MissingExtra(fault.what, where=where, hint=fault.hint)
 
 
 def missing(error: ModuleNotFoundError, package: str = "", where: str = "") -> MissingExtra:
-    """What to say of a package that is not installed.
+    """The error for a package that is not installed.
 
     Args:
-        error: Tells which.
-        package: The optional package that was imported, where it is another one that this needs.
-        where: What needs it.
+        error: The failed import.
+        package: The optional package that was imported, if it is another one that misses this one.
+        where: The place that needs it.
     """
     name = (error.name or package).partition(".")[0]
     command = install_command(package or name)
@@ -138,7 +138,7 @@ def missing(error: ModuleNotFoundError, package: str = "", where: str = "") -> M
 
 
 def failed_models(rows: Iterable[ModelRow]) -> dict[str, str]:
-    """Why there is not one figure of a model, by its name, for those of which that is so."""
+    """By model: why it has no figures; for models without a single row of figures."""
     measured: set[str] = set()
     error_by_model: dict[str, str] = {}
     for row in rows:
@@ -153,8 +153,8 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     """A hint that names the closest of `candidates` to a mistyped `name`.
 
     Args:
-        name: What was typed.
-        candidates: What there is, in the order in which it is told; a set has none, and is sorted.
+        name: The user's input.
+        candidates: The valid names, in the order of the hint; a set is sorted.
 
     Returns:
         `did you mean 'x'?`, or `there is: a, b, c` when nothing is close, or an empty string.

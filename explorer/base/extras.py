@@ -1,4 +1,4 @@
-"""Extras: optional packages, by what is imported, and the command that installs each."""
+"""Extras: optional packages by imported name, and the command that installs each."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ EXTRAS = {
     "tensorboardX": "tensorboard",
     "textual_serve": "serve",
 }
-"""The extra that brings a package, by the name that is imported."""
+"""The extra of a package, by the name that is imported."""
 
 
 def extra_of(module: str) -> str:
-    """The extra that brings a module; '' for what every installation has."""
+    """The extra that contains a module; '' for a module of every installation."""
     return EXTRAS.get(module.partition(".")[0], "")
 
 
 def extra_command(extra: str) -> str:
-    """What installs an extra."""
+    """The command that installs an extra."""
     return f"pip install 'explorer-nn[{extra}]'"

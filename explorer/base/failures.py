@@ -6,14 +6,14 @@ from explorer.base.errors import BadModel, ExplorerError, broken_package
 from explorer.base.surroundings import failed_surroundings
 
 _NO_ARRAY = ("array is too big", "Maximum allowed dimension", "maximum possible size")
-"""numpy's words for a shape that no array has."""
+"""numpy's words for an impossible shape."""
 
 
 def beyond(error: Exception) -> ExplorerError | None:
-    """What to say of a model whose figures no number holds, or whose parts no stack does; else None.
+    """The error for a model whose figures no number holds, or which nests too deep; else None.
 
-    Only files that were made to do so get here, loops of 2^62 turns in loops of 2^62 turns, work that needs a
-    package that is missing, broken or too old, and folders that are gone or cannot be written.
+    Besides files made for this purpose (loops of 2^62 turns in loops of 2^62 turns), this covers packages
+    that are missing, broken or too old, and folders that are missing or not writable.
     """
     if (refused := failed_surroundings(error)) is not None:
         return refused
@@ -29,7 +29,7 @@ def beyond(error: Exception) -> ExplorerError | None:
 
 
 def internal(error: BaseException) -> ExplorerError:
-    """What is said of an error of the program itself, which nothing that its user did explains."""
+    """The error for a bug of the program itself."""
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "this is a bug: EXPLORER_TRACEBACK=1 shows where; report it with the output of explorer doctor"
     return ExplorerError(f"internal error: {reason}", hint=hint)

@@ -1,8 +1,8 @@
-"""Families of layers: what sort of work a kind does, and one colour and one letter for each.
+"""Families of layers: the sort of work of a kind, with one color and one letter each.
 
 Graph, tree, plots and tables share them. A kind is an operator of ONNX or TensorFlow Lite, a module's class,
-or a function of torch: they are told by what their names hold, because there is no end of classes that users
-write. Standard library only.
+or a function of torch. The family follows from parts of its name, because users write classes of any
+name. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class Family(NamedTuple):
     """A family of layers.
 
     Attributes:
-        name: It.
-        color: On a dark screen and in drawings, an exact entry of the xterm palette.
-        light: The same on a light screen.
-        few: On a dark screen where there are 16 colours, one of them as rich knows it.
+        name: Its name.
+        color: Its color on a dark screen and in drawings, an exact entry of the xterm palette.
+        light: Its color on a light screen.
+        few: Its color on a dark screen with 16 colors, by rich's name.
         few_light: The same on a light screen.
-        letter: Stands for it where there is no colour, or few.
+        letter: Stands for it where there are few colors, or none.
     """
 
     name: str
@@ -45,7 +45,7 @@ FAMILIES: dict[str, Family] = {
         Family("other", "#bcbcbc", "#767676", "#aaaaaa", "#000000", "O"),
     )
 }
-"""Every family by its name, in the order in which legends list them."""
+"""Every family by its name, in the order of legends."""
 
 _FRAGMENTS = (
     ("tile", ("2dmm",)),
@@ -58,7 +58,7 @@ _FRAGMENTS = (
     ("movement", ("reshape", "flatten", "transpose", "permute", "concat", "split", "slice", "gather")),
     ("movement", ("squeeze", "scatter", "depthtospace", "spacetodepth", "pixelshuffle", "embedding")),
 )
-"""Families by a part of the name, the first that fits; signs and cases are left out."""
+"""Families by a part of the name, the first match wins; signs and cases are ignored."""
 _WORDS = {
     "activation": "elu mish glu clip hardtanh erf threshold activation",
     "matmul": "mm bmm mv dot vdot inner outer tensordot rnn dense batchmatmulv2 product",
@@ -70,13 +70,13 @@ _WORDS = {
     ),
 }
 _NO_PRODUCT = re.compile("bilinear|nonlinear|^qlinear|(?<=quantize)linear")
-"""What speaks of lines and not of a layer: ResizeBilinear, QLinearAdd, DequantizeLinear."""
+"""Parts of names that are not about the family: ResizeBilinear, QLinearAdd, DequantizeLinear."""
 _BY_WORD = {word: name for name, words in _WORDS.items() for word in words.split()}
 
 
 @cache
 def family_of_kind(kind: str) -> str:
-    """The family of an operator, a class or a function; 'other' for what is in none.
+    """The family of an operator, a class or a function; 'other' without one.
 
     >>> [family_of_kind(kind) for kind in ("Conv2d", "LayerNormalization", "DEPTHWISE_CONV_2D", "Add")]
     ['conv', 'norm', 'conv', 'other']
@@ -89,5 +89,5 @@ def family_of_kind(kind: str) -> str:
 
 
 def family(kind: str, *, tiled: bool = False) -> str:
-    """The family of a row of such a kind: 'tile' for what is made of tiles."""
+    """The family of a row of this kind: 'tile' for a tiled row."""
     return "tile" if tiled else family_of_kind(kind)

@@ -1,7 +1,7 @@
-"""Installed packages as they lie on disk: their versions, whether their files are there, what mends them.
+"""Installed packages on disk: their versions, missing files, and the commands that repair them.
 
-Read from the names of folders and the lists of files that pip leaves: a broken package is never imported.
-A start takes a millisecond to see a version that is too old.
+The facts come from folder names and pip's lists of files: a broken package is never imported.
+At start, finding a version that is too old takes a millisecond.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Distribution:
     """A package that pip installed.
 
     Args:
-        version: As its metadata tells it; '' where it does not.
-        folder: Where its modules lie.
+        version: Its version by its metadata; '' without one.
+        folder: The folder of its modules.
         metadata: The folder of its metadata.
     """
 
@@ -49,11 +49,11 @@ class Distribution:
 
 @record
 class Fault:
-    """What is wrong with a package, and what mends it.
+    """A fault of a package, and its repair.
 
     Args:
-        command: What to type; '' where no command mends it.
-        advice: What to do instead.
+        command: The command that repairs it; '' without one.
+        advice: The next step without a command.
     """
 
     what: str
@@ -67,12 +67,12 @@ class Fault:
 
 
 def module_name(row: VersionRange) -> str:
-    """The name that is imported of a package of the table."""
+    """The imported name of a package of the table."""
     return row.module or row.package
 
 
 def extra_name(row: VersionRange) -> str:
-    """The extra that brings a package of the table; '' for what every installation has."""
+    """The extra that contains a package of the table; '' for a package of every installation."""
     return extra_of(module_name(row))
 
 
@@ -80,7 +80,7 @@ def distributions(folders: Sequence[str] | None = None) -> dict[str, Distributio
     """The installed packages by their names in lower case, with '_' for '-' and '.'.
 
     Args:
-        folders: Where modules are looked for, the first one first; by default `sys.path`.
+        folders: Folders with modules, in the order of the search; `sys.path` by default.
     """
     every: dict[str, Distribution] = {}
     for folder in sys.path if folders is None else folders:
@@ -88,13 +88,13 @@ def distributions(folders: Sequence[str] | None = None) -> dict[str, Distributio
         try:
             entries = os.listdir(folder or os.curdir)
         except OSError:
-            continue  # an archive, or a folder that is gone
+            continue  # an archive, or a folder that does not exist
         for entry in entries:
             if not entry.endswith((".dist-info", ".egg-info")):
                 continue
             name, _, rest = entry[: -len(".dist-info")].partition("-")
             key, version = _key(name), rest.partition("-")[0]
-            # an upgrade into a folder (pip install --target) leaves the older metadata beside the newer
+            # an upgrade into a folder (pip install --target) leaves the older metadata there, too
             if key not in here or release(version) > release(here[key].version):
                 here[key] = Distribution(version, folder, os.path.join(folder, entry))
         every = {**here, **every}
@@ -107,19 +107,19 @@ def distribution(row: VersionRange, known: Mapping[str, Distribution]) -> Distri
 
 
 def install_command(row: VersionRange) -> str:
-    """What installs or upgrades a package; of an extra all that belongs together."""
+    """The command that installs or upgrades a package; for an extra, all of its packages."""
     extra = extra_name(row)
     return extra_command(extra) if extra else f"pip install '{row.package}>={row.lowest}'"
 
 
 def repair_command(row: VersionRange, version: str) -> str:
-    """What installs a package anew as it was: `pip install` alone is content with what is left of it."""
+    """The command that reinstalls a package in its version: `pip install` alone would skip it."""
     exact = f"=={version.partition('+')[0]}" if version else ""
     return f"pip install --force-reinstall --no-deps {row.package}{exact}"
 
 
 def age_fault(row: VersionRange, version: str) -> Fault | None:
-    """What to say of a version that is too old; None of one that is not."""
+    """The fault of a version that is too old; None for other versions."""
     if not release(version) or release(version) >= release(row.lowest):
         return None
     what = f"{row.package} {version} is installed; {row.lowest} or newer is needed"
@@ -127,10 +127,10 @@ def age_fault(row: VersionRange, version: str) -> Fault | None:
 
 
 def outdated(module: str = "") -> Fault | None:
-    """The first package that is too old.
+    """The fault of the first package that is too old.
 
     Args:
-        module: The only one that is looked at; '' for those that every installation has.
+        module: The only module to check; '' for the packages of every installation.
     """
     rows = [row for row in TESTED[1:] if (module_name(row) == module if module else not extra_name(row))]
     installed = distributions()
@@ -143,9 +143,9 @@ def outdated(module: str = "") -> Fault | None:
 
 
 def missing_files(package: Distribution) -> list[str]:
-    """Code files of a package that pip wrote and that are not there, or are empty and were not.
+    """Code files of a package that pip wrote and that are missing, or are now empty.
 
-    Tests are left out: small images are made by removing them.
+    Tests are left out: small images remove them.
     """
     try:
         with open(os.path.join(package.metadata, "RECORD"), encoding="utf-8", errors="replace") as file:
@@ -167,17 +167,17 @@ def missing_files(package: Distribution) -> list[str]:
             there = set()
         for name, has_content in names:
             path = os.path.join(place, name)
-            # the size of thousands of sources takes longer to ask for than an answer may take
+            # checking the size of thousands of sources would delay the answer too long
             if name not in there or (has_content and not name.endswith(".py") and not os.path.getsize(path)):
                 gone.append(f"{folder}/{name}" if folder else name)
     return gone
 
 
 def imported_place(module: str) -> str | None:
-    """The folder that a package is imported from, without importing it.
+    """The folder that a package would be imported from, without importing it.
 
     Returns:
-        None where nothing is imported, '' where a folder without code is.
+        None if it cannot be imported, '' for a folder without code.
     """
     if module in sys.modules and sys.modules[module] is None:
         return None
@@ -193,7 +193,7 @@ def imported_place(module: str) -> str | None:
 
 
 def missing_fault(row: VersionRange) -> Fault:
-    """What to say of a package that is not installed."""
+    """The fault of a package that is not installed."""
     if not has_wheels(row):
         version = ".".join(installed_version("python").split(".")[:2])
         message = (
@@ -205,12 +205,12 @@ def missing_fault(row: VersionRange) -> Fault:
 
 
 def file_fault(row: VersionRange, package: Distribution | None) -> Fault | None:
-    """What is wrong with the files of a package, as far as their names tell; None where nothing is."""
+    """The fault of a package's files, by their names and sizes; None without one."""
     place = imported_place(module_name(row))
     if package is None:
         return None if place else missing_fault(row)
     if place is None and module_name(row) in sys.modules:
-        return missing_fault(row)  # whoever called us keeps it from being imported
+        return missing_fault(row)  # the caller keeps it from being imported
     called = f"{row.package} {package.version}".strip()
     gone = missing_files(package)
     if gone or not place:
@@ -227,7 +227,7 @@ def file_fault(row: VersionRange, package: Distribution | None) -> Fault | None:
 
 
 def own_fault() -> Fault | None:
-    """What to say of missing files of the program itself; None where none is, or pip did not install it."""
+    """The fault of missing files of the program itself; None without one, or if pip did not install it."""
     package = distributions().get("explorer_nn")
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     gone = missing_files(package) if package is not None and _same(package.folder, here) else []
@@ -241,7 +241,7 @@ def own_fault() -> Fault | None:
 
 
 def _own_source(package: Distribution) -> str:
-    """What pip installed the program from: a folder where that is still there, else its name."""
+    """The source for pip of the program: its folder if that still exists, else its name."""
     import json
     import shlex
 
@@ -254,7 +254,7 @@ def _own_source(package: Distribution) -> str:
 
 
 def import_fault(error: BaseException) -> Fault | None:
-    """What to say of a failure that a broken, missing or shadowed package explains; None where none does."""
+    """The fault behind a failure: a broken, missing or shadowed package; None for other failures."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "explorer":
         return own_fault()
     row = _imported(error)
@@ -277,9 +277,9 @@ def import_fault(error: BaseException) -> Fault | None:
 
 
 def _imported(error: BaseException) -> VersionRange | None:
-    """The package that failed while it was imported; None where none did."""
+    """The package whose import failed; None if no import failed."""
     for cause in error_chain(error):
-        # a module's own level runs while it is imported, and only then
+        # the top level of a module only runs during its import
         packages = [package_of(name) for name in _importing(cause)]
         named = package_of(cause.name or "") if isinstance(cause, ImportError) else ""
         for package in filter(None, (named, *reversed(packages))):

@@ -1,10 +1,10 @@
-"""Declared options: an option of a verb is a field of the record that the verb takes, written there once.
+"""Declared options: an option of a verb is a field of the verb's record, written once.
 
 The declaration is part of the field's annotation, where msgspec keeps it:
 
     edges: Annotated[Edges, option("leave the last tile of an axis partial, or pad it")] = "ragged"
 
-From it come the option of the command line with its help, the setting of a TOML file, the field of a dialog
+It is the source of the command-line option with its help, the setting of a TOML file, the field of a dialog
 and the headless command of a state.
 """
 
@@ -21,27 +21,27 @@ Write = Callable[[Any], str]
 
 
 class Declaration(Struct, frozen=True):
-    """What is declared of an option, beside its type and default.
+    """The declaration of an option, beside its type and default.
 
     Attributes:
-        help: What it is for, in half a line.
-        manual: The same in the manual's words (Markdown), where it says more than `help`.
-        metavar: What stands for its value in the help; made of the choices where there are some.
-        flag: Its spelling, where it is not the field's name: '--site' of `sites`.
+        help: Its purpose, in half a line.
+        manual: The same for the manual (Markdown), if it says more than `help`.
+        metavar: The placeholder of its value in the help; by default from the choices, if any.
+        flag: Its spelling, if it is not the field's name: '--site' for `sites`.
         short: Its short spelling: '-n'.
-        old: A spelling that is still understood, and shown nowhere.
-        reader: The name of what turns a text or a TOML value into the field's value, in
+        old: A spelling that is still accepted, but not documented.
+        reader: The name of the function that turns a text or a TOML value into the field's value, in
             `explorer.settings.options`. Without one the type decides.
-        write: The word that `reader` reads, of a value.
-        joined: Whether all values of an option with many stand in one word, between commas; `reader` reads
+        write: Returns the word of a value that `reader` reads.
+        joined: Whether several values are one word, separated by commas; `reader` reads
             the word.
-        usual: What the help says of the default, where that is not the default itself; '' says nothing.
-        spelled: A headless command names it even where it has its default.
+        usual: The help's text about the default, if it is not the default itself; '' for no text.
+        spelled: A headless command contains it even with its default.
         in_file: Whether a settings file may set it.
-        selects: It selects what is changed: on the command line it overrules what a file switches off.
-        label: What a dialog calls it; '' leaves it out.
-        placeholder: What an empty field of a dialog shows: what it means, an example.
-        words: What a dialog offers, where the type has no choices.
+        selects: It selects what is changed: on the command line it overrides what a file switches off.
+        label: Its label in a dialog; '' for no field in the dialog.
+        placeholder: The text of an empty field in a dialog: its meaning, an example.
+        words: The choices in a dialog, if the type has none.
     """
 
     help: str
@@ -63,7 +63,7 @@ class Declaration(Struct, frozen=True):
 
 
 _KEY = "option"
-"""Of the declaration among what msgspec keeps of an annotation."""
+"""Key of the declaration in msgspec's metadata of an annotation."""
 
 
 def option(help: str, **declared: Any) -> Meta:
@@ -77,15 +77,15 @@ def option(help: str, **declared: Any) -> Meta:
 
 
 class DeclaredOption(Struct, frozen=True):
-    """A field of a record that was declared an option.
+    """A field of a record that is declared an option.
 
     Attributes:
-        name: The field's.
-        kind: Its type, without None and without limits; of a tuple of any length the type of one value.
+        name: The field's name.
+        kind: Its type, without None and without limits; of a tuple of any length, the type of one value.
         default: Its default.
-        declared: What was declared.
+        declared: Its declaration.
         many: Whether it holds any number of values.
-        least: The least value of a number; None for no limit.
+        least: The smallest value of a number; None for no limit.
     """
 
     name: str
@@ -102,12 +102,12 @@ class DeclaredOption(Struct, frozen=True):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The only values that it takes; empty for any."""
+        """Its only values; empty if any value is valid."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
     @property
     def is_switch(self) -> bool:
-        """Whether it takes no value on the command line."""
+        """Whether it has no value on the command line."""
         return self.kind is bool and not self.declared.reader
 
 
@@ -126,7 +126,7 @@ def option_of(record: type[Struct], name: str) -> DeclaredOption:
     """The option that a field declares.
 
     Raises:
-        KeyError: The field declares none.
+        KeyError: The field is not an option.
     """
     return {declared.name: declared for declared in options(record)}[name]
 

@@ -1,8 +1,8 @@
-"""Outline of a model, what a look at a file's header tells, before anything is analysed.
+"""Outline of a model: the content of a file's header, before any analysis.
 
 An outline is made without torch, without shape inference and without reading a weight. Its rows come one
-by one, so that a file of a million tensors costs memory for the row that is looked at. Whoever makes one
-imports as little as can be: this is the path that has to be there before the finger has left the key.
+by one, so that a file of a million tensors costs memory for the current row only. Modules that make outlines
+import as little as possible: an outline must appear at once.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 KINDS = ("module", "operator", "tensor", "input", "output", "function", "model", "more")
-"""What a row can be; 'more' says that there is more than is shown."""
+"""Kinds of rows; 'more' says that rows are left out."""
 
 
 @record
 class OutlineRow:
-    """One thing that a file's header names. A plain class, because a named tuple takes 13 ms to import.
+    """One entry of a file's header. A plain class: a named tuple takes 13 ms to import.
 
     Args:
-        path: Its name, as the file spells it; it may hold anything and is made safe where it is shown.
+        path: Its name, as in the file; it may contain anything and is made safe where it is shown.
         kind: One of `KINDS`.
-        dtype: A tensor's element type in numpy's spelling, a module's class, an operator's type.
-        shape: A tensor's; None if it has none or it is not written in the header. A symbolic dimension is
+        dtype: A tensor's element type in numpy's spelling, a module's class, or an operator's type.
+        shape: A tensor's shape; None without one in the header. A symbolic dimension is
             a string, an unknown one None.
-        nbytes: Bytes that it takes in the file (or in its external data); None where that is not known.
-        note: What else is worth a word: a quantization, an external file, a source line.
-        span: Where a tensor's bytes lie, in formats in which several tensors may be of the same bytes: file,
-            offset, length. No part of what a row is compared by.
+        nbytes: Its bytes in the file (or in its external data); None where unknown.
+        note: A remark: a quantization, an external file, a source line.
+        span: The place of a tensor's bytes, in formats in which tensors may share bytes: file,
+            offset, length. Ignored in comparisons of rows.
     """
 
     path: str
@@ -56,17 +56,17 @@ class OutlineRow:
 
 @record
 class Outline:
-    """What the header of a model's file says.
+    """The content of the header of a model's file.
 
     Args:
         format: The format's name.
         source: The path.
-        file_bytes: Size of the file, or of the files that belong together; None of a folder of models.
-        facts: What is known of the whole, as (what, text): ('opset', '17'). The text may come from the
+        file_bytes: Size of the file, or of all files of the model; None for a folder of models.
+        facts: Facts about the whole, as (what, text): ('opset', '17'). The text may come from the
             file and is made safe where it is shown.
-        rows: Modules, operators and tensors in the file's own order; read once, as they are needed. What
-            is broken raises `BadModel` when its row is reached.
-        params: Numbers in its tensors, each tensor once; None where only the rows say that.
+        rows: Modules, operators and tensors in the file's own order; read once, on demand. A broken
+            row raises `BadModel` when it is reached.
+        params: Numbers in its tensors, each tensor once; None where only the rows tell.
     """
 
     format: str
@@ -78,16 +78,16 @@ class Outline:
 
 
 class ReadableRows:
-    """The rows of an outline as far as its file can be read; iterated once.
+    """The rows of an outline up to the first broken row; can be iterated once.
 
     Args:
-        rows: Of the outline.
+        rows: The rows of the outline.
 
     Attributes:
-        broken: What ended them, once they were read.
+        broken: The error that ended them, after the iteration.
 
     Raises:
-        BadModel: Not even the first can be read.
+        BadModel: Not even the first row can be read.
     """
 
     def __init__(self, rows: Iterable[OutlineRow]) -> None:

@@ -1,6 +1,6 @@
-"""Dataclasses for what is read before anything is imported: `dataclasses` itself takes 15 ms.
+"""Dataclasses for modules that are read before any import: `dataclasses` itself takes 15 ms.
 
-A header is on the screen in that time. A type checker takes these for what they stand for.
+In that time a header is on the screen. A type checker takes these for the real functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
 
     class field:  # noqa: N801 - called like a function
-        """What a field of a record is without a value: made anew for each, or set later."""
+        """The default of a field: made anew for each record, or set later."""
 
         def __init__(self, *, default_factory=None, init=True):
             self.make = default_factory
@@ -27,7 +27,7 @@ else:
         defaults = {f"_{name}": members.pop(name) for name in names if name in members}
 
         def begin(self, *args, **kwargs):
-            # compiling takes longer than all else here, and most classes are of no use to most runs
+            # compiling takes longest here, and most runs do not use most classes
             record_class.__init__ = _initialiser(names, defaults, "__post_init__" in members)
             record_class.__init__(self, *args, **kwargs)
 

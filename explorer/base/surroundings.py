@@ -1,4 +1,4 @@
-"""Surroundings of a process that let it down: a current folder that is gone, files that cannot be written."""
+"""Failures of a process's surroundings: a missing current folder, files that cannot be written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from explorer.base.errors import ExplorerError, Misuse
 
 _NO_TEMPORARY = "No usable temporary directory"
-"""What Python's `tempfile` says."""
+"""The words of Python's `tempfile`."""
 _ROOM = "make room, or set TMPDIR to a folder of another disk"
 _REFUSED = {
     errno.EMFILE: ("this process may open no more files", "raise the limit: ulimit -n 1024"),
@@ -20,26 +20,26 @@ _REFUSED = {
     errno.EIO: ("the disk fails", "copy the file elsewhere"),
     errno.EAGAIN: ("the system starts no more processes", "raise the limit: ulimit -u"),
 }
-"""What the system refuses to any program, by the number of the error, and what to do about it."""
+"""Refusals of the system, by the number of the error, with the next step."""
 _IN_WORDS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
-"""Of these, what libraries in native code say in words."""
+"""Numbers that libraries in native code report in words."""
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
 def no_temporary_folder(tried: str) -> Misuse:
-    """What to say where no temporary file can be written.
+    """The error where no temporary file can be written.
 
     Args:
-        tried: Folders that were tried.
+        tried: The folders that were tried.
     """
     hint = "set TMPDIR to a folder that you can write"
     return Misuse("no temporary file can be written there", where=tried, hint=hint)
 
 
 def failed_surroundings(error: BaseException) -> ExplorerError | None:
-    """What to say of a failure that the folders, files or disks of a process explain; else None.
+    """The error for a failure that the folders, files or disks of a process explain; else None.
 
-    Libraries raise errors of their own on top of the system's, so what an error came from is looked at, too.
+    Libraries raise their own errors on top of the system's, so the causes of an error are checked, too.
     """
     visited: set[int] = set()
     cause: BaseException | None = error
@@ -70,7 +70,7 @@ def _refused(error: BaseException) -> ExplorerError | None:
 
 
 def removed_folder() -> Misuse | None:
-    """What to say where the current folder is no longer there; None where it is."""
+    """The error for a current folder that no longer exists; None if it exists."""
     try:
         os.getcwd()
     except FileNotFoundError:

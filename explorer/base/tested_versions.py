@@ -1,7 +1,7 @@
 """Tested versions of Python and every library: one table for error lines, `explorer doctor`, `tests.compat`.
 
-A newer version is never refused. It is named where something fails, because it is a likely cause. An older
-one is refused (`explorer.base.installation`).
+A newer version is never refused. An error message names it, because it is a likely cause. An older version is
+refused (`explorer.base.installation`).
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class VersionRange:
     """The oldest and the newest release of a package that the tests passed with."""
 
     package: str
-    """As pip knows it; `python` for Python itself."""
+    """The name for pip; `python` for Python itself."""
     lowest: str
     """The lower bound in pyproject.toml."""
     highest: str
-    """The newest one: later patches of the same release are inside."""
+    """The newest release: later patches of it count as tested."""
     module: str = ""
-    """What is imported, where that is called otherwise than the package."""
+    """The imported name, if it is not the package's."""
     python: str = ""
-    """The newest Python that the newest tested release has wheels for, where that is not every Python."""
+    """The newest Python for which the newest tested release has wheels, if not for all."""
 
 
 TESTED = (
-    # 3.14: every dependency has wheels for it, but no test has run there yet
+    # 3.14: every dependency has wheels for it, but no test has run on it yet
     VersionRange("python", "3.11", "3.13"),
     VersionRange("dask", "2025.1", "2026.8"),
     VersionRange("distributed", "2025.1", "2026.8"),
@@ -82,7 +82,7 @@ TESTED = (
     VersionRange("torchvision", "0.24", "0.29"),
     VersionRange("transformers", "5.0", "5.24"),
 )
-"""A row for each dependency and each package of an extra that users install, in the order of the alphabet."""
+"""A row for each dependency and each package of an extra for users, in alphabetical order."""
 
 _ROWS = {row.package: row for row in TESTED}
 _PACKAGES = {row.module or row.package: row.package for row in TESTED}
@@ -90,7 +90,7 @@ _PACKAGES = {row.module or row.package: row.package for row in TESTED}
 
 
 def installed_version(package: str) -> str:
-    """The installed version of a package, as its metadata tells it, or "" where it is not installed."""
+    """The installed version of a package by its metadata, or "" if it is not installed."""
     if package == "python":
         return ".".join(map(str, sys.version_info[:3]))
     from importlib import metadata  # 20 ms
@@ -107,7 +107,7 @@ def package_of(module: str) -> str:
 
 
 def version_range(package: str) -> VersionRange | None:
-    """The row of a package; None where there is none."""
+    """The row of a package; None without one."""
     return _ROWS.get(package)
 
 
@@ -117,7 +117,7 @@ def range_text(row: VersionRange) -> str:
 
 
 def has_wheels(row: VersionRange) -> bool:
-    """Whether the newest tested release of a package has wheels for the Python that runs."""
+    """Whether the newest tested release of a package has wheels for the running Python."""
     return not row.python or release(installed_version("python"))[:2] <= release(row.python)
 
 
@@ -125,8 +125,8 @@ def is_tested(package: str, version: str) -> bool:
     """Whether a version of a package lies inside the tested range.
 
     Args:
-        package: As pip knows it; one without a row counts as tested.
-        version: Like `2.14.1+cpu`. What is no number, and what follows it, is left out.
+        package: The name for pip; a package without a row counts as tested.
+        version: Like `2.14.1+cpu`; the rest after the first part that is no number is ignored.
     """
     row = _ROWS.get(package)
     numbers = release(version)
@@ -147,22 +147,22 @@ def version_note(package: str) -> str:
 
 
 def origins(error: BaseException) -> list[str]:
-    """Packages of the table that a failure comes from: nearest to the failure first.
+    """Packages of the table that a failure comes from, the nearest to the failure first.
 
-    Read from the error itself, the modules of its traceback, and the errors that it was raised from.
+    They are read from the error, the modules of its traceback, and the errors that it was raised from.
     """
     names = [name.partition(".")[0] for cause in error_chain(error) for name in _modules(cause)]
     return list(dict.fromkeys(_PACKAGES[name] for name in names if name in _PACKAGES))
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The release of a version, to compare: (2, 14, 1) of `2.14.1+cpu`; empty where it is no number."""
+    """The release of a version, for comparisons: (2, 14, 1) of `2.14.1+cpu`; empty if it is no number."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it was raised from."""
+    """An error, then the errors that it was raised from."""
     visited: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in visited:
@@ -172,7 +172,7 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _modules(error: BaseException) -> Iterator[str]:
-    """Modules that an error names: what was asked for something it lacks, its class, its traceback."""
+    """Modules that an error names: the object that lacks an attribute, its class, its traceback."""
     if isinstance(error, ImportError):
         yield error.name or ""
     if isinstance(error, AttributeError) and error.obj is not None:

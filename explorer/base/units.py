@@ -1,7 +1,7 @@
-"""Units, numbers to text, in one place, so that the screen, the tables and the messages agree.
+"""Units: numbers to text, in one place, so that the screen, the tables and the messages agree.
 
-Counts print in SI (1.50 G), bytes in IEC (25.27 MiB). Unknown prints as `?`, never as 0. Text that
-comes out of a model file passes through `printable` before it can reach a terminal.
+Counts print in SI (1.50 G), bytes in IEC (25.27 MiB). Unknown prints as `?`, never as 0. Text from
+a model file passes through `printable` before it can reach a terminal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 MACS = "multiply-accumulates; 1 MAC = 2 FLOPs"
-"""What a MAC is, said where MACs are shown first."""
+"""The definition of a MAC, shown where MACs first appear."""
 _SI = ("", " k", " M", " G", " T", " P", " E")
 _IEC = (" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB")
 
@@ -32,12 +32,12 @@ def number_text(value: float) -> str:
 
 
 _LARGEST = 1000
-"""Bits of the largest number that is written out; a float has 1,023. Only a file that was made to claim so
-holds more of anything."""
+"""Bits of the largest number that is written out; a float has 1,023. Only a file made for the purpose claims
+more."""
 
 
 def _beyond(value: int) -> str:
-    """A number beyond all measure, by its power of ten: '-10^560'."""
+    """A number too large to write out, by its power of ten: '-10^560'."""
     return f"{'-' if value < 0 else ''}10^{int((value.bit_length() - 1) * 0.3010299957)}"
 
 
@@ -65,7 +65,7 @@ def many_text(count: int, noun: str) -> str:
 
 
 def runs_text(calls: int | None) -> str:
-    """How often a site runs in one pass; '' for once. What runs no time stands in a branch not counted."""
+    """How often a site runs in one pass; '' for once. 0 times: it stands in a branch that is not counted."""
     return "? runs" if calls is None else {0: "not counted", 1: ""}.get(calls, f"{calls:,} runs")
 
 
@@ -77,7 +77,7 @@ def percent_text(part: int | float | None, whole: int | float | None) -> str:
 
 
 def reached_text(share: float | None) -> str:
-    """How much of a whole is reached: rounded down, so that 100 % is all of it; None -> '?'."""
+    """The reached share of a whole: rounded down, so that 100 % is all of it; None -> '?'."""
     if share is None:
         return "?"
     return "100 %" if share >= 1 else f"{int(share * 1000) / 10:.1f} %"
@@ -95,7 +95,7 @@ def seconds_text(value: float | None) -> str:
     """A duration: 3.2e-6 -> '3.2 µs', 0.0123 -> '12 ms', 1.5 -> '1.5 s', 75 -> '1 min 15 s'; None -> '?'."""
     if value is None:
         return "?"
-    # what would be rounded up to a thousand is one of the next unit
+    # a number that rounds up to a thousand takes the next unit
     if 0 < value < 0.9995e-3:
         return f"{value * 1e6:.3g} µs" if value >= 0.9995e-6 else f"{value * 1e9:.3g} ns"
     if value < 0.01:
@@ -116,46 +116,46 @@ def shape_text(shape: Sequence[int | str | None] | None) -> str:
 
 
 def sizes_text(sizes: Iterable[int]) -> str:
-    """Sizes as they are typed: '64x32x16'."""
+    """Sizes as the user types them: '64x32x16'."""
     return "x".join(map(str, sizes))
 
 
 def joined_text(values: Iterable[object]) -> str:
-    """Values as they are typed in one word: '1,8,32'."""
+    """Values as the user types them, in one word: '1,8,32'."""
     return ",".join(map(str, values))
 
 
 def memory_word(size: int) -> str:
-    """Bytes as they are typed, exactly: '80G', '1000'."""
+    """Bytes as the user types them, exact: '80G', '1000'."""
     return f"{size >> 30}G" if size and not size % (1 << 30) else str(size)
 
 
 def dims_text(dims: Mapping[str, int]) -> str:
-    """Sizes of dimensions as 'batch=1, seq=64'; the name '' stands for those that have none."""
+    """Sizes of dimensions as 'batch=1, seq=64'; '' is the name of unnamed dimensions."""
     return ", ".join(f"{printable(name) or 'unnamed'}={size}" for name, size in dims.items())
 
 
 def edges_text(edges: str, *, brief: bool = True) -> str:
-    """What the last tiles of an axis are: 'partial', or 'padded'; in full what the option calls them, too."""
+    """The last tiles of an axis: 'partial' or 'padded'; the long form also has the option's word."""
     word = "partial" if edges == "ragged" else edges
     return word if brief else f"{word} tiles{' (ragged)' * (edges == 'ragged')}"
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
-    """On how many random inputs something ran: '2 random inputs, seeds 0, 1'; '' for none."""
+    """The number of random inputs of a run: '2 random inputs, seeds 0, 1'; '' for none."""
     many = "s" * (len(seeds) != 1)
     return f"{len(seeds)} random input{many}, seed{many} {', '.join(map(str, seeds))}" if seeds else ""
 
 
 def rounding_text(ratio: float, limit: float) -> str:
-    """An error in units of u (|x| |W|), beside what it may be: '1.20 u, limit 8 u'."""
+    """An error in units of u (|x| |W|), with its limit: '1.20 u, limit 8 u'."""
     return f"{ratio:.2f} u, limit {limit:.3g} u"
 
 
 def printable(text: str) -> str:
     """`text` with every control and bidirectional-override character made visible.
 
-    Names in a model file are chosen by whoever made it: an escape sequence in one could move the
+    The author of a model file chooses its names: an escape sequence in a name could move the
     cursor, retitle the window or hide text. None may reach the terminal.
     """
     if text.isprintable():

@@ -1,6 +1,6 @@
-"""Verdicts: the five kinds that a proof can end with, and what they are called.
+"""Verdicts: the five kinds that a proof can end with, and their names.
 
-Apart from the facts that carry them, because the screen's first paint waits for no facts.
+Apart from the facts that have them, because the first paint of the screen does not wait for facts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 VerdictKind = Literal["equal", "parts", "evidence", "different", "unproven"]
 
 NOT_NEEDED = "none: not needed"
-"""What an output is held against where all before it is proved: it only shows how rounding grows."""
+"""The comparison where all parts before an output are proved: it only shows how rounding grows."""
 
 VERDICTS: Mapping[VerdictKind, str] = {
     "equal": "proven equal",
@@ -20,15 +20,15 @@ VERDICTS: Mapping[VerdictKind, str] = {
     "different": "different",
     "unproven": "not proved",
 }
-"""What each kind is called on the screen and in tables."""
+"""The name of each kind on the screen and in tables."""
 
 
 WEAKEST_FIRST: tuple[VerdictKind, ...] = ("different", "unproven", "evidence", "parts", "equal")
 
 PASSED: tuple[VerdictKind, ...] = ("equal", "parts", "evidence")
-"""With which a result is kept."""
+"""Kinds with which a result is kept."""
 
 
 def weakest(kinds: Iterable[VerdictKind]) -> VerdictKind:
-    """The verdict on several together: 'different' if one is, else the least that was shown."""
+    """The verdict on several together: 'different' if one is, else the weakest."""
     return min(kinds, key=WEAKEST_FIRST.index, default="equal")

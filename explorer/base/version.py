@@ -1,5 +1,5 @@
-"""Version of this package, and of its JSON documents, where everything of ours can read it."""
+"""Version of this package, and of its JSON documents, in a module that everything can import."""
 
 SCHEMA_VERSION = 1
-"""Of JSON documents: a key that is taken away, or means something else, makes it another."""
+"""Version of JSON documents: a removed key, or a key with another meaning, changes it."""
 __version__ = "0.1.0"

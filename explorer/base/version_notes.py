@@ -1,4 +1,4 @@
-"""Notes of versions on errors: a library outside of its tested range is a likely cause of a failure in it."""
+"""Notes of versions in errors: a library outside of its tested range is a likely cause of its failure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["at_hand", "explained", "internal_error", "notes_of", "unmet", "with_
 
 
 class unmet:  # noqa: N801 - called like a function
-    """One clear error in the place of that of a library which is not as it was when it was tried.
+    """Replaces the error of a library that no longer has a tested property with one clear error.
 
     Args:
-        package: The library, as pip knows it.
-        what: What it does not do any more, as a sentence.
+        package: The library, by its name for pip.
+        what: The property that it lacks, as a sentence.
 
     Raises:
-        BadModel: Something that is read inside is not there.
+        BadModel: The block raises AttributeError, ImportError or KeyError.
     """
 
     def __init__(self, package: str, what: str) -> None:
@@ -51,10 +51,10 @@ class unmet:  # noqa: N801 - called like a function
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """Notes like `tested with torch 2.9 to 2.15; 2.16 is installed`, of libraries that an error comes from.
+    """Notes like `tested with torch 2.9 to 2.15; 2.16 is installed`, for the libraries behind an error.
 
-    A call with an argument that a library no longer has fails in the caller: where the error itself names no
-    library outside of its range, those that the failing function has at hand are looked at.
+    A call with an argument that a library no longer has fails in the caller. So if the error itself names no
+    library outside of its range, the libraries that the failing function uses are checked.
     """
     for packages in (origins(error), at_hand(error)):
         notes = [note for package in packages if (note := version_note(package))]
@@ -64,7 +64,7 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def at_hand(error: BaseException) -> list[str]:
-    """Packages of the table that the function which failed has values of."""
+    """Packages of the table whose values the failing function uses."""
     names: list[str] = []
     for cause in error_chain(error):
         step = cause.__traceback__
@@ -77,7 +77,7 @@ def at_hand(error: BaseException) -> list[str]:
 
 
 def _home(value: object) -> str:
-    """The module that a value is, or is defined in, or its class is."""
+    """The module of a value: itself, where it is defined, or where its class is."""
     try:
         name = vars(value).get("__name__") if isinstance(value, type(sys)) else value.__module__
     except (AttributeError, TypeError):
@@ -86,23 +86,23 @@ def _home(value: object) -> str:
 
 
 def with_note(error: ExplorerError, cause: BaseException | None = None) -> ExplorerError:
-    """The error, which also tells the tested range of each library that it comes from and that lies outside.
+    """The error, with the tested range of each library behind it that is outside of its range.
 
     Args:
-        error: What a user is told.
-        cause: What it was made of; by default what it was raised from, or while that was handled.
+        error: The error for the user.
+        cause: The original error; by default the one that it was raised from, or while handling.
     """
     cause = cause or error.__cause__ or error.__context__
     try:
         notes = notes_of(cause) if cause is not None else []
-    except Exception:  # a broken installation, whose failure is to be told all the same
+    except Exception:  # a broken installation must not hide the failure
         return error
     error.hint = "; ".join(filter(None, [error.hint, *(note for note in notes if note not in error.hint)]))
     return error
 
 
 def explained(error: Exception) -> ExplorerError:
-    """What is said of whatever failed, with notes of versions."""
+    """The error for any failure, with notes of versions."""
     if isinstance(error, ExplorerError):
         return with_note(error)
     said = beyond(error)
@@ -110,7 +110,7 @@ def explained(error: Exception) -> ExplorerError:
 
 
 def internal_error(error: BaseException) -> ExplorerError:
-    """What is said of an error of the program itself, with notes of versions, Python's among them."""
+    """The error for a bug of the program itself, with notes of versions, Python's included."""
     failure = with_note(internal(error), error)
     note = version_note("python")
     if note and "tested with" not in failure.hint:

@@ -1,4 +1,4 @@
-"""Host, what the machine and its files allow: memory, paths, processes, packages that may be missing."""
+"""Host: the machine and its files: memory, paths, processes, optional packages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SWITCH = "EXPLORER_NO_CACHE"
-"""Environment variable that, set to anything, leaves all caches alone."""
+"""Environment variable that, set to any value, disables all caches."""
 
 
 def cache_home(environment: Mapping[str, str]) -> str:
-    """The folder of all caches: what is in it can be made again."""
+    """The folder of all caches; its content can be made again."""
     return user_folder("cache", environment)

@@ -1,9 +1,9 @@
-"""Cache folder: answers that are found again, in files that only their user can read or write.
+"""Cache folder: cached answers, in files that only their user can read or write.
 
-A file here is data with a checksum over its name and its content: a damaged one, one under another's name,
-and one that somebody else may have written are no answer, and nobody is told. The folder is bounded, and what
-was used least recently goes first. Whatever cannot be read or written (a full disk, a home that may not be
-written, another process that is faster) costs time at most: nothing in here raises.
+A file has a checksum over its name and its content. A damaged file, a file under another's name, and a file
+that others may have written are ignored without a message. The size of the folder is limited, and the least
+recently used files go first. A failure to read or write (a full disk, a read-only home, another process that
+is faster) only costs time: no function here raises.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOST_BYTES = 256 << 20
-"""Of all files together; one may take a quarter."""
+"""Limit of all files together; one file may take a quarter."""
 MOST_FILES = 2_000
 
 _MAGIC = b"explorer cache 1\n"
 _DIGEST = 32
 _LEFT = 600.0
-"""Seconds after which a file that somebody began to write was left by a process that is gone."""
+"""Seconds after which an unfinished file counts as left behind by a process that is gone."""
 
 
 class CacheUsage(Struct, frozen=True):
@@ -51,8 +51,8 @@ class CacheFolder:
     """Files by name.
 
     Args:
-        path: The folder; made when something is written.
-        most_bytes: Bound of all files together.
+        path: The folder; created on the first write.
+        most_bytes: Limit of all files together.
     """
 
     def __init__(self, path: str, most_bytes: int = MOST_BYTES) -> None:
@@ -60,7 +60,7 @@ class CacheFolder:
         self.most_bytes = most_bytes
 
     def read(self, name: str) -> memoryview | None:
-        """What was written under a name; None if that is not there, or not as it was written."""
+        """The content under a name; None if it is missing or damaged."""
         try:
             raw = self._content(name)
         except (OSError, MemoryError):
@@ -76,14 +76,14 @@ class CacheFolder:
         return content
 
     def _content(self, name: str) -> bytes | None:
-        """A file of the user's own, which nobody else can write, in a folder of which the same is true."""
+        """The content of a file, if only the user can write the file and its folder."""
         about = os.lstat(self.path)
         if not stat.S_ISDIR(about.st_mode) or not own_files.is_ours(about):
             return None
         return own_files.read(os.path.join(self.path, name), self.most_bytes)
 
     def write(self, name: str, content: bytes) -> bool:
-        """Puts something under a name, all of it or nothing; whether that was possible."""
+        """Stores content under a name, all or nothing; returns whether it did."""
         if len(content) > self.most_bytes // 4:
             return False
         try:
@@ -95,18 +95,18 @@ class CacheFolder:
         return True
 
     def usage(self) -> CacheUsage:
-        """How many files there are, and their bytes."""
+        """Number of files, and their bytes."""
         sizes = [size for _, size, _ in self._files()]
         return CacheUsage(self.path, len(sizes), sum(sizes), self.most_bytes)
 
     def clear(self) -> None:
-        """Removes all of them."""
+        """Removes all files."""
         for _, _, path in self._files():
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
     def _make_room(self, size: int) -> None:
-        """Removes what was used least recently, until there is room for one more file."""
+        """Removes the least recently used files until there is room for one more."""
         files = sorted(self._files())
         total, count = sum(size for _, size, _ in files), len(files)
         for used, each, path in files:
@@ -117,7 +117,7 @@ class CacheFolder:
                 total, count = total - each, count - 1
 
     def _files(self) -> Iterator[tuple[float, int, str]]:
-        """When each was used last, its size, its path."""
+        """The time of last use, the size and the path of each file."""
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ class CacheFolder:
 
 
 def _checksum(name: str, content: bytes | memoryview) -> bytes:
-    import hashlib  # 5 ms that a command which asks no cache does not pay
+    import hashlib  # 5 ms, not for commands that use no cache
 
     found = hashlib.sha256(name.encode() + b"\0")
     found.update(content)

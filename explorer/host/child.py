@@ -1,8 +1,8 @@
-"""Child processes of the program's own: how they begin, and end.
+"""Child processes of the program: how they start and end.
 
-Python looks for modules in the current folder first, or beside the script: a json.py that lies among models
-is not to be run by who looks at one of them. `-P` leaves both out, and not `-I`: what the user has installed,
-and PYTHONPATH, stay. So this file is run by its path, and the package comes from where the file lies.
+Python looks for modules in the current folder, or beside the script, first: a json.py among a user's models
+must not run when the user looks at a model. `-P` excludes both. `-I` would also exclude the user's own
+packages and PYTHONPATH. So this file is run by its path, and the package comes from the file's folder.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import sys
 
 
 def command(module: str, *words: str) -> list[str]:
-    """The command that runs the `main` of a module in a process of its own; `words` are in its `sys.argv`."""
+    """The command that runs the `main` of a module in a new process, with `words` in its `sys.argv`."""
     return [sys.executable, "-P", __file__, module, *words]
 
 
 def end_with(alive: int) -> None:
-    """Has the system kill this process when nobody holds the other end of a pipe any more, however that came.
+    """Makes the system kill this process when the other end of a pipe closes, for any reason.
 
-    Linux alone can. Elsewhere a thread waits for it, which gets no turn while native code keeps the
+    Only Linux can do that. Elsewhere a thread waits for it, which does not run while native code holds the
     interpreter's lock.
 
     Args:
-        alive: The end of the pipe that could be read; the process that this one goes with holds the other.
+        alive: The read end of the pipe; the parent process holds the other end.
     """
     import fcntl
     import os

@@ -1,7 +1,7 @@
-"""Confinement: a process that works for somebody else names files below one folder only.
+"""Confinement: a process that works for a visitor uses files below one folder only.
 
-`explorer serve` sets the folder in the environment of a visitor's processes. Whatever they read or write
-under a name that a user typed comes through `input_files` or `output_files`, which ask here.
+`explorer serve` sets the folder in the environment of a visitor's processes. All files that a user names are
+opened through `input_files` or `output_files`, which check them here.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ VARIABLE = "EXPLORER_SERVED"
 
 
 def check(path: str, *, written: bool = False) -> None:
-    """Refuses a path that leads out of the folder, by whatever links; without a folder none is refused.
+    """Refuses a path that leads out of the folder, through links too; without a folder, refuses nothing.
 
-    The temporary folders of this process, which are its own, are no part of what it is kept out of. What
-    huggingface_hub keeps of a model beside the served folder may be read, and not written.
+    The temporary folders of this process are exempt. The files that huggingface_hub stores of a model beside
+    the served folder may be read, but not written.
 
     Raises:
-        Misuse: It does.
+        Misuse: The path leads out of the folder.
     """
     if (folder := os.environ.get(VARIABLE)) and not _is_inside(path, folder, written):
         raise _outside(path)
 
 
 def check_opened(path: str, about: os.stat_result) -> None:
-    """Refuses an open file that is no longer the one which `check` let pass: a link was moved meanwhile.
+    """Refuses an open file that is not the file that `check` accepted: a link was moved meanwhile.
 
     Args:
-        path: As it was opened.
-        about: Of the open file.
+        path: The opened path.
+        about: The status of the open file.
 
     Raises:
-        Misuse: It is another.
+        Misuse: It is another file.
     """
     if not os.environ.get(VARIABLE):
         return
@@ -48,12 +48,12 @@ def check_opened(path: str, about: os.stat_result) -> None:
 
 
 def check_model(source: str) -> None:
-    """Refuses to open what is no file in the folder: a path out of it, code, a name; without one nothing.
+    """Refuses to open anything but a file in the folder: a path out of it, code, a name.
 
-    Whether there is a file outside the folder is not told.
+    The message does not say whether a file exists outside the folder. Without a folder, refuses nothing.
 
     Raises:
-        Misuse: It is none.
+        Misuse: The source is no such file.
     """
     if not (folder := os.environ.get(VARIABLE)):
         return
@@ -73,7 +73,7 @@ def _is_inside(path: str, folder: str, written: bool = False) -> bool:
 
     try:
         root, real = os.path.realpath(folder), os.path.realpath(path)
-        # the folder of what may not be there yet
+        # the folder of a file that may not exist yet
         if os.path.commonpath([root, real]) == root:
             return True
     except ValueError:  # a NUL, another drive
@@ -82,13 +82,13 @@ def _is_inside(path: str, folder: str, written: bool = False) -> bool:
 
 
 def blobs_of(folder: str) -> str:
-    """Where the files of a folder of huggingface_hub's cache lie; '' for any other.
+    """The folder of the files behind a folder of huggingface_hub's cache; '' for any other folder.
 
-    models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST, the one way in which files
-    of a model may lead out of its folder.
+    models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST: the only links out of a
+    model's folder.
 
     Args:
-        folder: Without links, see `os.path.realpath`.
+        folder: A path without links, see `os.path.realpath`.
     """
     parts = folder.split(os.sep)
     for at in range(2, len(parts)):

@@ -1,7 +1,7 @@
-"""Files as somebody read them: which bytes, and whether they are still the same.
+"""Records of file reads: which bytes were read, and whether they are still the same.
 
-Neither size nor time of a file tells its content: another can be put in its place with both. What was read is
-read again and hashed; what was passed over need not be.
+Size and time of a file do not identify its content: a replacement can have both. So the bytes that were read
+are read again and hashed; other bytes do not matter.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _STEP = 1 << 22
 
 
 class FileRead(Struct, frozen=True):
-    """What was read of a file.
+    """The parts of a file that were read.
 
     Attributes:
-        path: Of the file, absolute.
-        real: Where that led through links.
-        size: Of the file in bytes.
-        spans: Offset and size of everything that was read.
+        path: The absolute path of the file.
+        real: The path behind all links.
+        size: Size of the file in bytes.
+        spans: Offset and size of every part that was read.
     """
 
     path: str
@@ -35,10 +35,10 @@ class FileRead(Struct, frozen=True):
 
 
 def whole(path: str) -> FileRead:
-    """A file all of which was read.
+    """A file that was read in full.
 
     Raises:
-        OSError: It is gone.
+        OSError: The file is gone.
     """
     size = os.path.getsize(path)
     return read_of(path, size, ((0, size),))
@@ -50,7 +50,7 @@ def read_of(path: str, size: int, spans: Iterable[tuple[int, int]]) -> FileRead:
 
 
 def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans by where they begin; those that touch are one."""
+    """Sorted spans; adjacent and overlapping spans are joined."""
     merged: list[tuple[int, int]] = []
     for offset, size in sorted(spans):
         if merged and offset <= sum(merged[-1]):
@@ -61,17 +61,17 @@ def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def last_change(files: Sequence[FileRead]) -> int:
-    """Nanoseconds since the epoch at which one of some files changed last, which no user can set.
+    """Nanoseconds since the epoch of the last change of some files, which no user can set.
 
     Raises:
-        OSError: One is gone.
+        OSError: A file is gone.
     """
     return max(os.stat(file.path).st_ctime_ns for file in files)
 
 
 def digest(files: Sequence[FileRead]) -> bytes | None:
-    """Digest of what was read of some files, read anew; None if one of them is not there as it was."""
-    import hashlib  # 5 ms that a command which asks for no digest does not pay
+    """Digest of the parts that were read, read anew; None if a file is not where it was."""
+    import hashlib  # 5 ms, not for commands that need no digest
 
     hasher = hashlib.sha256()
     for file in files:

@@ -1,7 +1,7 @@
-"""Pause of the garbage collector while many objects are built that stay.
+"""Pause of the garbage collector while many long-lived objects are built.
 
-A graph of twenty thousand nodes becomes half a million objects. Looking for cycles among them again and
-again takes a third of the time it takes to make them, and once more when the search is turned on again.
+A graph of twenty thousand nodes becomes half a million objects. Repeated searches for cycles among them take
+a third of the time of building them, and one more search follows when the collector is turned on again.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _MANY = 700
-"""New objects from which they are called old: as many as would set off a look through them."""
+"""New objects from which they count as old: as many as would start a search."""
 
 _OWN = gc.get_freeze_count()
-"""Objects that the interpreter itself has frozen: Python 3.12 begins with some hundreds."""
+"""Objects that the interpreter itself freezes: Python 3.12 starts with some hundreds."""
 
 
 _RARELY = 10_000
-"""New objects at which a screen looks for garbage: an answer to a key makes a thousand, most go with it."""
+"""New objects at which a screen searches for garbage: a key press makes a thousand, most short-lived."""
 
 
 def freeze_once() -> None:
-    """Takes all that is there out of every later search, unless that was done before, and has them begin."""
+    """Excludes all existing objects from later searches, once, and enables the collector."""
     if gc.get_freeze_count() <= _OWN:
         gc.freeze()
     gc.set_threshold(_RARELY, *gc.get_threshold()[1:])
@@ -31,7 +31,7 @@ def freeze_once() -> None:
 
 @contextmanager
 def gc_pause() -> Iterator[None]:
-    """No search for garbage inside; what was made there counts as old afterwards, if it is much."""
+    """Stops garbage collection in the block; many new objects count as old afterwards."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -39,8 +39,8 @@ def gc_pause() -> Iterator[None]:
     finally:
         if collects:
             if gc.get_count()[0] > _MANY and gc.get_freeze_count() <= _OWN:
-                # to the permanent generation and from there to the oldest: nothing is looked at. Who has
-                # frozen objects of his own keeps them frozen
+                # to the permanent generation and from there to the oldest, without a search. Objects that the
+                # caller has frozen stay frozen
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

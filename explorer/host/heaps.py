@@ -1,24 +1,24 @@
-"""Heap of glibc: when what was freed goes back to the system."""
+"""Heap of glibc: returns freed memory to the system."""
 
 from __future__ import annotations
 
 import sys
 
 _MORE = 1 << 25
-"""Bytes that are worth looking through the heap for: the works of a small model free less."""
+"""Bytes from which a search of the heap pays off: the works of a small model free less."""
 _least = [0]
-"""Bytes that this process held when the heap was last handed back; less where it has held less since."""
+"""Least bytes that this process has held since the heap was last trimmed."""
 
 
 def give_back(above: int = 0) -> None:
-    """Hands what works have freed back to the system.
+    """Returns freed memory to the system.
 
-    glibc keeps it for the next one, who would have to be given new pages instead; other C libraries have no
-    such call, and some Pythons no ctypes.
+    glibc keeps freed memory for later use. Other C libraries have no such call, and some Pythons have no
+    ctypes.
 
     Args:
-        above: Where this process holds more bytes than this, and more than were left the last time; 0: in any
-            case.
+        above: Do it only if this process holds more bytes than this, and more than after the last time; 0: in
+            any case.
     """
     resident_bytes = resident()
     _least[0] = min(_least[0], resident_bytes)
@@ -36,8 +36,8 @@ def give_back(above: int = 0) -> None:
 
 
 def resident(pid: int | None = None) -> int:
-    """Bytes of memory that a process holds, this one or another; 0 where the system does not say."""
-    import psutil  # 12 ms, where somebody asks
+    """Bytes of memory that a process holds, this one or another; 0 where unknown."""
+    import psutil  # 12 ms, only on request
 
     try:
         return int(psutil.Process(pid).memory_info().rss)

@@ -1,4 +1,4 @@
-"""Imports of packages tried in other processes: one that raises, crashes or hangs harms nobody."""
+"""Trial imports of packages in other processes: a package that raises, crashes or hangs does no harm."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _SECONDS = 40.0
-"""For each process: a busy machine, or a disk over the network, takes many times the usual second."""
+"""Seconds for each process: a busy machine, or a network disk, takes many times the usual second."""
 _SECONDS_MORE = 10.0
-"""For the packages behind one that hangs."""
+"""Seconds for the packages after one that hangs."""
 _FIRST = {"numpy", "rich", "torch"}
 _UNUSED = {"tflite"}
-"""Read a module at a time by the program: its own import takes all of them."""
+"""Packages that the program imports a module at a time: importing the package would take all of them."""
 _LACKS = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _CODE = """
 import json, os, sys
@@ -52,17 +52,17 @@ os._exit(0)
 
 
 class ImportTrial:
-    """Imports of packages, which begin at once: one process for a base installation, one for each extra.
+    """Imports of packages, started at once: one process for the base installation, one for each extra.
 
-    Where a package ends its process, the packages behind it are tried in another.
+    Where a package ends its process, another process tries the remaining packages.
 
     Args:
-        modules: Top names.
+        modules: Top-level names.
     """
 
     def __init__(self, modules: Iterable[str]) -> None:
         groups: dict[str, list[str]] = {}
-        # what most others stand on comes first: they fail as it does
+        # packages that many others need come first: the others fail for the same reason
         for module in sorted(modules, key=lambda name: name not in _FIRST):
             if module not in _UNUSED:
                 groups.setdefault(extra_of(module), []).append(module)
@@ -71,7 +71,7 @@ class ImportTrial:
         self._children = [(names, _child(self._path, names)) for names in groups.values()]
 
     def faults(self) -> dict[str, Fault]:
-        """What is wrong with those that cannot be imported, by module, when all have been tried."""
+        """The faults of the packages that cannot be imported, by module; waits for all trials."""
         every: dict[str, str] = {}
         for names, child in self._children:
             every |= self._reasons(names, child)
@@ -125,7 +125,7 @@ def _fault(module: str, reason: str) -> Fault:
 
 
 def _told_once(faults: dict[str, Fault], reasons: dict[str, str]) -> dict[str, Fault]:
-    """Faults without those of packages that fail because another one does."""
+    """Faults without those of packages that only fail because another package does."""
     first = {reason: name for name, reason in reversed(reasons.items())}
     root_faults = {name: fault for name, fault in faults.items() if first[reasons[name]] == name}
     blamed = {name for name in root_faults if not root_faults[name].what.endswith("is not installed")}

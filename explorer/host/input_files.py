@@ -1,8 +1,8 @@
-"""Input files: the one door to every file that a user names, in an option, a dialog or a call.
+"""Input files: the only way to open a file that a user names, in an option, a dialog or a call.
 
 A device has no end, a pipe waits for a writer, and a visitor of `explorer serve` may read one folder only. A
-reader that opens a path by itself forgets one of these, so `tests/host/test_file_door.py` finds every reader
-that does. Files that are written go through `output_files`, the program's own state through `own_files`.
+reader that opens a path directly misses one of these checks, so `tests/host/test_file_door.py` finds every
+such reader. Written files go through `output_files`, the program's own state through `own_files`.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     from zipfile import ZipFile
 
 MOST_BYTES = 16 << 20
-"""Size limit of a file that somebody writes by hand: a configuration, a list of rules."""
+"""Size limit of a file written by hand: a configuration, a list of rules."""
 QUOTED = r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\''
 """Pattern of a string of TOML on one line."""
 _DEEP = r"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){64}"
-"""Pattern of a key of so many parts: reading one takes a time that grows with their square."""
+"""Pattern of a key with too many parts: reading it takes time quadratic in their number."""
 _AT = r"\s*\(at (?:line (\d+), column \d+|end of document)\)$"
 
-# names that only some systems have; a pipe waits for its writer where O_NONBLOCK is missing
+# flags that only some systems have; a pipe waits for its writer where O_NONBLOCK is missing
 _READING = os.O_RDONLY
 for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
     _READING |= getattr(os, _name, 0)
 
 
 def check(path: str, *, internal: bool = False) -> os.stat_result:
-    """Checks a file that a library opens by its name; what `descriptor` refuses is refused here.
+    """Checks a file that a library opens by its name, as `descriptor` does.
 
     Raises:
         Misuse: It lies outside the served folder.
-        OSError: It is missing, or no regular file.
+        OSError: It is missing, or not a regular file.
     """
     if not internal:
         confinement.check(path)
     try:
         about = os.stat(path)
-    except ValueError as error:  # a name with a NUL
+    except ValueError as error:  # a null byte in the name
         raise OSError(errno.EINVAL, str(error)) from None
     _check_regular(about)
     return about
@@ -59,16 +59,16 @@ def descriptor(path: str, *, internal: bool = False) -> tuple[int, int]:
 
     Args:
         path: Its path.
-        internal: The program chose the path, and no user did: no folder confines it.
+        internal: The program chose the path, not a user: confinement does not apply.
 
     Returns:
         The descriptor, which the caller closes, and the size of the file in bytes.
 
     Raises:
         Misuse: It lies outside the served folder.
-        OSError: It cannot be read, or is no regular file.
+        OSError: It cannot be read, or is not a regular file.
     """
-    # before it is opened: opening a device may do something, and why a file does not open tells of it
+    # before opening it: opening a device may have effects, and an error of open may reveal what exists
     check(path, internal=internal)
     opened = os.open(path, _READING)
     try:
@@ -90,10 +90,10 @@ def _check_regular(about: os.stat_result) -> None:
 
 
 def unbuffered(opened: int, *, close: bool = True) -> FileIO:
-    """The bytes of a descriptor that `descriptor` gave.
+    """The bytes of a descriptor from `descriptor`.
 
     Args:
-        opened: It.
+        opened: The descriptor.
         close: Closing the file closes the descriptor.
     """
     return open(opened, "rb", buffering=0, closefd=close)
@@ -126,7 +126,7 @@ def text(
 
 
 def content(path: str, *, internal: bool = False, most: int = MOST_BYTES) -> bytes:
-    """All of a file.
+    """The whole content of a file.
 
     Args:
         path: Its path.
@@ -135,7 +135,7 @@ def content(path: str, *, internal: bool = False, most: int = MOST_BYTES) -> byt
 
     Raises:
         Misuse: It lies outside the served folder.
-        OSError: It cannot be read, is no regular file, or is larger than `most`.
+        OSError: It cannot be read, is not a regular file, or is larger than `most`.
     """
     with binary(path, internal=internal) as file:
         raw = file.read(most + 1)
@@ -145,18 +145,18 @@ def content(path: str, *, internal: bool = False, most: int = MOST_BYTES) -> byt
 
 
 def mapping(opened: int, size: int, *, private: bool = False) -> mmap.mmap:
-    """The bytes of an open file as memory, of which the kernel reads what is looked at.
+    """The bytes of an open file as memory, read on access.
 
     Args:
-        opened: Its descriptor; the map stays when it is closed.
+        opened: Its descriptor; the map stays after it is closed.
         size: Bytes from the start, at least one.
-        private: The memory can be written to, and the file stays as it is.
+        private: The memory is writable, and the file does not change.
 
     Raises:
-        OSError: There is no room for it.
-        ValueError: The file is shorter.
+        OSError: There is not enough memory.
+        ValueError: The file is shorter than `size`.
     """
-    import mmap  # 1 ms that a command which maps nothing does not pay
+    import mmap  # 1 ms, not for commands that map nothing
 
     return mmap.mmap(opened, size, access=mmap.ACCESS_COPY if private else mmap.ACCESS_READ)
 
@@ -165,10 +165,9 @@ def archive(path: str) -> AbstractContextManager[ZipFile]:
     """A zip archive, open for reading while the block lasts.
 
     Raises:
-        Misuse, OSError: As `descriptor`.
-        zipfile.BadZipFile: It is none.
+        Misuse, OSError: As `descriptor`. zipfile.BadZipFile: It is not a zip archive.
     """
-    from contextlib import contextmanager  # both 7 ms that a command which reads no archive does not pay
+    from contextlib import contextmanager  # both 7 ms, not for commands that read no archive
     from zipfile import ZipFile
 
     @contextmanager
@@ -184,7 +183,7 @@ def mapped(path: str, *, private: bool = False) -> mmap.mmap:
 
     Raises:
         Misuse, OSError: As `descriptor`.
-        ValueError: It is empty.
+        ValueError: The file is empty.
     """
     opened, size = descriptor(path)
     try:
@@ -196,7 +195,7 @@ def mapped(path: str, *, private: bool = False) -> mmap.mmap:
 
 
 def no_read_ahead(mapped: mmap.mmap) -> None:
-    """Keeps the kernel from reading weights around every header that is looked at, where it can be told."""
+    """Keeps the kernel from reading weights around every header, where the system allows it."""
     import mmap
 
     if hasattr(mmap, "MADV_RANDOM"):
@@ -215,12 +214,12 @@ def names(folder: str) -> list[str]:
 
 
 def toml(source: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
-    """The text in the file `path`, and what it says.
+    """The text of the file `path`, and its content.
 
     Raises:
-        Misuse: It is no TOML; the line is named.
+        Misuse: It is not TOML; the message names the line.
     """
-    # 5 ms that a command without a configuration does not pay
+    # 5 ms, not for commands without a configuration
     import re
     import tomllib
 

@@ -1,10 +1,10 @@
-"""Locks of open files (filelock): the system releases one when its process ends, however it ends."""
+"""Locks of open files (filelock): the system releases a lock when its process ends, for any reason."""
 
 from __future__ import annotations
 
 
 def try_lock(descriptor: int) -> bool:
-    """Locks an open file or folder without waiting; False where another process holds the lock.
+    """Locks an open file or folder without waiting; False if another process holds the lock.
 
     Closing the descriptor releases the lock.
 

@@ -1,14 +1,13 @@
-"""Memory limit of a process, and what a library says when it meets it.
+"""Memory limit of a process, and how libraries report that it is reached.
 
-The limit is RLIMIT_DATA: what a process may write to in private (heap, stacks, anonymous maps). Mapped
-weights are read-only, and the address space that torch, CUDA and glibc's arenas reserve cannot be
-written before it is used: neither counts, while RLIMIT_AS would count both and refuse a model of 100 GB
-that is only looked at. RLIMIT_RSS is not enforced, and a watcher of the resident size would look too
-late. A copy-on-write map of a file (`torch.load(mmap=True)`) counts as if it were read. Linux alone counts
-maps under this limit.
+The limit is RLIMIT_DATA: a process's private writable memory (heap, stacks, anonymous maps). Mapped weights
+are read-only, and the address space that torch, CUDA and glibc's arenas reserve is not writable before use:
+neither counts. RLIMIT_AS would count both and refuse to show a model of 100 GB. RLIMIT_RSS is not enforced,
+and watching the resident size would react too late. A copy-on-write map of a file (`torch.load(mmap=True)`)
+counts in full. Only Linux counts maps under this limit.
 
-Python raises MemoryError; native code throws, aborts, or fails in words of its own. `is_met` knows those
-words, and what ends a process is told by the one that started it.
+Python raises MemoryError; native code throws, aborts, or fails with its own message. `is_met` knows those
+messages; the parent process reports a process that was ended.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ _SAID = re.compile(
     r"|without (exception set|setting an exception)",
     re.IGNORECASE,
 )
-"""C++ and onnxruntime, torch, the loader of shared objects, threads, extensions that do not look."""
+"""Messages of C++ and onnxruntime, torch, the dynamic loader, threads, extensions that check nothing."""
 
 
 _SPARE = 4 << 20
 _spare = bytearray()
-"""Memory that is let go of when there is no other, to say so in: who has none cannot even read an error."""
+"""Reserved memory, freed when memory runs out: without it, not even the error could be read."""
 
 
 def apply(limit: int) -> None:
-    """Limits this process, for good; a system that cannot is left alone."""
+    """Limits this process permanently; does nothing on a system without the limit."""
     if not is_linux():
         return
     import resource
@@ -53,13 +52,13 @@ def apply(limit: int) -> None:
 
 
 def keep_spare() -> None:
-    """Sets memory aside again for the next failure."""
+    """Reserves memory again for the next failure."""
     with contextlib.suppress(MemoryError):
         _spare.extend(bytearray(_SPARE - len(_spare)))
 
 
 def in_force() -> int | None:
-    """Bytes that this process may take, if they are limited."""
+    """Bytes that this process may use; None without a limit."""
     if not is_linux():
         return None
     import resource
@@ -69,7 +68,7 @@ def in_force() -> int | None:
 
 
 def is_met(error: BaseException) -> bool:
-    """Whether a failure is want of memory, whoever says it in which words."""
+    """Whether a failure is a lack of memory, in any library's words."""
     _spare.clear()
     depth = 0
     cause: BaseException | None = error
@@ -78,7 +77,7 @@ def is_met(error: BaseException) -> bool:
             return True
         if says_so(str(cause)):
             return True
-        # who raised 'from None' has said that the cause is another: deep nesting is a MemoryError too
+        # 'raise ... from None' says that the cause does not matter: deep nesting is a MemoryError too
         cause, depth = (
             cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__),
             depth + 1,
@@ -87,12 +86,12 @@ def is_met(error: BaseException) -> bool:
 
 
 def says_so(text: str) -> bool:
-    """Whether these are the words of somebody who got no memory."""
+    """Whether a text reports a lack of memory."""
     return _SAID.search(text) is not None
 
 
 def out_of_memory(limit: int | None, *, where: str = "") -> ExplorerError:
-    """The one line about it."""
+    """The error for a lack of memory."""
     if limit is None:
         return ExplorerError("there is not enough memory for this", where=where, hint="nothing was written")
     return ExplorerError(
@@ -101,7 +100,7 @@ def out_of_memory(limit: int | None, *, where: str = "") -> ExplorerError:
 
 
 def words(limit: int) -> str:
-    """What a limit is called in messages."""
+    """A limit in words, for messages."""
     return f"the limit of {bytes_text(limit)} (--memory)"
 
 
@@ -113,7 +112,7 @@ def machine() -> int | None:
 
 
 def flush() -> None:
-    """Lets out what is written, so that it is not written twice or lost."""
+    """Flushes the output streams, so that nothing is written twice or lost."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or never there
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or never opened
             stream.flush()

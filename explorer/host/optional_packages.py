@@ -1,7 +1,7 @@
-"""Optional packages, which are not ours: had or missing, chatty, and raising whatever they like.
+"""Optional packages: they may be missing, print messages, and raise any exception.
 
-torch and TensorFlow are extras. What they, or a model's own code, print goes nowhere: standard output belongs
-to the answer. A broken installation is said to be one.
+torch and TensorFlow are extras. Their output, and that of a model's own code, is discarded: standard output
+is for the answer. A broken installation is reported as such.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from explorer.base.errors import MissingExtra, broken_package, install_command, 
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Nothing that is said inside reaches the terminal."""
+    """Discards all output of the block."""
     level = logging.root.manager.disable
     with (
         warnings.catch_warnings(),
@@ -37,9 +37,9 @@ def silence() -> Iterator[None]:
 
 
 def search_here() -> None:
-    """Lets the user's code in the current folder be imported, behind all that the program itself imports.
+    """Allows imports of the user's code in the current folder, after the program's own modules.
 
-    For good: the code's own imports may come later, inside its functions.
+    This lasts: the code's own imports may come later, inside its functions.
     """
     folder = os.getcwd()
     if folder not in sys.path:
@@ -56,11 +56,11 @@ def check_version(module: str = "", source: str = "") -> None:
     """Refuses a package that is too old, without importing it.
 
     Args:
-        module: The package of an extra, by the name that is imported; '' for those of every installation.
-        source: What needs it.
+        module: The imported name of an extra's package; '' for the packages of every installation.
+        source: The place that needs it.
 
     Raises:
-        MissingExtra: It is older than pyproject's lower bound.
+        MissingExtra: The package is older than pyproject's lower bound.
     """
     from explorer.base.installation import outdated  # 2 ms that a header does not wait for
 
@@ -70,14 +70,14 @@ def check_version(module: str = "", source: str = "") -> None:
 
 
 def require(package: str, source: str) -> Any:
-    """Imports a package of an extra, or a module of ours that needs torch.
+    """Imports a package of an extra, or a module of this program that needs torch.
 
     Args:
         package: A dotted name.
-        source: What the user asked for, which needs it.
+        source: The user's input that needs it.
 
     Raises:
-        MissingExtra: It is not installed, older than can be used, or broken.
+        MissingExtra: It is not installed, too old, or broken.
     """
     name = package.partition(".")[0]
     extra = "torch" if name == "explorer" else name
@@ -85,7 +85,7 @@ def require(package: str, source: str) -> Any:
     try:
         return importlib.import_module(package)
     except Exception as error:
-        # one that does not fit its numpy or protobuf raises whatever it stumbles over
+        # a package that does not match its numpy or protobuf may raise anything
         if (failure := broken_package(error, source)) is not None:
             raise failure from error
         if isinstance(error, ModuleNotFoundError):

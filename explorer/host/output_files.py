@@ -1,7 +1,7 @@
-"""Output files: nothing is lost, and nothing half-written gets a name.
+"""Output files: no file is lost, and no incomplete file gets its final name.
 
-A target that would cost the user a file is refused before any work is done; what is written is written
-beside its target and renamed into place.
+Before any work, a target that would cost the user a file is refused. Results are written
+beside their target and renamed into place.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ def check_target(
     inputs: Iterable[str] = (),
     new_folder: str = "",
 ) -> None:
-    """Refuses a target that would cost the user a file.
+    """Refuses a target that would overwrite a file that the user needs.
 
     Args:
-        path: Where somebody wants to write.
+        path: The path to write.
         overwrite: Whether an existing file may be replaced.
-        models: Files that are being worked on, and names of what is made by one: net.py:net, package.net:net.
-        weights: Files that hold the weights of those.
-        inputs: Other files, and folders of such, that are read for the result.
-        new_folder: A folder that is made before it is written.
+        models: Files in use, and names of models made by code: net.py:net, package.net:net.
+        weights: Files with the weights of the models.
+        inputs: Other files, and folders of files, that are read for the result.
+        new_folder: A folder that is created before the result is written.
 
     Raises:
-        Misuse: `path` is one of them, its folder does not exist, it is no regular file, exists and may not be
-            replaced, or lies where this process writes nothing (`confinement`).
+        Misuse: `path` is one of them, its folder does not exist, it is not a regular file, exists and may not
+            be replaced, or lies where this process may not write (`confinement`).
     """
     _check_confined(path)
     if os.path.isdir(path):
@@ -67,14 +67,14 @@ def _check_folder(folder: str, made: str = "") -> None:
 
 
 def keep_input(path: str, inputs: Iterable[str]) -> None:
-    """Refuses a target that is read for what is written there.
+    """Refuses a target that is also an input of the result.
 
     Args:
-        path: Where somebody wants to write.
-        inputs: What is read: files, or folders whose arrays are.
+        path: The path to write.
+        inputs: The inputs: files, or folders of arrays.
 
     Raises:
-        Misuse: `path` is one of them, or an array in one, and would be replaced.
+        Misuse: `path` is one of them, or an array in a folder.
     """
     folder = os.path.dirname(os.path.abspath(path)) if path.endswith((".npy", ".npz")) else path
     for name in inputs:
@@ -83,7 +83,7 @@ def keep_input(path: str, inputs: Iterable[str]) -> None:
 
 
 def _files(model: str) -> tuple[str, ...]:
-    """Where a model may lie, its source too."""
+    """The possible files of a model, its source included."""
     source = model.rpartition(":")[0]
     return (model, source, f"{source.replace('.', os.sep)}.py") if source else (model,)
 
@@ -93,19 +93,19 @@ def _check_confined(path: str) -> None:
 
 
 def _same_file(a: str, b: str) -> bool:
-    """Whether both exist and are one file, by whatever names."""
+    """Whether both paths exist and are the same file."""
     return os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b)
 
 
 def binary(path: str, *, read: bool = False) -> IO[bytes]:
-    """Opens a file to write bytes to, empty: one that `atomic_write` names, or of a temporary folder.
+    """Opens an empty file to write bytes to: a path from `atomic_write`, or in a temporary folder.
 
     Args:
         path: Its path.
-        read: It can be read again, too.
+        read: The file can also be read.
 
     Raises:
-        Misuse: It lies where this process writes nothing (`confinement`).
+        Misuse: It lies where this process may not write (`confinement`).
         OSError: It cannot be written.
     """
     _check_confined(path)
@@ -113,36 +113,36 @@ def binary(path: str, *, read: bool = False) -> IO[bytes]:
 
 
 def descriptor(path: str) -> int:
-    """The same without a file of Python's; the caller closes it."""
+    """As `binary`, but returns a descriptor; the caller closes it."""
     _check_confined(path)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
 
 
 def text(path: str, *, errors: str = "strict") -> IO[str]:
-    """The same for text in UTF-8."""
+    """As `binary`, for text in UTF-8."""
     _check_confined(path)
     return open(path, "w", encoding="utf-8", errors=errors)
 
 
 class Discard(Exception):
-    """Leaves the block of `atomic_write` without a result, and without an error."""
+    """Leaves the block of `atomic_write` without a result and without an error."""
 
 
 @contextlib.contextmanager
 def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False) -> Iterator[str]:
     """A path of the same name in a temporary folder beside `path`, for all-or-nothing writing.
 
-    When the block ends well, every file in that folder (the model, and its external data) is put
-    into place, the model last; when it does not, nothing is left, and `Discard` goes no further.
+    After the block, every file in that folder (the model, and its external data) is moved
+    into place, the model last. If the block raises, no file is left; `Discard` is not raised further.
 
     Args:
-        path: Where the result goes; `check_target` has said that it may.
-        overwrite: Whether it, and files that come with it (external data), may replace others.
-        executable: Whether whoever may read it may run it.
+        path: The path of the result; `check_target` has accepted it.
+        overwrite: Whether it, and its external data, may replace other files.
+        executable: Whether everyone who may read it may execute it.
 
     Raises:
-        Misuse: The folder does not exist, `path` is a directory, it or a file that comes with it would
-            replace another, somebody else is writing it, or writing failed (permission, space).
+        Misuse: The folder does not exist, `path` is a directory, it or its external data would
+            replace another file, another process is writing it, or writing failed (permission, space).
     """
     _check_confined(path)
     if os.path.isdir(path):
@@ -186,11 +186,11 @@ def _unwritten(path: str, error: OSError) -> Misuse:
 
 
 def _put(staging: str, folder: str, name: str, overwrite: bool, ours: bool) -> None:
-    """Puts what was written into place, the file `name` last.
+    """Moves the written files into place, the file `name` last.
 
     Raises:
         Misuse: A file would be lost.
-        OSError: It cannot be done.
+        OSError: A file cannot be moved.
     """
     entries = sorted(os.listdir(staging), key=lambda entry: entry == name)
     if ours:
@@ -216,10 +216,10 @@ def _put(staging: str, folder: str, name: str, overwrite: bool, ours: bool) -> N
 
 
 def _move(source: str, target: str, overwrite: bool) -> None:
-    """Gives a file its name; without `overwrite` never one that another file has, whenever that came.
+    """Renames a file; without `overwrite` never replaces another file, even one created meanwhile.
 
     Raises:
-        FileExistsError: There is such a file.
+        FileExistsError: The target exists.
     """
     if overwrite:
         os.replace(source, target)
@@ -239,16 +239,16 @@ _BESIDE = 1 << 20
 
 
 def check_room(path: str, nbytes: int) -> None:
-    """Looks whether there is room for a file of weights: torch ends the process where the disk fills up.
+    """Checks that there is room for a file of weights: torch ends the process on a full disk.
 
     Args:
-        path: Of the file.
-        nbytes: Of the weights.
+        path: The path of the file.
+        nbytes: Bytes of the weights.
 
     Raises:
-        OSError: There is no room.
+        OSError: There is not enough room.
     """
-    import shutil  # 12 ms with what it imports, at the start of every command
+    import shutil  # 12 ms with its imports, too slow for the start of every command
 
     if shutil.disk_usage(os.path.dirname(path)).free < nbytes + _BESIDE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -258,11 +258,11 @@ _listener: Callable[..., None] | None = None
 
 
 def listen(tell: Callable[..., None]) -> None:
-    """Has somebody told of what is written.
+    """Registers a listener for written files.
 
     Args:
-        tell: Called with 'writing' and the folder where a result is made; with 'made' and a folder for
-            results that is not there yet; with 'putting', the result's path, and device and number of the
+        tell: Called with 'writing' and the folder of a new result; with 'made' and a folder for
+            results that does not exist yet; with 'putting', the result's path, and device and inode of the
             file that gets this name.
     """
     global _listener
@@ -270,17 +270,17 @@ def listen(tell: Callable[..., None]) -> None:
 
 
 def tell(*words: object) -> None:
-    """Tells whoever listens."""
+    """Calls the listener, if any."""
     if _listener is not None:
         _listener(*words)
 
 
 @contextlib.contextmanager
 def made_folder(path: str) -> Iterator[None]:
-    """A folder for results, made where there is none; without a result in it that does not stay.
+    """A folder for results, created if missing; removed again if it stays empty.
 
     Raises:
-        Misuse: It cannot be made.
+        Misuse: The folder cannot be created.
     """
     is_new = not os.path.isdir(path)
     try:
@@ -294,12 +294,12 @@ def made_folder(path: str) -> Iterator[None]:
         yield
     finally:
         if is_new:
-            with contextlib.suppress(OSError):  # there is a result in it
+            with contextlib.suppress(OSError):  # it contains a result
                 os.rmdir(path)
 
 
 def clear_left(folder: str) -> None:
-    """Removes what processes that were killed had written on the way to a file in `folder`."""
+    """Removes unfinished files of killed processes from `folder`."""
     scratch.clear_left(folder, _PART.fullmatch)
 
 
@@ -307,8 +307,8 @@ _PART = re.compile(r"\.explorer-[0-9a-f]{16}\.part")
 
 
 def _staging(path: str) -> str:
-    """Where whoever writes `path` does so: a short name, and the same for all, so that one wins."""
-    import hashlib  # 10 ms that a command which writes nothing does not pay
+    """The temporary folder for writing `path`: a short name, equal for all processes, so that one wins."""
+    import hashlib  # 10 ms, not for commands that write nothing
 
     folder, name = os.path.split(os.path.abspath(path))
     mark = hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()

@@ -1,7 +1,7 @@
 """Own files: the program's state, caches and configuration, which only their user may read or write.
 
-Anybody may have put something there: a pipe, a link, a file that others can write. Reading waits for nothing
-and trusts no such file; writing makes folders and files private, whatever umask says.
+Such a path may hold anything: a pipe, a link, a file that others can write. Reading never waits
+and trusts no such file; writing makes folders and files private, regardless of umask.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
 
 
 def is_ours(about: os.stat_result) -> bool:
-    """Whether a file or folder is the user's own, and nobody else may write it; true where no system says."""
+    """Whether a file or folder is the user's own, and only the user may write it; True where unknown."""
     return not hasattr(os, "getuid") or (about.st_uid == os.getuid() and not about.st_mode & 0o022)
 
 
 def read(path: str, most: int) -> bytes:
-    """All of a file of the user's own.
+    """The content of one of the user's own files.
 
     Args:
         path: Its path; a link is refused.
         most: Largest size in bytes.
 
     Raises:
-        OSError: It cannot be read, is no regular file, is larger than `most`, or others can write it.
+        OSError: It cannot be read, is not a regular file, is larger than `most`, or others can write it.
     """
     descriptor = os.open(path, _READING)
     with open(descriptor, "rb") as file:
@@ -49,18 +49,18 @@ def read(path: str, most: int) -> bytes:
 
 
 def write(path: str, *parts: bytes) -> None:
-    """Replaces a file of a folder that `make_folder` made, all or nothing.
+    """Replaces a file of a folder from `make_folder`, all or nothing.
 
     Raises:
-        OSError: It cannot be written; the old one stays.
+        OSError: It cannot be written; the old file stays.
     """
     folder = os.path.dirname(path)
-    # a name that nobody can guess: two processes, or two threads, may write at once
+    # an unpredictable name: two processes, or two threads, may write at once
     new = os.path.join(folder, f".{os.getpid()}-{os.urandom(4).hex()}.new")
     descriptor = os.open(new, _WRITING, PRIVATE_FILE)
     try:
         with open(descriptor, "wb") as file:
-            if hasattr(os, "fchmod"):  # umask may have taken the user's own bits away
+            if hasattr(os, "fchmod"):  # umask may have removed the user's own bits
                 os.fchmod(descriptor, PRIVATE_FILE)
             file.writelines(parts)
         os.replace(new, path)
@@ -71,19 +71,19 @@ def write(path: str, *parts: bytes) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Makes a folder, and those above it that are missing, which only the user may read.
+    """Makes a folder, and its missing parents, that only the user may read.
 
-    One that is there, and the user's own, is closed to others.
+    An existing folder of the user is closed to others.
 
     Raises:
-        OSError: It cannot be made, or is no folder.
+        OSError: It cannot be made, or is not a folder.
     """
     missing = [path]
     while (above := os.path.dirname(missing[-1])) not in ("", missing[-1]) and not os.path.lexists(above):
         missing.append(above)
     for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):
-            # `os.makedirs` gives its mode to the last folder only
+            # `os.makedirs` applies its mode to the last folder only
             os.mkdir(folder, PRIVATE_FOLDER)
     about = os.lstat(path)
     if not stat.S_ISDIR(about.st_mode):

@@ -1,4 +1,4 @@
-"""Processor of this machine: its name, its cores, its caches, as the system tells them."""
+"""Processor of this machine: its name, its cores and its caches, by the system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SYSCTL = ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize"), (3, "hw.l3cachesize"))
 
 
 def name() -> str:
-    """What the system calls the processor; its architecture where there is no name."""
+    """The system's name of the processor; its architecture without one."""
     found = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
     called = found[1].strip() if found else _told_by_macos("machdep.cpu.brand_string")
     return called or platform.processor() or platform.machine()
@@ -31,7 +31,7 @@ def processors() -> tuple[int, ...]:
 
 
 def cores(root: str = _CPU) -> int:
-    """Cores that this process may use: of a core with two threads one counts."""
+    """Cores that this process may use: a core with two threads counts once."""
     mine = processors()
     if not os.path.isdir(root):
         import psutil
@@ -42,7 +42,7 @@ def cores(root: str = _CPU) -> int:
 
 
 def caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
-    """(level, bytes, processors that share it) of each cache for data; 0 processors where it is not told."""
+    """(level, bytes, processors that share it) of each data cache; 0 processors where unknown."""
     from_files: set[tuple[int, int, int]] = set()
     for folder in glob.glob(f"{root}/cpu{processors()[0]}/cache/index*"):
         size = re.fullmatch(r"(\d+)([KMG]?)", _text(f"{folder}/size").strip())
@@ -56,7 +56,7 @@ def caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
 
 
 def free_bytes() -> int | None:
-    """Memory that can be had without others giving theirs up; None where it is not told."""
+    """Memory that is available without taking it from other processes; None where unknown."""
     import psutil
 
     try:
@@ -78,14 +78,14 @@ _INSTRUCTIONS = (
     ("asimddp", "neon_dotprod"),
     ("asimd", "neon"),
 )
-"""Flags of a processor, the best for products of bytes first, and what that set of instructions is called."""
+"""Flags of a processor, the best for products of bytes first, and the name of the instruction set."""
 
 
 def instructions(flags: str | None = None) -> str:
     """The best instructions for products of bytes: 'avx2', 'avx512_vnni', 'neon_dotprod'; '' if unknown.
 
     Args:
-        flags: What the system says the processor can do; None asks it.
+        flags: The processor's flags; None to read them from the system.
     """
     if flags is None:
         lines = re.search(r"^(?:flags|Features)\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
@@ -106,7 +106,7 @@ def saturates_bytes() -> bool:
 
 
 def _told_by_macos(key: str) -> str:
-    """A value of the kernel's; '' where it has none, and on other systems."""
+    """A value of macOS's kernel; '' without one, and on other systems."""
     if sys.platform != "darwin":
         return ""
     import subprocess
@@ -126,7 +126,7 @@ def _configured(key: str) -> int:
 
 
 def _listed(text: str) -> int:
-    """How many processors '0-3,8' is."""
+    """The number of processors in '0-3,8'."""
     spans = re.findall(r"(\d+)(?:-(\d+))?", text)
     return sum(int(last or first) - int(first) + 1 for first, last in spans)
 

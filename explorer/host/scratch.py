@@ -1,8 +1,8 @@
-"""Scratch folders, which do not stay: the work takes them away, or, where it was killed, the next one.
+"""Scratch folders: temporary; removed by their process, or, if it was killed, by the next one.
 
-Each is locked (the folder itself) for as long as a process works in it. The system lets the lock go
-when that process ends, however it ends, so what can be locked belongs to nobody any more; no list of process
-ids goes stale. Where a file system has no such locks nothing is ever taken for left behind.
+Each folder is locked for as long as a process works in it. The system releases the lock
+when that process ends, for any reason, so a folder that can be locked is abandoned, and no list of process
+ids can go stale. On a file system without such locks, no folder counts as abandoned.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from typing import IO
 
 PRIVATE = 0o600
-"""Of files that only the user may read, whatever umask says."""
+"""Mode of files that only the user may read, regardless of umask."""
 
 _PREFIX = "explorer-nn-"
 _TEMPORARY = re.compile(rf"{_PREFIX}[0-9a-f]{{16}}")
 _CLEARING = 0.3
-"""Seconds for which whoever clears a folder away may hold its lock."""
+"""Seconds for which a process that removes a folder may hold its lock."""
 _ours: list[str] = []
 
 
@@ -35,7 +35,7 @@ class Folder:
     """A new folder for temporary files, which only the user may read.
 
     Raises:
-        Misuse: There is nowhere to make one.
+        Misuse: No place for a folder was found.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Folder:
         keep_private(self.path)
 
     def remove(self) -> None:
-        """Takes it away with all that is in it; twice is as good as once."""
+        """Removes it with its content; a second call does nothing."""
         if self._lock >= 0:
             _ours.remove(os.path.realpath(self.path))
             release(self.path, self._lock)
@@ -51,7 +51,7 @@ class Folder:
 
 
 def _bases() -> list[str]:
-    """Where temporary files may lie, as Python's `tempfile` has it, which takes 10 ms to import."""
+    """Folders for temporary files, as in Python's `tempfile`, which takes 10 ms to import."""
     named = filter(None, (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")))
     return [os.path.abspath(base) for base in (*named, "/tmp", "/var/tmp")]
 
@@ -75,18 +75,18 @@ def folder() -> Iterator[str]:
 
 
 def keep_private(path: str) -> None:
-    """Says that a folder is for the program's own files."""
+    """Marks a folder as one of the program's own files."""
     _ours.append(os.path.realpath(path))
 
 
 def is_private(path: str) -> bool:
-    """Whether a file is for the program alone: it lies in a folder that is."""
+    """Whether a file lies in a folder that is marked private."""
     real = os.path.realpath(os.path.dirname(os.path.abspath(path)))
     return any(real == one or real.startswith(one + os.sep) for one in tuple(_ours))
 
 
 def open_private(path: str) -> IO[bytes]:
-    """Opens a file to write to its end, which only the user may read."""
+    """Opens a file to append to, which only the user may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, PRIVATE)
     os.fchmod(descriptor, PRIVATE)
     return open(descriptor, "ab")
@@ -94,7 +94,7 @@ def open_private(path: str) -> IO[bytes]:
 
 @contextlib.contextmanager
 def private_files(folder: str) -> Iterator[str]:
-    """Has only the user read the files that are made in a folder while the block lasts."""
+    """Makes files that are created in a folder during the block readable by the user only."""
     before = set(os.listdir(folder))
     yield folder
     for entry in os.scandir(folder):
@@ -106,11 +106,11 @@ def claim(path: str) -> int:
     """Makes an empty folder that only the user may read, and locks it.
 
     Returns:
-        The descriptor that holds the lock; who closes it has removed the folder.
+        The descriptor that holds the lock; the caller removes the folder before closing it.
 
     Raises:
-        FileExistsError: Somebody else works in it, or may.
-        OSError: It cannot be made.
+        FileExistsError: Another process works in it, or may.
+        OSError: It cannot be created.
     """
     end = time.monotonic() + _CLEARING
     while True:
@@ -141,14 +141,14 @@ def claim(path: str) -> int:
 
 
 def _locked(path: str, is_new: bool) -> int | None:
-    """A descriptor with the lock of a folder; None if the folder is not there any more.
+    """A descriptor with the lock of a folder; None if the folder no longer exists.
 
     Args:
-        path: Of the folder.
-        is_new: Whether this process made it: then it is its own where there are no locks.
+        path: The path of the folder.
+        is_new: Whether this process created it: then it owns it where there are no locks.
 
     Raises:
-        FileExistsError: Another process has the lock, or may have it.
+        FileExistsError: Another process holds the lock, or may hold it.
     """
     if is_new and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         os.chmod(path, 0o700)
@@ -175,10 +175,10 @@ def _locked(path: str, is_new: bool) -> int | None:
 
 
 def release(path: str, lock: int) -> None:
-    """Takes a claimed folder away and lets go of its lock.
+    """Removes a claimed folder and releases its lock.
 
-    To list a folder takes a descriptor: where none is left, that of the lock is used, and the folder has
-    another name meanwhile, so that nobody claims it.
+    Listing a folder takes a descriptor: if none is left, the lock's descriptor is used. Meanwhile the folder
+    has another name, so that no process claims it.
     """
     remove(path)
     aside = os.path.join(os.path.dirname(path), f".explorer-{os.urandom(8).hex()}.part")
@@ -194,10 +194,10 @@ def release(path: str, lock: int) -> None:
 
 
 def remove(path: str) -> None:
-    """Takes a folder away with all that is in it, as far as that goes."""
+    """Removes a folder with its content, as far as possible."""
     try:
-        import shutil  # 12 ms with what it imports, at the start of every command
-    except OSError:  # no file can be opened: what holds nothing goes all the same
+        import shutil  # 12 ms with its imports, too slow for the start of every command
+    except OSError:  # no descriptor is left: an empty folder can still be removed
         with contextlib.suppress(OSError):
             os.rmdir(path)
         return
@@ -213,7 +213,7 @@ def _empty(path: str) -> None:
 
 
 def clear(path: str) -> bool:
-    """Removes a folder of ours if nobody works in it; whether it did."""
+    """Removes a folder of this program if no process works in it; returns whether it did."""
     try:
         if os.lstat(path).st_uid != os.getuid():
             return False
@@ -228,11 +228,11 @@ def clear(path: str) -> bool:
 
 
 def clear_left(base: str, named: Callable[[str], object]) -> None:
-    """Removes the folders in `base` that processes left behind which were killed.
+    """Removes the folders in `base` that killed processes left behind.
 
     Args:
-        base: Where to look.
-        named: Whether a name is that of a folder of ours.
+        base: The folder to search.
+        named: Returns whether a name is that of a folder of this program.
     """
     try:
         folders = [entry.path for entry in os.scandir(base) if named(entry.name)]
@@ -243,6 +243,6 @@ def clear_left(base: str, named: Callable[[str], object]) -> None:
 
 
 def clear_temporary() -> None:
-    """Removes the temporary folders that processes left behind which were killed."""
+    """Removes the temporary folders that killed processes left behind."""
     for base in dict.fromkeys(_bases()):
         clear_left(base, _TEMPORARY.fullmatch)

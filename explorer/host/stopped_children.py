@@ -1,4 +1,4 @@
-"""Stopped children (SIGSTOP, a debugger): processes that end nothing, and answer nobody."""
+"""Stopped child processes (SIGSTOP, a debugger): they neither end nor answer."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import psutil
 from explorer.base.errors import EngineDied
 
 LIMIT = 10.0
-"""Seconds for which a stage may be stopped before all are given up."""
+"""Seconds for which a stage may be stopped before all stages are given up."""
 
 
 class StoppedChildren:
-    """How long which children of this process have been stopped."""
+    """How long each child of this process has been stopped."""
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}
 
     def check(self, stages: Sequence[int], files: Sequence[str]) -> None:
-        """Looks at the processes of stages; asked again and again.
+        """Checks the processes of stages; called repeatedly.
 
         Args:
-            stages: Their ids.
-            files: What each of them runs.
+            stages: Their process ids.
+            files: The file that each of them runs.
 
         Raises:
             EngineDied: One has been stopped for `LIMIT` seconds.
@@ -43,5 +43,5 @@ class StoppedChildren:
 def _is_stopped(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    except psutil.Error:  # it ended, and was waited for
+    except psutil.Error:  # it ended, and its exit was collected
         return False

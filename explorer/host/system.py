@@ -1,7 +1,7 @@
-"""Operating systems: which ones the program runs on, and where each keeps a user's files.
+"""Operating systems: which ones the program supports, and where each keeps a user's files.
 
 Linux and macOS run everything. On Windows the package imports, `--help` and `--version` answer, and
-`explorer doctor` says what is missing; all else is left to WSL, which runs Linux.
+`explorer doctor` says what is missing; all other functions need WSL, which runs Linux.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     Kind = Literal["cache", "config", "state"]
 
 NOWHERE = os.path.join(os.devnull, "explorer")
-"""The folder of a user without a home: nothing is in it, and nothing can be written to it."""
+"""The folder of a user without a home: always empty, and never writable."""
 
 
 def check_supported(where: str = "") -> None:
-    """Refuses Windows, where signals, forks and file locks do not work as the program needs them.
+    """Refuses Windows, where signals, forks and file locks do not work as needed.
 
     Raises:
-        Misuse: The system is Windows; the line names WSL.
+        Misuse: The system is Windows; the message names WSL.
     """
     if os.name == "nt":
         raise Misuse(
@@ -39,16 +39,16 @@ def check_supported(where: str = "") -> None:
 def user_folder(kind: Kind, environment: Mapping[str, str]) -> str:
     """The program's own folder for one kind of files; `NOWHERE` for a user without a home folder.
 
-    Linux and macOS alike have the XDG base directories: `XDG_CACHE_HOME` or `~/.cache`, and so on.
+    Linux and macOS both use the XDG base directories: `XDG_CACHE_HOME` or `~/.cache`, and so on.
     """
     base = environment.get(f"XDG_{kind.upper()}_HOME", "")
-    if not os.path.isabs(base):  # the specification: a relative path is to be ignored
+    if not os.path.isabs(base):  # the specification says to ignore a relative path
         base = _default_base(kind)
     return os.path.join(base, "explorer") if base else NOWHERE
 
 
 def _default_base(kind: Kind) -> str:
-    """The folder of all programs' files of one kind, where no variable names another; '' for none."""
+    """The base folder for files of one kind, without an environment variable; '' for none."""
     import platformdirs  # 20 ms, unless Textual has imported it
     import platformdirs.unix
 
@@ -61,12 +61,12 @@ def _default_base(kind: Kind) -> str:
 
 
 def can_make(folder: str) -> bool:
-    """Whether files can be written in a folder, which is made first where it is missing."""
+    """Whether files can be written in a folder, after making it if it is missing."""
     while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
 
 
 def is_linux() -> bool:
-    """Whether this is Linux, the one system that can limit memory as `--memory` needs it."""
+    """Whether this is Linux, the only system that can limit memory for `--memory`."""
     return sys.platform.startswith("linux")
