@@ -60,7 +60,7 @@ class LayerNames:
         if module is not None:
             kind, at, count = module
             same = self._kinds.get(kind, [])
-            # one more or less, and nobody knows which is which
+            # with another number of rows it is unknown which is which
             return (same[at],) if len(same) == count else ()
         return ()
 

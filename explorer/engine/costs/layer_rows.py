@@ -222,7 +222,7 @@ class LeafRows(LayerRows):
         self._leaves = leaves
         self._mark = mark
         self._trained = trained
-        # the leaf of each row by its position; of a group -1 minus that among the groups
+        # for each row the position of its leaf; for a group, -1 minus its position among the groups
         self._item = array("i")
         self._parent = array("i")
         self.depths = array("i")

@@ -225,7 +225,7 @@ def totals(
         groups: What else is known of groups, by path of the scope.
     """
     used: dict[Hashable, tuple[Hashable, int, int]] = {}
-    # operators that are alike share their figures: there are a few dozen of them in a large graph
+    # equal operators share their figures: a large graph has a few dozen different ones
     alike: dict[int, tuple[CostFigures | Layer, list[int]]] = {}
     for leaf in leaves:
         for entry in leaf.stored:
@@ -277,7 +277,7 @@ def _reach(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: f
         if loops:
             assumed += [False for scope in leaf.scopes if scope.path in loops]
     if coverage < 1:
-        # less than what is not known, more than what is too much: no bound at all
+        # unknown figures make the sum too small, bounds make it too large: it is no bound
         return "assumed" if assumed else "unknown"
     if not assumed:
         return "exact"

@@ -118,7 +118,7 @@ def over_rows(tree_overlay: Overlay, rows: Sequence[int], ends: Sequence[int]) -
         figures = tree_overlay.figures[column.name]
         parts = []
         for row in (row for row in rows if row in figures):
-            # a mean weighs as many layers as it was made of
+            # a mean is weighted by the number of its layers
             inside = range(row, ends[row]) if column.over == "mean" and len(rows) > 1 else ()
             count = sum(at in figures and ends[at] == at + 1 for at in inside) or 1
             parts.append((figures[row] * count if column.over == "mean" else figures[row], count))
@@ -145,7 +145,7 @@ def _gathered(layers: Sequence[Layer], row_figures: Mapping[int, float], over: O
     parts: dict[int, Part] = {}
     for at, parent in reversed([(row.id, row.parent) for row in layers]):
         if at in row_figures:
-            # the mean of a group weighs as much as there are figures in it
+            # the mean of a group is weighted by the number of figures in it
             count = parts[at][1] if at in parts else 1
             parts[at] = (row_figures[at] * count if over == "mean" else row_figures[at], count)
         if at in parts:

@@ -90,7 +90,7 @@ class _Sums:
         self.left = [0] * len(rows)
         self._shared = [bool(row.shared_with) for row in rows]
         self._leaves = [0] * len(rows)
-        # layers that are summed, and all: a layer that is tiled is one, unless what it is made of was found
+        # layers that are summed, and all layers: a tiled layer counts as one unless its parts match
         self._summed = [0] * len(rows)
         self._all = [0] * len(rows)
         own_values = [[figures[name].get(row.id, 0) for name in self._names] for row in rows]
@@ -257,7 +257,7 @@ def _sorted(rows: list[Layer], sort: LayerColumn | None, turned: bool, beside: C
             unknown.append(row)
         else:
             comparable.append((value if sort.is_number else _words(value), row))
-    # the first of equals stays first, whichever way the others go
+    # equal rows keep their order in either direction
     comparable.sort(key=lambda pair: pair[0], reverse=sort.is_number != turned)
     return [*[row for _, row in comparable], *unknown]
 

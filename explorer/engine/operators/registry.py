@@ -133,9 +133,7 @@ def cost_of(call: Call, table: Rules = RULES) -> Cost:
         return cost_formulas.unknown(str(missing))
     except ExplorerError:
         raise
-    except (
-        Exception
-    ):  # attributes and ranks are the file's: one that fits no definition must not stop the rest
+    except Exception:  # attributes and ranks come from the file: a malformed node must not stop the rest
         return cost_formulas.unknown(f"{call.op} has inputs or attributes that do not fit its definition")
     if (cost.macs or 0) < 0 or (cost.elementwise_ops or 0) < 0:
         return cost_formulas.unknown(f"{call.op} has a size below 0 among its attributes")

@@ -48,7 +48,7 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
         ValueError: They do not fit together.
     """
     if len(shapes) == 2 and shapes[0] == shapes[1]:
-        # an unknown dimension may be 1 here and not there
+        # an unknown dimension may be 1 in one shape and not in the other
         return shapes[0]
     if any(s is None for s in shapes):
         return None
@@ -163,7 +163,7 @@ def window_places(call: Call, sizes: Shape, kernel: Shape, *, ceil: bool = False
         room = dims.subtract(dims.add(size, before + after), reach)
         steps = dims.ceil_div(room, stride) if ceil else dims.floor_div(room, stride)
         if ceil and isinstance(reach, int) and after + stride > reach:
-            # a window that would begin behind the data is left out
+            # omit a window that would begin behind the data
             steps = dims.least(steps, dims.floor_div(dims.add(size, before - 1), stride))
         places = dims.add(steps, 1)
         if isinstance(places, int) and places < 0:

@@ -71,7 +71,7 @@ def _check_names(model: Model, dim_sizes: Mapping[str, int]) -> None:
     shapes = {shape for v in values if (shape := declared_shape(v))}
     names = {d for shape in shapes for d in shape if isinstance(d, str)}
     if not names.issuperset(dim_sizes):
-        # the sizes in 'past + 1' may be given one by one
+        # each size in 'past + 1' may be given
         names |= {n for d in list(names) if (text := dims.canonical(d)) for n in dims.names((text,))}
     for name, size in dim_sizes.items():
         if name not in names:

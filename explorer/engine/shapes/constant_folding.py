@@ -36,14 +36,14 @@ def small_constants(graph: Graph) -> dict[str, Array]:
 
 def content(tensor: Tensor) -> Array | None:
     """The values of a small tensor; None if it is large, has no data, or no numbers."""
-    # weights are not shapes: of floats only what may be a scale or a limit is kept
+    # weights are no shapes: keep only floats that may be a scale or a limit
     largest = LARGEST_FLOATS if "float" in tensor.dtype else LARGEST
     if tensor.payload is None or tensor.elements > largest or tensor.dtype not in _NUMPY:
         return None
     try:
         return tensor.array()
     except BadModel:
-        return None  # without its data the tensor is merely not known
+        return None  # a tensor without data is unknown
 
 
 _NUMPY = frozenset(

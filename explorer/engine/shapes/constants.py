@@ -53,7 +53,7 @@ class ConstantContents(Mapping[str, "Array"]):
         elements: list[Any] | None = None
         tensor = self.tensor(name) if name not in self._arrays else None
         if tensor is not None and tensor.dtype in _PLAIN and tensor.payload is not None:
-            # no need of numpy for the target of a Reshape
+            # the target of a Reshape needs no numpy
             if tensor.elements <= constant_folding.LARGEST and tensor.payload.size == tensor.nbytes:
                 layout = f"<{tensor.elements}{_PLAIN[tensor.dtype]}"
                 elements = list(struct.unpack(layout, tensor.payload.view()))
@@ -131,7 +131,7 @@ def follow(node: Node, shape: Shape | None, dtype: str | None, contents: Constan
             if not symbolic:
                 return _small(constant_folding.FOLDABLE[node.op](node.attributes, *arguments))
             return _symbolic(node, arguments, dtype)
-    except Exception:  # a malformed node: it is not for the analysis to refuse it
+    except Exception:  # a malformed node: the analysis does not refuse it
         return None
 
 

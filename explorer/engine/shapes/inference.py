@@ -392,7 +392,7 @@ class Inference:
         body: Graph = node.attributes["body"]
         types = list(kinds)
         for _ in range(2):
-            # what changes in the first iteration may make more change in the next
+            # a change in the first iteration may cause more in the next
             table = self._body(body, [("int64", ()), ("bool", ()), *types], around, contents, opsets)
             before = list(types)
             for at, (kind, value) in enumerate(zip(before, body.outputs[1:], strict=False)):
@@ -443,7 +443,7 @@ class Inference:
             observed: Types that a run showed.
             overruled: Values whose inferred type a run contradicted: their observed types are taken.
         """
-        # alike weights get the same object for a type: the walk tells nodes that are alike by it
+        # equal weights share one type object: the visitor recognizes equal nodes by it
         pool = self._pool
         types: dict[str, Type] = {}
         for name, tensor_ in graph.initializers.items():
@@ -570,7 +570,7 @@ class Inference:
     def _remember(self, key: Hashable, answer: InferredTypes) -> None:
         if len(_REMEMBERED) >= MAX_REMEMBERED:
             _REMEMBERED.clear()
-        # what does not fit knows the node that it was found at
+        # a mismatch names its node
         (self._answers if isinstance(answer.types, ShapeMismatch) else _REMEMBERED)[key] = answer
 
     def _apply_rule(
@@ -595,7 +595,7 @@ class Inference:
         except ShapeMismatch as mismatch:
             return InferredTypes(mismatch, False)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
-            # a node that is not as its definition says; onnx will tell how
+            # the node does not fit its definition; onnx reports how
             return InferredTypes(None, False)
         if answer is None or not all(map(possible, answer)):
             return InferredTypes(None, False)
@@ -635,7 +635,7 @@ class Inference:
         if node.op in ("Shape", "Size"):
             shape = table.types.get(node.inputs[0], (None, None))[1] if node.inputs else None
             if shape is not None and any(isinstance(d, str) and "'#" in d for d in shape):
-                # a count that depends on data is no size to compute with: bounds do not subtract
+                # a count that depends on data cannot be computed with: bounds do not subtract
                 shape = tuple(None if isinstance(d, str) and "'#" in d else d for d in shape)
         elif node.op != "Constant":
             for input_name in node.inputs:

@@ -106,7 +106,7 @@ class OnnxPass(Struct):
                 break
             culprit = graph.nodes[low - 1]
             stand_in = Node("Refused", culprit.inputs, culprit.outputs, domain="explorer.refused")
-            # the node is kept beside what stands for it: its id must not be used again
+            # keep the node beside its stand-in: its id must not be used again
             self._refused[id(culprit)] = culprit, stand_in
             words = " ".join(str(error).split())[:200]
             self.notes.append(f"shape inference refuses {culprit.op} '{culprit.label}': {words}")
@@ -121,7 +121,7 @@ class OnnxPass(Struct):
 
     def _try(self, graph: Graph, opsets: Mapping[str, int], nodes: Sequence[Node]) -> Any:
         """Inference on some of a graph's nodes: its answer, or the exception that it raised."""
-        # what starts processes is 5 ms of imports, and few models have a node that the rules leave open
+        # the import takes 5 ms, and few models have a node that the rules leave open
         from explorer.engine.shapes import onnx_subprocess
 
         some = Graph(graph.name, tuple(nodes), graph.inputs, (), graph.initializers, graph.values)
@@ -130,10 +130,10 @@ class OnnxPass(Struct):
         try:
             return onnx_subprocess.infer(writer.skeleton(model))
         except onnx_subprocess.InferenceDied as error:
-            # to look for the node that it dies of would take a second each time
+            # the search for the node that crashes it would take a second for each try
             self.died = True
             return error
-        except Exception as error:  # whatever it is, there is an answer without this node
+        except Exception as error:  # any error: without this node there is an answer
             return error
 
 
@@ -179,5 +179,5 @@ def _cut_out(
 def _dim(dim: int | str | None, symbols: set[str]) -> Dim:
     if isinstance(dim, int):
         return dim if dim >= 0 else None
-    # inference makes up names for what it does not know; they are nobody's dimension
+    # inference makes up names for unknown sizes; they are no dimensions of the model
     return dim if dim in symbols else None

@@ -126,7 +126,7 @@ def _answer(content: bytes) -> list[Any] | str:
 
     try:
         graph = shape_inference.infer_shapes(content, data_prop=True).graph
-    except Exception as error:  # whatever it is, the graph has another answer without this node
+    except Exception as error:  # any error: without this node the graph has another answer
         return str(error)[:2000]
     typed_values = []
     for value in (*graph.value_info, *graph.output):
@@ -143,9 +143,9 @@ def _serve() -> None:
     import resource
     import signal
 
-    # who presses Ctrl+C means the parent, whose end closes the pipe
+    # Ctrl+C is for the parent; when it ends, the pipe closes
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # the pipe is for answers: what native code prints goes where its complaints go
+    # the pipe is for answers: output of native code goes to stderr
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -152,7 +152,7 @@ def _run(
     types |= {n: info.dtype for n in names if (info := values.get(n)) is not None and info.dtype is not None}
     unknown = [n for n in names if n not in types]
     if unknown:
-        # a sequence has no shape, and only the runtime knows what an operator of its own makes
+        # a sequence has no shape, and only the runtime knows the types of its own operators
         types.update(RuntimeSession(expose(model, unknown), what="the model", optimise=False).types())
     shapes = [Node("Shape", [name], [f"{_PREFIX}{name}"]) for name in names if types.get(name)]
     if not shapes:

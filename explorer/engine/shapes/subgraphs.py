@@ -150,7 +150,7 @@ def _below(
             times = None if trips is None or place.calls is None else trips * place.calls
             path = (*place.path, body_name(node, attribute))
             inner_model = replace(model, graph=_inside(model.graph, node, body))
-            # neither is written to
+            # nothing writes to either
             inner_values = ChainMap[str, TensorInfo](inner.values, place.shapes)  # type: ignore[arg-type]
             inside = SubgraphView(path, body.nodes, inner_model, inner_values, inner_values, times)
             yield inside

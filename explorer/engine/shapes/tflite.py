@@ -64,7 +64,7 @@ class FileShapes(Inference):
         inputs, dim_sizes, overruled = bind_inputs(model, sizes, input_shapes)
         dim_sizes = {**read.sizes, **dim_sizes}
         self._trusted = not overruled
-        # nothing is followed in a model in which nothing is open
+        # a model without open sizes needs no inference
         self._follows = overruled or bool(read.sizes)
         types: dict[str, Type] = {v.name: (v.dtype, _bound(v.shape, dim_sizes)) for v in inputs}
         contents = ConstantContents(model.graph.initializers)
@@ -159,7 +159,7 @@ class FileShapes(Inference):
                 _, shape = better((None, declared), (None, info.shape))
                 types.append(TensorInfo(name, info.dtype, shape))
         for _ in range(2 if self._follows else 0):
-            # what changes in the first iteration may make more change in the next
+            # a change in the first iteration may cause more in the next
             inside = self.of_body(body, types, outer, constants)
             ends = [inside.values.get(v.name) for v in body.outputs[1:]]
             agreed_types = [
@@ -217,7 +217,7 @@ class FileShapes(Inference):
         try:
             output_shapes = rule(call)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            # what it needs is not known, or the operator fits no definition
+            # an input is unknown, or the operator fits no definition
             return None
         return [_possible(shape) for shape in output_shapes]
 
@@ -261,7 +261,7 @@ class FileShapes(Inference):
         try:
             with np.errstate(all="ignore"):
                 array = np.asarray(CONTENTS[node.op](node.attributes, *arrays))
-        except Exception:  # operands of any shape and value: what fits no definition has no contents
+        except Exception:  # operands may have any shape and value; malformed ones have no contents
             return
         if array.size <= LARGEST:
             contents.set(name, array)

@@ -133,7 +133,7 @@ def _reshape(call: Call) -> Sequence[Shape | None]:
         if len(call.inputs) < 2 and new_shape is not None:
             target = list(new_shape)
         elif declared is not None and declared.count(None) == 1:
-            # one open size among fixed ones is what is left
+            # one open size among fixed ones follows from the others
             target = [d if isinstance(d, int) else -1 for d in declared]
         else:
             return [None]

@@ -134,7 +134,7 @@ def quotient(a: Dim, b: Dim) -> Dim:
 
 def _whole_quotient(a: Expression, b: Expression) -> Expression:
     exact = divided(a, b)
-    # what is divided without a remainder may be rounded without harm
+    # a quotient without a remainder may be rounded
     return exact if exact is not None and exact.over == 1 else floor(a, b)
 
 

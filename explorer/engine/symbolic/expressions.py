@@ -151,7 +151,7 @@ def number_expression(value: Expression | int | float) -> Expression:
     number = float(value)
     if number == int(number):
         return Expression({(): int(value)})
-    # a fraction counts only if it is one in binary as well: 0.1 is not a tenth
+    # a fraction counts only if binary numbers hold it exactly: 0.1 is no tenth
     scaled = number * 1024
     if scaled != int(scaled):
         raise UndecidedSize(f"{value} is rounded")
@@ -239,7 +239,7 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
     if max(named) < 0:
         # rounded up instead, so that ceil(N/2) has one form only: floor((N+1)/2)
         return -floor(-exact + number_expression(q - 1) / number_expression(q))
-    # what is whole stands outside
+    # whole terms stand outside of floor
     whole = {m: c - c % q if m == () or c > 0 else -(-c // q * q) for m, c in exact.terms.items()}
     inside = {m: c - whole[m] for m, c in exact.terms.items()}
     if any(whole.values()):

@@ -27,7 +27,7 @@ def parsed(text: str) -> Expression:
     """The expression that a canonical text stands for."""
     try:
         return _Parser(text).whole()
-    except ValueError:  # a name of a file's, of signs that no name has
+    except ValueError:  # a name from a file, with characters that no name has
         return Expression({((text, 1),): 1})
     except UndecidedSize:
         if _PLAIN.match(text) or text.startswith("'"):

@@ -94,7 +94,7 @@ def _full_length(args: Sequence[Any], most: Most) -> Any:
 
 def _repeated_once(args: Sequence[Any], most: Most) -> Any:
     repeats = args[0]
-    # there is no most: it may be more, too
+    # this is a guess, not an upper bound
     return repeats.new_empty((repeats.numel() + (most(2, None) == 1),))
 
 
@@ -206,7 +206,7 @@ def answer(
     if result is None:
         return None
     if valued and not least and text is row[1] and schema_of(func).name == "aten::nonzero":
-        # every element is nonzero: then it is known which
+        # if every element is nonzero, the indices are known
         source = args[0]
         if 0 < result.numel() <= MOST_KEPT:
             result = torch.ones(tuple(source.shape), device="cpu").nonzero()

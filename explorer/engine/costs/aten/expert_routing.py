@@ -203,7 +203,7 @@ class Classes:
             key = _selected_class(args)
             key = ("part", len(division.places), out_key) if key is None else key
         elif key is None and out.numel() != elements:
-            # over the choices of each token, which are different ones
+            # over the choices of each token, which all differ
             if out.dim() == 0 or out.numel() % division.columns:
                 return
             elements = out.numel()

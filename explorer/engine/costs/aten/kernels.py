@@ -46,7 +46,7 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
 
     key.append(mapped_tensors((args, tuple(sorted(kwargs.items()))), place))
-    # another class of tensors has ways of its own, and values decide nothing
+    # tensor subclasses may behave differently, and tensors with values run on a CPU anyway
     if not tensors or not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.is_meta for t in tensors):
         return function(*args, **kwargs)
     signature = function, repr(key)
@@ -55,7 +55,7 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
             _memo.clear()
         _memo[signature] = calls_on_cpu(function, args, kwargs, _LONGEST)
     calls = _memo[signature]
-    # what calls no operator (a size, a type) is as it is anywhere
+    # a function that calls no operator (a size, a type) gives the same anywhere
     return calls.again(args, kwargs) if calls is not None and calls.calls else function(*args, **kwargs)
 
 
@@ -83,7 +83,7 @@ def _workspace(
     most = _PROBE_MACS // max(1, a_step)
     if steps <= max(most, 8):
         return _probed(steps, rows, width, hidden, dtype, shapes)
-    # what a step adds, between two lengths: each part of it is rounded up to whole pages
+    # the growth per step between two lengths: each part is rounded up to whole pages
     short, long = max(2, most // 2), max(4, most)
     first = _probed(short, rows, width, hidden, dtype, shapes)
     last = _probed(long, rows, width, hidden, dtype, shapes)

@@ -19,7 +19,7 @@ from explorer.engine.operators.cost_formulas import Cost
 def _transforms(call: AtenCall) -> Cost:
     """One axis after the other; the first of a real signal makes it complex, half of which is enough."""
     source, result = call.shape(), call.out()
-    # the last axis is the one of which a real signal keeps one side
+    # of a real signal, the last axis keeps one side
     axes = [axis % len(source) for axis in call.get("dim")][::-1]
     real_in, real_out = not is_complex(call.tensors()[0]), not is_complex(call.result)
     if real_out:

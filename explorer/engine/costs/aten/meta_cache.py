@@ -166,7 +166,7 @@ def read(values: Any, key: list[Any], tensors: list[torch.Tensor]) -> bool:
                 key.append(len(value))
                 decided = read(value, key, tensors) and decided
         elif kind is torch.ScriptObject:
-            # handles of native code refuse to be compared
+            # handles of native code cannot be compared
             decided = False
         else:
             key += (kind, value)

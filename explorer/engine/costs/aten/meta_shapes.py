@@ -71,7 +71,7 @@ def _ordered(tensor: Any) -> bool:
         return False
     shape, strides = tensor.shape, tensor.stride()
     single = next((at for at, size in enumerate(shape) if size != 1), 0)
-    # where a dimension of one element stands among the others is ambiguous, but for those in front
+    # the position of a dimension of one element in the order is ambiguous, except in front
     if 0 in shape or 1 in shape[single:] or len(set(strides[single:])) != len(strides) - single:
         return False
     order = sorted(range(len(shape)), key=lambda d: -strides[d])
@@ -108,7 +108,7 @@ def _broadcast(x: Any, y: Any) -> Sequence[int] | None:
         return tuple(first)
     if len(first) < len(second):
         first, second = second, first
-    # the longer one decides the order of dimensions only where it is not itself repeated
+    # the larger tensor decides the order of dimensions only if it is not itself repeated
     if not second or any(a != b and b != 1 for a, b in zip(first[-len(second) :], second, strict=True)):
         return None
     return tuple(first)

@@ -70,7 +70,7 @@ def _against(
         *_elementwise(first, second, at, folds, idle),
         *_moved(first, second, at, folds),
     ]
-    # what a file of tensors does not say cannot differ
+    # a file of tensors has no other figures that could differ
     settled = params if graphless(first) or graphless(second) else [*params, *macs]
     return differences, all(d.delta is not None and d.delta == d.explained for d in settled)
 
@@ -276,7 +276,7 @@ def _operators(analyses: Sequence[Analysis]) -> tuple[tuple[str, tuple[int, ...]
     counts = []
     for analysis in analyses:
         count: Counter[str] = Counter()
-        # where one is a graph, the types of another's tensors are no operators
+        # if one model is a graph, the types of the other's tensors are no operators
         listed = leaves(analysis) if bare or not graphless(analysis) else []
         for layer in listed:
             count[layer.kind if alike else family(layer.kind)] += layer.calls

@@ -64,7 +64,7 @@ def rewritten(
         if _is_size(node):
             continue
         scope = _scope(graph, node)
-        # an operator that is all of its module stands in the module's place
+        # an operator that is its whole module takes the module's place
         full_path = f"{scope}.{node.name}".lstrip(".")
         scope = full_path if full_path in modules_by_path else scope
         while scope and scope not in modules_by_path and scope not in attending:
@@ -74,7 +74,7 @@ def rewritten(
     work: Counter[str] = Counter()
     words: dict[str, Counter[str]] = {}
     for path, nodes in parts.items():
-        # what runs and has no operators of its name is written where its weights are used
+        # a module without operators of its name is written where its weights are used
         ours = (
             [modules_by_path[path]]
             if path in modules_by_path

@@ -58,7 +58,7 @@ def table(
     except ExplorerError:
         raise
     except Exception:
-        # operators that need values do not run without them
+        # operators that need values do not run on meta
         try:
             model = loaded.materialise()
             summary = _summary(loaded, bound_inputs, "cpu")
@@ -194,7 +194,7 @@ def _comparable(analysis: Analysis, counts: Mapping[str, _ModuleCount]) -> Itera
             continue
         count = counts.get(layer.path)
         if layer.group and count is not None and count.leaf:
-            # torchinfo has one row where we show the operators of a leaf module
+            # torchinfo has one row for a leaf module, we have a row for each of its operators
             inside.add(layer.id)
             yield layer, layer.macs
         elif not layer.group:
@@ -284,7 +284,7 @@ def _totals(
         rest = theirs - totals.params - again
         bare = sum(p.numel() for p in _outside_leaves(summary, model))
         if rest:
-            # a module's own are what it has less what its layers have, tied ones taken off twice
+            # torchinfo subtracts the layers' parameters from the module's, tied ones twice
             eaten = again and 0 < -rest <= bare
             whys.append(f"{_EATEN if eaten else _UNKNOWN} ({rest:+,})")
         yield TorchinfoDifference("", "", "params", theirs, totals.params, "; ".join(whys))

@@ -65,7 +65,7 @@ _STATISTICS = ("running_mean", "running_var", "mean", "var", "moving_mean", "mov
 def family(kind: str) -> str:
     """The kind of work of an operator or leaf module in any format; its own name if unknown."""
     plain = kind.lower().rstrip("_")
-    # Conv2d is a convolution; GPT-2's Conv1D, which is not, is called otherwise in its own case
+    # Conv2d is a convolution; GPT-2's Conv1D, spelled with a capital D, is not
     ranked = plain
     if plain.endswith(("1d", "2d", "3d")) and kind != "Conv1D":
         ranked = plain[:-2].rstrip("_")
@@ -293,7 +293,7 @@ def weight_causes(
     def spare(tensor: ComparedTensor) -> bool:
         return all(owner.path in needless or not owner.calls for owner in tensor.owners)
 
-    # what no output needs finds its partner last: an export leaves it out, and others have its shape
+    # tensors that no output needs are paired last: an export omits them, and others have their shape
     pairs, lost, gained = _matched(sorted(a, key=spare), sorted(b, key=spare))
     lost, gained = _stacked(lost, gained)
     booked: dict[tuple[int, tuple[str, str]], list[ComparedTensor]] = defaultdict(list)
@@ -306,7 +306,7 @@ def weight_causes(
     grown = _filled(lost, gained) + _filled(gained, lost) if cut else []
     filled = {id(t) for pair in grown for t in pair}
     for sign, model, others, tensors in ((-1, first, b, lost), (1, second, a, gained)):
-        # seen from the model that has the tensor: has it batch norms that the other folded, or the reverse?
+        # above 0: the model with the tensor has batch norms that the other folded; below 0: the reverse
         more = (norms - norms_left) * -sign if folds else 0
         for tensor in tensors:
             words = _cause(tensor, sign, more > 0, more < 0, others, model)
@@ -481,7 +481,7 @@ def _is_scale(tensor: ComparedTensor) -> bool:
     """Whether the tensor is a scale or zero point of quantization: one number, or one for each channel."""
     kinds = [owner.kind.lower() for owner in tensor.owners]
     quantizes = any("quantize" in k or k.startswith("qlinear") or k.endswith("integer") for k in kinds)
-    # what a product reads through a dequantization is shown as the product's own
+    # a weight that a product reads through a dequantization is listed at the product
     quantizes = quantizes or any(w.dtype in _NARROW for o in tensor.owners for w in o.weights if w.shape)
     is_named_scale = any("scale" in n.lower() or "zero" in n.lower() for n in tensor.names)
     return quantizes and len(tensor.shape) <= 1 and (is_named_scale or tensor.elements == 1)

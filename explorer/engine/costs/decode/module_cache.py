@@ -241,7 +241,7 @@ def _names(model: nn.Module, arguments: Mapping[str, inspect.Parameter]) -> froz
     """Names of the arguments of a forward; some of transformers hand `use_cache` on without naming it."""
     taken = inspect.signature(model.forward).parameters
     more = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
-    # where a model reads pictures or sound, too, its decoder's part says it
+    # in a model that also reads pictures or sound, the decoder's configuration has it
     takes_use_cache = more and any(
         hasattr(config, "use_cache") for config in (getattr(model, "config", None), text_config(model))
     )

@@ -285,7 +285,7 @@ class _Sizes:
         if current == size or (at_least and current > size):
             return
         if isinstance(dim, int) and current > size and size != 1:
-            return  # a buffer of a fixed size; too small a one is told apart later
+            return  # a buffer of a fixed size; a buffer that is too small is refused later
         name = f"dimension '{dim}'" if isinstance(dim, str) else "a dimension"
         raise Misuse(
             f"one decode step needs {size:,} where {name} is {current:,}",

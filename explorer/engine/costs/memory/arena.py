@@ -63,7 +63,7 @@ def _by_birth(blocks: Sequence[ArenaBlock]) -> tuple[Arena, int, int]:
         dying.setdefault(block.dies, []).append(index)
     deaths = sorted(dying)
     offsets = [0] * len(blocks)
-    # holes between what is alive, by start; what lies behind the last block is free and is no hole
+    # holes between live blocks, by start; free memory behind the last block is no hole
     holes: list[tuple[int, int]] = []
     top = size = alive = peak = pairs = count = at = 0
     for index, block in enumerate(blocks):
@@ -142,11 +142,11 @@ def _lowest(offsets: Sequence[int], ends: Sequence[int], others: Sequence[int], 
                 break
             at = max(at, stop)
         return at
-    import numpy as np  # most models are read without it
+    import numpy as np  # slow to import, and most models do not need it
 
     starts = np.array([offsets[index] for index in others])
     in_order = np.argsort(starts)
-    # up to each block everything is taken to the highest end so far
+    # before each block, memory is taken up to the highest end so far
     taken = np.maximum.accumulate(np.array([ends[index] for index in others])[in_order])
     before = np.concatenate(([0], taken[:-1]))
     fits = starts[in_order] - before >= need

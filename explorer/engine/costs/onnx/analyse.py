@@ -90,7 +90,7 @@ def examine(
     if observe:
         inference, observed_notes = _observed(model, inference, dims, input_shapes, on_progress, cancel)
     visited = visitor.visit(model, inference, user_rules=rules, on_progress=on_progress, cancel=cancel)
-    inference.main.alike.clear()  # nobody else asks, and there is one for every node
+    inference.main.alike.clear()  # it has an entry for every node and is not needed again
     tiled = visited.tiled
     if shapes is None and not observe:
         tiled = _on_tiles(model, tiled, inference, input_shapes, rules, cancel)
@@ -115,7 +115,7 @@ def _observed(
     cancel: Cancel,
 ) -> tuple[Inference, tuple[str, ...]]:
     """Shapes from a run on random inputs, and notes on the run."""
-    from explorer.engine.shapes import runtime_shapes  # onnxruntime, a third of a second
+    from explorer.engine.shapes import runtime_shapes  # imports onnxruntime: a third of a second
 
     values = inference.main.values
     types, notes = runtime_shapes.observe(
@@ -206,7 +206,7 @@ def _on_tiles(
     except Cancelled:
         raise
     except ExplorerError:
-        return tiled  # sizes that somebody wrote into the file, and that the model cannot have
+        return tiled  # sizes from the file that are impossible for the model
     return (
         tiled if planned_tiled is None or planned_tiled.share is None else replace(planned_tiled, dims=sizes)
     )
@@ -219,7 +219,7 @@ def _notes(model: Model, visited: VisitResult) -> list[str]:
     used.update(v.name for v in model.graph.outputs)
     idle = [t for t in model.graph.initializers.values() if t.name not in used]
     if idle:
-        # a body takes what it needs from the graphs around it, without a word at the node that carries it
+        # a body captures values of outer graphs, which are not among the inputs of its node
         within = (captured_names(body) for node in model.graph.nodes for _, body in subgraphs(node))
         used.update(*within)
         idle = [t for t in idle if t.name not in used]

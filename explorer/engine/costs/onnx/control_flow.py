@@ -74,7 +74,7 @@ def _branches(owner: ControlFlowNode) -> None:
         branches.append((name, inside))
         run = [x.figures for x in inside.leaves if x.counted]
         costs.append((summed(x.macs for x in run), summed(x.elementwise_ops for x in run)))
-    # which branch runs is not known: the one that needs most memory is taken
+    # the branch that runs is unknown: take the one that needs most memory
     peaks = [live_peak(b.steps, end).bytes or 0 for (_, b), end in zip(branches, ends, strict=True)]
     if branch_index is None:
         dearest = max(range(len(branches)), key=lambda i: (costs[i][0] or 0, costs[i][1] or 0))
@@ -187,7 +187,7 @@ def _sequence_map(owner: ControlFlowNode) -> None:
         if elements is not None:
             types.append(elements.each)
         else:
-            # what has a type of its own is a tensor, the same for every run
+            # an input with a type of its own is a tensor, the same for every run
             types.append(info if index and info.dtype is not None else None)
     shapes = owner.shapes(body, types)
     first = state.sequences.get(context.key(node.inputs[0]))
@@ -266,7 +266,7 @@ def _repeat(
         reason=reason,
         status="unknown" if reason else None,
     )
-    # what the body sees of the values around it is needed again in the next run
+    # captured values are needed again in the next run
     captured_keys = [key for name, key in below.keys.items() if name not in context.stored]
     state.finish(context, node, scopes, also=(*ends, *captured_keys))
 

@@ -39,7 +39,7 @@ def value_flow(
     at = 0
     for edge in visited.edges:
         if isinstance(edge, OperatorLeaf):
-            # leaves and their edges are recorded together, those of a branch that does not count too
+            # leaves and their edges are recorded together, also in a branch that does not count
             _add_operator(flow, edge, rows_of[at])
             at += 1
             continue
@@ -51,7 +51,7 @@ def value_flow(
             flow.make(row, key, partial(_same, info))
     for scopes, keys in visited.ends:
         for key in filter(flow.knows, keys):
-            # one of several graphs of a node is a group in the node's
+            # a graph of a node with several graphs is a group inside the node's group
             around = scopes[:-1] if scopes[-1].kind in _SEVERAL else scopes
             flow.take(_row(around, groups), key, partial(_same, _NOTHING))
     for value in graph.outputs:

@@ -113,7 +113,7 @@ class FunctionCalls:
     def _size(self, function: Function) -> int:
         """How many operators a call opens into."""
         if function.key not in self._sizes:
-            self._sizes[function.key] = 0  # should it call itself, it is counted once
+            self._sizes[function.key] = 0  # a function that calls itself is counted once
             total = 0
             pending = list(function.nodes)
             while pending:
@@ -186,7 +186,7 @@ class FunctionCalls:
         state.result.leaves.append(leaf)
         state.result.edges.append(leaf)
         step_outputs = [(context.key(o.name), o, nbytes(o)) for o in outputs]
-        # at its peak the body holds its outputs, or what becomes them, among the rest
+        # at its peak the body also holds its outputs, or the tensors that become them
         more = None if body.peak is None else max(body.peak - sum(s or 0 for _, _, s in step_outputs), 0)
         step_outputs.append(((path, "inside"), TensorInfo(f"inside {path}", None, None), more))
         bound_reason = "a function that is not opened is taken to hold its inputs to its end"
@@ -224,7 +224,7 @@ def _closed_body(
         "exact" if worst is None else worst.figures.status,
         "" if worst is None else f"{worst.path}: {worst.figures.reason}",
     )
-    # the same body is called with other parameters: those are the call's own
+    # parameters that a caller passes differ from call to call: they belong to the call
     from_outside = {entry.identity for entries in stored_arguments.values() for entry in entries}
     parameters = {e[0]: e for leaf in body.leaves for e in leaf.stored if e[0] not in from_outside}
     return ClosedBody(

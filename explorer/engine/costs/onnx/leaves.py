@@ -130,7 +130,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
             named = zip(filter(None, node.outputs), sizes, strict=False)
             outputs = [(n, (values, n), s) for n, s in named if n not in stored_names]
         if context.number or context.keys:
-            # in a body, a value may be the caller's under another name
+            # in a body, a value may belong to the caller under another name
             read = [context.key(str(name)) for name in read]
             outputs = [(context.key(str(name)), info, size) for name, info, size in outputs]
         if memory_of:

@@ -168,7 +168,7 @@ class VisitState(Struct):
             inside=path,
             number=number,
         )
-        # what the body is handed comes from nowhere outside
+        # the body's inputs have no maker outside
         handed = [v.name for v in body.inputs]
         self.result.edges.append((scopes, (), (), [*map(below.key, handed)], [*map(below.info, handed)]))
         self.result.ends.append((scopes, [below.key(v.name) for v in body.outputs]))

@@ -63,7 +63,7 @@ class TileLabels(Struct, frozen=True):
                 others.add(function.name)
             else:
                 operators[function.name] = int(match[1]), int(match[2]), int(match[3])
-        # a leaf knows its function by name only: where another domain has that name, neither counts
+        # a leaf knows only the name of its function: if another domain has the name, neither counts
         operators = {name: tile for name, tile in operators.items() if name not in others}
         if not operators and not model.metadata.get(PLAN_KEY):
             return None

@@ -174,7 +174,7 @@ def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored
         identity = *owner, name
     if not tensor.beside:
         return StoredValue(identity, name, elements, size, dtype, tensor.shape)
-    # an index has no scale: integers that have one stand for numbers of the model
+    # an index has no scale: integers with a scale are quantized values
     quantized = dtype in ("int32", "int64")
     return StoredValue(identity, name, elements, size + tensor.beside, dtype, tensor.shape, quantized)
 
@@ -291,11 +291,11 @@ def traffic(
     for index in operator.rows:
         table = inputs[index] if index < len(inputs) else None
         if table is not None and node.inputs[index] in context.stored:
-            # the table is resident: only the rows looked up are read
+            # the table stays in memory: only the rows that are looked up are read
             sizes[node.inputs[index]] = nbytes(replace(outputs[0], dtype=table.dtype)) if outputs else None
     stored_sizes = [size for name, size in sizes.items() if name in context.stored or name in constants]
     read = whole(sizes.values())
-    # a part of what is not known would add up to more than the whole
+    # if the sum is unknown, so is the part of it that is stored
     weights = None if read is None else whole(stored_sizes)
     return Traffic(read, weights, whole(output_bytes), output_bytes)
 

@@ -96,7 +96,7 @@ class GraphVisitor:
         self.model = model
         self.user_rules = user_rules
         self.rules: Rules = {**registry.RULES, **user_rules} if user_rules else registry.RULES
-        # what these cost is not a matter of their types alone
+        # the cost of these does not depend on types alone
         self.unlike = {*registry.READERS, *control_flow.KEYS, *user_rules}
         self.bounds = inference.bounds
         self.on_progress = on_progress

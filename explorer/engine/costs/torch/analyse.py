@@ -251,7 +251,7 @@ def _final_rows(run: Trace) -> list[Row]:
     """
     rows: list[Row] = []
     for row in run.rows:
-        # a model that is a single module would otherwise be a single row
+        # else a model that is a single module would be a single row
         if sum(1 for part in row.parts if part.macs) > 1 or (not row.caller and len(row.parts) > 1):
             rows.extend(row.parts)
             continue
@@ -356,7 +356,7 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
         **layer_tree.UNPLACED,
         path=row.path,
         name=row.name,
-        # a bare nn.Module only holds parameters: what is done with them says more
+        # a bare nn.Module only holds parameters: the operator says more
         kind=row.kind
         if module is None or type(module).__name__ == nn.Module.__name__
         else type(module).__name__,
@@ -480,7 +480,7 @@ def _failing(
         return
     where, why = run.failed
     reason = f"failed here: {why}"
-    # a model that is one layer has a row of that name, which says that it did nothing
+    # a model that is one layer already has a row, without work
     whole = type(named[""]).__name__ if not where and is_leaf(named[""]) else where
     for at, leaf in enumerate(leaves):
         did = leaf.layer.macs or leaf.layer.elementwise_ops
@@ -549,7 +549,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     instance_attributes = vars(module)
     registries = parameters_of(module), buffers_of(module)
     for name, of_class in _constructor(type(module)):  # type: ignore[arg-type]
-        # asking a module for what it has not takes longer than all the rest
+        # getattr of a missing attribute takes longer than all the rest
         if of_class:
             value = getattr(module, name, None)
         elif name in instance_attributes:

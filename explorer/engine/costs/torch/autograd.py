@@ -103,7 +103,7 @@ class Gradients:
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in inputs):
             return
         self._read.update(_storage(t) for t in inputs)
-        # what is made of weights alone is a weight in another guise: a cast, a normalised one
+        # a tensor made of weights alone is still a weight: a cast, a normalized weight
         if all(_storage(t) in self._weights or _storage(t) in self._constants for t in inputs):
             self._weights.update(_storage(t) for t in outputs)
         if any(t.requires_grad and has_gradient_hooks(t) for t in inputs):

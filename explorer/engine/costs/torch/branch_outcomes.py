@@ -220,7 +220,7 @@ class _Runs:
                 outcomes.append((choice, run, taken))
             elif not run.refused:
                 others.open.add("asked")
-        # what says how much there is to do has no most
+        # a number that sets the amount of work has no upper bound
         if any(choice == 2 and _macs(run) != first for choice, run, _ in outcomes):
             return best, way
         for _, run, taken in outcomes:
@@ -265,7 +265,7 @@ def _judged(run: Trace, others: _Others) -> Verdict:
     if not (others.open or run.failed or bounds) and all(_macs(o) == _macs(run) and not o.cut for o in every):
         reach = "exact"
     elif not any(row.bound and row.macs for row in _rows(run)) and any(_macs(o) > _macs(run) for o in every):
-        # what else runs in another run has no row in this one
+        # layers that run only with other answers have no row in this run
         reach = "assumed"
     notes = _notes(run, others, mine)
     quiet = reach == "exact" and not notes

@@ -120,7 +120,7 @@ def place_text(place: CodePlace) -> str:
 def _place() -> CodePlace:
     """The place in the model's own code that asks."""
     frame = asking_frame()
-    # a line, not an instruction: Python writes the condition of a loop down twice
+    # a line, not an instruction: Python compiles the condition of a loop twice
     return (None, DECIDING.get()) if frame is None else (frame.f_code, frame.f_lineno)
 
 
@@ -128,7 +128,7 @@ def asking_frame() -> FrameType | None:
     """The frame of the model's own code that asks; None where no code of its own runs."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_between(frame):
-        # behind the run there is the code of whoever asked for it; a program from a file has none of its own
+        # frames behind the run belong to the caller; a program from a file has no code of its own
         frame = None if _is_run(frame) else frame.f_back
     return frame
 
@@ -147,7 +147,7 @@ def _is_between(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__", "").partition(".")[0]
     if name in ("torch", "explorer"):
         return True
-    # a user may call a module as Python calls one
+    # a user's file may have the name of a module of Python
     return name in sys.stdlib_module_names and frame.f_code.co_filename.startswith((_STDLIB, "<frozen"))
 
 

@@ -33,7 +33,7 @@ def value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]
             if action == "makes":
                 flow.make(at, versions.add(tensor), partial(_info, path, tensor))
             elif action == "writes":
-                # most hand out what they wrote into: who does not is met by whoever reads it next
+                # most rows return the tensor they wrote into; else its next reader books it
                 written[versions.write(tensor)] = at, path, tensor
             else:
                 version = versions.of(tensor)
@@ -122,5 +122,5 @@ class _Versions:
         memory, version = _memory(tensor), self._own.get(id(tensor))
         if version is not None:
             return max(version, self._written.get(memory, 0))
-        # a view that nobody was seen to hand out
+        # a view whose maker was not seen
         return None if memory in self.stored else self._in_memory.get(memory)

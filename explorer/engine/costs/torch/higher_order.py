@@ -60,7 +60,7 @@ def _loop(
 ) -> Any:
     carried = tuple(carried_inputs)
     for after in _rounds(loop, cond_fn, body_fn, carried, additional_inputs):
-        carried = after  # of thousands of rounds the last one alone is held
+        carried = after  # keep only the last of thousands of rounds
     return carried
 
 

@@ -55,7 +55,7 @@ class Operators(DispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            # the subclass has its turn first: what it does with its inner tensors comes back here
+            # the subclass runs first: its calls on inner tensors come back here
             self.watch.enters_subclass()
             return NotImplemented
         return self.watch.dispatch(func, args, kwargs or {})

@@ -197,7 +197,7 @@ def _settings(module: nn.Module, key: list[Any], storages: list[int]) -> bool:
         names, pick = _NAMES[kind, len(attributes)]
         values = pick(attributes)
     except KeyError:
-        # a class that is new, or an attribute that others of this class do not have
+        # a new class, or an attribute that other modules of this class lack
         names, pick = _NAMES[kind, len(attributes)] = _picked(attributes.keys() - _INTERNAL)
         values = pick(attributes)
     kinds = tuple(map(type, values))
@@ -226,7 +226,7 @@ def _settings(module: nn.Module, key: list[Any], storages: list[int]) -> bool:
 def _picked(names: Collection[str]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
     """Names of attributes, and what takes their values from a module's own dictionary."""
     names_in_order = tuple(sorted(names))
-    # with one name it would give the value and no tuple, and it needs one
+    # with a single name itemgetter would return the value instead of a tuple
     pick = operator.itemgetter("training", "training", *names_in_order)
     return names_in_order, pick
 

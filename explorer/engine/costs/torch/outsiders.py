@@ -73,13 +73,13 @@ class Outsiders:
             place, parameter = max(candidates, key=lambda entry: entry[1].storage_offset())
             self._used[key, int(parameter.storage_offset())] = place, parameter
             return True
-        # the first to be seen of a storage is the parameter; views of it, without gradients, look like one
+        # the first tensor of a storage is the parameter; without gradients its views look like one
         first = self._used.get((key, -1))
         # a tensor of the run whose gradient the forward asks for
         asks = in_run_memory and not isinstance(tensor, nn.Parameter)
         if first is None and (asks or id(tensor) in self._input_ids or not is_parameter(tensor)):
             return False
-        # the last use names it: what fills a new parameter with numbers reads it as well
+        # the last use names it: an operator that initializes a new parameter reads it, too
         self._used[key, -1] = f"a tensor that {row.path} uses", tensor if first is None else first[1]
         return True
 

@@ -235,7 +235,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
                 path = f"{owner}.{name}" if owner else name
                 kind = dtype_name(tensor.dtype)
                 info = TensorInfo(name, kind.replace("qint", "int"), tuple(tensor.shape), "declared")
-                # its memory is native code's: no storage has the negative of an address
+                # native code owns its memory; a negative number is no address of a storage
                 identity = (-id(module), len(by_path), tensor.numel())
                 by_path[path] = ModuleParameter(
                     identity, tensor.numel(), nbytes_of(tensor), owner, name, info, False
@@ -243,7 +243,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
     views: dict[str, TensorView] = {}
     for storage, tensors in strided.items():
         if len(tensors) == 1 and tensors[0][1].is_contiguous():
-            continue  # most parameters: nothing else lies where they do
+            continue  # most parameters share their memory with no other
         for path, parameter in tensors:
             width = parameter.element_size()
             place = by_path[path].identity[1] * width, width, tuple(parameter.shape), parameter.stride()

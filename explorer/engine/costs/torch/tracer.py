@@ -104,7 +104,7 @@ class _Seat:
         self.row: Row | None = None
         self.leaf = is_leaf(module)
         self.absorbs = self.leaf and is_of_torch(module)
-        # nobody asks what one of torch's own leaves calls, but for recurrent layers, which run in one piece
+        # calls inside torch's own leaves are not watched, except in recurrent layers, which run in one piece
         self.quiet = self.absorbs and not isinstance(module, nn.RNNBase)
 
 
@@ -168,7 +168,7 @@ class _Watch:
         way: AnswerPolicy,
     ) -> None:
         self.model = model
-        # tensors that a backward pass goes through are let go
+        # with gradients no trail: tensors have to be freed as in a training step
         self.trail = None if gradients is not None else TensorTrail()
         self.check = check
         self.gradients = gradients
@@ -204,7 +204,7 @@ class _Watch:
         self.beside = tensors_beside(self.named)
         self.outsiders = Outsiders(unregistered_parameters(self.named, self.beside))
         self.quantized = QuantizedTensors()
-        # a layer whose operators are asked for one by one has to run
+        # with gradients every layer has to run: each operator is watched
         self.repeats = gradients is None and layer_cache.enabled()
         self.tape: list[layer_cache.Booking] | None = None
         self.modes: tuple[int, int] | None = None
@@ -244,7 +244,7 @@ class _Watch:
         seat = self.seats.get(id(module))
         if seat is None:
             return call(module, *args, **kwargs)
-        # what is asked of tensors around the call is none of the model's doing
+        # the calls here are not the model's own
         hidden = hide(self.functions)
         try:
             self.done += 1
@@ -329,7 +329,7 @@ class _Watch:
         with without_dispatch():
             result, parts = layer_cache.results(tape, layer_call.inputs)
         places = list(dict.fromkeys(layer_call.addresses))
-        # what nobody sees has no memory, not even an address
+        # tensors inside the layer have no memory and no address
         unseen = tape.places - len(places)
         places += range(self.unseen - unseen, self.unseen)
         self.unseen -= unseen
@@ -376,7 +376,7 @@ class _Watch:
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         frame = self.frames[-1]
         name = getattr(func, "__name__", "")
-        # a program that was read from a file calls the operator: 'scaled_dot_product_attention.default'
+        # a program from a file calls the operator: 'scaled_dot_product_attention.default'
         if name.partition(".")[0] == _ATTENTION.__name__:
             attend = func if self.gradients is not None else partial(kernels.run, func)
             func = partial(jagged_attention.run, attend) if jagged_attention.applies(args, kwargs) else attend
@@ -414,7 +414,7 @@ class _Watch:
             try:
                 result = func(*args, **kwargs)
             except (AssertionError, RuntimeError) as error:
-                # some functions look for tensors of two devices before they come to their operators
+                # some functions refuse tensors of two devices before they call an operator
                 if "device" not in str(error) or not self.mixes_values(args, kwargs):
                     raise
                 result = func(*self.on_meta(args), **{k: self.on_meta(v) for k, v in kwargs.items()})
@@ -468,7 +468,7 @@ class _Watch:
         row.outputs = described(result, "output")
         row.inputs = function_inputs(args, kwargs, self.is_weight)
         whole = dispatch.function_cost(name, args, kwargs, result)
-        # the formula of the function as a whole, where it gives what its operators added up to
+        # use the formula of the whole function where it gives the sum of its operators
         if whole is not None and whole.macs == row.macs:
             row.formulas = Counter({whole.formula: 1})
             row.elementwise = whole.elementwise_ops or row.elementwise
@@ -558,7 +558,7 @@ class _Watch:
             signature.append(tuple(kwargs))
             decided = meta_cache.read(kwargs.values(), signature, inputs) and decided
         if operator.name == "aten::_to_copy" and args[0].is_meta and "device" in kwargs:
-            # what is brought to another device stays where no values are
+            # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
         bounded = self.bounded(func, operator, args, kwargs) if operator.bounded and inputs else None
         if bounded is not None and operator.name in data_dependent.VALUES:
@@ -577,7 +577,7 @@ class _Watch:
         else:
             out = None if key is None or answer is not None else meta_cache.answered(operator, args, kwargs)
             if quantized:
-                # a layer that takes them is not one that takes plain integers
+                # a layer of quantized tensors differs from a layer of plain integers
                 self.repeats = False
                 out = self.quantized.answer(func, dispatch.call_of(func, args, kwargs, None), args, kwargs)
             elif out is None:
@@ -594,7 +594,7 @@ class _Watch:
             cost = dispatch.cost(func, args, kwargs, out) if outputs else cost_formulas.FREE
             if operator.auxiliary:
                 outputs = outputs[:1]
-            # what has no argument to take its type from has to be told it
+            # an operator without tensor arguments needs a dtype argument
             if key is not None and (inputs or kwargs.get("dtype") is not None):
                 answer = meta_cache.remember(operator, key, args, inputs, out, cost)
             if answer is None:
@@ -759,7 +759,7 @@ class _Watch:
             return
         self.alive[key] = storage
         if not lifted and tensor.is_meta and tensor.is_floating_point() and tensor.numel():
-            # indices that are written as lists are made unseen, and multiply nothing
+            # indices that are written as lists are made unseen, and take part in no product
             self.unseen_work.made_elsewhere(self.frames[-1].path)
         elif lifted:
             self.unseen_work.comes_back(tensor)
@@ -804,7 +804,7 @@ class _Watch:
         candidates = self.weights[key]
         offset = tensor.storage_offset()
         same = [s for s in candidates if s.identity[1] == offset]
-        # a view of the whole is no use of a slice that begins where it does
+        # a view of the whole parameter does not use a slice with the same offset
         same = [s for s in same if s.elements == tensor.numel()] or same
         for parameter in candidates if len(candidates) == 1 else same:
             row.stored.setdefault(parameter.identity, parameter)
@@ -822,7 +822,7 @@ class _Watch:
             value_and_twin = self.twins.get(id(value))
             if value_and_twin is None:
                 twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-                # the original is held as well: its id must not be given to another tensor
+                # keep the original, too: no other tensor may get its id
                 if is_parameter(value):
                     twin = self.outsiders.stand_in(twin, value)
                 value_and_twin = self.twins[id(value)] = (value, twin)

@@ -108,7 +108,7 @@ class UnseenWork:
         """
         is_number = tensor.is_floating_point() or tensor.is_complex()
         if isinstance(values, np.ndarray):
-            # it may come back as it is; held, so that no other array gets its place
+            # it may come back unchanged; keep it, so that no other array gets its address
             self._arrays.append(_Array(values, values.copy()))
             if is_number and tensor.numel() > 1:
                 self._open[len(self._arrays) - 1] = path, method, _ARRAY
@@ -133,7 +133,7 @@ class UnseenWork:
 
     def comes_back(self, tensor: torch.Tensor) -> None:
         """A tensor is made of numbers that Python or NumPy holds."""
-        # a single number that was read, or a constant beside it, is no product
+        # a single number that was read, or a constant, is no result of unseen work
         if self._left is None or self._numbers < 2 or tensor.numel() < 2:
             return
         for number, array in enumerate(self._arrays):

@@ -184,6 +184,6 @@ def largest_batch(peak: Callable[[int], int], limit: int) -> int:
             break
         guess = low + max(1, int((limit - at(low)) / slope))
         if high:
-            # where memory bends a line comes near from one side only
+            # where memory is not linear, a line approaches from one side only
             guess = (low + high) // 2 if tried % 2 else min(guess, high - 1)
     raise Misuse("the memory of a step does not grow with the batch", where="--card")

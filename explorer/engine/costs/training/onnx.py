@@ -227,7 +227,7 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
         wants = [""] * len(wants)
     whole = isinstance(leaf.figures, Layer)
     if whole:
-        # a body that is not opened: its own parameters are in it
+        # a body that is not opened contains its own parameters
         flow.trained.update(identity for identity, elements, size in leaf.stored if size >= 2 * elements)
     has_gradient = any(wants) or whole
     for name in node.outputs:

@@ -176,7 +176,7 @@ def _run(
             raise SimulationError("no result of the model has a gradient")
         forward = watch.live
         if any(map(is_wrapper, outcome)):
-            # a loss that reads such a result keeps it, so that what the model keeps is not seen
+            # a loss that reads such a result keeps it, which hides what the model keeps
             raise SimulationError("a result of the model is a tensor subclass")
         loss = torch.stack([t.sum().float() for t in outcome]).sum()
         with_result = watch.live
@@ -298,7 +298,7 @@ class _Births(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.name().startswith("aten::_to_copy") and args[0].is_meta and "device" in kwargs:
-            # what is brought to another device stays where no values are
+            # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
         try:
             outputs = kernels.operator(func, args, kwargs)
@@ -375,7 +375,7 @@ class _Kernels(TorchFunctionMode):
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
-            # some functions look for tensors of two devices before they come to their operators
+            # some functions refuse tensors of two devices before they call an operator
             if "device" not in str(error) or not is_mixed(args, kwargs):
                 raise
         return without_values(run, args, kwargs)

@@ -134,7 +134,7 @@ def _row(
     status, reason = (layer.status, layer.reason) if unknown else (part.status, part.reason)
     if status == "exact" and layer.status == "bound":
         status, reason = layer.status, layer.reason
-    # a branch that does not run beside the other keeps its parameters and costs nothing else
+    # a branch that does not run still has parameters, but no other cost
     figures: tuple[int | None, int | None, int | None, int | None] = (0, 0, 0, 0)
     elementwise: int | None = 0
     if layer.counted:

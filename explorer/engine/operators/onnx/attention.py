@@ -59,7 +59,7 @@ def _multi_head_shape(call: Call) -> Answer:
     if len(query) == 5:
         width = dims.multiply(query[2], query[4])
     elif value is None:
-        # behind a packed query nothing says how wide the value is
+        # with a packed query, the width of the value is unknown
         width = query[2] if call.has(1) and key is not None and len(key) == 5 else None
     else:
         width = value[2] if len(value) == 3 else dims.multiply(value[3], heads)

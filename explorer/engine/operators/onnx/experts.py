@@ -58,7 +58,7 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], packed: Sequence[Pac
         )
         cost = cost_formulas.adding(cost, "route", call.shape(1), ELEMENTWISE["softmax"][0])
         cost = cost_formulas.adding(cost, "weigh and sum the experts", (*source, top_k), 2)
-        # the products are exact: every token has its experts, whichever they are
+        # the products are exact: every token has k experts, whichever they are
         reason = "which experts are needed depends on the data; dequantized are all of them"
         return cost_formulas.bounded(cost, reason) if packed else cost
 

@@ -83,7 +83,7 @@ def _gemm_shape(call: Call, second: int = 1) -> Answer:
 def _qgemm_shape(call: Call) -> Answer:
     """A, its scale and zero point, B, its scale and zero point, C, the result's scale and zero point."""
     answer = _gemm_shape(call, 3)
-    # without a scale for the result it is given as float
+    # without a scale the result is a float
     return answer and ((call.dtype(0) if call.has(8) else "float32", answer[0][1]),)
 
 
@@ -104,7 +104,7 @@ def _einsum_shape(call: Call) -> Answer:
             return None
         for letter, size in zip(term, shape, strict=True):
             current = sizes.setdefault(letter, size)
-            # an axis of 1 is stretched to what another operand has there, whatever that will be
+            # an axis of 1 is broadcast to the size in another operand
             better = current is None or (isinstance(size, int) and not isinstance(current, int))
             if current == 1 or (size != 1 and better):
                 sizes[letter] = size
@@ -296,7 +296,7 @@ def _affine_grid(call: Call) -> Cost:
 def _einsum_gradient(node: BackwardNode) -> Gradient | None:
     if len(node.wants) == 2:
         return pair(node.macs, node.want(0), node.want(1))
-    # of a chain of products that all want their gradients each has two
+    # in a chain of products that all need gradients, each has two
     return Gradient(2 * node.macs) if all(node.wants) else None
 
 

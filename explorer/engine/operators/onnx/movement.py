@@ -67,7 +67,7 @@ def _reshape(call: Call) -> Answer:
         if result[open_] is None and _remainder(shape, known_sizes):
             raise _lost(shape, target)
     elif result.count(None) == 1 and None not in shape:
-        # a computed size of which nothing is known follows from the others
+        # a single unknown size follows from the others
         result[result.index(None)] = _rest(shape, [d for d in result if d is not None])
     elif None not in result and None not in shape:
         before, after = dims.product(shape), dims.product(result)
@@ -91,7 +91,7 @@ def _rest(shape: Shape, others: Sequence[Dim]) -> Dim:
     if 0 in shape:
         return 0 if others and 0 not in others else None
     mine, theirs = list(shape), list(others)
-    # a size on both sides goes out even if it is not known to be a number
+    # a size on both sides cancels, even if it is a name
     for size in others:
         if size is not None and size in mine:
             mine.remove(size)
@@ -117,7 +117,7 @@ def _squeeze(call: Call) -> Answer:
     try:
         axes = int_attributes(call, "axes", 1)
     except LookupError:
-        # without axes every 1 goes; whether a name is 1 is not known
+        # without axes every 1 is removed; whether a name is 1 is unknown
         if all(isinstance(d, int) for d in shape):
             return ((dtype, tuple(d for d in shape if d != 1)),)
         return ((dtype, None),)
@@ -165,7 +165,7 @@ def concat(call: Call) -> Answer:
         numbers = {d for d in sizes if isinstance(d, int)}
         if len(numbers) > 1:
             return None
-        # all have to be the same; a number says most
+        # all have to be equal; a number is the most precise
         result.append(next(iter(numbers), next((d for d in sizes if d is not None), None)))
     return ((dtype, tuple(result)),)
 
@@ -181,7 +181,7 @@ def _split(call: Call) -> Answer:
     except LookupError:
         parts = call.whole("num_outputs", call.count)
         if parts != call.count:
-            return None  # before a list of so many is made
+            return None  # do not make a list of any length
         whole = shape[axis]
         each = dims.ceil_div(whole, parts)
         last = dims.subtract(whole, dims.multiply(each, parts - 1))

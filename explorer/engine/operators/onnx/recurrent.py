@@ -62,7 +62,7 @@ def _recurrent(kind: str, rows: int = 1) -> Rule:
             kind, length, batch, source[2], hidden, directions=directions, bias=call.has(3)
         )
         if kind == "LSTM" and call.has(7):
-            # the state looks into three of the gates: a product and a sum for each unit
+            # three of the gates read the state: a product and a sum for each unit
             cost = cost_formulas.adding(cost, "peepholes", (length, batch, directions, hidden), 6)
         return _shortened(cost, call, length)
 
@@ -115,7 +115,7 @@ def _state(tokens: Shape, heads: Dim, shared: Dim, dqk: Dim, dv: Dim, update_rul
     write = cost_formulas.counted([("write: tokens", tokens), ("heads", (shared,)), ("state", state)])
     costs = [read, write]
     if update_rule.endswith("delta"):
-        # what the state says of the key is taken off the value first
+        # the state's value for the key is first subtracted from the value
         costs.append(
             cost_formulas.counted([("recall: tokens", tokens), ("heads", (shared,)), ("state", state)])
         )
@@ -157,7 +157,7 @@ def _mamba(call: Call) -> Cost:
     rows: Shape = call.shape(0)[:1]
     conv = cost_formulas.counted([("convolution: rows", rows), ("channels", (channels,)), ("taps", (4,))])
     conv = cost_formulas.adding(conv, "bias, SiLU", (*rows, channels), 2)
-    # its inputs are scaled by the time step before they are written: what `_state` counts behind reading
+    # inputs are scaled by the time step before they are written; `_state` counts this after reading
     cost = cost_formulas.total([conv, _state(rows, heads, heads, state, width, "gated", ())])
     cost = cost_formulas.adding(cost, "time step: add, softplus, limit, times the decay", (*rows, heads), 4)
     output_shape: Shape = (*rows, heads * width)

@@ -24,7 +24,7 @@ def _reduce_shape(call: Call) -> Answer:
     if shape is None:
         return ((dtype, None),)
     if axes is None:
-        # how many axes go is known by the length of their list
+        # the length of the list says how many axes are reduced
         return ((dtype, (None,) * len(shape) if keep else None),)
     if not axes:
         if call.whole("noop_with_empty_axes", 0):

@@ -131,7 +131,7 @@ def _non_max_suppression(call: Call) -> Answer:
             limit = size_of(per_class)
             each = dims.least(limit, spatial) if spatial is not None else limit
         most = dims.product((scores[0], scores[1], each))
-    # with a limit of 0, which is also the default, nothing comes out
+    # with a limit of 0, the default, there is no output
     return (("int64", (0 if most == 0 else call.fresh(most), 3)),)
 
 
