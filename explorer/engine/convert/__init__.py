@@ -1,7 +1,7 @@
-"""Conversion from one kind of file to another, where that can be done for real, with evidence that it was.
+"""Conversion between file formats, with evidence that the result is the same model.
 
-Which kinds can become which stands in one table, and nothing else knows of pairs. A converter is a
-function in a module of its own, imported when it is its turn: who turns a checkpoint into safetensors does
+One table lists all possible conversions; no other code knows of pairs of formats. Each converter is a
+function in its own module, which is imported when it is needed: turning a checkpoint into safetensors does
 not wait for torch.
 """
 
@@ -34,19 +34,19 @@ _MADE: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "safetensors": ("safetensors", (".safetensors",)),
     "checkpoint": ("a state_dict", (".pt", ".pth", ".bin", ".ckpt")),
 }
-"""What can be made: in words, and how files of that kind are called; the first ending is the usual one."""
+"""Target formats: a description, and the file endings, the usual one first."""
 
 
 class Converter(Struct, frozen=True):
-    """One way from some formats to another.
+    """A conversion from some formats to another.
 
     Attributes:
-        sources: Formats of what it starts from, as `explorer formats` names them.
-        format: What it makes.
-        function: Where it is: 'module:name', in this package.
-        options: What `ConversionOptions` may say to it.
-        module: It needs the source as an nn.Module: a file of torch's is one where torch is installed, and a
-            pickled one with `--trust`.
+        sources: Source formats, as `explorer formats` names them.
+        format: The target format.
+        function: The function that converts: 'module:name' in this package.
+        options: Names of the fields of `ConversionOptions` that it accepts.
+        module: Whether the source must open as an nn.Module, which needs torch, and `--trust` for a pickled
+            module.
     """
 
     sources: tuple[str, ...]
@@ -57,20 +57,20 @@ class Converter(Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        """What it makes, for a person."""
+        """A description of the target format."""
         return _MADE[self.format][0]
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """How files of that kind are called."""
+        """File endings of the target format."""
         return _MADE[self.format][1]
 
 
 _MODULES = ("torch", "torchscript", "torch.export", "checkpoint")
-"""Formats that can open as an nn.Module."""
+"""Formats that may open as an nn.Module."""
 
 _TENSORS = ("checkpoint", "safetensors", "huggingface")
-"""Formats of which there are only the tensors."""
+"""Formats that contain only tensors."""
 
 _ONNX_OPTIONS = ("exporter", "opset", "input_names", "output_names", "dynamic", "fold")
 
@@ -84,27 +84,28 @@ CONVERTERS: tuple[Converter, ...] = (
     Converter(("onnx",), "torch.export", "onnx_to_torch:program"),
     Converter(("tflite",), "onnx", "tflite_to_onnx:convert", ("opset", "fold")),
 )
-"""Every pair that there is."""
+"""All conversions."""
 
 _FLAGS = {name: f"--{name.replace('_', '-')}" for name in ConversionOptions.__struct_fields__}
-"""What `ConversionOptions` calls itself on the command line."""
+"""The command-line flag of each field of `ConversionOptions`."""
 
 
 def find(
     format: str, source: str, target: str, options: ConversionOptions, *, module: bool | None
 ) -> Converter:
-    """The converter from a format to the kind of file that a name says.
+    """Finds the converter from a format to the format that a file name implies.
 
     Args:
-        format: Of the source.
-        source: What the user named, for the message.
-        target: The file to make; its ending says what it is to be.
-        options: What the converter is to be told.
-        module: Whether the source is open as an nn.Module; None: nobody knows yet.
+        format: The source format.
+        source: The name of the source, for messages.
+        target: The file to write; its ending selects the target format.
+        options: Options for the converter.
+        module: Whether the source is open as an nn.Module; None if that is not known yet.
 
     Raises:
-        Misuse: There is none, or it takes no such option; the message lists what there is.
-        MissingExtra: There would be one where torch is installed.
+        Misuse: There is no such converter, or it does not accept an option; the message lists what is
+            possible.
+        MissingExtra: The conversion needs torch.
     """
     readers = [c for c in CONVERTERS if format in c.sources]
     if not readers:
@@ -124,7 +125,7 @@ def find(
             f"{format} cannot be converted to {ending_text}", where=target, hint=f"it can become {listed}"
         )
     if module is None and len({c.function for c in can if target.lower().endswith(c.endings)}) > 1:
-        return converter  # which of them it will be shows when the source is open
+        return converter  # the opened source decides among several
     for option, flag in _FLAGS.items():
         if getattr(options, option) and option not in converter.options:
             there = ", ".join(_FLAGS[name] for name in converter.options)
@@ -134,15 +135,15 @@ def find(
 
 
 def check_name(path: str, *formats: str, also: str = "") -> None:
-    """Refuses a name that says another kind of file than is written.
+    """Refuses a file name whose ending does not match the format to write.
 
     Args:
-        path: Where somebody wants to write.
-        formats: What the file may be, as `Converter.format` names it.
-        also: What else is written, and how it is asked for.
+        path: The target path.
+        formats: The allowed formats, as `Converter.format` names them.
+        also: Another possible target and how to request it, for the hint.
 
     Raises:
-        Misuse: It ends in none of their endings; the message lists those.
+        Misuse: The ending belongs to none of the formats; the message lists the endings.
     """
     if path.lower().endswith(tuple(ending for name in formats for ending in _MADE[name][1])):
         return
@@ -153,14 +154,14 @@ def check_name(path: str, *formats: str, also: str = "") -> None:
 
 
 def _by_ending(converters: Sequence[Converter], target: str) -> Converter | None:
-    """The one whose files are called so; the longest ending goes first, as .pt2 is not .pt."""
+    """The converter for a file name; longer endings come first, because .pt2 is not .pt."""
     name = os.path.basename(target).lower()
     ways = [(len(ending), c) for c in converters for ending in c.endings if name.endswith(ending)]
     return max(ways, key=lambda way: way[0])[1] if ways else None
 
 
 def _no_module(format: str, source: str) -> None:
-    """Says why a source is no nn.Module: no torch, or a checkpoint, whose code did not run."""
+    """Raises the reason why a source is no nn.Module: no torch, or a checkpoint whose code did not run."""
     if format != "checkpoint":
         require("torch", source)
     hint = "a pickled module runs with --trust; for a state_dict name the code: package.module:callable"
@@ -168,7 +169,7 @@ def _no_module(format: str, source: str) -> None:
 
 
 def kinds(opened: OpenedModel) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """What a model can become: for each kind what it is, and how files of it are called."""
+    """The formats that a model can be converted to: for each a description and its file endings."""
     module = hasattr(opened, "loaded")
     return tuple(
         (c.about, c.endings) for c in CONVERTERS if opened.format in c.sources and (module or not c.module)
@@ -176,7 +177,7 @@ def kinds(opened: OpenedModel) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def words(options: ConversionOptions) -> list[str]:
-    """What was asked for, as it is typed."""
+    """Options as command-line words."""
     typed = []
     for option, flag in _FLAGS.items():
         value = getattr(options, option)
@@ -194,19 +195,19 @@ def words(options: ConversionOptions) -> list[str]:
 def write(
     opening: Callable[[], OpenedModel], path: str | None, job: ConversionJob, *, overwrite: bool = False
 ) -> Conversion:
-    """Writes a model as another kind of file, all or nothing, and compares the two.
+    """Converts a model to another format and compares the two; writes nothing unless all succeeds.
 
     Args:
         opening: Opens the model.
-        path: What the user named it; None for an nn.Module object.
-        job: The conversion, but for the model and where it is written.
+        path: The path of the model; None for an nn.Module object.
+        job: The conversion, without the model and the temporary path.
         overwrite: Whether an existing file may be replaced.
 
     Returns:
-        What was written; a result that is not the same is not kept, and its `output` is empty.
+        The conversion. If the result differs from the source, no file is kept, and `output` is empty.
 
     Raises:
-        ExplorerError: As `explorer.session.Session.convert` says.
+        ExplorerError: See `explorer.session.Session.convert`.
     """
     started = time.perf_counter()
     if job.draws < 1:
@@ -225,18 +226,18 @@ def write(
 def rebatch(
     model: Model, batch: int | str, job: ConversionJob, *, axes: Mapping[str, int], overwrite: bool = False
 ) -> Conversion:
-    """Writes an ONNX model for another batch, as `write` does.
+    """Writes an ONNX model for another batch size, as `write` does.
 
     Args:
         model: The original.
         batch: The new size, or a name for an open one.
-        job: Where to, how often to compare, whom to tell.
-        axes: Which axis of which input is the batch; empty: the first of every input.
+        job: The target, the number of comparisons, and the progress callback.
+        axes: The batch axis of each input; empty for the first axis of every input.
         overwrite: Whether an existing file may be replaced.
 
     Raises:
         Misuse: The batch cannot be rewritten safely.
-        BadModel: One of the two cannot be run.
+        BadModel: The original or the result cannot be run.
         Cancelled: `job.cancel` said so.
     """
     started = time.perf_counter()
@@ -252,7 +253,7 @@ def _written(
     *,
     overwrite: bool,
 ) -> Conversion:
-    """Has a model converted from one format to another; what is not the same is not kept."""
+    """Runs a conversion; a result that differs from the source is not kept."""
     result, size = None, None
     written = output_files.atomic_write(job.target, overwrite=overwrite)
     with written as temporary:
@@ -279,10 +280,10 @@ def _opened(
     *,
     overwrite: bool,
 ) -> tuple[OpenedModel, Converter]:
-    """The model and who converts it; what can be refused is, before anything is opened."""
+    """Opens the model and finds its converter; everything that can be refused early is checked before."""
     if path is not None and os.path.exists(path):
         format = recognise(path).name
-        if any(format in c.sources for c in CONVERTERS):  # a folder says itself what is in it
+        if any(format in c.sources for c in CONVERTERS):  # a folder's format shows when it is opened
             find(format, path, target, options, module=None)
     output_files.check_target(target, overwrite=overwrite, models=[path] if path else [], weights=())
     opened = opening()

@@ -1,9 +1,9 @@
-"""Dynamic axes: dimensions that a converted model leaves open: which, at what size they are shown to an
-exporter, and at what other sizes it is tried whether they really are open.
+"""Dynamic axes: the dimensions that a converted model leaves open, their sizes during export, and other sizes
+at which the result is tested.
 
-torch.export takes a size of 0 or 1 for a constant, whatever it is told, so a dimension that is left open is
-shown to it with 2 at least. An exporter that wrote the shown size into the graph all the same is found out
-by running the result at another one.
+torch.export treats a size of 0 or 1 as a constant in any case, so an open dimension has at least size 2
+during export. If an exporter writes that size into the graph nevertheless, running the result at another size
+reveals it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 
 LEAST = 2
-"""The smallest size that torch.export does not take for a constant."""
+"""The smallest size that torch.export does not treat as a constant."""
 
 
 class Axes(Struct, frozen=True):
-    """The dimensions that are left open.
+    """The open dimensions.
 
     Attributes:
         inputs: For each input, its open axes and the names of their dimensions.
-        sizes: What each dimension is while the model is exported.
+        sizes: The size of each dimension during export.
         bound: The inputs at those sizes.
-        others: The inputs at other sizes at which the model runs too; none if nothing is open.
+        others: The inputs at other sizes at which the model runs; empty if no dimension is open.
     """
 
     inputs: tuple[Mapping[int, str], ...]
@@ -45,7 +45,7 @@ class Axes(Struct, frozen=True):
 
     @property
     def open(self) -> bool:
-        """Whether there is any."""
+        """Whether any dimension is open."""
         return bool(self.sizes)
 
 
@@ -55,13 +55,13 @@ def settle(
     dynamic: Mapping[str, Mapping[int, str]],
     names: Sequence[str],
 ) -> Axes:
-    """What is left open, and the sizes to show and to try.
+    """Decides which dimensions stay open, their sizes during export, and the other sizes to test.
 
     Args:
         loaded: The model.
         bound_inputs: Its inputs.
-        dynamic: What was asked for: input to axis to name of the dimension.
-        names: What the inputs are called in the result, which the user may say as well.
+        dynamic: The requested dimensions: input to axis to name of the dimension.
+        names: The names of the inputs in the result, which the user may use as well.
 
     Raises:
         Misuse: There is no such input or axis, or one dimension has two sizes.
@@ -95,7 +95,7 @@ def settle(
 
 
 def specifications(loaded: LoadedModule, axes: Axes) -> Any:
-    """`dynamic_shapes` as torch.export wants it: by the names of the arguments; None if nothing is open."""
+    """`dynamic_shapes` for torch.export, by argument name; None if no dimension is open."""
     if not axes.open:
         return None
     from torch.export import Dim
@@ -107,7 +107,7 @@ def specifications(loaded: LoadedModule, axes: Axes) -> Any:
 
 
 def inputs(axes: Axes) -> tuple[TensorInfo, ...]:
-    """The inputs, with the names of open dimensions in place of their sizes."""
+    """The inputs, with names of open dimensions instead of sizes."""
     infos = []
     for info, open_ in zip(axes.bound.inputs, axes.inputs, strict=True):
         shape = tuple(open_.get(axis, size) for axis, size in enumerate(info.shape or ()))
@@ -116,7 +116,7 @@ def inputs(axes: Axes) -> tuple[TensorInfo, ...]:
 
 
 def notes(axes: Axes) -> tuple[str, ...]:
-    """What to know of the open dimensions."""
+    """Notes about the open dimensions, for the report."""
     if not axes.open:
         return ()
     sizes = ", ".join(f"{name}={size}" for name, size in axes.sizes.items())
@@ -126,7 +126,7 @@ def notes(axes: Axes) -> tuple[str, ...]:
 
 
 def outputs(loaded: LoadedModule, axes: Axes) -> tuple[TensorInfo, ...]:
-    """The outputs, with the names of open dimensions that their sizes follow; empty if nobody knows them."""
+    """The outputs, with names for the sizes that depend on open dimensions; empty if unknown."""
     infos = outputs_of(loaded, axes.bound) or ()
     other_infos = outputs_of(loaded, axes.others[0]) if axes.others else None
     if other_infos is None or len(infos) != len(other_infos):
@@ -174,7 +174,7 @@ def _resized(
 
 
 def _others(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Sizes to try, likeliest first; no two dimensions of different size become equal by chance."""
+    """Sizes to test, likeliest first; dimensions of different size never become equal by chance."""
     yield {name: size + 1 + at for at, (name, size) in enumerate(sizes.items())}
     yield {name: size + 1 for name, size in sizes.items()}
     for step in (8, 32):
@@ -186,6 +186,6 @@ def _others(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
 
 
 def _lengths(sizes: Mapping[str, int], least: int) -> Iterator[dict[str, int]]:
-    """Sizes from one on: each another one, or all the same where two names stand for one size."""
+    """Sizes from `least` on: all different, or all equal if two names had the same size."""
     yield {name: least + 2 * at for at, name in enumerate(sizes)}
     yield dict.fromkeys(sizes, least)

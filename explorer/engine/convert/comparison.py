@@ -1,9 +1,9 @@
-"""Numerical comparison of a conversion: source and result run on the same random inputs, each in its own
+"""Numerical comparison of a conversion: source and result run on the same random inputs in their frameworks.
 framework.
 
-The source runs once more with everything in float64: its own error there is the noise floor, and the
-result must be no less accurate (`verify.compare`). Where a dimension was left open, both also run at
-other sizes than the one that the exporter saw.
+The source also runs in float64. Its own error against that run is the noise floor, and the result must be at
+least as accurate (`verify.compare`). If dimensions are open, both also run at other sizes than the one used
+for the export.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ QUANTIZED = (
     "quantized: the two may be as far apart as rounding to 8 bits at every layer explains, measured by what"
     " one step of quantization in the inputs changes"
 )
-"""What is to be said of such a comparison."""
+"""The note about a comparison of quantized models."""
 
 STEPS = (np.int8, np.uint8, np.int16)
 """Types of quantized numbers."""
 
 ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})
-"""Operators at which a quantized model rounds: to 8 bits behind each layer, or in front of each product."""
+"""Operators where a quantized model rounds: to 8 bits after each layer, or before each product."""
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 
 
 class _Case(NamedTuple):
-    """Sizes at which a model is run, how often, and what that adds to the names of its outputs."""
+    """The inputs at one set of sizes, the number of draws, and a suffix for the names of the outputs."""
 
     bound: BoundInputs
     draws: int
@@ -61,7 +61,7 @@ class _Case(NamedTuple):
 
 
 def _cases(bound_inputs: BoundInputs, others: Sequence[BoundInputs], draws: int) -> list[_Case]:
-    """The sizes that the exporter saw, and others where some are open."""
+    """The sizes used for the export, and other sizes if dimensions are open."""
     cases = [_Case(bound_inputs, draws)]
     for resized in others:
         pairs = zip(bound_inputs.inputs, resized.inputs, strict=True)
@@ -81,20 +81,20 @@ def prove(
     names: Sequence[str] = (),
     planned: Callable[[BoundInputs], Mapping[str, RandomInput]] | None = None,
 ) -> Verification:
-    """Runs an nn.Module and what was made of it, and compares.
+    """Runs an nn.Module and the model converted from it, and compares the outputs.
 
     Args:
         job: The conversion.
         loaded: The source.
-        bound_inputs: The inputs at the sizes that the exporter saw.
-        others: At other sizes, where some are open.
-        after: For inputs, what runs the result on arrays by name of the input.
-        depth: Roundings on the way through the model, for want of float64 results.
-        names: Of the outputs, in the result's words, if it has names for them.
-        planned: How inputs are drawn, where more is known of them than the module says.
+        bound_inputs: The inputs at the sizes used for the export.
+        others: The inputs at other sizes, if dimensions are open.
+        after: Makes, for some inputs, a function that runs the result on arrays by input name.
+        depth: Roundings on the way through the model; used if there are no float64 results.
+        names: The result's names of the outputs, if it has any.
+        planned: How to draw the inputs, if more is known than the module tells.
 
     Raises:
-        BadModel: One of the two cannot be run.
+        BadModel: The source or the result cannot be run.
         Misuse: No input can be drawn.
         Cancelled: `job.cancel` said so.
     """
@@ -129,7 +129,7 @@ def prove_written(
     format: str,
     depth: int,
 ) -> Verification | None:
-    """As `prove`, of the file that torch wrote, in one of the formats of `LOADERS`; None if nobody asks."""
+    """As `prove`, for a file that torch wrote in a format of `LOADERS`; None without `job.verify`."""
     if not job.verify:
         return None
     job.tell("reading what was written")
@@ -147,19 +147,19 @@ def compare_runs(
     drawn: Sequence[RandomInput],
     layers: int | None,
 ) -> Verification:
-    """As `prove`, of a source that is no nn.Module.
+    """As `prove`, for a source that is no nn.Module.
 
-    A quantized model rounds to 8 bits at every layer, and no two runtimes round alike. Then what one step of
-    quantization in the inputs changes is the noise of one layer, which adds up over layers as roundings do
-    (with the square root of their number).
+    A quantized model rounds to 8 bits at every layer, and no two runtimes round alike. For such a model the
+    noise of one layer is the effect of one quantization step in the inputs. It grows with the square root of
+    the number of layers, as roundings do.
 
     Args:
         job: The conversion.
-        model: Source or result in ONNX: its float64 results are the truth.
-        before: Runs the source on arrays by name of the input.
-        after: Runs the result on the same.
-        drawn: How the inputs are drawn.
-        layers: How many round to 8 bits; None of a model that is not quantized.
+        model: The source or result in ONNX, whose float64 results are the reference.
+        before: Runs the source on arrays by input name.
+        after: Runs the result on the same arrays.
+        drawn: How to draw the inputs.
+        layers: The number of layers that round to 8 bits; None for a model that is not quantized.
     """
     started = time.perf_counter()
     seeds = tuple(job.seed + at for at in range(job.draws))
@@ -208,19 +208,19 @@ def _numbered(results: Sequence[Any]) -> list[str]:
 
 
 def _matching(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]:
-    """The names for the other run's results; others where there are not as many."""
+    """The names for the other run's results; numbers if the counts differ."""
     return names if len(names) == len(results) else tuple(f"result.{at}" for at in range(len(results)))
 
 
 def one_draw(loaded: LoadedModule, bound_inputs: BoundInputs, seed: int) -> dict[str, Array]:
-    """Inputs of a module by name, drawn as `prove` draws them."""
+    """One set of random inputs of a module by name, as `prove` draws them."""
     return _with_own(bound_inputs, draw(_planned(loaded, bound_inputs, {}), seed))
 
 
 def _planned(
     loaded: LoadedModule, bound_inputs: BoundInputs, plans: Mapping[str, RandomInput]
 ) -> tuple[RandomInput, ...]:
-    """How each input is drawn: as has been `plans`, else below the height of every table."""
+    """How to draw each input: as in `plans`, else below the number of rows of the smallest embedding."""
     height = 0 if len(plans) == len(bound_inputs.inputs) else _least_table(loaded)
     input_plans = []
     for info in bound_inputs.inputs:
@@ -242,7 +242,7 @@ def _drawn(name: str, dtype: str, shape: tuple[int, ...], height: int) -> Random
 
 
 def _least_table(loaded: LoadedModule) -> int:
-    """Rows of the smallest embedding: what is drawn below that is a row of each; 0 if there is none."""
+    """The rows of the smallest embedding, below which every index is valid; 0 if there is none."""
     from torch import nn
 
     tables = [m for m in loaded.meta().modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
@@ -250,7 +250,7 @@ def _least_table(loaded: LoadedModule) -> int:
 
 
 def _with_own(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> dict[str, Array]:
-    """What was drawn, but for integers that the user gave himself: lengths and positions have a meaning."""
+    """The drawn inputs with the user's own integers: lengths and positions must keep their meaning."""
     if bound_inputs.example is None:
         return drawn
     for info, tensor in zip(bound_inputs.inputs, bound_inputs.example.tensors(), strict=True):
@@ -260,7 +260,7 @@ def _with_own(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> dict[str, A
 
 
 def _by_one_step(feeds: Feeds) -> Feeds:
-    """The inputs moved by one step of 8 bits, up and down in turn."""
+    """The inputs moved by one 8-bit quantization step, alternately up and down."""
     moved = {}
     for name, value in feeds.items():
         up = np.where(np.arange(value.size) % 2, 1, -1).reshape(value.shape)
@@ -283,8 +283,8 @@ class _FailedRun(BadModel):
 
 
 def module_call(module: Any, bound_inputs: BoundInputs, source: str) -> Callable[[Feeds], list[Array]]:
-    """What runs a module, or what was loaded from a file of torch's, on arrays by name of the input."""
-    import torch  # as long as ONNX files alone are compared, 2 s and a package that may be missing
+    """A function that runs a module, or a program loaded from a torch file, on arrays by input name."""
+    import torch  # takes 2 s, may be missing, and a comparison of ONNX files does not need it
 
     from explorer.engine.formats.torch_module.modules import tensors
 
@@ -321,11 +321,11 @@ def _program(path: str) -> Any:
 
 
 LOADERS: Mapping[str, Callable[[str], Any]] = {"torchscript": _torchscript, "torch.export": _program}
-"""How torch itself loads a file, which can run what is in it, by the file's format."""
+"""Torch's own loader for each format; it may run code from the file."""
 
 
 def _original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
-    """The source: as it was read here, or, where its code may run, as torch itself loads it."""
+    """The source as read here, or, if its code may run, as torch itself loads it."""
     load = LOADERS.get(job.opened.format) if job.trust else None
     if load is None:
         return loaded.materialise()
@@ -345,7 +345,7 @@ def _source_runs(
     feeds: Sequence[Feeds],
     step: Callable[[], None],
 ) -> tuple[run.ModelOutputs, list[list[Array]], str]:
-    """The source's outputs, those in float64, and what to say of the latter."""
+    """The source's outputs, its float64 outputs, and a description of the latter."""
     with loaded.quiet():
         old = run.run_each(
             module_call(original, bound_inputs, loaded.source), (), feeds, step, shake=run.by_one_ulp
@@ -364,7 +364,7 @@ def _source_runs(
 
 
 def _in_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
-    """A copy with everything in double precision; None and why, where there is no room for one."""
+    """A copy in double precision; or None and the reason if there is not enough memory."""
     needed = 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
     free = processor.free_bytes()
     if free is not None and needed > free // 2:
@@ -381,6 +381,6 @@ def _wide(value: Array) -> Array:
 
 
 def depth_of_module(module: nn.Module) -> int:
-    """Roundings on the way through a module: one a layer, and the depth of every weight."""
+    """Roundings on the way through a module: one for each module, and the depth of every weight."""
     depths = (max(p.shape, default=1) for p in module.parameters() if p.is_floating_point())
     return sum(1 for _ in module.modules()) + sum(depths)

@@ -1,4 +1,4 @@
-"""Conversion job: what a converter is given, and what it gives back."""
+"""Conversion job: the input and the result of a converter."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 
 ExporterName = Literal["torchscript", "dynamo"]
-"""Which of torch's exporters writes ONNX."""
+"""Torch's exporters to ONNX."""
 
 ScriptMethod = Literal["trace", "script"]
-"""How TorchScript is made."""
+"""The ways to make TorchScript."""
 
 
 class ConversionOptions(Spec, frozen=True):
-    """How the result should be; what is left out is the converter's to choose.
+    """Options for the result; the converter decides what is not set.
 
     Attributes:
-        exporter: Of torch's two: 'torchscript' or 'dynamo'.
-        opset: Version of ONNX's operators.
-        input_names: One for each input.
-        output_names: One for each output.
-        dynamic: Input to axis to the name of a dimension that is left open.
+        exporter: Torch's exporter: 'torchscript' or 'dynamo'.
+        opset: The ONNX operator set.
+        input_names: A name for each input.
+        output_names: A name for each output.
+        dynamic: Open dimensions: input to axis to name of the dimension.
         method: 'trace' or 'script'.
-        fold: Fold batch normalization, constants and what does nothing away.
+        fold: Whether to fold batch normalization, constants and no-ops.
     """
 
     exporter: ExporterName | None = None
@@ -55,19 +55,19 @@ class ConversionJob(Struct, frozen=True):
     """One conversion.
 
     Attributes:
-        target: What the user called the result; its ending says what it is to be.
-        source: What the user named the model.
-        opened: The model as it was opened (an `OpenedModel`, or more: what its format gives).
+        target: The user's path for the result; its ending selects the format.
+        source: The user's name of the model.
+        opened: The opened model (an `OpenedModel`, or a format's own type with more).
         dims: Sizes of symbolic dimensions.
-        input_shapes: Shapes of inputs in place of the model's own.
-        asked: How the result should be.
-        path: Where to write; renamed by the caller when all is well.
-        trust: Code in the source may run.
-        verify: Whether to show that the result is the same.
-        draws: Random inputs for that.
-        seed: Of the first.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then.
+        input_shapes: Shapes of inputs, which override the model's.
+        asked: Options for the result.
+        path: The temporary path to write to; the caller renames it after success.
+        trust: Whether code in the source may run.
+        verify: Whether to compare the result with the source.
+        draws: The number of random inputs for the comparison.
+        seed: The seed of the first one.
+        on_progress: Receives the progress.
+        cancel: Polled now and then.
     """
 
     target: str
@@ -85,27 +85,27 @@ class ConversionJob(Struct, frozen=True):
     cancel: Cancel = None
 
     def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
-        """Reports progress, and stops here if the user wants to stop.
+        """Reports progress, and stops if the user has cancelled.
 
         Raises:
-            Cancelled: He does.
+            Cancelled: The user has cancelled.
         """
         report(self.on_progress, self.cancel, phase, done, total)
 
     def counted(self, phase: str, total: int) -> Callable[[], None]:
-        """What is called before each of so many steps: it reports them as `tell` does."""
+        """A function to call before each of `total` steps; it reports progress as `tell` does."""
         done = itertools.count()
         return lambda: self.tell(phase, next(done), total)
 
     def write(self, model: Any, save: Callable[[], object]) -> None:
-        """Has torch write `path`.
+        """Lets torch write `path`.
 
         Args:
             model: A module, or an exported program.
-            save: Writes it.
+            save: Writes the file.
 
         Raises:
-            OSError: There is no room.
+            OSError: The disk is full.
             ExplorerError: torch cannot write it.
         """
         tensors = (*model.parameters(), *model.buffers(), *getattr(model, "constants", {}).values())
@@ -120,7 +120,7 @@ class ConversionJob(Struct, frozen=True):
 
 
 class ConversionResult(Struct, frozen=True):
-    """What was written to `ConversionJob.path`, and how it compares; see `facts.conversion.Conversion`."""
+    """The file written to `ConversionJob.path`, and its comparison; see `facts.conversion.Conversion`."""
 
     how: str
     opset: int | None = None
@@ -133,15 +133,15 @@ class ConversionResult(Struct, frozen=True):
 
 
 def tensor_infos(values: Iterable[Value]) -> tuple[TensorInfo, ...]:
-    """Inputs or outputs as a graph declares them."""
+    """A graph's declared inputs or outputs as facts."""
     return tuple(TensorInfo(value.name, value.dtype, value.shape, "declared") for value in values)
 
 
 def module_of(opened: OpenedModel) -> LoadedModule:
-    """The nn.Module of a model, and torch beside it.
+    """The nn.Module of a model.
 
     Raises:
-        Misuse: It is none.
+        Misuse: The model is no nn.Module.
         MissingExtra: torch is not installed.
     """
     loaded: LoadedModule | None = getattr(opened, "loaded", None)

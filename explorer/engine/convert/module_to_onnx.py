@@ -25,10 +25,10 @@ from explorer.engine.runtime.random_inputs import RandomInput, plan_inputs
 
 
 def convert(job: ConversionJob) -> ConversionResult:
-    """Writes an ONNX file, and files beside it where the weights are large.
+    """Writes an ONNX file, and a file with external data if the weights are large.
 
     Raises:
-        BadModel, Misuse: The exporter cannot write this model, or not as it was asked for.
+        BadModel, Misuse: The exporter cannot write this model, or not with these options.
         Cancelled: `job.cancel` said so.
     """
     job.tell("settling the inputs")
@@ -40,7 +40,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     bound_inputs = open_.bound
     output_infos = axes.outputs(loaded, open_)
     outputs = options.output_names
-    if output_infos:  # a model that does not run on shapes has its outputs counted in the file
+    if output_infos:  # else the outputs are counted in the written file
         outputs = _names(
             options.output_names, [info.name for info in output_infos], "--output-names", "output"
         )
@@ -95,7 +95,7 @@ def convert(job: ConversionJob) -> ConversionResult:
 
 
 def _check(model: Model, job: ConversionJob, open_: Mapping[str, Mapping[int, str]], source: str) -> None:
-    """Refuses a file that is not what was asked for."""
+    """Refuses a file that does not match the options."""
     options = job.asked
     if options.opset is not None and model.opset != options.opset:
         message = f"the exporter wrote opset {model.opset} instead of {options.opset}"
@@ -123,7 +123,7 @@ def _names(names: Sequence[str], defaults: Sequence[str], flag: str, kind: str) 
 
 
 def _no_clash(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Refuses a name that would mean two values of a graph."""
+    """Refuses a name that two values of the graph would share."""
     taken: dict[str, str] = dict.fromkeys(loaded.meta().state_dict(), "a weight")
     for flag, kind, names in (
         ("--input-names", "an input", inputs),
@@ -137,7 +137,7 @@ def _no_clash(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str
 
 
 def _lost(model: Model, names: Sequence[str]) -> tuple[str, ...]:
-    """Inputs that the exporter left out, because nothing uses them."""
+    """A note about inputs that the exporter dropped because nothing uses them."""
     there = {value.name for value in model.graph.feeds}
     lost = [printable(name) for name in names if name not in there]
     return (f"no operator uses {', '.join(lost)}: not in the file",) if lost else ()
@@ -146,9 +146,9 @@ def _lost(model: Model, names: Sequence[str]) -> tuple[str, ...]:
 def _runner(
     model: Model, names: Mapping[str, str], ways: dict[str, set[bool]]
 ) -> Callable[[BoundInputs], Callable[[Mapping[str, Any]], list[Any]]]:
-    """What runs the file in onnxruntime on arrays by the module's own names of its inputs.
+    """A function that runs the file in onnxruntime on arrays by the module's input names.
 
-    `ways` gets what each condition of the graph's own branches was, by its name.
+    It records in `ways` the values of each branch condition of the main graph, by name.
     """
     outputs = [value.name for value in model.graph.outputs]
     computed = {name for node in model.graph.nodes for name in node.outputs}
@@ -171,7 +171,7 @@ def _runner(
 
 
 def _one_way(model: Model, ways: Mapping[str, set[bool]]) -> tuple[str, ...]:
-    """Branches of which the comparison ran one side, or of which nobody knows."""
+    """Notes about branches of which the comparison ran only one side, or an unknown side."""
     if not ways:
         return ()
     inner = sum(node.op == "If" for graph in graphs(model.graph) for node in graph.nodes)
@@ -191,7 +191,7 @@ def _one_way(model: Model, ways: Mapping[str, set[bool]]) -> tuple[str, ...]:
 
 
 def _planned(model: Model, names: Mapping[str, str]) -> Callable[[BoundInputs], dict[str, RandomInput]]:
-    """How inputs are drawn as the graph uses them, by the module's own names: it shows what they index."""
+    """How to draw inputs, by the module's names: the graph shows which inputs are indices, and of what."""
     there = {value.name for value in model.graph.feeds}
     source_names = {written: name for name, written in names.items() if written in there}
 

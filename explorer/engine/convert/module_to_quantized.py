@@ -1,4 +1,4 @@
-"""Quantized layers in an nn.Module: what is chosen, calibrated, measured, and written (`-o FILE.pt2`)."""
+"""Quantized layers in an nn.Module: choice, calibration, measurement, and writing (`-o FILE.pt2`)."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _PICKLED = "torchao's tensors lie in a file as a pickle, which runs code when it
 
 
 class QuantizedModule(Struct, frozen=True):
-    """What became of a quantization of a module.
+    """A quantized module and its figures.
 
     Attributes:
         module: The quantized copy.
-        opened: The same as an opened model.
-        fact: What it answers.
-        ranges: Of what its layers are given, by the names of those values: what `quantized_again` needs.
+        opened: The copy as an opened model.
+        fact: The figures.
+        ranges: Ranges of the layers' inputs, by value name, for `quantized_again`.
     """
 
     module: nn.Module
@@ -60,14 +60,14 @@ class QuantizedModule(Struct, frozen=True):
 
 
 class ModuleChoice(Struct, frozen=True):
-    """What a specification asks of the layers of a module.
+    """The number formats that a specification chooses for the layers of a module.
 
     Attributes:
-        module: With its values.
-        layers: Of it.
-        choices: For them.
-        rows: Of the analysis, whose outputs have the names of the layers.
-        dtype: What the module computes in, where its layers are known by their shapes alone; else ''.
+        module: The module.
+        layers: Its layers.
+        choices: The choice for each layer.
+        rows: Rows of the analysis, with outputs named after the layers.
+        dtype: The module's own type if only the shapes of its layers are known; else ''.
     """
 
     module: nn.Module
@@ -77,7 +77,7 @@ class ModuleChoice(Struct, frozen=True):
     dtype: str = ""
 
     def answer(self, weight_bytes: int, spec: QuantizeSpec) -> Quantization:
-        """What they would do: formats, bits, BitOPs and bytes; nothing is calibrated."""
+        """The figures of the choice (formats, bits, BitOPs and bytes), without calibration."""
         if self.dtype:
             bits = 8 * getattr(torch, self.dtype).itemsize
             quantization = answer(
@@ -97,8 +97,9 @@ class ModuleChoice(Struct, frozen=True):
 
 
 def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice | None:
-    """What `spec` asks of every layer of a module of narrower weights than float32, none of which is read;
-    None for a module of float32.
+    """The choice for a module whose weights are narrower than float32; no weight is read.
+
+    Returns None for a module of float32.
 
     Raises:
         Misuse: The model is no nn.Module with layers, or no layer takes a format.
@@ -114,7 +115,7 @@ def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis)
 
 
 def module_choice(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice:
-    """What `spec` asks of every layer of a module, which runs once on random inputs.
+    """The choice for every layer of a module, which runs once on random inputs.
 
     Raises:
         Misuse: The model is no nn.Module with layers, or no layer takes a format.
@@ -139,7 +140,7 @@ def _choice_on_samples(
 def quantized_again(
     opened: TorchModel, spec: QuantizeSpec, ranges: Mapping[str, Range], analysis: Analysis
 ) -> TorchModel:
-    """The module that a quantization made, of the same ranges: the same numbers.
+    """Repeats a quantization with the same ranges, so that it gives the same numbers.
 
     Raises:
         Misuse: See `module_choice`; or ranges are missing.
@@ -166,17 +167,17 @@ def to_quantized(
     overwrite: bool = False,
     measured: bool = True,
 ) -> QuantizedModule:
-    """A module whose layers round to number formats: rounded weights are stored, inputs rounded as they come.
+    """Quantizes the layers of a module: weights are stored rounded, and inputs are rounded at run time.
 
     Args:
         opened: The model.
         module: The object that it was opened from, if the result is to have tensors of its own.
-        request: Formats and layers, and the samples that ranges are chosen on.
-        job: Inputs, axes to leave open in the file, who is told; its `path` is not looked at.
-        analysis: Of the model, for MACs and bytes.
-        output: Where to write it: .pt2, or TorchScript by any other ending.
+        request: The formats, the layers, and the samples for calibration.
+        job: Inputs, open axes of the file, and the progress callback; its `path` is ignored.
+        analysis: The analysis of the model, for MACs and bytes.
+        output: The file to write: .pt2, or TorchScript for any other ending.
         overwrite: Whether an existing file may be replaced.
-        measured: Measure errors of weights, layers and outputs.
+        measured: Whether to measure the errors of weights, layers and outputs.
 
     Raises:
         Misuse: As `module_choice`; or the samples do not fit, or `output` cannot be written.
@@ -220,7 +221,7 @@ def to_quantized(
 def _of_modules(
     fact: Quantization, spec: QuantizeSpec, choices: Sequence[LayerChoice], grids: Grids
 ) -> Quantization:
-    """Of modules; it says of each layer whether torchao has its weight, where that was asked for."""
+    """The figures for a module, with a note for each layer whether torchao has its weight, if requested."""
     fact = replace(fact, modules=True)
     if spec.form != "torchao":
         return fact
@@ -247,7 +248,7 @@ def _fitting(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
     """The module, if it can be quantized as one."""
     loaded = _module(opened, spec)
     kinds = _weight_types(loaded)
-    if kinds and "float32" not in kinds:  # said before all of them are read
+    if kinds and "float32" not in kinds:  # checked before all weights are read
         message = f"its weights are {' and '.join(kinds)}, and number formats are given to float32"
         hint = "without -o explorer quantize tells bytes and BitOPs of the choice"
         raise Misuse(message, where=opened.source, hint=hint)
@@ -257,7 +258,7 @@ def _fitting(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
 def _checked(
     opened: TorchModel, spec: QuantizeSpec, job: ConversionJob, output: str | None, overwrite: bool
 ) -> LoadedModule:
-    """The module, after all that can be refused before anything is run."""
+    """The module, after all checks that are possible before it runs."""
     loaded = _fitting(opened, spec)
     if spec.form == "torchao":
         if output is not None:
@@ -272,14 +273,14 @@ def _checked(
 
 
 def _named_by_path(rows: Sequence[Layer]) -> tuple[Layer, ...]:
-    """Rows whose output has the name of the layer: what a choice knows it by."""
+    """Rows whose output is named after the layer, as a choice refers to it."""
     return tuple(
         row if row.group else replace(row, outputs=(TensorInfo(row.path, None, None),)) for row in rows
     )
 
 
 def check_samples(opened: TorchModel, request: QuantizeRequest) -> None:
-    """Holds the samples of a request against the inputs of a module, without a run.
+    """Checks the samples of a request against the inputs of a module, without a run.
 
     Raises:
         Misuse: They cannot be read, do not fit, or hold NaN or Inf.
@@ -289,7 +290,7 @@ def check_samples(opened: TorchModel, request: QuantizeRequest) -> None:
 
 
 def _samples(loaded: LoadedModule, bound_inputs: BoundInputs, request: QuantizeRequest) -> Samples:
-    """Inputs of the module: those of the user's files, or drawn as for a proof."""
+    """Samples for the module: from the user's files, or drawn as for a proof."""
     if request.calibrate:
         inputs = tuple(Value(info.name, info.dtype, info.shape) for info in bound_inputs.inputs)
         return read_samples(Model(Graph("", (), inputs, (), {}), {}, 0), request.calibrate)

@@ -1,7 +1,7 @@
 """Tiled layers in an nn.Module (`explorer tile --to torch`), written and proved.
 
-The module is written by the converters that write any module (`engine.convert`), and compared with its
-original as a converted model is: both run on the same inputs, and the original once more in float64.
+The converters for any module write it (`engine.convert`), and it is compared with its original as a converted
+model is: both run on the same inputs, and the original also in float64.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _AS_ONNX = "tile it as ONNX, without --to torch"
 def plan_module(
     opened: OpenedModel, spec: TileSpec, job: ConversionJob, macs_total: int | None = None
 ) -> Plan:
-    """What `to_torch` would do.
+    """The plan that `to_torch` would carry out.
 
     Raises:
-        Misuse: As `replace.tile_module` says, or the model is no nn.Module.
+        Misuse: See `replace.tile_module`; or the model is no nn.Module.
     """
     loaded = replaceable(opened, _AS_ONNX)
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
@@ -60,21 +60,20 @@ def to_torch(
     overwrite: bool = False,
     macs_total: int | None = None,
 ) -> tuple[nn.Module, TileResult]:
-    """A module with tiled layers in place of its own.
+    """Replaces the layers of a module by tiled layers.
 
     Args:
         opened: The model.
-        module: The object that it was opened from, if it was one: then the result has weights of its own.
+        module: The object that it was opened from, if any; then the result gets copies of the weights.
         spec: Tile size, layers, edges.
-        job: Inputs, axes to leave open in the file, the proof's draws, who is told; its `path` is not looked
-            at.
-        output: Where to write it: .pt2, or TorchScript by any other ending.
+        job: Inputs, open axes of the file, the proof's draws, and the progress callback; its `path` is
+            ignored.
+        output: The file to write: .pt2, or TorchScript for any other ending.
         overwrite: Whether an existing file may be replaced.
         macs_total: MACs of the whole model.
 
     Returns:
-        The module, and what was done. Where the proof speaks against the result `output` is empty, and no
-        file is left.
+        The module and the result. If the proof fails, `output` is empty and no file is left.
 
     Raises:
         Misuse: The model is no nn.Module, nothing can be tiled, or `output` cannot be written.
@@ -110,7 +109,7 @@ def to_torch(
 
 
 def _calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
-    """With how many rows each layer runs: on the meta device, or, where that fails, on the CPU."""
+    """The number of rows of each call of a layer, from a run on the meta device, or else on the CPU."""
     failed: Exception | None = None
     for device, model in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         try:
@@ -131,7 +130,7 @@ def _proof(
     bound_inputs: BoundInputs,
     reopened: Callable[[], Any] | None = None,
 ) -> Verification:
-    """Layers first, each against its original, then the whole: as it is, or as it was read back."""
+    """Compares each tiled layer with its original, then the whole module, or the module read back."""
     started = time.perf_counter()
     names = [info.name for info in bound_inputs.inputs]
     open_ = axes.settle(loaded, bound_inputs, job.asked.dynamic, names)

@@ -1,4 +1,4 @@
-"""A module made of another by replacing layers: what it can be made of, and how it is written."""
+"""Copy of a module with replaced layers: which models allow it, and how to write the copy."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from explorer.engine.models.opened_model import OpenedModel
 
 
 class _ModuleSource(Struct, frozen=True):
-    """What a converter of modules asks of an opened model."""
+    """The parts of an opened model that a converter of modules uses."""
 
     loaded: LoadedModule
     format: str
 
 
 def replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
-    """The model as an nn.Module, if it is one with layers.
+    """The model as an nn.Module with layers.
 
     Args:
         opened: The model.
-        hint: What to do where it is none.
+        hint: The hint for the error message.
 
     Raises:
-        Misuse: It is none.
+        Misuse: The model is no nn.Module with layers.
     """
     loaded = module_of(opened)
     if _replays(loaded):
@@ -45,7 +45,7 @@ def replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
 
 
 def has_layers(opened: object) -> bool:
-    """Whether it is an nn.Module of layers, and not one that replays the operators of a file."""
+    """Whether a model is an nn.Module with layers, not one that replays the operators of a file."""
     loaded: LoadedModule | None = getattr(opened, "loaded", None)
     return loaded is not None and not _replays(loaded)
 
@@ -55,7 +55,7 @@ def _replays(loaded: LoadedModule) -> bool:
 
 
 def twin_of(loaded: LoadedModule, module: nn.Module) -> LoadedModule:
-    """What was made of a module, as it was opened."""
+    """A copy of a module as a loaded module."""
     return replace(
         loaded,
         build=CopyOf(module),
@@ -69,10 +69,10 @@ def twin_of(loaded: LoadedModule, module: nn.Module) -> LoadedModule:
 
 
 def writer_of(output: str, options: ConversionOptions) -> convert.Converter:
-    """What writes a module to a file of this name, as it is asked for.
+    """The converter that writes a module to a file of this name.
 
     Raises:
-        Misuse: Nothing does.
+        Misuse: No converter writes such a file.
     """
     if output.lower().endswith(".onnx"):
         raise Misuse("a module is no ONNX file", where=output, hint="give a .pt2 or .pt file")
@@ -80,10 +80,10 @@ def writer_of(output: str, options: ConversionOptions) -> convert.Converter:
 
 
 def write_twin(twin: LoadedModule, format: str, job: ConversionJob) -> Callable[[str], Any]:
-    """Writes a module to `job.path` as the ending of `job.target` says, and gives what reads such a file.
+    """Writes a module to `job.path` in the format of `job.target`; returns a function that loads it.
 
     Raises:
-        BadModel: It cannot be written.
+        BadModel: The module cannot be written.
     """
     writer = writer_of(os.fspath(job.target), job.asked)
     name, _, function = writer.function.partition(":")

@@ -1,4 +1,4 @@
-"""ONNX file that an exporter wrote: its weights in one file beside it, and folded."""
+"""Clean-up of an ONNX file that an exporter wrote: external data in one file, and folding."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from explorer.facts.split.fold import FOLDS
 
 
 def join(path: str) -> None:
-    """Puts weights that lie in files beside a model into one file, called after it.
+    """Moves external data of a model into one file, named after the model.
 
-    The TorchScript exporter writes a file for every tensor where a model exceeds 2 GiB, called like the
-    tensor: among a user's own files they would be lost, or replace one.
+    For a model above 2 GiB the TorchScript exporter writes a file for every tensor, named after the tensor.
+    Among a user's own files they could get lost, or overwrite one.
     """
     folder, name = os.path.split(path)
     others = set(os.listdir(folder)) - {name, f"{name}.data"}
@@ -27,7 +27,7 @@ def join(path: str) -> None:
 
 
 def fold_file(job: ConversionJob) -> tuple[str, ...]:
-    """Folds what was written, where that is asked for, and says what went: what is left is compared."""
+    """Folds the written file if requested; returns notes. The comparison uses the folded file."""
     if not job.asked.fold:
         return ()
     job.tell("folding")
@@ -42,7 +42,7 @@ def fold_file(job: ConversionJob) -> tuple[str, ...]:
 
 
 def _rewrite(path: str, model: Model, others: Collection[str]) -> None:
-    """Writes a model in the place of the file that it was read from, and of others beside it."""
+    """Replaces the file that a model was read from, and other files beside it."""
     folder, name = os.path.split(path)
     inner = os.path.join(folder, "joined.part")
     os.mkdir(inner)

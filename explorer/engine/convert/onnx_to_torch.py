@@ -1,4 +1,4 @@
-"""ONNX to TorchScript and torch.export, by an interpreter of its own (`onnx_to_torch_interpreter`)."""
+"""ONNX to TorchScript and torch.export, by our own interpreter (`onnx_to_torch_interpreter`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from explorer.host.optional_packages import error_line, require, silence
 
 
 def torchscript(job: ConversionJob) -> ConversionResult:
-    """Writes a TorchScript file: the interpreter's run, traced.
+    """Writes a TorchScript file by tracing a run of the interpreter.
 
     Raises:
         BadModel: torch cannot run or trace it.
@@ -48,7 +48,7 @@ def torchscript(job: ConversionJob) -> ConversionResult:
 
 
 def program(job: ConversionJob) -> ConversionResult:
-    """Writes a .pt2 file; dimensions that the model leaves open stay so where torch.export can do that.
+    """Writes a .pt2 file; open dimensions stay open if torch.export supports it.
 
     Raises:
         BadModel: torch cannot run or export it.
@@ -106,7 +106,7 @@ def _tensors(drawn: Sequence[RandomInput], seed: int) -> tuple[torch.Tensor, ...
 
 
 def _symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
-    """Names of dimensions that nobody bound."""
+    """Names of the open dimensions."""
     feeds = (v for v in model.graph.feeds if v.name not in job.input_shapes)
     symbols = dict.fromkeys(d for v in feeds for d in v.shape or () if isinstance(d, str))
     return tuple(name for name in symbols if name not in job.dims)
@@ -115,7 +115,7 @@ def _symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
 def _specification(model: Model, symbols: Sequence[str]) -> Any:
     """`dynamic_shapes` for a forward that takes `*inputs`.
 
-    The limits of a dimension are torch's to find: a table of 64 positions takes no longer sequence.
+    Torch finds the limits of a dimension itself: a table of 64 positions allows no longer sequence.
     """
     auto = torch.export.Dim.AUTO
     open_ = [{axis: auto for axis, d in enumerate(v.shape or ()) if d in symbols} for v in model.graph.feeds]
@@ -123,7 +123,7 @@ def _specification(model: Model, symbols: Sequence[str]) -> Any:
 
 
 def _still_open(model: Model, exported: Any, symbols: Sequence[str]) -> list[str]:
-    """Those of the dimensions that torch did not take for constants."""
+    """The dimensions that torch did not turn into constants."""
     kinds = {s.arg.name for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"}
     tensors = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder" and n.name in kinds]
     is_open = dict.fromkeys(symbols, True)
@@ -135,7 +135,7 @@ def _still_open(model: Model, exported: Any, symbols: Sequence[str]) -> list[str
 
 
 def _exported(module: OnnxModule, drawn: Sequence[RandomInput], shapes: Any, seed: int) -> tuple[Any, str]:
-    """The program, or None and why there is none."""
+    """The exported program; or None and the reason."""
     try:
         with silence(), torch.no_grad():
             tensors = _tensors(drawn, seed)

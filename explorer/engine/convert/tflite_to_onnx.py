@@ -1,7 +1,7 @@
-"""TFLite to ONNX by tf2onnx, where TensorFlow is installed.
+"""TFLite to ONNX by tf2onnx, if TensorFlow is installed.
 
-tf2onnx knows the operators and their quantization, and is what everybody uses; TensorFlow weighs 600 MB,
-so both are an extra. The source runs in TensorFlow's own interpreter for the comparison.
+tf2onnx is the common tool and knows the operators and their quantization. TensorFlow weighs 600 MB, so both
+are an extra. For the comparison the source runs in TensorFlow's own interpreter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _OPSET = 17
-"""What tf2onnx writes and every runtime of today takes."""
+"""An operator set that tf2onnx writes and every current runtime supports."""
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -44,7 +44,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         Cancelled: `job.cancel` said so.
     """
     job.tell("loading TensorFlow")
-    # its C++ side is silenced by this alone
+    # only this silences TensorFlow's C++ code
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with silence():
         tf2onnx = require("tf2onnx.convert", job.source)
@@ -78,8 +78,9 @@ def convert(job: ConversionJob) -> ConversionResult:
 
 
 def _interpreter(tensorflow: Any, job: ConversionJob) -> Any:
-    """TensorFlow's own interpreter with the source in it; its kernels are the plain ones, which compute
-    what the format defines.
+    """TensorFlow's interpreter with the source.
+
+    It uses the reference kernels, which compute exactly as the format defines.
     """
     try:
         interpreter = tensorflow.lite.Interpreter(
@@ -97,7 +98,7 @@ def _interpreter(tensorflow: Any, job: ConversionJob) -> Any:
 def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool) -> Verification:
     """Runs the source and the ONNX file, and compares.
 
-    Of a quantized model integers are compared as the numbers that they stand for.
+    Quantized outputs are compared as the real numbers that they stand for.
     """
     drawn = plan_inputs(model, job.dims, job.input_shapes)
     session = RuntimeSession(model, what="the file that was written")
@@ -120,7 +121,7 @@ def _is_quantized(detail: Mapping[str, Any]) -> bool:
 
 
 def _numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> list[Array]:
-    """Outputs as the numbers that they stand for."""
+    """Quantized outputs as real numbers."""
     numbers = []
     for value, detail in zip(values, details, strict=True):
         scale, zero = detail["quantization"]
@@ -130,7 +131,7 @@ def _numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> l
 
 
 def _ordered(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
-    """The source's outputs in the order of the file: tf2onnx keeps the names, or at least the order."""
+    """The source's outputs in the order of the ONNX file, by name or else by position."""
     results = list(interpreter.get_output_details())
     places = {detail["name"]: detail for detail in results}
     return [places[name] for name in names] if set(places) == set(names) else results

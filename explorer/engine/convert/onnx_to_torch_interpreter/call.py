@@ -1,4 +1,4 @@
-"""Operator call: attributes and inputs of an ONNX operator, as its rule in torch wants them."""
+"""Operator call: the attributes and inputs of an ONNX operator, in the form that its torch rule needs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from explorer.base.errors import BadModel
 from explorer.engine.graph.model import DTYPES, Node
 
 Rule = Callable[..., Any]
-"""What does an operator: `rule(call, *inputs)`."""
+"""Runs an operator: `rule(call, *inputs)`."""
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Torch's type of an element type in numpy's spelling.
+    """Torch's type for an element type in numpy's spelling.
 
     Raises:
-        BadModel: torch has none.
+        BadModel: Torch has no such type.
     """
     dtype = getattr(torch, {"float4_e2m1fn": "none"}.get(name, name), None)
     if name in ("int4", "uint4", "int2", "uint2"):
@@ -31,14 +31,14 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 class OperatorCall(Struct):
-    """One use of an operator: its attributes, and what its rule may ask for.
+    """One call of an operator, with the helpers that its rule may use.
 
     Attributes:
         node: The node.
-        attributes: Its attributes, references to those of a function's call filled in.
+        attributes: Its attributes, with references to a function call's attributes resolved.
         opset: Version of its operator set.
-        device: Where tensors are to be made.
-        asked: Attributes that were asked for.
+        device: The device for new tensors.
+        asked: Names of the attributes that the rule has read.
     """
 
     node: Node
@@ -53,7 +53,7 @@ class OperatorCall(Struct):
         return self.attributes.get(name, default)
 
     def dtype(self, code: int) -> torch.dtype:
-        """Torch's type of ONNX's code."""
+        """Torch's type for ONNX's type code."""
         return torch_dtype(DTYPES[code].name)
 
     def tensor(self, value: Any) -> torch.Tensor:
@@ -62,7 +62,7 @@ class OperatorCall(Struct):
         return result
 
     def ints(self, value: Any) -> list[Any]:
-        """The numbers of a value: Python's, or torch's symbols for them."""
+        """The numbers of a value, as Python numbers or torch symbols."""
         if isinstance(value, torch.Tensor):
             return list(value.reshape(-1).tolist())
         return [v.item() if isinstance(v, np.generic) else v for v in np.asarray(value).reshape(-1)]
@@ -73,12 +73,12 @@ class OperatorCall(Struct):
 
     @property
     def outputs(self) -> int:
-        """How many outputs the node names."""
+        """The number of outputs that the node names."""
         return len(self.node.outputs)
 
 
 def as_tensor(value: Any, device: torch.device) -> Any:
-    """A value as a tensor; what is none (a list of tensors, None) stays as it is."""
+    """A value as a tensor; a list of tensors or None stays as it is."""
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
     array = np.asarray(value)

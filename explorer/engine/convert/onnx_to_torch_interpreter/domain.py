@@ -1,4 +1,4 @@
-"""Dispatch of ONNX operators to torch's functions, with the values of a graph as torch's tensors."""
+"""Dispatch of ONNX operators to torch functions, with torch tensors as the values of a graph."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OPERATORS: Mapping[tuple[str, str], Callable[..., Any]] = {
         for op, rule in m.MICROSOFT.items()
     },
 }
-"""From (domain, operator) to what does it: `rule(call, *inputs)`; a `OperatorCall` has the rest."""
+"""Maps (domain, operator) to its rule: `rule(call, *inputs)`, where `call` is an `OperatorCall`."""
 
 
 def can_run(domain: str, op: str) -> bool:
@@ -46,13 +46,13 @@ def can_run(domain: str, op: str) -> bool:
 
 
 class TorchDomain(Struct):
-    """The domain of tensors, for `graph.interpreter.Interpreter`; sizes are arrays of `shape_arithmetic`.
+    """The domain of tensors for `graph.interpreter.Interpreter`; sizes are arrays of `shape_arithmetic`.
 
     Attributes:
-        constants: Initializers and Constants by the identity of their record.
-        opsets: Of the model.
-        device: Where it runs.
-        seen: Nodes whose attributes are known to have been looked at.
+        constants: Values of initializers and Constants, by the id of their record.
+        opsets: The model's operator sets.
+        device: The device that it runs on.
+        seen: Ids of nodes whose attributes were checked.
     """
 
     constants: Callable[[Tensor], Any]
@@ -93,7 +93,7 @@ class TorchDomain(Struct):
         return list(result) if isinstance(result, (tuple, list)) and node.op not in _LISTS else [result]
 
     def _check(self, call: OperatorCall) -> None:
-        """Refuses an attribute that a rule does not know: what is ignored would be quietly wrong."""
+        """Refuses an attribute that the rule did not read: ignoring it would give wrong results."""
         strange = [name for name in call.attributes if name not in call.asked and name not in _WITHOUT_EFFECT]
         if strange:
             name = f"{call.node.op} '{printable(call.node.label)}'"
@@ -131,7 +131,7 @@ class TorchDomain(Struct):
         return np.take(value, index, axis)
 
     def stack(self, values: Sequence[Any], axis: int) -> Any:
-        """Values side by side along a new axis."""
+        """Values stacked along a new axis."""
         tensors = [as_tensor(value, self.device) for value in values]
         if not tensors:
             raise BadModel("torch cannot run a loop without turns, whose result has no shape")
@@ -141,7 +141,7 @@ class TorchDomain(Struct):
         """The Python number of a scalar.
 
         Raises:
-            BadModel: It is a value of a run, and torch.export is looking.
+            BadModel: The number depends on data while torch.export traces.
         """
         if isinstance(value, torch.Tensor):
             scalar = value.reshape(-1)[0].item()
@@ -165,7 +165,7 @@ _SIZES: Mapping[str, tuple[int, ...]] = {
     "Resize": (1, 2, 3),
     "Slice": (1, 2, 3, 4),
 }
-"""Inputs that a rule wants as numbers, not as tensors."""
+"""Inputs that a rule needs as numbers, not as tensors."""
 
 _WITHOUT_EFFECT = frozenset(
     (
@@ -173,9 +173,9 @@ _WITHOUT_EFFECT = frozenset(
         *("is_test", "kernel_shape", "saturate", "seed", "sorted", "spatial", "stash_type", "storage_order"),
     )
 )
-"""Attributes that say again what the inputs say, or nothing for what is run here."""
+"""Attributes that repeat the inputs, or that have no effect on what is run here."""
 
 _LISTS = frozenset(
     {"SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SplitToSequence"}
 )
-"""Operators whose one output is a list."""
+"""Operators whose only output is a list."""

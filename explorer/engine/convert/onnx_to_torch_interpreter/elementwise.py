@@ -14,16 +14,16 @@ from explorer.base.errors import BadModel
 from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, Rule
 
 _NARROWEST = 17
-"""Codes from here on are of float8, and of types of 4 and 2 bits."""
+"""Type codes from this one on are float8 and types of 4 and 2 bits."""
 
 
 def _plain(function: Callable[..., Any]) -> Rule:
-    """A function of the inputs alone."""
+    """A rule from a function that needs only the inputs."""
     return lambda call, *args: function(*args)
 
 
 def _divided(a: Tensor, b: Tensor) -> Tensor:
-    # onnx rounds whole numbers towards zero
+    # ONNX rounds integer division towards zero
     return torch.div(a, b) if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
 
 
@@ -35,7 +35,7 @@ def _is_infinite(call: OperatorCall, x: Tensor) -> Tensor:
 def _clipped(call: OperatorCall, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
     if call.opset < 11:
         return x.clamp(call.get("min", -3.4028234663852886e38), call.get("max", 3.4028234663852886e38))
-    # min last: where the limits cross, onnx gives the upper one
+    # min last: if the limits cross, ONNX returns the upper one
     x = x if low is None else torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
 
@@ -133,7 +133,7 @@ def _arg(function: Callable[..., Tensor]) -> Rule:
 
 
 def _along(function: Callable[..., Tensor]) -> Rule:
-    """Softmax and its like: before opset 13 over all axes from one on."""
+    """A rule for Softmax and similar operators: before opset 13 over all axes from one on."""
 
     def rule(call: OperatorCall, x: Tensor) -> Tensor:
         axis = call.get("axis", -1 if call.opset >= 13 or call.opset == 0 else 1)
@@ -170,7 +170,7 @@ _NAMESAKES = (
     *("IsNaN", "Log", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Sqrt", "Tan"),
     "Tanh",
 )
-"""Functions of one value that torch calls as onnx does, in small letters."""
+"""Functions of one value whose torch name is the ONNX name in lower case."""
 
 _UNARY: Mapping[str, Callable[..., Any]] = {
     **{op: getattr(torch, op.lower()) for op in _NAMESAKES},

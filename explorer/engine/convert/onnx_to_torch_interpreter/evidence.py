@@ -1,4 +1,4 @@
-"""Evidence that an ONNX model computes in torch what it computes in onnxruntime."""
+"""Evidence that an ONNX model computes the same in torch as in onnxruntime."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "
 
 
 def is_quantized(model: Model) -> bool:
-    """Whether the model rounds to 8 bits on the way."""
+    """Whether the model rounds intermediate values to 8 bits."""
     nodes = (*model.graph.nodes, *(n for f in model.functions.values() for n in f.nodes))
     return any(node.op in _ROUNDS or node.op.startswith("QLinear") for node in nodes)
 
 
 def call_of(module: Any, names: Sequence[str], source: str) -> Callable[[Feeds], list[Array]]:
-    """What runs a module on arrays by name of the input, in the order of `names`."""
+    """A function that runs a module on arrays by input name; `names` gives the order."""
     import torch
 
     def call(feeds: Feeds) -> list[Array]:
@@ -53,7 +53,7 @@ def call_of(module: Any, names: Sequence[str], source: str) -> Callable[[Feeds],
 
 
 def _runs(session: RuntimeSession, drawn: Sequence[RandomInput]) -> bool:
-    """Whether the original takes these sizes."""
+    """Whether the original runs at these sizes."""
     try:
         session.run(draw(tuple(drawn), 0))
     except BadModel:
@@ -71,15 +71,15 @@ def prove(
     """Runs the model in onnxruntime and in torch on the same random inputs, and compares.
 
     Args:
-        job: Draws, seed, names for the report, who is told.
+        job: Draws, seed, names for the report, and the progress callback.
         model: The ONNX model.
-        module: What runs it in torch: it takes the inputs in the model's order.
-        cases: For each set of sizes, how inputs are drawn; all but the first get one draw,
-            and those that the model does not take none.
-        source: How messages call `module`.
+        module: Runs the model in torch; it takes the inputs in the model's order.
+        cases: How to draw the inputs, for each set of sizes. All but the first get one draw, and sizes at
+            which the model does not run are skipped.
+        source: The name of `module` in messages.
 
     Raises:
-        BadModel: One of the two cannot be run.
+        BadModel: The model cannot be run in one of the two.
         Cancelled: `job.cancel` said so.
     """
     session = RuntimeSession(model, what="the ONNX file")

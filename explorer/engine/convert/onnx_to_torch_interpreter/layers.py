@@ -1,4 +1,4 @@
-"""Layers of a network: products, convolutions, pooling, normalisation."""
+"""Layers of a network: products, convolutions, pooling, normalization."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _einsum(call: OperatorCall, *args: Tensor) -> Tensor:
 def _around(
     call: OperatorCall, x: Tensor, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Strides, dilations, and the zeros before and behind each axis."""
+    """Strides, dilations, and the padding before and after each axis."""
     dims = len(kernel)
     strides = list(call.get("strides", (1,) * dims))
     dilations = list(call.get("dilations", (1,) * dims))
@@ -118,7 +118,7 @@ def _transposed(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | No
     else:
         pads = pads if auto != "VALID" else [0] * (2 * dims)
         before, behind = pads[:dims], pads[dims:]
-    # without padding torch gives all that there is; the extra rows behind the end are zeros to it, bias apart
+    # torch returns the full result; rows beyond it are zero except for the bias
     full = _TURNED[dims - 1](x, weight, None, strides, 0, 0, call.get("group", 1), dilations)
     full = _padded(full, [0] * dims, extra)
     full = _padded(full, [max(-b, 0) for b in before], [max(-b, 0) for b in behind])
@@ -131,7 +131,7 @@ def _transposed(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | No
 def _extents(
     call: OperatorCall, x: Tensor, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """As `_around`; with `ceil_mode` the last windows, which hang over the end, are filled up."""
+    """As `_around`; with `ceil_mode`, padding is added for windows that reach beyond the end."""
     strides, dilations, before, behind = _around(call, x, kernel)
     if not call.get("ceil_mode", 0):
         return strides, dilations, before, behind
@@ -139,7 +139,7 @@ def _extents(
     for size, k, s, d, b, e in zip(x.shape[2:], kernel, strides, dilations, before, behind, strict=True):
         reach = d * (k - 1) + 1
         count = -(-(size + b + e - reach) // s) + 1
-        if (count - 1) * s >= size + b:  # a window that begins in the padding behind is none
+        if (count - 1) * s >= size + b:  # a window must not start in the padding after the end
             count -= 1
         ends.append(max((count - 1) * s + reach - size - b, e))
     return strides, dilations, before, ends
@@ -159,7 +159,7 @@ def _max_pool(call: OperatorCall, x: Tensor) -> Any:
 
 
 def _unpadded(call: OperatorCall, places: Tensor, filled: Tensor, x: Tensor, before: Sequence[int]) -> Tensor:
-    """Places in the padded input as places in the whole tensor, as onnx counts them."""
+    """Indices into the padded input as ONNX's indices into the whole tensor."""
     coordinates, rest = [], places
     for size, first in zip(reversed(filled.shape[2:]), reversed(before), strict=True):
         coordinates.append(rest % size - first)
@@ -197,7 +197,7 @@ def _window_sum(x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilati
 
 
 def _plain_average(call: OperatorCall, x: Tensor) -> Tensor:
-    """Torch's own operator where it means the same."""
+    """AveragePool by torch's own operator, if that is equivalent."""
     kernel = list(call.get("kernel_shape"))
     strides, dilations, before, behind = _around(call, x, kernel)
     simple = before == behind and set(dilations) <= {1} and not call.get("ceil_mode", 0)
@@ -293,7 +293,7 @@ def _mean_variance(call: OperatorCall, x: Tensor) -> Tensor:
 
 
 def _resize(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
-    """Nearest and linear, any axes, along one axis after the other."""
+    """Resize by nearest or linear interpolation, one axis after the other."""
     scales = inputs[-1] if call.node.op == "Upsample" or len(inputs) < 2 else inputs[1]
     sizes = inputs[2] if len(inputs) > 2 and call.node.op == "Resize" else None
     if call.node.op == "Upsample" and not inputs:
@@ -331,7 +331,7 @@ def _resize(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
 
 
 def _places(transformation: str, target: int, factor: float, size: int, device: torch.device) -> Tensor:
-    """Where the elements of the result lie in the input."""
+    """The input coordinates of the result's elements."""
     at = torch.arange(target, dtype=torch.float64, device=device)
     if transformation == "asymmetric":
         return at / factor
@@ -376,7 +376,7 @@ def _skip_layer_norm(
 
 
 def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-    """Attention of opset 23, without soft cap, windows, lengths, and matrices of the middle."""
+    """Attention of opset 23, without soft cap, lengths, or output of the scores."""
     mask, past_k, past_v, lengths = (*rest, *(None,) * 4)[:4]
     inner = call.get("qk_matmul_output_mode", 0) or call.outputs > 3
     if call.get("softcap", 0.0) or inner or lengths is not None:

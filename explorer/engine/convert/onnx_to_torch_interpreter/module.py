@@ -1,4 +1,4 @@
-"""ONNX model as an nn.Module: its weights are parameters, its forward walks the graph."""
+"""ONNX model as an nn.Module: the weights are parameters, and `forward` walks the graph."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, subgraphs
 from explorer.host import input_files
 
 _SIZES = 1024
-"""Elements up to which a list of int64 is taken for sizes, axes or indices rather than for data."""
+"""The most elements of an int64 list that is treated as sizes, axes or indices, not as data."""
 
 _SMALL = 64
-"""Numbers of floats up to which a tensor that is no initializer of its own is no parameter."""
+"""The most elements of a float constant (not an initializer) that is not made a parameter."""
 
 
 class OnnxModule(nn.Module):
     """Runs an ONNX model in torch.
 
-    Weights are parameters (whole numbers: buffers) under the names that they have in the file, dots making
-    modules, so that the state_dict of a file that was exported from an nn.Module reads like that module's.
+    Weights are parameters (integers are buffers) under their names in the file. Dots in names make
+    submodules, so that the state_dict of a file exported from an nn.Module matches that module's.
 
     Args:
         model: The model; it must not be changed afterwards.
@@ -54,7 +54,7 @@ class OnnxModule(nn.Module):
         for at, tensor in enumerate(_constants(model)):
             if id(tensor) in self._places or id(tensor) in self._sizes:
                 continue
-            # what sizes are reckoned from, and what branches and loops ask for
+            # inputs of size computations, and conditions of branches and loops
             flag = tensor.dtype == "bool" and tensor.elements == 1
             host = flag or (tensor.dtype == "int64" and tensor.elements <= _SIZES)
             if host and len(tensor.shape) <= 1:
@@ -67,14 +67,14 @@ class OnnxModule(nn.Module):
             )
 
     def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
-        """The outputs, in the model's order: one by itself, more of them in a tuple.
+        """Runs the model; returns its output, or a tuple of several in the model's order.
 
         Args:
-            *inputs: In the order of the model's inputs.
-            **named: Or by their names.
+            *inputs: Inputs in the model's order.
+            **named: Inputs by name.
 
         Raises:
-            Misuse: One is missing, or there is none of that name.
+            Misuse: An input is missing, or there is no input of a name.
             BadModel: An operator cannot be run.
         """
         feeds = self._feeds(inputs, named)
@@ -88,7 +88,7 @@ class OnnxModule(nn.Module):
         return results[0] if len(results) == 1 else results
 
     def extra_repr(self) -> str:
-        """Inputs and outputs, and how large the graph is."""
+        """The inputs and outputs, and the size of the graph."""
         graph = self._model.graph
         names = f"{', '.join(self._inputs)} -> {', '.join(self._outputs)}"
         return printable(f"{names}; {len(graph.nodes):,} nodes, {len(self._model.functions):,} functions")
@@ -117,7 +117,7 @@ class OnnxModule(nn.Module):
     def _put(
         self, name: str, value: torch.Tensor, persistent: bool, *, trained: bool
     ) -> tuple[nn.Module, str]:
-        """Registers a tensor: a parameter if it is a weight that is trained, else a buffer."""
+        """Registers a tensor: as a parameter if it is a trained weight, else as a buffer."""
         holder, last = self._holder(name)
         if trained and value.is_floating_point() and (persistent or value.numel() > _SMALL):
             holder.register_parameter(last, nn.Parameter(value))
@@ -126,7 +126,7 @@ class OnnxModule(nn.Module):
         return holder, last
 
     def _holder(self, name: str) -> tuple[nn.Module, str]:
-        """The module that is to hold a tensor of this name, and what it calls it."""
+        """The submodule for a tensor of this name, and the tensor's name in it."""
         *path, last = name.split(".")
         holder: nn.Module = self
         if all((*path, last)):
@@ -147,7 +147,7 @@ class OnnxModule(nn.Module):
         return self, flat
 
     def _check(self, model: Model) -> None:
-        """Refuses an operator that is not known before anything is loaded."""
+        """Refuses unknown operators before anything is loaded."""
         if 0 < model.opset < 9 and any(n.op == "Scan" and not n.domain for n in _nodes(model)):
             raise BadModel(f"torch cannot run the Scan of opset {model.opset} here", where=model.path)
         missing: dict[str, int] = {}
@@ -162,16 +162,16 @@ class OnnxModule(nn.Module):
 
 
 def load_onnx(model: Model) -> OnnxModule:
-    """An ONNX model as an nn.Module, in evaluation mode.
+    """Loads an ONNX model as an nn.Module in evaluation mode.
 
     Raises:
-        BadModel: It has an operator or a type that torch has not.
+        BadModel: It has an operator or a type that torch does not support.
     """
     return OnnxModule(model).eval()
 
 
 def _nodes(model: Model) -> Iterator[Node]:
-    """Every node of the model, its functions and the graphs inside."""
+    """All nodes of the model, its functions and inner graphs."""
 
     def inside(nodes: Sequence[Node]) -> Iterator[Node]:
         for node in nodes:
@@ -185,7 +185,7 @@ def _nodes(model: Model) -> Iterator[Node]:
 
 
 def _constants(model: Model) -> Iterator[Tensor]:
-    """Every tensor that the model holds."""
+    """All tensors that the model stores."""
     yield from model.graph.initializers.values()
     for node in _nodes(model):
         if node.op == "Constant" and not node.domain:
@@ -195,9 +195,9 @@ def _constants(model: Model) -> Iterator[Tensor]:
 
 
 def _loaded(tensor: Tensor, maps: dict[int, mmap.mmap]) -> torch.Tensor:
-    """A tensor's values: mapped where they lie in a file, each page copied when it is first written to.
+    """A tensor's values, mapped from the file if possible; a page is copied at the first write.
 
-    What begins at an odd place in its file, or is packed, is copied.
+    Unaligned or packed tensors are copied.
     """
     kind = torch_dtype(tensor.dtype)
     payload = tensor.payload

@@ -1,4 +1,4 @@
-"""Data movement: operators that move elements and compute nothing."""
+"""Data movement: operators that move elements without computing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _reshape(call: OperatorCall, x: Tensor, shape: Any = None) -> Tensor:
 
 
 def _is(size: Any, number: int) -> bool:
-    """Whether a size is this number; what is open is not asked."""
+    """Whether a size is this number; False for an open size, without adding a guard."""
     return isinstance(size, int) and size == number
 
 
@@ -55,7 +55,7 @@ def _slice(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = axis % x.dim()
         if step < 0:
-            # torch has no steps back: what they visit, the other way round
+            # torch slices have no negative steps: select the elements by index
             size = x.shape[axis]
             first = min(start + size if start < 0 else start, size - 1)
             last = -1 if end < -size else end + size if end < 0 else end
@@ -219,7 +219,7 @@ def _eye_like(call: OperatorCall, x: Tensor) -> Tensor:
 def _top_k(call: OperatorCall, x: Tensor, k: Any = None) -> tuple[Tensor, Tensor]:
     count = int(call.number(k)) if k is not None else call.get("k")
     largest, axis = bool(call.get("largest", 1)), call.get("axis", -1)
-    # among equals onnx takes the first, which a stable sort does and torch's topk need not
+    # ONNX returns the first of equal elements; a stable sort does so, torch's topk need not
     values, places = torch.sort(x, dim=axis, descending=largest, stable=True)
     return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
 

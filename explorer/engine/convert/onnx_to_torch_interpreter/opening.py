@@ -26,20 +26,20 @@ def to_torch(
 ) -> OnnxModule:
     """Loads an ONNX file as an nn.Module: plain or tiled, with functions, branches, loops and 8-bit numbers.
 
-    Weights are parameters under their names in the file; those that begin at a whole word of it stay there,
-    and a page is copied when it is first written to.
+    Weights are parameters under their names in the file. Aligned weights stay mapped to the file, and a page
+    is copied at the first write.
 
     Args:
         path: The file.
-        verify: Run it here and in onnxruntime, and compare; symbolic dimensions are 1.
-        draws: Random inputs for that.
-        seed: Of the first.
+        verify: Whether to run the model in torch and onnxruntime and compare; symbolic dimensions are 1.
+        draws: The number of random inputs for the comparison.
+        seed: The seed of the first one.
 
     Raises:
-        BadModel: It is no ONNX model, or has an operator or a type that torch has not.
+        BadModel: It is no ONNX model, or has an operator or a type that torch does not support.
         Misuse: It is another kind of model.
         MissingExtra: torch is not installed.
-        ExplorerError: The two do not compute the same.
+        ExplorerError: The results in torch and onnxruntime differ.
     """
     source = os.fspath(path)
     require("torch", source)

@@ -1,7 +1,7 @@
 """Quantized operators: exact integers in, exact integers out.
 
-Products of whole numbers are done in int32 where torch has them (dense matrices), and in float64 elsewhere,
-which holds every sum of int8 products that a model comes near to (2^53) without rounding.
+Integer products use int32 where torch supports it (dense matrices), else float64, which holds sums of int8
+products up to 2^53 without rounding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CODES = {torch.uint8: 2, torch.int8: 3, torch.uint16: 4, torch.int16: 5}
 
 
 def _along(scale: Tensor, x: Tensor, axis: int, block: int = 0) -> Tensor:
-    """Scales or zero points as they meet `x`: one for all, one for each place of an axis, or blocks."""
+    """Scales or zero points, broadcast to `x`: one number, one for each index of an axis, or blocks."""
     if scale.dim() == 0 or (scale.numel() == 1 and scale.dim() <= 1):
         return scale.reshape(())
     if block:
@@ -63,7 +63,7 @@ def _dynamic(call: OperatorCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _moved(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:
-    """X less its zero point, in int32."""
+    """X minus its zero point, in int32."""
     wide = x.to(torch.int32)
     if zero is None:
         return wide
@@ -89,7 +89,7 @@ def _matmul_integer(
 
 
 def _requantized(total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
-    """Sums as numbers of the result's type: scaled, rounded to even, held within it."""
+    """Sums converted to the result's type: scaled, rounded half to even, saturated."""
     limits = _NARROW[_CODES[zero.dtype]]
     steps = torch.round(total.to(torch.float32) * factor) + zero.to(torch.float32).reshape(())
     return steps.clamp(*limits).to(zero.dtype)

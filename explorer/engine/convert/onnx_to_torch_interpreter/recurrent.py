@@ -1,5 +1,6 @@
-"""LSTM, GRU and RNN, step by step: onnx's gates, directions, lengths and peepholes, of which torch's own
-layers have a part only.
+"""LSTM, GRU and RNN, step by step, with ONNX's gates, directions, lengths and peepholes.
+
+Torch's own layers support only a part of them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Shape arithmetic on small integers, kept as Python's numbers and not as tensors.
+"""Shape arithmetic on small integers, held as Python numbers instead of tensors.
 
-Shapes, indices and axes go through the same operators as data. As tensors their values would be read back in
-the middle of the run, which stops torch.export from leaving a dimension open; as numbers they may be torch's
-symbols, which pass through the arithmetic here unharmed. Arrays hold them as objects, so that numpy does
-the shapes and torch's symbols do the sums.
+Shapes, indices and axes pass through the same operators as data. If they were tensors, their values would be
+read back during the run, which stops torch.export from leaving a dimension open. As Python numbers they may
+be torch symbols, which pass through this arithmetic unchanged. Object arrays hold them: numpy computes the
+shapes, and the symbols do the sums.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 
 
 def as_host(values: Any) -> Host:
-    """Numbers, or symbols for them, as an array of objects."""
+    """Numbers or torch symbols as an object array."""
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, (list, tuple)):
@@ -38,7 +38,7 @@ def _objects(value: Any) -> Host:
 
 
 def _each(function: Callable[..., Any]) -> Rule:
-    """Element by element, with numpy's broadcasting."""
+    """A rule that applies a function to each element, with numpy's broadcasting."""
 
     def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
         spread = np.broadcast_arrays(*(_objects(a) for a in args))
@@ -57,7 +57,7 @@ def _folded(function: Callable[[Any, Any], Any]) -> Rule:
 def _divided(a: Any, b: Any) -> Any:
     if isinstance(a, float) or isinstance(b, float):
         return a / b
-    # onnx rounds towards zero; a symbol is a size, and none is negative
+    # ONNX rounds towards zero; a symbol is a size and not negative
     return -(-a // b) if isinstance(a, int) and isinstance(b, int) and (a < 0) != (b < 0) else a // b
 
 
@@ -168,4 +168,4 @@ RULES: Mapping[str, Rule] = {
     "Unsqueeze": lambda attributes, args: np.asarray(np.expand_dims(args[0], _axes(attributes, args) or ())),
     "Where": _where,
 }
-"""Operators on sizes; None hands the node to torch."""
+"""Rules for operators on sizes; a rule that returns None leaves the node to torch."""

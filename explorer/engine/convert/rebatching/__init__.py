@@ -1,7 +1,7 @@
-"""Rebatching: a model with a fixed batch written for another one, and the rows compared with the original's.
+"""Rebatching: writes a model with a fixed batch for another batch, and compares the rows of both.
 
-The original runs on each slice of the inputs by itself, as often as its own batch asks; the result runs once
-on all of them. What mixes examples (statistics of a batch, say) gives other rows then, and is not kept.
+The original runs on slices of the inputs of its own batch size; the result runs once on all inputs. A model
+that mixes examples (by batch statistics, for example) then gives different rows, and is not kept.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from explorer.engine.tiling.tile import bind_dims
 from explorer.facts import Verification
 
 _OPEN = 8, 1, 3
-"""Batches at which an open one is tried."""
+"""Batch sizes at which an open batch is tested."""
 
 
 def rebatching(
     model: Model, batch: int | str, job: ConversionJob, axes: Mapping[str, int]
 ) -> Callable[[ConversionJob], ConversionResult]:
-    """The model rewritten for another batch: what writes and compares it; see `engine.convert.rebatch`."""
+    """A function that writes the model for another batch and compares it; see `engine.convert.rebatch`."""
     job.tell("rewriting the batch")
     if isinstance(batch, int) and batch < 1:
         raise Misuse(f"a batch cannot be {batch}", where="rebatch")
@@ -44,7 +44,7 @@ def rebatching(
         raise Misuse(f"{job.draws} draws prove nothing", where="--draws", hint="give 1 or more")
     if job.dims:
         model = bind_dims(model, infer(model, job.dims).values)
-    # the batch is followed node by node, into functions too
+    # the batch is traced node by node, into functions as well
     plain = calls.opened(model, ())
     rewritten = rebatched(plain, batch, axes)
 
@@ -66,7 +66,7 @@ def rebatching(
 
 
 def _notes(changed: Sequence[str], opened: bool) -> Iterator[str]:
-    """What was done beside the batch of inputs: what else was rewritten, and whether calls were opened."""
+    """Notes: what else was rewritten, and whether function calls were inlined."""
     if changed:
         more = f" and {len(changed) - _NAMED:,} more" if len(changed) > _NAMED else ""
         yield f"rewritten: {', '.join(changed[:_NAMED])}{more}"
@@ -81,7 +81,7 @@ _NAMED = 4
 def _evidence(
     model: Model, rewritten: RebatchedModel, written: Model, batch: int | str, job: ConversionJob
 ) -> Verification:
-    """The rows of the result against those of the original, at every size that is tried."""
+    """Compares the rows of the result with those of the original, at every tested size."""
     sizes = (batch,) if isinstance(batch, int) else _OPEN
     proofs = []
     for size in sizes:
@@ -129,7 +129,7 @@ def _at_size(
     again = draw(drawn, job.seed)
     if all(run.identical(a, b) for a, b in zip(before(again), before(again), strict=True)):
         return evidence
-    # what draws at random, or keeps a state between runs, has no rows to compare with
+    # a model that draws random numbers, or keeps state between runs, has no comparable rows
     kind = weakest(["unproven", evidence.verdict_kind])
     if kind == evidence.verdict_kind:
         return evidence
@@ -138,9 +138,9 @@ def _at_size(
 
 
 def _parts(feeds: Feeds, others: Feeds, rewritten: RebatchedModel, size: int) -> Sequence[Feeds]:
-    """The inputs in slices of the original's batch; the last is filled up with examples of `others`.
+    """The inputs in slices of the original's batch; the last slice is filled up with rows of `others`.
 
-    Not with its own: the mean of a few examples is also that of the same ones said twice.
+    Repeating its own rows would hide a mean over the batch, which does not change if rows are repeated.
     """
     places = [np.arange(at, at + rewritten.old) % (2 * size) for at in range(0, size, rewritten.old)]
     lanes = {name: rewritten.batched[name].axis for name in feeds if name in rewritten.batched}
@@ -155,7 +155,7 @@ def _parts(feeds: Feeds, others: Feeds, rewritten: RebatchedModel, size: int) ->
 
 
 def _stacked(parts: Sequence[Any], lane: BatchAxis | None, old: int, size: int) -> Any:
-    """The original's outputs as one with the whole batch."""
+    """The original's outputs joined to one with the whole batch."""
     if lane is None:
         return parts[0]
     if any(

@@ -1,7 +1,7 @@
-"""Batch axis: where in a tensor the examples of a batch stand, and what is known while it is followed.
+"""Batch axis: which axis of a tensor holds the examples of a batch, and the state while tracing it.
 
-An axis may hold the batch among others that were merged into it: of size `outer` x batch x `inner`, the last
-changing fastest. So a Reshape can be followed in and out of (batch x heads) without a guess at its meaning.
+An axis may hold the batch merged with others, with size `outer` x batch x `inner` (the last changes fastest).
+So a Reshape can be traced into (batch x heads) and back without guessing its meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 class BatchAxis(NamedTuple):
-    """Where the batch stands: axis `axis` is of size `outer` x batch x `inner`."""
+    """The position of the batch: axis `axis` has size `outer` x batch x `inner`."""
 
     axis: int
     outer: int = 1
@@ -32,16 +32,16 @@ class BatchAxis(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """The axis is the batch, and nothing else."""
+        """Whether the axis is the batch and nothing else."""
         return self.outer == 1 == self.inner
 
     def at(self, axis: int) -> BatchAxis:
-        """The same as another axis."""
+        """The same batch on another axis."""
         return BatchAxis(axis, self.outer, self.inner)
 
 
 class RewriteError(Exception):
-    """What cannot be rewritten, and why; `place` is that of the node."""
+    """The reason why a graph cannot be rewritten; `place` is the place of the node."""
 
     def __init__(self, why: str, place: int = 0) -> None:
         super().__init__(why)
@@ -50,22 +50,22 @@ class RewriteError(Exception):
 
 
 class Rewriting(Struct):
-    """A graph while its batch is followed, in the order of its nodes.
+    """The state of a graph while its batch is traced through its nodes.
 
     Attributes:
-        old: The batch that the file has.
-        new: The batch to be, or the name of an open one.
-        shapes: Of the model as it is.
-        batched: Where the batch stands in each value that holds one; what is not here holds none.
-        initializers: Stored tensors, with those that are new.
-        nodes: What was written so far.
-        ambiguous: Which of several ways is taken at each Reshape that leaves more than one; the first where
-            nothing is said.
-        ways: How many there were, at each that was met.
-        changed: What carried the batch and was rewritten.
-        sized: Numbers that are computed from the batch's size.
-        source: An input with the batch, from which an open one is read.
-        opset: Version of ONNX's operators.
+        old: The batch size in the file.
+        new: The new batch size, or the name of an open one.
+        shapes: Shapes in the original model.
+        batched: The batch axis of each value that has one.
+        initializers: Stored tensors, including new ones.
+        nodes: The nodes written so far.
+        ambiguous: The option to take at each ambiguous Reshape, in order; the first option beyond the end
+            of the list.
+        ways: The number of options at each ambiguous Reshape so far.
+        changed: Names of the nodes and values that were rewritten.
+        sized: Values computed from the batch size.
+        source: An input with the batch, from whose shape an open batch is read.
+        opset: The model's operator set.
     """
 
     old: int
@@ -83,11 +83,11 @@ class Rewriting(Struct):
     opset: int = 0
 
     def refuse(self, why: str) -> NoReturn:
-        """Gives up."""
+        """Raises a `RewriteError`."""
         raise RewriteError(why)
 
     def shape(self, name: str) -> Shape:
-        """The shape that a value has in the file."""
+        """The shape of a value in the original model."""
         if name in self.initializers:
             return self.initializers[name].shape
         inferred = self.shapes.values.get(name)
@@ -96,13 +96,13 @@ class Rewriting(Struct):
         return inferred.shape
 
     def product(self, sizes: Sequence[Dim]) -> int:
-        """Of sizes that have to be numbers."""
+        """The product of sizes, which must be numbers."""
         if not all(isinstance(size, int) for size in sizes):
             self.refuse("a size beside the batch is open (--dim binds it)")
         return math.prod(size for size in sizes if isinstance(size, int))
 
     def contents(self, name: str) -> Array | None:
-        """What a small value holds; None if that is not known."""
+        """The contents of a small value; None if unknown."""
         array = self.shapes.constants.get(name) if name else None
         if array is None and name in self.initializers:
             tensor = self.initializers[name]
@@ -110,10 +110,10 @@ class Rewriting(Struct):
         return array
 
     def numbers(self, name: str) -> list[int] | None:
-        """The whole numbers that a value holds; None for one that is left out.
+        """The integers in a value; None for an omitted input.
 
         Raises:
-            RewriteError: They are computed when the model runs.
+            RewriteError: The value is computed at run time.
         """
         if not name:
             return None
@@ -123,7 +123,7 @@ class Rewriting(Struct):
         return [int(v) for v in array.reshape(-1).tolist()]
 
     def fresh(self, base: str) -> str:
-        """A name that nothing has yet."""
+        """An unused name."""
         return free_name(f"{base}_rebatched", self.taken)
 
     def store(self, values: Sequence[int], beside: str) -> str:
@@ -133,7 +133,7 @@ class Rewriting(Struct):
         return name
 
     def sizes(self, values: Sequence[int | None], times: int, beside: str) -> str:
-        """A list of sizes of which None is the batch, `times` as much; for an open one, found in the run."""
+        """Stores a list of sizes, where None is `times` the batch; computed at run time if that is open."""
         if isinstance(self.new, int):
             return self.store([self.new * times if v is None else v for v in values], beside)
         batch = self._counted(times, beside)
@@ -148,7 +148,7 @@ class Rewriting(Struct):
         return name
 
     def _counted(self, times: int, beside: str) -> str:
-        """The open batch as a list of one number, from the shape of an input."""
+        """The open batch, as a list of one number read from the shape of an input."""
         source = self.batched[self.source]
         shape, size = self.fresh(f"{self.source}_shape"), self.fresh(f"{self.source}_batch")
         self.nodes.append(Node("Shape", [self.source], [shape], name=shape))
@@ -161,10 +161,10 @@ class Rewriting(Struct):
         return more
 
     def spread(self, name: str, axis: int) -> str:
-        """A value without a batch whose axis becomes one: its first row, for every example.
+        """Gives a value without a batch one on an axis: its first row, repeated for every example.
 
         Raises:
-            RewriteError: It is stored, and its rows differ.
+            RewriteError: The value is stored, and its rows differ.
         """
         shape = self.shape(name)
         if axis >= len(shape) or shape[axis] != self.old:
@@ -177,7 +177,7 @@ class Rewriting(Struct):
         return expanded
 
     def one_row(self, name: str, axis: int) -> str:
-        """A value without a batch that is added to one, or the like: its first row, which meets all."""
+        """The first row of a value without a batch, for use with a batched value by broadcasting."""
         if self.old == 1:
             return name
         self._check_rows(name, axis)
@@ -191,13 +191,13 @@ class Rewriting(Struct):
         tensor = self.initializers.get(name)
         array = tensor.array() if tensor is not None and tensor.payload is not None else self.contents(name)
         if array is None:
-            return  # it is computed: the proof sees whether its rows are alike
+            return  # a computed value: the proof shows whether its rows are equal
         rows = np.moveaxis(array, axis, 0)
         if rows.tobytes() != np.ascontiguousarray(np.broadcast_to(rows[:1], rows.shape)).tobytes():
             self.refuse(f"the rows of '{name}' differ: they may or may not be the examples of the batch")
 
     def declared(self, name: str, shape: Shape) -> Shape:
-        """The shape that a value has from now on."""
+        """The shape of a value in the new model."""
         batch_axis = self.batched.get(name)
         if batch_axis is None or batch_axis.axis >= len(shape):
             return shape
@@ -208,14 +208,14 @@ class Rewriting(Struct):
 def first_axes(
     feeds: Mapping[str, Shape | None], named: Mapping[str, int]
 ) -> tuple[dict[str, BatchAxis], int]:
-    """The batch axis of each input that has one, and the size that all have there.
+    """The batch axis of each input that has one, and the common batch size.
 
     Args:
         feeds: Shapes of the inputs by name.
-        named: Axes as the user says; of inputs that he does not name there is none. Empty: the first of all.
+        named: Batch axes from the user; other inputs then have no batch. Empty for the first axis of all.
 
     Raises:
-        Misuse: There is no such axis, it is open already or empty, or the inputs disagree.
+        Misuse: There is no such axis, its size is open or 0, or the inputs disagree.
     """
     axes = dict(named) or {name: 0 for name, shape in feeds.items() if shape}
     sizes: dict[str, Dim] = {}

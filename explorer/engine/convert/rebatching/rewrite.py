@@ -1,9 +1,9 @@
-"""Batch rewriting: a graph whose batch is written into it, for another batch or an open one.
+"""Batch rewriting: changes the fixed batch of a graph to another size or an open one.
 
-The batch is followed from the inputs, node by node (`rules`). A target shape that holds it is written anew;
-a stored value that has to grow with it (a class token, the first state of an LSTM) is expanded. Where a
-Reshape of a batch of 1 leaves several axes that could be it, the likeliest that all nodes behind agree with
-is taken.
+The batch is traced from the inputs, node by node (`rules`). Target shapes that contain it are replaced;
+stored values that must grow with it (a class token, the first state of an LSTM) are expanded. If a Reshape of
+a batch of 1 leaves several axes that could be the batch, the likeliest one that all later nodes accept is
+taken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from explorer.engine.graph.repeated_nodes import value_names
 from explorer.engine.shapes import captured_names, infer
 
 _TRIES = 400
-"""Ways through ambiguous Reshapes that are tried."""
+"""The most combinations of options at ambiguous Reshapes that are tried."""
 
 _SIZES = ("Shape", "Size")
 _DOMAINS = ("", "com.microsoft")
@@ -33,10 +33,10 @@ class RebatchedModel(Struct, frozen=True):
     """A model for another batch.
 
     Attributes:
-        model: It.
-        old: The batch that it had.
-        batched: Where the batch stands in inputs, values and outputs.
-        changed: Nodes and values that were rewritten.
+        model: The new model.
+        old: The original batch size.
+        batched: The batch axes of inputs, values and outputs.
+        changed: Names of the nodes and values that were rewritten.
     """
 
     model: Model
@@ -46,15 +46,15 @@ class RebatchedModel(Struct, frozen=True):
 
 
 def rebatched(model: Model, batch: int | str, axes: Mapping[str, int] | None = None) -> RebatchedModel:
-    """The model for another batch.
+    """Rewrites a model for another batch.
 
     Args:
         model: The original.
         batch: The new size, or a name for an open one.
-        axes: Which axis of which input is the batch; empty: the first axis of every input.
+        axes: The batch axis of each input; empty for the first axis of every input.
 
     Raises:
-        Misuse: It cannot be rewritten safely; the message says which node, and why.
+        Misuse: The model cannot be rewritten safely; the message names the node and the reason.
     """
     feeds = {value.name: value.shape for value in model.graph.feeds}
     first, old = first_axes(feeds, axes or {})
@@ -90,10 +90,10 @@ def rebatched(model: Model, batch: int | str, axes: Mapping[str, int] | None = N
 
 
 def _run(model: Model, r: Rewriting) -> RebatchedModel:
-    """The whole graph rewritten, one way through its ambiguous Reshapes.
+    """Rewrites the whole graph, with one combination of options at its ambiguous Reshapes.
 
     Raises:
-        RewriteError: It cannot be.
+        RewriteError: The graph cannot be rewritten in this way.
     """
     graph = model.graph
     for place, node in enumerate(graph.nodes):
@@ -122,7 +122,7 @@ def _run(model: Model, r: Rewriting) -> RebatchedModel:
 
 
 def _written(model: Model, r: Rewriting, node: Node) -> Node:
-    """The node for the new batch; what it makes is followed."""
+    """The node for the new batch; also records the batch axes of its outputs."""
     captured = {n for _, body in subgraphs(node) for n in captured_names(body)}
     if captured & (r.batched.keys() | r.sized):
         r.refuse("a body reads values of the batch")
@@ -141,9 +141,9 @@ def _written(model: Model, r: Rewriting, node: Node) -> Node:
 
 
 def _frozen(r: Rewriting, node: Node) -> Node:
-    """A node that reads sizes computed from the batch: with the numbers that they are, to be rewritten.
+    """Replaces inputs that are computed from the batch size by their values, which rules can rewrite.
 
-    What goes on computing sizes stays as it is, as far as its result is known.
+    A node that only continues to compute sizes stays as it is, if its results are known.
     """
     if not any(name in r.sized for name in node.inputs):
         return node
@@ -169,10 +169,10 @@ def _declared(r: Rewriting, value: Value) -> Value:
 def _used(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], graph: Graph
 ) -> tuple[list[Node], dict[str, Tensor]]:
-    """Without what only computed shapes that are written down now."""
+    """The nodes and initializers without those that only computed shapes which are now constants."""
     needed = {value.name for value in graph.outputs} | {value.name for value in graph.inputs}
     before = {name for node in graph.nodes for name in node.inputs}
-    # what nothing read before stays as it was
+    # nodes that were unused before stay
     idle = {id(node) for node in graph.nodes if before.isdisjoint(node.outputs)}
     used = []
     for node in reversed(nodes):

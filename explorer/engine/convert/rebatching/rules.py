@@ -1,7 +1,7 @@
-"""Rules by operator: where the batch stands behind a node, and what of the node is written for one batch.
+"""Rules by operator: the batch axis of a node's outputs, and which parts of the node depend on the batch.
 
-An operator that is not here is refused. Whether each example is really worked on by itself shows in the
-proof, which runs both models: a rule says where the batch goes, not that nothing mixes it.
+Operators without a rule are refused. A rule says where the batch goes; whether the operator mixes examples
+shows in the proof, which runs both models.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _state(r: Rewriting, node: Node, at: int) -> BatchAxis | None:
 
 
 def _whole(r: Rewriting, node: Node, at: int, axis: int) -> BatchAxis:
-    """The batch of an input, which has to be an axis of its own, in its place."""
+    """The batch of an input, which must be exactly the axis `axis`."""
     lane = _state(r, node, at)
     if lane is None or lane.axis != axis or not lane.whole:
         r.refuse(f"the batch of '{node.inputs[at]}' would have to be axis {axis}, alone")
@@ -29,20 +29,20 @@ def _whole(r: Rewriting, node: Node, at: int, axis: int) -> BatchAxis:
 
 
 def _alone(r: Rewriting, node: Node, *allowed: int) -> None:
-    """Refuses a batch in other inputs than these."""
+    """Refuses a batch in inputs other than these."""
     for at, name in enumerate(node.inputs):
         if name in r.batched and at not in allowed:
             r.refuse(f"input {at} ('{name}') must not depend on the batch")
 
 
 def _lane(r: Rewriting, node: Node) -> BatchAxis:
-    """The batch of the first input, which alone may hold one."""
+    """The batch of the first input, the only one that may have a batch."""
     _alone(r, node, 0)
     return r.batched[node.inputs[0]]
 
 
 def _met(r: Rewriting, node: Node, at: int, axis: int, lane: BatchAxis) -> Node:
-    """A node whose input `at`, without a batch, meets one along an axis: its first row, which meets all."""
+    """A node whose input `at` has no batch: where it meets the batch axis, its first row is used."""
     name = node.inputs[at]
     shape = r.shape(name)
     if axis < 0 or shape[axis] == 1:
@@ -70,7 +70,7 @@ def _with(node: Node, at: int, name: str) -> Node:
 
 
 def _each(r: Rewriting, node: Node) -> Node:
-    """Element by element: the batches meet on the same axis from behind, and nothing else does there."""
+    """Elementwise operators: all batches must lie on the same axis, counted from the end."""
     rank = max(len(r.shape(name)) for name in node.inputs if name)
     lanes = {
         state.at(state.axis + rank - len(r.shape(n)))
@@ -87,7 +87,7 @@ def _each(r: Rewriting, node: Node) -> Node:
 
 
 def _first(r: Rewriting, node: Node) -> Node:
-    """Images and the like: the batch is the first axis of the first input and of what comes out."""
+    """Operators on images and similar: the batch is the first axis of the first input and the outputs."""
     lane = _lane(r, node)
     if lane.axis != 0:
         r.refuse(f"the batch of '{node.inputs[0]}' would have to be its first axis")
@@ -95,7 +95,7 @@ def _first(r: Rewriting, node: Node) -> Node:
 
 
 def _rows(r: Rewriting, node: Node) -> Node:
-    """Fused operators: the batch is the first axis of all that holds one."""
+    """Fused operators: the batch is the first axis of every value that has one."""
     for at, name in enumerate(node.inputs):
         if name in r.batched:
             _whole(r, node, at, 0)
@@ -103,7 +103,7 @@ def _rows(r: Rewriting, node: Node) -> Node:
 
 
 def _along(default: int, *, coerced: int = 0) -> Rule:
-    """Over one axis (before operator set `coerced` those behind it too), which must not be the batch."""
+    """Operators over one axis (before opset `coerced`, also over later ones), which must not be the batch."""
 
     def rule(r: Rewriting, node: Node) -> Node:
         lane = _lane(r, node)
@@ -154,7 +154,7 @@ def _matmul(r: Rewriting, node: Node) -> Node:
     if len(lanes) != 1 or (all(_state(r, node, at) for at in (0, second)) and min(lanes).axis >= rank - 2):
         r.refuse("two batches meet on different axes")
     lane = lanes.pop()
-    # a vector on one side leaves no axis of its own behind
+    # a vector operand has no axis in the result
     if ranks[1] == 1 and ranks[0] > 1:
         return _set(r, node, lane)
     if ranks[0] == 1 and lane.axis == rank - 1:
@@ -193,15 +193,15 @@ def _transpose(r: Rewriting, node: Node) -> Node:
 
 
 def _places(r: Rewriting, lane: BatchAxis, source: Sequence[Dim], target: Sequence[Dim]) -> list[BatchAxis]:
-    """Where the batch may stand in a new shape of the same elements, likeliest first.
+    """The possible batch axes in a new shape of the same elements, likeliest first.
 
-    The elements before it are as many as before; with a batch of 1 that may leave several axes.
+    The number of elements before the batch does not change; for a batch of 1, several axes may match.
     """
     before = r.product(source[: lane.axis]) * lane.outer
     candidates, front = [], 1
     for axis, size in enumerate(target):
         if not isinstance(size, int):
-            break  # what is open stands behind the batch
+            break  # open sizes come after the batch
         if before % front == 0 and size and size % (before // front * r.old) == 0:
             outer = before // front
             candidates.append(BatchAxis(axis, outer, size // (outer * r.old)))
@@ -239,7 +239,7 @@ def _reshape(r: Rewriting, node: Node) -> Node:
     follows = requested[lane.axis] == -1 or (lane.axis in copied and source_lane == lane)
     if follows and copied <= {lane.axis, *(at for at in copied if at != source_lane.axis)}:
         return node
-    # what was left open or copied is a number from now on, where it is one
+    # sizes that were open or copied become numbers where known
     sizes: list[Dim] = [
         target[at] if size == -1 or at in copied else size for at, size in enumerate(requested)
     ]
@@ -378,7 +378,7 @@ def _expand(r: Rewriting, node: Node) -> Node:
         if target[place] != r.shape(node.inputs[0])[lane.axis]:
             r.refuse("it repeats the batch")
         r.changed.append(node.label)
-        # an axis of 1 stays what it is
+        # an axis of 1 stays 1
         node = _with(node, 1, r.store([1 if at == place else v for at, v in enumerate(target)], node.label))
     return _set(r, node, lane.at(lane.axis + shift))
 
@@ -404,7 +404,7 @@ def _resize(r: Rewriting, node: Node) -> Node:
 
 
 def _recurrent(r: Rewriting, node: Node) -> Node:
-    """RNN, GRU, LSTM: sequence, batch, features; or the batch first, where `layout` says so."""
+    """RNN, GRU, LSTM: axes are sequence, batch, features; with `layout`, the batch comes first."""
     first = bool(node.attributes.get("layout", 0))
     _alone(r, node, 0, 4, 5, 6)
     _whole(r, node, 0, 0 if first else 1)

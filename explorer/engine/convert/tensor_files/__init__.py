@@ -1,1 +1,1 @@
-"""Tensor files: one kind into another."""
+"""Conversion between formats of tensor files."""

@@ -1,9 +1,9 @@
-"""State dict: the tensors of a model that is nothing else, gathered from whatever they are stored in.
+"""State dict: the tensors of a model, collected from whatever files store them.
 
-A checkpoint, a safetensors file and a folder of shards become the same list: names as a state_dict has
-them, and for each what hands its bytes out, 16 MiB at a time, straight from the file. What a checkpoint
-holds beside the model (an optimizer, an averaged copy) is left behind, and that is said. Values that are no
-tensors become metadata; what is neither a tensor nor text is named as not understood.
+A checkpoint, a safetensors file and a folder of shards all become the same list: a name as in a state_dict,
+and for each tensor a function that reads its bytes from the file, 16 MiB at a time. Other parts of a
+checkpoint (an optimizer, an averaged copy) are left behind, with a note. Values that are no tensors become
+metadata; anything else is reported as not understood.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from explorer.engine.models.torch.described_file import DescribedFile
 from explorer.host import input_files
 
 VERSIONS = "torch.state_dict._metadata"
-"""The key under which safetensors' metadata keeps, as JSON, the versions that torch notes in a state_dict."""
+"""The key in safetensors metadata for the versions that torch notes in a state_dict, as JSON."""
 
 _SLAB = 1 << 24
 
 _DEPTH = 32
-"""Containers around a tensor's value, at most."""
+"""The most containers around a tensor's value."""
 
 
 class BundledTensor(NamedTuple):
     """One tensor.
 
     Attributes:
-        name: As a state_dict has it.
-        dtype: In numpy's (or ml_dtypes') spelling.
-        shape: Outermost dimension first.
-        nbytes: Of its elements, one behind the other.
-        read: Hands out those bytes in order; a piece is valid until the next one is asked for.
-        same: Equal for names that are one tensor; None: it is nobody else's.
+        name: Its name in a state_dict.
+        dtype: Its type, in numpy's (or ml_dtypes') spelling.
+        shape: Its shape, outermost dimension first.
+        nbytes: Bytes of its elements without gaps.
+        read: Yields those bytes in order; a piece is valid until the next one is read.
+        same: A key that is equal for all names of one tensor; None if it has one name.
     """
 
     name: str
@@ -62,12 +62,12 @@ class StateDict(NamedTuple):
     """The tensors of a model.
 
     Attributes:
-        pieces: In the order of the source.
-        metadata: What the writer said, by key.
-        versions: What torch noted of the modules (`_metadata` of a state_dict); None if nothing.
-        notes: What is worth knowing.
-        unknown: What of the source is neither a tensor that can be copied nor text: its name, and why.
-        left: How many tensors beside the model are left behind.
+        pieces: The tensors, in the order of the source.
+        metadata: The file's metadata, by key.
+        versions: Torch's versions of the modules (`_metadata` of a state_dict); None if absent.
+        notes: Notes for the report.
+        unknown: Names of source parts that are neither a tensor that can be copied nor text, with the reason.
+        left: The number of tensors that do not belong to the model and are left behind.
     """
 
     pieces: Sequence[BundledTensor]
@@ -79,10 +79,10 @@ class StateDict(NamedTuple):
 
 
 def _read(path: str, offset: int, length: int) -> Iterator[memoryview]:
-    """Bytes of a file, in order, in one buffer that is filled again and again.
+    """Yields the bytes of a file in order, in one buffer that is reused.
 
     Raises:
-        BadModel: The file is gone, or has become shorter.
+        BadModel: The file was removed or has become shorter.
     """
     buffer = memoryview(bytearray(min(length, _SLAB)))
     descriptor, _ = open_regular(path)
@@ -102,23 +102,23 @@ def _read(path: str, offset: int, length: int) -> Iterator[memoryview]:
 
 
 def copying(pieces: Sequence[BundledTensor]) -> str:
-    """What was done, in words: 'copying 12 tensors, 3.50 MiB'."""
+    """A description: 'copying 12 tensors, 3.50 MiB'."""
     return f"copying {many_text(len(pieces), 'tensor')}, {bytes_text(_bytes(pieces))}"
 
 
 def _bytes(pieces: Sequence[BundledTensor]) -> int:
-    """Bytes of some tensors, each stored one once."""
+    """The total bytes; a tensor with several names counts once."""
     once: dict[Hashable, int] = {piece.same or ("own", piece.name): piece.nbytes for piece in pieces}
     return sum(once.values())
 
 
 def check_room(job: ConversionJob, pieces: Sequence[BundledTensor]) -> None:
-    """Refuses to write what the disk cannot take.
+    """Refuses to write more than the disk has room for.
 
-    A few bytes of a checkpoint may say that they stand for any number of elements (an expanded tensor).
+    A few bytes of a checkpoint can stand for any number of elements (an expanded tensor).
 
     Raises:
-        Misuse: There is less room.
+        Misuse: The disk has too little room.
     """
     size = _bytes(pieces)
     free = shutil.disk_usage(os.path.dirname(job.path)).free
@@ -128,10 +128,10 @@ def check_room(job: ConversionJob, pieces: Sequence[BundledTensor]) -> None:
 
 
 def gather(job: ConversionJob) -> StateDict:
-    """The tensors of the model that a job is about.
+    """Collects the tensors of a job's model.
 
     Raises:
-        BadModel: Some of them are missing, or cannot be read.
+        BadModel: Tensors are missing or cannot be read.
     """
     if job.opened.format == "checkpoint":
         return of_checkpoint(job.source)
@@ -165,7 +165,7 @@ def gather(job: ConversionJob) -> StateDict:
 
 
 def of_safetensors(path: str) -> StateDict:
-    """The tensors of one safetensors file.
+    """Collects the tensors of one safetensors file.
 
     Raises:
         BadModel: It is broken.
@@ -175,10 +175,10 @@ def of_safetensors(path: str) -> StateDict:
 
 
 def of_checkpoint(path: str) -> StateDict:
-    """The tensors of the model in a checkpoint; what lies beside the model is left behind.
+    """Collects the model's tensors in a checkpoint; other parts of it are left behind.
 
     Raises:
-        BadModel: It is broken, or one of them is in no form that can be copied.
+        BadModel: The checkpoint is broken, or a tensor cannot be copied.
     """
     saved = checkpoint.read(path)
     saved_tensors = checkpoint_modules.checkpoint(saved, "checkpoint")
@@ -206,7 +206,7 @@ def of_checkpoint(path: str) -> StateDict:
         saved_metadata = {}
     bundle = _bundle(tensors, saved_tensors.strides, saved_metadata, path, prefix)
     names = {piece.name for piece in bundle.pieces}
-    # a text that is the name of a tensor would be read as a second name of it
+    # a plain text equal to a tensor's name would be read as an alias of that tensor
     texts = {key: json.dumps(text) if text in names else text for key, text in beside.metadata.items()}
     return bundle._replace(
         metadata={**bundle.metadata, **texts},
@@ -224,8 +224,9 @@ def _bundle(
     source: str,
     prefix: str = "",
 ) -> StateDict:
-    """Pieces of stored tensors, without a prefix of their names; with names that the metadata says are
-    another's put back.
+    """A state dict from stored tensors.
+
+    Removes the prefix of the names, and restores the aliases that the metadata lists.
     """
     unread = [tensor for tensor in tensors if tensor.unread]
     if unread:
@@ -271,7 +272,7 @@ def _piece(
 
 
 def _gathered(tensors: Sequence[StoredTensor], strides: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """What hands out the elements of those tensors that do not lie in one piece."""
+    """Readers for tensors whose elements are not contiguous."""
     if not strides:
         return {}
     apart = [t for t in tensors if t.name in strides]
@@ -283,7 +284,7 @@ def _gathered(tensors: Sequence[StoredTensor], strides: Mapping[str, Sequence[in
 
 
 def _apart(tensors: Sequence[StoredTensor]) -> list[str]:
-    """A note where tensors lie in one storage and are not the same: each is written by itself."""
+    """A note if different tensors share a storage: each is written separately."""
     storages: dict[Hashable, set[Hashable]] = {}
     for tensor in tensors:
         if isinstance(tensor.identity, tuple):
@@ -294,7 +295,7 @@ def _apart(tensors: Sequence[StoredTensor]) -> list[str]:
 
 
 def _state_dict(root: Any, roles: Mapping[str, str]) -> tuple[str, Any]:
-    """The key under which the model's tensors lie, and what lies there; '' for the whole."""
+    """The key of the model's state_dict in a checkpoint, and the state_dict; '' for the whole checkpoint."""
     if not isinstance(root, dict) or any(isinstance(v, (TensorSpec, WrappedTensor)) for v in root.values()):
         return "", root
     beside = {name.partition(".")[0] for name in roles}

@@ -1,8 +1,8 @@
-"""Values of a checkpoint that are no tensors, as text: what a conversion of its tensors takes along.
+"""Values of a checkpoint that are no tensors, as text for the metadata of a converted file.
 
-Every leaf of a checkpoint is one of three: a tensor, which is copied; a value, which becomes metadata (text
-as it is, everything else as JSON, an object as its class with what it was made of); or not understood, and
-then it is named. Nothing is left out in silence.
+Every leaf of a checkpoint is one of three. A tensor is copied. A value becomes metadata: text as it is,
+anything else as JSON, an object as its class and contents. Anything that is not understood is reported by
+name; nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, Global,
 from explorer.engine.formats.torch_files.tensors import Device, TensorSpec, WrappedTensor
 
 METADATA = "metadata"
-"""The attribute of a state_dict in which safetensors' metadata is kept."""
+"""The attribute of a state_dict that keeps safetensors metadata."""
 
 _TEXT = 1 << 24
-"""Characters of one value as text, at most."""
+"""The most characters of one value as text."""
 _VALUES = 1 << 20
 _DEPTH = 32
 
 _PLAIN_CLASSES = ("torch.nn.parameter.Parameter", "torch.Tensor", "torch._tensor.Tensor", "")
-"""Classes of tensors that hold nothing but their numbers."""
+"""Classes of tensors without further attributes."""
 
 _NUMBERS: Mapping[str, str] = {
     "float16": "e",
@@ -44,16 +44,16 @@ _NUMBERS: Mapping[str, str] = {
     "uint32": "I",
     "uint64": "Q",
 }
-"""struct's codes of types that a scalar of numpy's may have."""
+"""Codes of the struct module for types of numpy scalars."""
 
 
 class CheckpointValues(NamedTuple):
-    """What a checkpoint holds that is no tensor.
+    """The values of a checkpoint that are no tensors.
 
     Attributes:
         metadata: Text by key.
-        notes: What is left behind on purpose.
-        unknown: What is not understood: its name, and why.
+        notes: Notes about values that are left behind on purpose.
+        unknown: Names of values that are not understood, with the reason.
     """
 
     metadata: dict[str, str]
@@ -62,12 +62,12 @@ class CheckpointValues(NamedTuple):
 
 
 def values_of(root: Any, checkpoint: Checkpoint, prefix: str) -> CheckpointValues:
-    """The values of a checkpoint that are no tensors, as text by their paths.
+    """Collects the values of a checkpoint that are no tensors, as text by path.
 
     Args:
-        root: What was saved.
+        root: The saved object.
         checkpoint: Its tensors.
-        prefix: The key under which the model's tensors lie, which their names lose; '' for none.
+        prefix: The key of the model's state_dict, which is removed from names; '' for none.
     """
     values = CheckpointValues({}, [], [])
     skipped = {name.partition(".")[0] for name in checkpoint.roles}
@@ -117,7 +117,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _values(root: Any, skipped: set[str]) -> Iterator[tuple[str, Any]]:
-    """Paths and values of what holds no tensor, the outermost that holds none; modules are passed over."""
+    """Paths and values of the outermost parts without tensors; modules are skipped."""
     stack: list[tuple[str, Any, int]] = [("", root, 0)]
     first_paths: dict[int, str] = {}
     while stack:
@@ -165,7 +165,7 @@ def _why(value: Any) -> str:
 
 
 def _text(value: Any) -> str | None:
-    """A value as text: text as it is, everything else as JSON; None if it cannot be written so."""
+    """A value as text: text as it is, anything else as JSON; None if that is not possible."""
     if isinstance(value, str):
         return value if len(value) <= _TEXT else None
     described = _walked(value, _described)
@@ -181,7 +181,7 @@ def _json(value: Any) -> str | None:
 
 
 def _wrapper_text(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> str | None:
-    """What a tensor is that is kept as others: its class, what its users see, its attributes."""
+    """A description of a wrapper tensor: its class, dtype and shape, inner tensors and attributes."""
     described = _walked(dict(attributes), _described)
     if described is _NOTHING:
         return None
@@ -197,11 +197,11 @@ _NOTHING = object()
 
 
 def _walked(value: Any, more: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:
-    """A value as JSON has it; `_NOTHING` if it is something else, or too much.
+    """A value in JSON types; `_NOTHING` if it has no such form, or is too large.
 
     Args:
-        value: Of a pickle.
-        more: What stands for a value that JSON does not have, given a function for what is inside.
+        value: A value from a pickle.
+        more: Converts a value that JSON lacks, given a function for the values inside it.
     """
     budget, depth = _VALUES, 0
 
@@ -229,7 +229,7 @@ def _walked(value: Any, more: Callable[[Any, Callable[[Any], Any]], Any]) -> Any
 
 
 def plain(value: Any) -> Any:
-    """A value of numbers, text, lists and dictionaries of them; None if it is anything else, or too much."""
+    """A value made of numbers, text, lists and dictionaries; None for anything else, or if too large."""
 
     def refuse(value: Any, walk: Callable[[Any], Any]) -> Any:
         raise ValueError("something else")
@@ -239,10 +239,10 @@ def plain(value: Any) -> Any:
 
 
 def _described(value: Any, walk: Callable[[Any], Any]) -> Any:
-    """What stands in JSON for a value that JSON has not.
+    """The JSON form of a value that JSON lacks.
 
     Raises:
-        ValueError: Nothing can.
+        ValueError: There is no such form.
     """
     if isinstance(value, dict):
         return {"dict": [[walk(key), walk(entry)] for key, entry in value.items()]}
@@ -276,7 +276,7 @@ def _object(value: ReducedObject, walk: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def _number(value: ReducedObject) -> float | int | bool | None:
-    """What a scalar of numpy's is; None if the object is none."""
+    """The number in a pickled numpy scalar; None if the object is none."""
     if not value.qualname.endswith("multiarray.scalar") or len(value.args) != 2:
         return None
     described, raw = value.args

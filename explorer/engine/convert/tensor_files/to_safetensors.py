@@ -1,8 +1,8 @@
-"""safetensors file from tensors, written as a stream.
+"""Writer of safetensors files, as a stream.
 
-The layout is that of safetensors' own writer, to the byte: types of wide elements first, then by name, the
-header filled up with spaces to a multiple of eight. The package itself is not used: it wants every tensor
-in memory at once. A tensor that has several names is stored once, and the metadata says under which, as
+The layout equals that of safetensors' own writer, to the byte: wide types first, then by name, and a header
+padded with spaces to a multiple of eight bytes. The package itself is not used, because it needs every tensor
+in memory at once. A tensor with several names is stored once, and the metadata lists the aliases, as
 `safetensors.torch.save_model` does; the format has no other way.
 """
 
@@ -27,8 +27,8 @@ def convert(job: ConversionJob) -> ConversionResult:
     """Writes one safetensors file.
 
     Raises:
-        BadModel: A tensor is missing or broken, or of a type that safetensors has not.
-        Misuse: The disk has no room for it.
+        BadModel: A tensor is missing or broken, or of a type that safetensors does not support.
+        Misuse: The disk has too little room.
         Cancelled: `job.cancel` said so.
     """
 
@@ -51,7 +51,7 @@ def convert(job: ConversionJob) -> ConversionResult:
 
 
 def _once(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[str]]:
-    """Every tensor under one name, in the order of the format; the metadata, and what to say of it."""
+    """Each tensor under one name, in the format's order; the metadata; and notes."""
     metadata = dict(bundle.metadata)
     names: dict[object, str] = {}
     for piece in sorted(bundle.pieces, key=lambda p: p.name):
@@ -63,7 +63,7 @@ def _once(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[
         if first == piece.name:
             pieces.append(piece)
         elif piece.name in metadata:
-            # what the user keeps there goes first; then the name is stored as a tensor of its own
+            # the user's metadata under this name has priority: store the alias as a separate tensor
             taken.append(piece.name)
             pieces.append(piece)
         else:
@@ -82,7 +82,7 @@ def _once(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[
 
 
 def _header(pieces: Sequence[BundledTensor], metadata: Mapping[str, str], source: str) -> bytes:
-    """The JSON in front of the tensors."""
+    """The JSON header."""
     unknown = sorted({piece.dtype for piece in pieces if piece.dtype not in _CODES})
     if unknown:
         piece = next(p for p in pieces if p.dtype == unknown[0])

@@ -1,8 +1,8 @@
-"""state_dict from tensors, as torch.save writes it: zip archive and pickle, as a stream and without torch.
+"""Writer of a state_dict as torch.save writes it: a zip archive with a pickle, as a stream, without torch.
 
-torch.save wants every tensor in memory; here a storage is copied from wherever it lies. The archive has
-what torch's own has: the pickle, the byte order, one stored entry for each storage, aligned to 64 bytes so
-that torch can map it, and the version.
+torch.save needs every tensor in memory; here each storage is copied from its file. The archive has the same
+parts as torch's: the pickle, the byte order, one stored entry for each storage (aligned to 64 bytes, so that
+torch can map it), and the version.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _STORAGES = {
     "bool": "BoolStorage",
     "bfloat16": "BFloat16Storage",
 }
-"""Types that have a storage class of their own; all others are bytes with the type beside them."""
+"""Types with their own storage class; the others are bytes with the type beside them."""
 
 _FOLDER = "archive"
-"""What everything lies under, as in what torch writes to a stream."""
+"""The folder of all entries in the archive, as when torch writes to a stream."""
 _ALIGNMENT = 64
 _ZIP64 = 1 << 31
-"""Entries of this many bytes have their sizes in 64 bits."""
+"""Entries from this many bytes on need 64-bit sizes."""
 
 _BATCH = 1000
-"""Pairs that are put into a dictionary together, as pickle itself does."""
+"""Pairs that are added to a dictionary in one batch, as pickle does."""
 
 
 def convert(job: ConversionJob) -> ConversionResult:
     """Writes a state_dict.
 
     Raises:
-        BadModel: A tensor is missing or broken, or of a type that torch has not.
-        Misuse: The disk has no room for it.
+        BadModel: A tensor is missing or broken, or of a type that torch does not support.
+        Misuse: The disk has too little room.
         Cancelled: `job.cancel` said so.
     """
 
@@ -70,7 +70,7 @@ def convert(job: ConversionJob) -> ConversionResult:
 
 
 def _write(path: str, bundle: StateDict, tell: Callable[[int], None]) -> None:
-    """Writes the archive, and tells the number of storages that are written, again and again."""
+    """Writes the archive; calls `tell` with the number of storages written so far."""
     storages: dict[object, int] = {}
     first: list[BundledTensor] = []
     keys = []
@@ -99,12 +99,12 @@ def _entry(
     size: int = 0,
     tell: Callable[[], None] = lambda: None,
 ) -> None:
-    """One entry, whose bytes begin at a multiple of the alignment."""
+    """Writes one entry, whose bytes start at a multiple of the alignment."""
     info = zipfile.ZipInfo(name)
     large = size >= _ZIP64
     start = out.tell() + 30 + len(name.encode()) + (20 if large else 0)
     padding = -(start + 4) % _ALIGNMENT
-    # a field that torch uses for the same: 'FB', its length, and as many bytes as are wanted
+    # torch pads with the same extra field: 'FB', its length, and filler bytes
     info.extra = b"FB" + struct.pack("<H", padding) + b"Z" * padding
     with archive.open(info, "w", force_zip64=large) as entry:
         for part in parts:
@@ -116,7 +116,7 @@ def _entry(
 
 
 def _pickle(bundle: StateDict, keys: Sequence[int]) -> Iterator[bytes]:
-    """The pickle of an OrderedDict of tensors, whose storages have these keys."""
+    """The pickle of an OrderedDict of tensors whose storages have these keys."""
     pieces = bundle.pieces
     memo: dict[str, int] = {}
     yield b"\x80\x02" + _global("collections", "OrderedDict", memo) + b")R"
@@ -162,7 +162,7 @@ def _strides(shape: Sequence[int]) -> list[int]:
 
 
 def _global(module: str, name: str, memo: dict[str, int]) -> bytes:
-    """A name of code; the second time it is taken from the memo."""
+    """The pickle of a global name; repeated names come from the memo."""
     key = f"{module} {name}"
     if key in memo:
         return b"h" + bytes([memo[key]])
@@ -187,7 +187,7 @@ def _whole(number: int) -> bytes:
 
 
 def _value(value: Any) -> bytes:
-    """Numbers, text, lists and dictionaries of them."""
+    """The pickle of numbers, text, lists and dictionaries."""
     if value is True or value is False:
         return b"\x88" if value else b"\x89"
     if isinstance(value, int):
@@ -202,7 +202,7 @@ def _value(value: Any) -> bytes:
 
 
 def _ordered(value: Any, memo: dict[str, int]) -> bytes:
-    """As `_value`, with an OrderedDict outside, which is what torch has there."""
+    """As `_value`, but with an OrderedDict outermost, as torch writes."""
     if not isinstance(value, Mapping):
         return _value(value)
     pairs = b"".join(_text(str(k)) + _value(v) for k, v in value.items())

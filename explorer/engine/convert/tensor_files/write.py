@@ -1,4 +1,4 @@
-"""Tensor conversion, as every target does it: gather them, see that there is room, write, compare bytes."""
+"""Tensor conversion for all targets: collect the tensors, check the room, write, and compare the bytes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from explorer.facts.conversion import StoredEvidence
 def convert(
     job: ConversionJob, write: Callable[[StateDict], Sequence[str]], reread: Callable[[str], StateDict]
 ) -> ConversionResult:
-    """Converts the tensors of a model.
+    """Converts the tensors of a job's model.
 
     Args:
-        job: What is converted.
-        write: Writes them to `job.path`; returns what is worth knowing.
-        reread: What was written, by its own reader.
+        job: The conversion.
+        write: Writes them to `job.path`; returns notes.
+        reread: Reads the written file.
 
     Raises:
-        BadModel: A tensor is missing or broken, or of a type that the target has not.
-        Misuse: The disk has no room for it.
+        BadModel: A tensor is missing or broken, or of a type that the target does not support.
+        Misuse: The disk has too little room.
         Cancelled: `job.cancel` said so.
     """
     job.tell("reading the header")
@@ -43,15 +43,15 @@ def convert(
 
 
 def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredEvidence:
-    """Compares the tensors of a source, and what is said beside them, with those of what was written.
+    """Compares the tensors and metadata of a source with those of the written file.
 
     Args:
-        job: Told how far it is.
-        source: What was to be written.
-        result: What was written, as its own reader found it.
+        job: Receives the progress.
+        source: The state dict that was to be written.
+        result: The state dict read from the written file.
 
     Raises:
-        BadModel: A file became shorter meanwhile.
+        BadModel: A file became shorter in the meantime.
         Cancelled: `job.cancel` said so.
     """
     started = time.perf_counter()
@@ -105,13 +105,13 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
 
 
 def _lost_metadata(source: StateDict, result: StateDict) -> list[str]:
-    """What is said beside the tensors of a source and not, or not the same, in what was written."""
+    """Keys of the source's metadata that are missing or different in the written file."""
     lost = [f"metadata {key}" for key, text in source.metadata.items() if result.metadata.get(key) != text]
     return lost if source.versions == result.versions else [*lost, "_metadata"]
 
 
 def _pairs(a: Iterator[memoryview], b: Iterator[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
-    """Two streams of bytes in pieces of the same length; what one of them has more of comes alone."""
+    """Two byte streams in pieces of equal length; a longer stream's surplus comes with an empty piece."""
     rest_a, rest_b = memoryview(b""), memoryview(b"")
     while True:
         rest_a = rest_a or next(a, memoryview(b""))
