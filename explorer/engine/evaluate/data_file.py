@@ -1,4 +1,4 @@
-"""Data set in a file, .npz, .npy or .csv: which of it goes in and which is met, read a batch at a time.
+"""Data set in a file, .npz, .npy or .csv: its inputs and labels, read a batch at a time.
 
 Arrays have a sample along their first axis. A table has one in each line, and its label in the last column.
 """

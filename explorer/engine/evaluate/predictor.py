@@ -1,4 +1,4 @@
-"""Predictor: a model as a function of samples, whatever it was written in and whatever its batch is."""
+"""Predictor: a model of any format as a function of samples, whatever its batch."""
 
 from __future__ import annotations
 

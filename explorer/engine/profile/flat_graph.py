@@ -131,11 +131,11 @@ class _Opener:
         yield from passed
 
     def _renamed(self, node: Node, renamed: Mapping[str, str], name: str, row: int | None) -> Node:
-        """A node between other values, with the same done to its bodies."""
+        """A node with other names of values, in its bodies too."""
         bodies: dict[str, Any] = {}
         several = subgraphs(node)
         for attribute, body in several:
-            if "[" not in attribute:  # operators of others may carry lists of graphs, which stay as they are
+            if "[" not in attribute:  # operators of other domains may have lists of graphs: unchanged
                 bodies[attribute] = self._body(body, renamed, f"{name}.{attribute}", row, attribute)
         if bodies:
             node = node.with_attributes({**node.attributes, **bodies})

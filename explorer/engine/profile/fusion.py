@@ -66,7 +66,7 @@ class _Scope:
 
     def __init__(self, before: Graph, after: Graph, defaults: frozenset[str]) -> None:
         self.nodes, self.after = before.nodes, after
-        # the last value of a blocked stretch is the original's own, once it is laid out as before
+        # the last value of a blocked stretch is an original value, once its layout is changed back
         self.moved = {n.inputs[0]: n.outputs[0] for n in after.nodes if n.op == LAID_OUT and _moves(n)}
         self.names = {node.name: at for at, node in enumerate(self.nodes)}
         self.wires = NodeWires(self.nodes, set(before.initializers) - defaults)
@@ -126,7 +126,7 @@ class _Scope:
         return value
 
     def _pieces(self, taken: Mapping[int, Node]) -> Iterator[tuple[str, int]]:
-        """Optimised nodes that make no value of the original, or have no name, and whose work they do."""
+        """Optimized nodes without a name or a value of the original, each with its original node."""
         makers = {value: node for node in self.after.nodes for value in node.outputs if value}
         owner: dict[int, int] = {}
         for at, node in taken.items():

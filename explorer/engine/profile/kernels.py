@@ -71,10 +71,10 @@ class KernelRun(Struct):
 
 
 def kernel_runs(path: str) -> Iterator[KernelRun]:
-    """The runs in a profile, one at a time; the last may not be whole.
+    """The runs in a profile, one at a time; the last may be incomplete.
 
     Raises:
-        BadModel: The file ends before it is closed: there was no room for it.
+        BadModel: The file is incomplete: the disk was full.
     """
     run, last = KernelRun(), ""
     inner: list[tuple[int, int]] = []

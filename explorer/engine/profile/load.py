@@ -19,7 +19,7 @@ _SWITCHES = 25.0
 """Involuntary context switches per second and thread, above which others used the processor: an idle machine
 has a few, a machine shared by two such programs a hundred."""
 _OTHERS = 0.25
-"""Processors that others keep busy: the machine's own small work is less."""
+"""Processors that others keep busy; the system's own small work is less."""
 _WAITING = 0.5
 """Load average above that of our own threads."""
 _SPREAD = 1.5
@@ -35,7 +35,7 @@ def check_threads(threads: int | None) -> None:
     """Refuses more threads than there are processors.
 
     Raises:
-        Misuse: There are fewer.
+        Misuse: There are fewer processors than threads.
     """
     there = processors()
     if threads is not None and threads > there:
@@ -134,7 +134,7 @@ def _busy() -> tuple[float, float] | None:
     except (OSError, psutil.Error):
         return None
     mine = processor.processors()
-    if len(times) <= mine[-1]:  # some are switched off, so that places are no numbers
+    if len(times) <= mine[-1]:  # some processors are switched off, so their numbers have gaps
         return None
     # idle and waiting are left out
     busy = sum(getattr(times[at], name, 0.0) for at in mine for name in _BUSY)

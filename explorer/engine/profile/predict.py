@@ -30,7 +30,7 @@ ALONE = "alone"
 """Activations that take time within a convolution; `Conv, grouped, Clip` is one with it, in a chain of such,
 `Conv, grouped, alone` one without."""
 OF_RUNTIME = ("Gelu", "SkipLayerNormalization")
-"""Operators that the runtime makes of several of the model's."""
+"""Operators that the runtime makes by fusing several of the model's."""
 _WINDOW = 49
 """Places of a window from which a grouped convolution is slower for each of them: 7 x 7."""
 _SHORTEST = 256
@@ -51,7 +51,7 @@ _LIKE: Mapping[str, Sequence[str]] = {
     "MaxPool": ("AveragePool", "LRN"),
     "Relu": ("Clip", "LeakyRelu", "Neg", "Cast", "Sqrt", "Reciprocal", "ReduceMean", "GlobalAveragePool"),
 }
-"""Measured kernels, and the operators that are timed as they; others as an Add."""
+"""Measured kernels, each with the operators that are predicted by it; others are predicted by Add."""
 _OLDER = {
     WIDE: GROUPED,
     TURNED: "Transpose",
@@ -71,7 +71,7 @@ _TAKEN_IN = {
 }
 """Activations that take time within a kernel, each with the measured activation for it; Relu takes none."""
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-"""Recurrent layers, whose state goes through a matmul a step."""
+"""Recurrent layers, whose state goes through a matmul in each step."""
 _NO_WORK = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
 """Kernels that copy nothing: their output is their input's memory."""
 
@@ -186,7 +186,7 @@ class TimeModel:
         return macs / _rate(like, at) if like else None
 
     def _recurrent(self, layer: Layer, macs: int, sizes: Sequence[int], like: Sequence[KernelTime]) -> float:
-        """Seconds of a layer whose input goes through a matmul at once, and whose state through one a step.
+        """Seconds of a layer whose input takes one matmul, and whose state takes a matmul in each step.
 
         From one step to the next the weights of the state lie in a cache.
         """

@@ -96,7 +96,7 @@ def timed(
 def _alternate(
     every: Sequence[Measurement], spec: ProfileSpec, watch: LoadWatch, on_progress: OnProgress, cancel: Cancel
 ) -> None:
-    """Blocks of runs of each model in turn, until all have enough."""
+    """Runs blocks of each model in turn, until all have enough runs."""
     limit = spec.time_limit * len(every) / spec.repeat
     began = time.perf_counter()
 

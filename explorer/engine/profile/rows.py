@@ -37,7 +37,7 @@ class NodeRows:
         """
         if around is not None and branch:
             around = self._branch(around, branch)
-        carriers = [at for at, node in enumerate(nodes) if self._carries(node)]
+        carriers = [at for at, node in enumerate(nodes) if node.key in self._functions or subgraphs(node)]
         node_rows: list[int | None] = [None] * len(nodes)
         taken: list[tuple[int, int]] = []
         for at in carriers:
@@ -51,9 +51,6 @@ class NodeRows:
                 row = self._row(node, around, inside)
                 node_rows[at] = around if row is None else row
         return node_rows
-
-    def _carries(self, node: Node) -> bool:
-        return node.key in self._functions or bool(subgraphs(node))
 
     def _branch(self, around: int, branch: str) -> int:
         """The row of one graph of several, else that of their node."""

@@ -19,7 +19,7 @@ from explorer.engine.progress import Cancel, stop_if
 from explorer.facts.profile.profile import SURE, ProfileSpec, Stopped
 
 _SHORT = 0.2
-"""Seconds of a block of runs; of a run that takes longer it is not seen that the sessions change hands."""
+"""Seconds of a block of runs; a run longer than this is not affected by the change of sessions."""
 _BLOCK, _OBSERVED = 10, 3
 """Runs of a block without the profiler and with it."""
 _LOOK, _IDLE, _SPINNING = 0.005, 0.2, 0.5

@@ -1,4 +1,4 @@
-"""Sessions that are timed: one as a user's, and one under onnxruntime's profiler, of which runs alternate.
+"""Timed sessions: one set as a user's, and one under onnxruntime's profiler; their runs alternate.
 
 A run right behind one of the other session finds threads that still spin, and caches of the other; so short
 runs are made in blocks, and the first of a block is not counted.
@@ -88,7 +88,7 @@ class TimedSessions(TimedRuns):
         return session
 
     def _loads_plain(self, options: Any, providers: Sequence[str]) -> bool:
-        """Whether it is the optimisation that fails."""
+        """Whether it is the optimization that fails."""
         options.graph_optimization_level = LEVELS["none"]
         options.enable_profiling = False
         options.optimized_model_filepath = ""

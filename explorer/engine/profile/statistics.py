@@ -16,16 +16,16 @@ from itertools import accumulate
 from explorer.facts.profile.profile import Spread, Stopped
 
 WITHIN = 0.05
-"""Share of the median within which its interval has to lie."""
+"""Share of the median within which its interval must lie."""
 _LEFT_OUT = 0.05
 """Probability that the interval does not hold the median."""
 _FEWEST = 10
 _LONG = 0.2
-"""Samples and seconds before which a narrow interval is not believed: clocks and other work drift slower."""
+"""Samples and seconds before which a narrow interval is not trusted: clocks and other work drift slower."""
 
 
 def spread(samples: Sequence[float]) -> Spread:
-    """The median of samples, and how sure it is.
+    """The median of samples, with its interval.
 
     Args:
         samples: Seconds, one at least.
@@ -51,7 +51,7 @@ def is_settled(times: Spread) -> bool:
 def why_stop(
     samples: Sequence[float], elapsed: float, *, steps: int | None, time_limit: float
 ) -> Stopped | None:
-    """Why no more runs are to be made; None while more are.
+    """The reason to stop; None to go on.
 
     Args:
         samples: Wall times so far, in seconds.
@@ -107,7 +107,7 @@ def ranks_differ(before: Sequence[float], after: Sequence[float]) -> bool:
 
 @cache
 def _most_out_of_order(few: int, many: int) -> int:
-    """Pairs out of order that are still too few for chance, both ways; -1 where there is no such number."""
+    """The most pairs out of order that chance does not explain, both ways; -1 if there is no such number."""
     # orders of the samples by pairs out of order: the coefficients of a Gaussian binomial
     orders = [1] + [0] * (few * many)
     for i in range(1, few + 1):

@@ -1,8 +1,8 @@
 """Accumulator width: bits that a sum of integer products needs, for any weights and for the stored ones.
 
 A product is (weight code - zero point) x (input code - zero point); the sum begins at the bias. Of stored
-weights the bound is met by an input: the largest code where a weight is above 0, the least where it is below.
-No sum on the way to it is larger, in whatever order it is made.
+weights the bound is reached by an input: the largest code where a weight is above 0, the least where it is
+below. No partial sum is larger, in any order of summation.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def answer(
     ]
     kinds = Counter(layer.op for layer in quantized_layers)
     changed = Counter(layer.op for layer in quantized_layers if not layer.reason)
-    rank = [(loss, layer.name) for layer in quantized_layers if (loss := _loss(layer)) is not None]
+    rank = [(loss, layer.name) for layer in quantized_layers if (loss := _output_snr(layer)) is not None]
     return Quantization(
         tuple(OperatorCount(op, n, changed[op], n - changed[op]) for op, n in kinds.items()),
         tuple(quantized_layers),
@@ -97,7 +97,7 @@ def answer(
     )
 
 
-def _loss(layer: QuantizedLayer) -> float | None:
+def _output_snr(layer: QuantizedLayer) -> float | None:
     return layer.weight_snr_db if layer.output_snr_db is None else layer.output_snr_db
 
 
@@ -160,7 +160,7 @@ def _dtype(operand: Operand) -> str:
 
 
 def _name(choice: LayerChoice, part: Part) -> str:
-    """The format of a part; its element type where it stayed, '' where there is none."""
+    """The format of a part; its element type if it is unchanged, '' if the layer has no such part."""
     operands, fmt = choice.layer.of(part), _format(choice, part)
     return fmt.name if fmt is not None else _dtype(operands[0]) if operands else ""
 

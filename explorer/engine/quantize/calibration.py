@@ -38,7 +38,7 @@ _STEPS = 64
 """Ranges that the searches for the least divergence and the least error try in a round."""
 
 _SMOOTHING = 1e-4
-"""Counts that an empty interval is given, so that the logarithm of its share exists."""
+"""Count of an empty interval, so that the logarithm of its share exists."""
 
 
 class RangeUse(Struct, frozen=True):
@@ -211,10 +211,10 @@ def ranges_seen(
 
 
 def check_percentile(percentile: float) -> None:
-    """Refuses one of which no range can be made.
+    """Refuses a percentile that gives no range.
 
     Raises:
-        Misuse: It is such a one.
+        Misuse: The percentile gives no range.
     """
     if not 50 < percentile <= 100:
         raise Misuse(f"of {percentile:g} % no range can be made", where="--percentile", hint="99.999")

@@ -200,7 +200,7 @@ def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form
 
 
 def _in_one_scale(layer: QuantizableLayer, scaled: Sequence[Integer]) -> bool:
-    """Whether onnxruntime wants one scale for a weight of bytes: it is no matrix on the right."""
+    """Whether onnxruntime needs one scale for a weight of bytes, because it is no matrix on the right."""
     if len(scaled) != 2 or any(fmt.element_type not in ("int8", "uint8") for fmt in scaled):
         return False
     return layer.op in ("MatMul", "Gemm") and any(w.at == 0 or len(w.shape) > 2 for w in layer.of("weight"))
@@ -235,7 +235,7 @@ def _no_qoperator(choice: LayerChoice) -> str:
     if (dtype := layer.operands[0].dtype) != "float32":
         return f"a QOperator stands between floats of 32 bits, not {dtype}"
     alpha, beta = _factors(layer)
-    factors = beta != 1 or (alpha != 1 and layer.of("bias"))  # it multiplies the bias by alpha, too
+    factors = beta != 1 or (alpha != 1 and layer.of("bias"))  # QGemm multiplies the bias by alpha, too
     if layer.op == "Gemm" and (not layer.of("weight") or layer.operands[0].tensor or factors):
         return "QGemm takes a stored weight on the right, no beta, and no alpha beside a bias"
     sides = [fmt.element_type for o in layer.operands if (fmt := getattr(choice, o.part)) is not None]
@@ -245,7 +245,7 @@ def _no_qoperator(choice: LayerChoice) -> str:
 
 
 def is_bias_added(choice: LayerChoice) -> bool:
-    """Whether the bias of a Gemm stands in an Add behind the operator that takes the Gemm's place.
+    """Whether the bias of a Gemm goes into an Add behind the operator that replaces the Gemm.
 
     MatMulNBits needs a bias of a known shape, and QGemm one of integers: neither takes a bias that the model
     computes, or that is an input of it.

@@ -27,7 +27,7 @@ def range_uses(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
 
 
 def _uses(choice: LayerChoice) -> Iterator[RangeUse]:
-    """The inputs of a layer; where integers come out of it its output, too."""
+    """The inputs of a layer that need ranges; if it returns integers, its output, too."""
     fmt, symmetric = choice.input, choice.symmetric_of("input")
     if fmt is None or choice.reason or not fmt.scaled:
         return
@@ -108,7 +108,7 @@ class Grids:
 
 
 _ADDS_PAIRS = frozenset(("Conv", "Gemm", "MatMul"))
-"""Operators with integer kernels, which add two products at a time."""
+"""Operators whose integer kernels add two products at a time."""
 
 
 def _of_bytes(choice: LayerChoice) -> bool:
@@ -127,7 +127,7 @@ def _of_bytes(choice: LayerChoice) -> bool:
 def sound(
     choices: Sequence[LayerChoice], grids: Grids, parts: Sequence[Part] = ("weight", "bias")
 ) -> tuple[LayerChoice, ...]:
-    """The choices; layers with a weight or a bias that holds NaN or infinity stay as they are.
+    """The choices; layers with a weight or a bias that holds NaN or infinity are unchanged.
 
     Args:
         choices: The choices for all layers.

@@ -29,7 +29,7 @@ FLOATS = ("float32", "float16", "float64")
 """Element types of layers that can take a format: onnxruntime computes in them on a processor."""
 
 QUANTIZED = "it is quantized already"
-"""Why a layer takes no other format."""
+"""The reason why a quantized layer takes no other format."""
 
 Sizes = tuple[int, int, int]
 """M, K and N of a matrix product."""
@@ -319,7 +319,7 @@ def _product(node: Node, constants: Constants) -> tuple[Operand, ...]:
     turned = [bool(node.attributes.get(name, 0)) for name in ("transA", "transB")]
     sides = []
     for at, turn in enumerate(turned):
-        # A is (rows, depth), B is (depth, columns), and the other way round where it is turned
+        # A is (rows, depth), B is (depth, columns); transposed ones are the other way round
         channel, depth = (-1, -2) if (at == 0) == turn else (-2, -1)
         side = _operand(constants, "weight", at, node.inputs[at], channel=channel, depth=depth)
         if side.tensor is not None and len(side.shape) == 1:

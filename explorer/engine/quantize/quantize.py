@@ -83,7 +83,7 @@ def quantized(
 
 
 def _reading_rounded(node: Node, rounded: Mapping[str, LayerChoice], grids: Grids, to: Additions) -> Node:
-    """An operator between layers; values that a chain rounds are read as they are rounded."""
+    """A node between layers; it reads the rounded values of a chain."""
     if isinstance(node, NodeRun) or rounded.keys().isdisjoint(node.inputs):
         return node
     inputs = list(node.inputs)

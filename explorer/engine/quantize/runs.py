@@ -42,7 +42,7 @@ class _Stage(Struct, frozen=True):
 
 
 def infos(model: Model, names: Iterable[str], samples: Samples) -> list[TensorInfo]:
-    """Types and shapes of values, as far as they are known, at the first of the samples."""
+    """Types and shapes of values at the first sample, as far as they are known."""
     info_by_name = _value_infos(model, samples)
     return [info_by_name.get(name, TensorInfo(name, None, None)) for name in names]
 

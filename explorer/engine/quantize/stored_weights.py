@@ -1,4 +1,4 @@
-"""Stored weights as their layers multiply by them: rounded, where a function of a format stands between."""
+"""Stored weights as their layers multiply by them: rounded, if a format's function rounds them in a run."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
 
 
 def numbers_of(numbers: Numbers) -> Array:
-    """All numbers of a tensor that are stored as they are."""
+    """All numbers of a tensor, as they are stored."""
     return np.concatenate([np.asarray(slab) for slab in numbers.slabs()]).reshape(numbers.shape)
 
 

@@ -1,6 +1,6 @@
-"""Quantized weights: the grid of a stored weight, and its codes, made in slabs while they are written.
+"""Quantized weights: the grid of a stored weight, and its codes, computed in slabs while they are written.
 
-A weight is looked at twice, once for its range and once for its codes; it is never held as a whole.
+A weight is read twice, for its range and for its codes; it is never held as a whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SLAB = 1 << 18
 """Elements that are looked at together: they stay in a processor's cache."""
 
 _BAND = 1 << 22
-"""Elements that one of two threads makes at a time."""
+"""Elements that one of two threads computes at a time."""
 
 _LEAST_SCALE = 1e-30
 """Below it the product of two scales is no float32."""
@@ -64,7 +64,7 @@ def weight_grid(
 
 
 def floats(operand: Operand) -> Array:
-    """A stored operand as its layer reads it, in its own element type; formats are given to float32 of it."""
+    """A stored operand as its layer reads it, in its own element type; rounding converts it to float32."""
     assert operand.tensor is not None
     return operand.tensor.array().transpose(operand.axes)
 
@@ -167,7 +167,7 @@ def slabs(
 
 
 def _forget(operand: Operand, first: int = 0, last: int | None = None) -> None:
-    """Lets the kernel forget rows of a weight that lies in a file as its layer reads it."""
+    """Releases the pages of a weight's rows, if it is in a file in the layer's order."""
     payload = operand.tensor.payload if operand.tensor is not None else None
     if isinstance(payload, FileSpan):
         row = payload.size // max(1, operand.shape[0]) if operand.shape else 0

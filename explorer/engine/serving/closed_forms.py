@@ -46,7 +46,7 @@ def over_context(value: Counted, windows: Sequence[int], most: int) -> ClosedFor
     checked: list[int] = []
     for at, first in enumerate(marks):
         last = marks[at + 1] if at + 1 < len(marks) else max(most, 2 * first + 62)
-        sizes = _two(first, last)
+        sizes = _sizes_to_fit(first, last)
         polynomial = fitted(sizes, tuple([value(size) for size in sizes]))
         checks = [size for size in (first, (first + last) // 2, last) if size not in sizes]
         matching = [size for size in checks if polynomial.above(size) == value(size) * polynomial.over]
@@ -60,7 +60,7 @@ def over_context(value: Counted, windows: Sequence[int], most: int) -> ClosedFor
     return ClosedForm("context", tuple(pieces), tuple(sorted(set(counted))), tuple(sorted(set(checked))))
 
 
-def _two(first: int, last: int) -> tuple[int, ...]:
+def _sizes_to_fit(first: int, last: int) -> tuple[int, ...]:
     """Two sizes in a range, near its lower end; all of a range of less."""
     return tuple(sorted({min(first + 1, last), min(first + 9, last)}))
 

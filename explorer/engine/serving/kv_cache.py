@@ -91,7 +91,7 @@ def _elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
 def first_beyond(form: ClosedForm, room: float, batch: int) -> int | None:
     """The least context at which the caches of a batch take more than some bytes; None if they never do.
 
-    A cache never shrinks, so that the place is found by halving.
+    A cache never shrinks, so a bisection finds the place.
     """
     if not form.pieces:
         return None

@@ -329,7 +329,7 @@ def _through(least: Sequence[_Least]) -> tuple[float | None, float | None, Servi
 
 
 def _first_token(laid: LayoutContext, stages: Sequence[tuple[int, int]], tensor: int, expert: int) -> _Least:
-    """Seconds until all prompts are read: at once by a single stage, one behind the other by several."""
+    """Seconds until all prompts are read: together by a single stage, one behind the other by several."""
     if not laid.prompt:
         return None, "unknown"
     pieces = laid.batch if len(stages) > 1 else 1
@@ -364,7 +364,7 @@ def _weights(block: Block, tensor: int, expert: int) -> float:
 
 
 def _cache(laid: LayoutContext, block: Block, size: float, tensor: int) -> float:
-    """Bytes of the cache of one sequence on a device: whole heads, or all where they are not cut."""
+    """Bytes of the cache of one sequence on a device: whole heads, or all heads if they cannot be cut."""
     if not block.cache_cut:
         return size
     heads = laid.cuts.kv_heads

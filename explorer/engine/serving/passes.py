@@ -85,7 +85,7 @@ class Passes:
 
     @property
     def contexts(self) -> Sequence[int]:
-        """Contexts of which `attention` is known."""
+        """Contexts at which `attention` is cached."""
         return tuple(self._attention)
 
     def _besides(self, analysis: AnalysisResult) -> dict[int | None, float]:
@@ -155,7 +155,7 @@ class Passes:
 
     @cached_property
     def looped(self) -> bool:
-        """Whether it goes over the tokens of a prompt one by one: a long one takes too long to be counted."""
+        """Whether the code processes a prompt token by token: then a long one takes too long to count."""
         few, many = (self.prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
         return many > few + _LOOPED
 

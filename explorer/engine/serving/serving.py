@@ -93,7 +93,7 @@ def passes_of(own_cache: OwnCache, spec: ServingSpec) -> Passes:
     """The passes of a model in the type that `spec` names; they answer every question in that type.
 
     Args:
-        own_cache: The model and its cache; the model is left as it is.
+        own_cache: The model and its cache; the model is not changed.
         spec: The question.
 
     Raises:

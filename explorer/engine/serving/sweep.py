@@ -28,7 +28,7 @@ from explorer.facts.serving.spec import ServingSpec
 from explorer.facts.serving.sweep import ServingRow, ServingSweep, ServingSweepSpec, with_serving_front
 
 _TOGETHER = 16
-"""Contexts that a worker is handed at a time."""
+"""Contexts in one task of a worker."""
 
 
 class ServingSession(Protocol):
@@ -83,7 +83,7 @@ class ServingTask(Task, frozen=True, kw_only=True):
     def made(self, door: Any, on_progress: OnProgress = None, cancel: Cancel = None) -> Iterator[ServingRow]:
         """The rows, one after the other; a question without a layout has a row with the reason."""
         try:
-            # without its name: bounds alone, which are the same wherever a worker runs
+            # without its name: bounds only, which do not depend on the worker
             machine = None if self.machine is None else replace(self.machine, name="")
             fact = door.serving(self.spec, machine=machine, on_progress=on_progress, cancel=cancel)
         except (Cancelled, MissingExtra):

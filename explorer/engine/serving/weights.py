@@ -53,7 +53,7 @@ class WeightHolder(Struct, frozen=True):
 
     @property
     def routed(self) -> bool:
-        """Whether a token works with a part of it alone."""
+        """Whether a token uses a part of it only."""
         return self.used < 1
 
 
@@ -103,12 +103,12 @@ def holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightHolder
 
 
 def _is_idle(row: Layer) -> bool:
-    """Whether nothing of it runs: of some only parts are called, and not itself."""
+    """Whether nothing of it runs; modules that are not called may have parts that are."""
     return not row.calls and not (row.macs or row.elementwise_ops)
 
 
 _WHOLE = 0.95
-"""Share from which on a module is taken to use all of its weights: a few are there for other passes."""
+"""Share from which on a module counts as using all of its weights: a few may be for other passes."""
 
 
 def _multiplying(parameters: Collection[nn.Parameter]) -> int:
@@ -124,8 +124,8 @@ def _row_bytes(parameters: Mapping[nn.Parameter, StoredForm]) -> int:
 def read_bytes(all_holders: tuple[WeightHolder, ...], tokens: int, *, encoder: bool = False) -> float:
     """Bytes of weights that a pass over `tokens` tokens reads, each weight once.
 
-    Experts are taken to be drawn evenly and each token's by itself: of E experts, k a token, n tokens read
-    E (1 - (1 - k/E)^n) in the mean.
+    Experts are assumed to be drawn evenly and independently for each token: of E experts, k per token, n
+    tokens read E (1 - (1 - k/E)^n) on average.
 
     Args:
         all_holders: All of a model.
@@ -208,6 +208,6 @@ def active(holder: WeightHolder) -> int:
 
 
 def block_of(path: str) -> int | None:
-    """The number of the layer that a path lies in; None outside of them."""
+    """The number of the layer that a path is in; None outside of layers."""
     match_ = _NUMBER.search(path)
     return int(match_.group()) if match_ else None

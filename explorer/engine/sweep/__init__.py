@@ -149,7 +149,7 @@ def check_output(path: str, models: Sequence[str]) -> None:
     """Refuses a file for the results that would cost the user another one, before any work is done.
 
     Raises:
-        Misuse: It is a model, or anything else that is no file of results.
+        Misuse: The file is a model, or another file that holds no results.
     """
     check_target(path, overwrite=True, models=models, weights=())
     if os.path.exists(path):
@@ -160,7 +160,7 @@ def stored_sweep(path: str) -> Sweep:
     """Everything that a file of results holds.
 
     Raises:
-        Misuse: It is no such file.
+        Misuse: The file holds no results.
     """
     with Store(SweepRow, path, changed=False) as store:
         rows = with_front(list(store.rows()))

@@ -101,7 +101,7 @@ def connected(
     """
     hint = "start one with: dask scheduler, and on every machine: dask worker SCHEDULER --nthreads 1"
     try:
-        # a Client that cannot read its address is left half made, and complains once more when it is dropped
+        # a Client fails on a bad address half-built, and reports the error again when it is deleted
         distributed.comm.get_address_host_port(scheduler)
         client = distributed.Client(scheduler, timeout=_ANSWER, set_as_default=False)
     except (OSError, TimeoutError, ValueError, TypeError, ImportError) as error:

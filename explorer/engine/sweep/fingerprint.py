@@ -1,4 +1,4 @@
-"""Fingerprint: a digest of a model's content, wherever it lies and whatever its name is."""
+"""Fingerprint: a digest of a model's content, independent of its path and name."""
 
 from __future__ import annotations
 

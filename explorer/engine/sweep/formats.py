@@ -54,7 +54,7 @@ class FormatTrial(Struct, frozen=True):
 
 
 class FormatTask(Task, frozen=True, kw_only=True):
-    """A row of number formats: a worker has the model open, and the original run, for the next one, too.
+    """A row of number formats. A worker keeps the model, and the runs of the original, for its next task.
 
     Attributes:
         row: Without figures; `request` is its choice.
@@ -336,7 +336,7 @@ class _Run:
         return measured_row
 
     def _late(self) -> bool:
-        """Whether time is up; it runs from the first row on, so that each slice makes one."""
+        """Whether time is up; it counts from the first row, so that each slice makes at least one."""
         now = time.perf_counter()
         if self.late is None and self.seconds is not None:
             self.late = now + self.seconds
@@ -350,7 +350,7 @@ class _Run:
         report(self.on_progress, None, "sweeping", self.done, self.total)
 
     def _spread(self, waiting: Sequence[tuple[_Work, int]], workers: int) -> None:
-        """Makes rows in other processes, or on a cluster."""
+        """Makes rows in other processes, here or on a cluster."""
         tasks: list[Task] = []
         places: dict[int, tuple[_Work, int]] = {}
         openers = {id(work): work.subject.opener(work.files) for work, _ in waiting}

@@ -79,7 +79,7 @@ class SweepSession(Protocol):
 
 
 class ProofSpec(Struct, frozen=True):
-    """How a tiling is to be proved: random inputs, and the seed of the first."""
+    """The proof of a tiling: the number of random inputs, and the seed of the first."""
 
     draws: int
     seed: int

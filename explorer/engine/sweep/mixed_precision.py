@@ -43,12 +43,12 @@ def _saved(row: FormatRow, cost: FormatCost) -> int:
 
 
 def snr_of(row: FormatRow) -> float:
-    """Decibels of the output that lost most; where nothing is known the least there is."""
+    """Decibels of the worst output; minus infinity if unknown."""
     return -math.inf if row.snr_db is None else row.snr_db
 
 
 def bits_of(row: FormatRow) -> float:
-    """Bits of a weight on average; where nothing is known the most there is."""
+    """Average bits of a weight; infinity if unknown."""
     return math.inf if row.weight_bits is None else row.weight_bits
 
 

@@ -27,7 +27,7 @@ LOOK = 0.05
 _DEATHS = 4
 """Workers that may die over one task."""
 _WORTH = 8.0
-"""Seconds of work from which on other processes are worth the three that they take to start."""
+"""Seconds of work from which on other processes pay off, as each one takes three to start."""
 _WORKER = 300 << 20
 """Bytes that a worker takes before it has a model."""
 
@@ -51,7 +51,7 @@ def suggested(seconds: float, tasks: int, nbytes: int) -> int:
 
 
 def size_of(files: Sequence[str]) -> int:
-    """Bytes of a model's files, as far as they are there."""
+    """Bytes of those of a model's files that exist."""
     return sum(os.path.getsize(path) for path in files if os.path.exists(path))
 
 
@@ -113,7 +113,7 @@ class _Worker:
             self.requests.send(task)
 
     def take(self, done: Done) -> None:
-        """Takes in an answer, of which there is one.
+        """Receives the answer, which has arrived.
 
         Raises:
             EOFError, OSError: It died.

@@ -24,11 +24,11 @@ from explorer.facts.sweep import SweepRow
 from explorer.host import input_files
 
 _APPLICATION = 0x58505357
-"""SQLite's mark of whose file it is: 'XPSW'."""
+"""SQLite's application id of our files: 'XPSW'."""
 _VERSION = 1
 _MAGIC = b"SQLite format 3\0"
 _BUSY = 30.0
-"""Seconds that another sweep into the same file is waited for; it holds the file for a row at a time."""
+"""Seconds to wait for another sweep into the same file, which holds the file for a row at a time."""
 _LARGEST = 1 << 63
 
 
@@ -165,7 +165,7 @@ class Store(Generic[Row]):
         self.close()
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Keeps rows, all or none of them; a row whose key is there is replaced.
+        """Stores rows, all or none of them; replaces a row with the same key.
 
         Raises:
             Misuse: The file cannot be written.

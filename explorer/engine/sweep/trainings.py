@@ -22,7 +22,7 @@ from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.host import input_files, output_files, scratch
 
 Take = tuple[int, str, bool] | None
-"""The row whose checkpoint is written, where, and whether over another file."""
+"""Number of the row whose checkpoint is written, its path, and whether to overwrite."""
 _HOW = ("seed", "rate", "batch", "epochs", "optimizer")
 _WORTH = 20.0
 """Seconds of work from which on other processes pay off, as each one imports torch first."""
@@ -134,7 +134,7 @@ def sweep_trainings(
 def _elsewhere(
     tasks: Sequence[TrainingTask], done: Done, scheduler: str | None, workers: int | None, cancel: Cancel
 ) -> int:
-    """Trains in other processes, wherever those run: how many there were."""
+    """Trains in other processes, here or on a cluster; returns their number."""
     far = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in tasks]
     most = workers or min(processors(), processes.room(os.path.getsize(far[0].files[0])))
     return cluster.spread(far, done, scheduler, most, cancel)
@@ -144,19 +144,19 @@ def kept_trainings(path: str, trainings: Sequence[Mapping[str, Any]], take: Take
     """Those of the trainings that a file of results holds.
 
     Raises:
-        Misuse: There is none, or `take` names no row.
+        Misuse: There is no such training, or `take` names no row.
     """
     with (
         Store(TrainingTrial, path, changed=False) as store,
         Store(TrainedWeights, path, changed=False) as weights,
     ):
-        rows = [row for row in store.rows() if any(_is(row, training) for training in trainings)]
+        rows = [row for row in store.rows() if any(_has_settings(row, training) for training in trainings)]
         if not rows:
             raise Misuse("it holds no such training", where=path)
         return replace(_answer(rows, weights, take), kept=len(rows), output=path)
 
 
-def _is(row: TrainingTrial, settings: Mapping[str, Any]) -> bool:
+def _has_settings(row: TrainingTrial, settings: Mapping[str, Any]) -> bool:
     return all(getattr(row, name) == value for name, value in settings.items())
 
 

@@ -22,7 +22,7 @@ _SLAB = 1 << 14
 def snr_db(signal: float, noise: float) -> float:
     """10 log10(signal / noise), both as sums of squares.
 
-    Infinite where there is no noise, minus infinity where there is noise and no signal or noise without end.
+    Infinite for no noise; minus infinity for infinite noise, or noise without a signal.
     """
     if not noise:
         return math.inf
@@ -156,14 +156,14 @@ class Agreement(Struct):
 
     @property
     def top1(self) -> float | None:
-        """Share of rows whose best class is the same; None where the last axis has no choice."""
+        """Share of rows with the same best class; None if there is only one class."""
         return self._first / self.rows if self.rows and self.classes > 1 else None
 
     @property
     def top5(self) -> float | None:
         """Share of rows where the best class of `before` is among the five best of `after`.
 
-        None where there are five classes or fewer: it would say nothing.
+        None for five classes or fewer, where it would mean nothing.
         """
         return self._five / self.rows if self.rows and self.classes > 5 else None
 
@@ -173,5 +173,5 @@ def _float64(array: Array) -> Array:
 
 
 def _product(a: Array, b: Array) -> Any:
-    """The dot product without BLAS, whose threads wait for each other longer than a vector takes."""
+    """The dot product without BLAS, whose threads wait for each other longer than the product takes."""
     return float(np.einsum("i,i->", a, b))

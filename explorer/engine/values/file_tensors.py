@@ -1,4 +1,4 @@
-"""Tensors that lie in files, their numbers a slab at a time: mapped, looked at, given back to the kernel."""
+"""Tensors in files: their numbers are mapped, read a slab at a time, and released to the kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from explorer.engine.values.onnx_tensors import part_of_tensor, slabs_of_tensor
 from explorer.host import input_files
 
 _PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
-"""Types of which one number after the other lies in the file."""
+"""Types whose numbers are stored one after the other, unpacked."""
 
 _BLOCKS = (
     "the numbers of quantized tensors are what ggml computes with: each integer times the scale of its block,"
@@ -50,7 +50,7 @@ def stored(
     unread: Counter[str] = Counter()
     tensor_numbers = []
     for tensor in tensors:
-        why = tensor.unread or _unknown(tensor.dtype)
+        why = tensor.unread or _unread_reason(tensor.dtype)
         if why:
             unread[why] += 1
         tensor_numbers.append(_numbers(tensor, source, why, strides.get(tensor.name)))
@@ -59,7 +59,7 @@ def stored(
     return tensor_numbers, tuple(notes)
 
 
-def _unknown(dtype: str) -> str:
+def _unread_reason(dtype: str) -> str:
     """Why numbers of this type cannot be read; empty if they can."""
     if dtype in _PLAIN or ggml_blocks.can_dequantize(dtype):
         return ""

@@ -96,7 +96,7 @@ class Numbers(Struct, frozen=True):
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """The count of all elements."""
         return math.prod(self.shape)
 
 

@@ -65,7 +65,7 @@ def run(
     request.begin(len(runs))
     feeds = runs[0]
     observed, skipped = _select_outputs(model, layers, request.layers, request.kinds)
-    observed = _sized(model, observed, feeds)
+    observed = _with_shapes(model, observed, feeds)
     try:
         _hand_over(model, observed, runs, request, skipped)
     except _NoOutput as error:
@@ -238,7 +238,7 @@ def _paths(nodes: Sequence[Node], layers: Sequence[Layer]) -> dict[str, tuple[st
     return infos
 
 
-def _sized(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array]) -> list[_Output]:
+def _with_shapes(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array]) -> list[_Output]:
     """The outputs with their shapes at these inputs, as far as inference goes."""
     if all(o.info.shape is not None and all(isinstance(d, int) for d in o.info.shape) for o in outputs):
         return list(outputs)

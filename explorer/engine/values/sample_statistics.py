@@ -139,7 +139,7 @@ class OutputSamples:
         quantiles = dict(stats_fields.pop("quantiles", ()))
         searched = self._search is not None and self._search.steady and self._axis is None
         if searched:
-            quantiles = self._searched(quantiles)
+            quantiles = self._with_exact(quantiles)
         return TensorStats(
             TensorInfo(self._first.name, self._first.dtype, self._first.shape, "observed"),
             self._first.layer,
@@ -153,7 +153,7 @@ class OutputSamples:
             **stats_fields,
         )
 
-    def _searched(self, rough: dict[float, float]) -> dict[float, float]:
+    def _with_exact(self, rough: dict[float, float]) -> dict[float, float]:
         assert self._search is not None
         exact = {q: values[0] for q, values in self._search.quantiles().items()}
         return rough | {q: value for q, value in exact.items() if value is not None}

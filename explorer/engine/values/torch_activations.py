@@ -103,7 +103,7 @@ def drawn_inputs(
 ) -> tuple[list[torch.Tensor], list[str]]:
     """The inputs that came with the module, where they have the requested size; else drawn inputs."""
     heights = _heights(loaded, bound_inputs)
-    drawn = [_drawn(info, heights.get(info.name, 0)) for info in bound_inputs.inputs]
+    drawn = [_random_input(info, heights.get(info.name, 0)) for info in bound_inputs.inputs]
     arrays = draw(tuple(drawn), seed)
     example_tensors = (
         bound_inputs.example.tensors() if bound_inputs.example is not None else [None] * len(drawn)
@@ -153,7 +153,7 @@ def _kind(info: TensorInfo) -> torch.dtype:
     return kind
 
 
-def _drawn(info: TensorInfo, height: int) -> RandomInput:
+def _random_input(info: TensorInfo, height: int) -> RandomInput:
     """How an input is drawn: as for ONNX, so the same seed gives both the same values.
 
     Args:

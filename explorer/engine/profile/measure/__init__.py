@@ -1,1 +1,1 @@
-"""Measuring this machine: kernels that are timed alone (`kernels`), in a time that is given (`machine`)."""
+"""Measuring this machine: kernels timed alone (`kernels`), within a time limit (`machine`)."""

@@ -1,7 +1,7 @@
 """Kernels to time alone: small graphs in onnxruntime, with inputs and outputs that are never copied.
 
-A matmul has a weight of its own that the runtime packs, as in a model; a small one stands in its graph many
-times, so that the call of a run weighs little.
+A matmul has a weight of its own that the runtime packs, as in a model. A small matmul occurs many times in
+its graph, so that the call of a run weighs little.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Kernels:
             return None
 
     def matmul(self, m: int, k: int, n: int, count: int) -> Run:
-        """So many float32 matmuls one after the other, each with weights of its own; several are square."""
+        """`count` float32 matmuls in a chain, each with weights of its own; several must be square."""
         draw = np.random.default_rng(0)
         scale = np.float32(k**-0.5)  # values neither grow nor vanish
         weights = {f"w{at}": _tensor(f"w{at}", _normal(draw, (k, n)) * scale) for at in range(count)}
@@ -246,7 +246,7 @@ class Kernels:
         return self._run(Graph("add", [Node("Add", ["a", "b"], ["y"])], (a, b), (y,), {}), feeds)
 
     def chain(self, nodes: int) -> Run:
-        """So many nodes, one after the other, on one number."""
+        """`count` nodes in a chain, on one number."""
         every = [Node("Neg", [f"v{at}"], [f"v{at + 1}"], f"n{at}") for at in range(nodes)]
         first, last = Value("v0", "float32", (1,)), Value(f"v{nodes}", "float32", (1,))
         graph = Graph("chain", every, (first,), (last,), {})
@@ -332,7 +332,7 @@ def _of_convs(run: KernelRun, count: int) -> tuple[Sequence[float], float] | Non
 
 
 def _bound_to(session: Any, graph: Graph, feeds: Mapping[str, Array]) -> Run:
-    """A run whose inputs lie where they lie, and whose outputs stay where the runtime makes them."""
+    """A run with inputs bound in place, and outputs that stay in the runtime's memory."""
     binding = session.io_binding()
     for value in graph.inputs:
         binding.bind_ortvalue_input(value.name, _on_host(feeds[value.name], str(value.dtype)))

@@ -26,7 +26,7 @@ from explorer.host import processor
 SIZES = (128, 256, 512, 1024, 2048, 4096)
 """Sides of the square matmuls; large ones only where they fit in the time."""
 _TOGETHER = 100_000_000
-"""MACs of a run, below which a matmul stands in its graph several times."""
+"""MACs of a run, below which a matmul is repeated in its graph."""
 _RUNS = 12
 """Runs of a matmul that have to fit in its time: without them its median is not sure."""
 _TURNS = 2
@@ -152,7 +152,7 @@ class _Bench:
         return self._clock() - self._began
 
     def is_over(self) -> bool:
-        """Whether there is no more time."""
+        """Whether the time is over."""
         return self.elapsed() > self._limit
 
     def budget(self) -> float:
@@ -160,7 +160,7 @@ class _Bench:
         return max(0.0, self._limit - self.elapsed()) / max(1, self._all - self._done)
 
     def skip(self, count: int) -> None:
-        """So many kernels are not timed: others have their time."""
+        """Leaves out `count` kernels, whose time the others get."""
         self._done += count
 
     def time(self, run: Run, parts: int = 1) -> Spread:

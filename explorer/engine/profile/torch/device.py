@@ -23,7 +23,7 @@ from explorer.host.optional_packages import error_line
 
 
 class Processor:
-    """The processor, whose calls are over when they return.
+    """The processor: its calls are complete when they return.
 
     Attributes:
         name: The name in `--device`.
@@ -68,7 +68,7 @@ class Processor:
 
 
 class Cuda(Processor):
-    """A CUDA device, by torch's name of it."""
+    """A CUDA device, by its name in torch."""
 
     activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
 

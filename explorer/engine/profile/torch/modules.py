@@ -87,7 +87,7 @@ class TimedModule(Struct, frozen=True):
 
 
 def measured(subject: TimedModule, spec: ProfileSpec) -> Measurement:
-    """A module that is to be timed in torch.
+    """A module to be timed in torch.
 
     Raises:
         Misuse: There is no such device.
@@ -132,7 +132,7 @@ class _ModuleRuns(TimedRuns):
             raise Misuse("no parameter of it is trained", where="--train", hint="leave it out")
         self._optimizer = _OPTIMIZERS[spec.optimizer](trained) if spec.train else None
 
-    # what `listening` wants
+    # called by `listening`
 
     def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """A call of a module, as a range of the profiler's."""
@@ -224,7 +224,7 @@ def _first_sentence(error: Exception) -> str:
     return str(error).partition(". ")[0]
 
 
-def _done(wall: Sequence[float]) -> str:
+def _timed_runs_text(wall: Sequence[float]) -> str:
     """The number of timed runs before a failure, in words."""
     if not wall:
         return "no run was timed before"
@@ -289,7 +289,7 @@ class _MeasuredModule(Struct):
         except Exception as error:
             where = self._failed_in(error)
             place = f" in {where}" if where else ""
-            done = _done(self.loaded.wall)
+            done = _timed_runs_text(self.loaded.wall)
             message = failure(self.loaded.module, partial(work, self.loaded), error, place)
             raise BadModel(message, where=self.subject.loaded.source, hint=done) from error
 

@@ -14,7 +14,7 @@ INTEGER = 2
 
 
 class FunctionBody(GraphBuilder):
-    """The body of a function that works in float32 and gives Y."""
+    """The body of a function that computes in float32 and returns Y."""
 
     @classmethod
     def of_opset(cls, opset: int) -> FunctionBody:

@@ -36,7 +36,7 @@ def calling(
     operands: Mapping[str, Array],
     attributes: Mapping[str, Any] | None = None,
 ) -> FormatCall:
-    """One node of a function whose further inputs are float32 initializers, by their role."""
+    """One call of a function whose further inputs are float32 initializers, by their role."""
     tensors = tuple(
         tensor_from_array(f"{target}/{role}", np.asarray(array, np.float32))
         for role, array in operands.items()
@@ -57,7 +57,7 @@ def casts(fmt: Half, source: str, target: str, shape: Sequence[Dim]) -> FormatCa
 
 
 def spread(values: Array, grid: Grid, shape: Sequence[Dim]) -> Array:
-    """Scales or zero points, of a shape that goes with the value's by broadcasting."""
+    """Scales or zero points, in a shape that broadcasts to the value's."""
     if not grid.block:
         return along(values, (1,) * len(shape), grid)
     return along(values, tuple(size if isinstance(size, int) else 1 for size in shape), grid)

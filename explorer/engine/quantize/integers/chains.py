@@ -1,4 +1,4 @@
-"""Integer chains: values between layers that are rounded, so that a runtime computes with integers only.
+"""Integer chains: rounded values between layers, so that a runtime computes with integers only.
 
 onnxruntime runs a convolution on an integer kernel only where the convolution's output is quantized, too. A
 float operator between two such layers costs a conversion in each direction. With `form = "chain"` a
@@ -32,14 +32,14 @@ _ROUNDED = frozenset(("Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool"
 _PASSING = frozenset(
     ("MaxPool", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "DepthToSpace", "SpaceToDepth")
 )
-"""Operators that give numbers of their first input, whose scale the output keeps."""
+"""Operators whose output has numbers of their first input, and keeps its scale."""
 
 
 class _Chains:
     """The values of a graph that are rounded for the sake of a chain.
 
     Attributes:
-        rounds: For each such value the choice whose input format it takes.
+        rounds: For each such value, the choice with the format of the value.
         sources: For each value that keeps the scale of another one, that value.
     """
 
@@ -69,7 +69,7 @@ class _Chains:
             elif not node.domain and node.op in _ROUNDED:
                 self._between(node)
             elif not node.domain and node.op in _PASSING and node.inputs[0] in self.rounds:
-                self._pass(node)
+                self._pass_on(node)
 
     def _becomes_gemm(self, node: Node) -> bool:
         """Whether the only reader of a product adds a stored bias to it."""
@@ -88,7 +88,7 @@ class _Chains:
             self._round(name, choice)
         self._round(self._behind(node.outputs[0]), choice)
 
-    def _pass(self, node: Node) -> None:
+    def _pass_on(self, node: Node) -> None:
         source, output = node.inputs[0], node.outputs[0]
         if len([name for name in node.outputs if name]) == 1 and self._can_round(output):
             self._round(output, self.rounds[source])
@@ -112,7 +112,7 @@ class _Chains:
 
 
 def _read(nodes: Sequence[Node]) -> set[str]:
-    """Names of all values that nodes read, in their bodies too."""
+    """Names of all values that nodes read, including those read in their bodies."""
     names: set[str] = set()
     for node in node_sequence(nodes):
         names.update(node.inputs)

@@ -115,7 +115,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _nearest(rows: Sequence[FastForm], instructions: str, version: str) -> FastForm | None:
-    """The row of this processor, else of the same make, else any; of those the nearest version."""
+    """The row for this processor, else for one of the same make, else any; of these, the nearest version."""
     make = instructions[:3]
 
     def distance(row: FastForm) -> tuple[bool, bool, tuple[int, ...], tuple[int, ...]]:

@@ -43,10 +43,10 @@ _MOST_BYTES_OF_FUNCTIONS = 16 << 20
 """The same limit for a model with functions, which onnxruntime expands to many times their size."""
 
 _SECONDS, _ROUNDS = 0.3, (3, 25)
-"""How long runs are timed, and the least and the largest number of rounds whatever they take."""
+"""Seconds of timed runs, and the least and the largest number of rounds."""
 
 _LONG = 5.0
-"""Seconds of one run above which it is made once."""
+"""Seconds of a run above which it is made only once."""
 
 
 class NotLoaded(Exception):

@@ -34,7 +34,7 @@ from explorer.facts.quantize import QuantizeSpec
 from explorer.host.optional_packages import error_line
 
 Run = Callable[[nn.Module, Feeds], list[Array]]
-"""Runs a module on a sample, and gives the tensors that it makes."""
+"""Runs a module on a sample, and returns its output tensors."""
 
 
 def layer_runs(module: nn.Module, run: Run, samples: Samples) -> dict[str, LayerRun]:

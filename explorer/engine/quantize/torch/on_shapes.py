@@ -151,7 +151,7 @@ def _typed(
 
 
 def shape_grid(choice: LayerChoice, operand: Operand) -> Grid:
-    """The grid of an operand by its shape: how many scales and zero points there are, none of any value."""
+    """The grid of an operand by its shape: numbers of scales and zero points, without values."""
     fmt = getattr(choice, operand.part)
     shape: tuple[int, ...] = ()
     axis, block = None, 0

@@ -1,4 +1,4 @@
-"""Rounding of a layer's input in torch, by standard operators alone: the same numbers as `rounded` gives."""
+"""Rounding of a layer's input in torch, by standard operators: the same numbers as `rounded` gives."""
 
 from __future__ import annotations
 
@@ -97,4 +97,4 @@ _WAYS: Mapping[type[NumberFormat], Callable[[InputRounding, Any, Tensor], Tensor
     Minifloat: lambda how, fmt, x: _nearest(fmt, x / how.scale) * how.scale,
     Microscaling: _blocks,
 }
-"""How each family rounds; a subclass that rounds otherwise stands before its base."""
+"""The rounding function of each family; a subclass with its own function comes before its base."""

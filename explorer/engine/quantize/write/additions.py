@@ -44,7 +44,7 @@ class Additions:
         self._names_by_key: dict[Hashable, str] = {}
 
     def unique(self, name: str) -> str:
-        """`name`, or with a number behind it when it is in use."""
+        """`name`, with a number appended if it is taken."""
         return free_name(name, self._taken)
 
     def once(self, key: Hashable, make: Callable[[], str]) -> str:
@@ -124,12 +124,12 @@ class Additions:
         return name
 
     def declare(self, value: Value) -> None:
-        """Declares a new value, whose shape is known from now on."""
+        """Declares a new value, and records its shape."""
         self.values.append(value)
         self._shapes[value.name] = TensorInfo(value.name, value.dtype, value.shape)
 
     def shape(self, value: str) -> Shape | None:
-        """The shape of a value of the model; None if it is not known."""
+        """The shape of a value of the model; None if unknown."""
         info = self._shapes.get(value)
         return None if info is None else info.shape
 

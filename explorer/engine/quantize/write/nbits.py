@@ -35,7 +35,7 @@ _BIAS = 5
 """Which input the bias is, of shape (N,)."""
 
 _IN_FLOATS = 1
-"""The accuracy level at which the activation stays as it is."""
+"""The accuracy level that does not round the activation."""
 
 
 def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:

@@ -21,7 +21,7 @@ from explorer.engine.quantize.layers import Part
 from explorer.host import output_files, scratch
 
 _OF_TYPES = {"int8": 10, "uint8": 10, "int32": 10, "float16": 6, "bfloat16": 13}
-"""Operator sets whose QuantizeLinear and DequantizeLinear, or Cast, has a type."""
+"""Operator sets in which QuantizeLinear and DequantizeLinear, or Cast, support a type."""
 
 _CHANNELS, _FLOAT8, _NARROW = 13, 19, 21
 """Those with scales along an axis, with float8, and with 4 and 16 bits and with blocks."""

@@ -1,4 +1,4 @@
-"""Figures from how often each number occurs, which is all there is to know of them."""
+"""Figures from the count of each number."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def of_counts(
     """Figures, by the names of `TensorStats`.
 
     Args:
-        values: Numbers, NaN and infinite ones too, in any order.
+        values: Numbers, including NaN and infinite ones, in any order.
         counts: How often each occurs.
         zeros: Additional zeros.
         elements: All elements.

@@ -1,4 +1,4 @@
-"""Histogram and quantiles: in which interval a number lies, and at which rank a quantile."""
+"""Histogram and quantiles: the interval of a number, and the rank of a quantile."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class RankSearch:
         self._counts = np.zeros((*self._below.shape, 1 << self._bits), np.int64)
 
     def add(self, values: Array, group: Array | None) -> None:
-        """Some of them, a flat array, and the group of each; None where there is one."""
+        """Adds some of the numbers, a flat array, and the group of each; None if there is one group."""
         numbers = values.astype(self._kind)
         good = np.isfinite(numbers)
         keys = ordered(numbers[good] + 0).astype(np.uint64)  # both zeros are one

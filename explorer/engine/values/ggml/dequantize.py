@@ -29,7 +29,7 @@ _UNKNOWN = frozenset(("Q8_1", *(name for name in _SIZES if name.count("_") > 2))
 
 
 def can_dequantize(dtype: str) -> bool:
-    """Whether there are numbers for a type of ggml's."""
+    """Whether the numbers of a ggml type can be computed."""
     return dtype in _SIZES and dtype not in _UNKNOWN
 
 

@@ -18,7 +18,7 @@ from explorer.settings.slices import Selection
 
 
 def matrix(shape: tuple[int, ...], place: Sequence[int]) -> tuple[tuple[range, ...], tuple[int, int]]:
-    """The axes before the last two at a place, and how many rows and columns there are behind them.
+    """Ranges of the axes before the last two, at a place; and the numbers of rows and columns behind them.
 
     Raises:
         Misuse: The place is not in the tensor.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -200,7 +199,9 @@ def _beside(
     apart = ulps(old_values, values)
     equal = elements = finite = 0
     largest, squares, steps = 0.0, 0.0, -1
-    for old, new in _pairs(sliced, before, selection, cancel):
+    for part in parts(selection):
+        stop_if(cancel)
+        old, new = before.values(part).reshape(-1), sliced.values(part).reshape(-1)
         elements += old.size
         gap = _gap(old, new)
         equal += int(np.count_nonzero((gap == 0) | (np.isnan(_wide(old)) & np.isnan(_wide(new)))))
@@ -224,14 +225,6 @@ def _beside(
         (squares / finite) ** 0.5 if finite else None,
         steps if steps >= 0 else None,
     )
-
-
-def _pairs(
-    sliced: SlicedTensor, before: SlicedTensor, selection: Selection, cancel: Cancel
-) -> Iterator[tuple[Array, Array]]:
-    for part in parts(selection):
-        stop_if(cancel)
-        yield before.values(part).reshape(-1), sliced.values(part).reshape(-1)
 
 
 def _wide(values: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Units in the last place between two numbers: how many numbers of their type lie from one to the other."""
+"""Units in the last place between two numbers: how many numbers of their type separate them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from explorer.engine.values.numbers import Array
 def ulps(before: Array, after: Array) -> Array | None:
     """Steps from one number to the next of the type, of each pair; -1 where one is NaN or infinite.
 
-    Of two types it is float32, or float64 if one of them is. None for types that are no floats.
+    Of two different types, the unit is that of float32, or of float64 if one of them is. None unless both are
+    floats.
     """
     if before.dtype != after.dtype and {before.dtype.kind, after.dtype.kind} <= set("fV"):
         wider = np.float64 if np.float64 in (before.dtype, after.dtype) else np.float32
