@@ -93,8 +93,8 @@ def _cut(inputs: Sequence[torch.Tensor], batch: int | None, path: str) -> list[l
     if batch is None or counts == {batch}:
         return [list(inputs)]
     if len(counts) != 1 or 0 in counts:
-        what = "its arrays hold different numbers of samples"
-        raise Misuse(what, where=path, hint="leave --batch out", code="drop_option")
+        message = "its arrays hold different numbers of samples"
+        raise Misuse(message, where=path, hint="leave --batch out", code="drop_option")
     return [[tensor[at : at + batch] for tensor in inputs] for at in range(0, counts.pop(), batch)]
 
 

@@ -51,8 +51,8 @@ def flow_back(
             result = module(*_again(args), **_again(kwargs))
             outputs = [t for _, t in tensors(result) if t.is_floating_point() and t.requires_grad]
             if not outputs:
-                what = "no output of it has a gradient"
-                raise Misuse(what, hint="leave --backward out", code="drop_option")
+                message = "no output of it has a gradient"
+                raise Misuse(message, hint="leave --backward out", code="drop_option")
             start, gradient = _start(outputs, backward, seed, at)
             start.backward(gradient)  # type: ignore[no-untyped-call]
         look()
