@@ -32,6 +32,8 @@ class OutlineRow:
         note: A remark: a quantization, an external file, a source line.
         span: The place of a tensor's bytes, in formats in which tensors may share bytes: file,
             offset, length. Ignored in comparisons of rows.
+        scaled: Whether its numbers are codes with a scale. Ignored in comparisons of rows.
+        constant: The element type of the tensor in a constant operator; '' for other rows. Ignored likewise.
     """
 
     path: str
@@ -41,6 +43,8 @@ class OutlineRow:
     nbytes: int | None = None
     note: str = ""
     span: tuple[str, int, int] | None = None
+    scaled: bool = False
+    constant: str = ""
 
     def __iter__(self) -> Iterator[object]:
         return iter((self.path, self.kind, self.dtype, self.shape, self.nbytes, self.note))
@@ -67,6 +71,7 @@ class Outline:
         rows: Modules, operators and tensors in the file's own order; read once, on demand. A broken
             row raises `BadModel` when it is reached.
         params: Numbers in its tensors, each tensor once; None where only the rows tell.
+        quantization: How the file says that its weights are quantized: 'Q4_K_M', 'gptq, 4 bits'.
     """
 
     format: str
@@ -75,6 +80,7 @@ class Outline:
     facts: Sequence[tuple[str, str]]
     rows: Iterable[OutlineRow]
     params: int | None = None
+    quantization: str = ""
 
 
 class ReadableRows:

@@ -92,13 +92,17 @@ def with_note(error: ExplorerError, cause: BaseException | None = None) -> Explo
         error: The error for the user.
         cause: The original error; by default the one that it was raised from, or while handling.
     """
-    cause = cause or error.__cause__ or error.__context__
-    try:
-        notes = notes_of(cause) if cause is not None else []
-    except Exception:  # a broken installation must not hide the failure
-        return error
+    notes = _notes(cause or error.__cause__ or error.__context__)
     error.hint = "; ".join(filter(None, [error.hint, *(note for note in notes if note not in error.hint)]))
     return error
+
+
+def _notes(cause: BaseException | None) -> list[str]:
+    """Notes of the versions that an error comes from."""
+    try:
+        return notes_of(cause) if cause is not None else []
+    except Exception:  # a broken installation must not hide the failure
+        return []
 
 
 def explained(error: Exception) -> ExplorerError:
@@ -113,6 +117,6 @@ def internal_error(error: BaseException) -> ExplorerError:
     """The error for a bug of the program itself, with notes of versions, Python's included."""
     failure = with_note(internal(error), error)
     note = version_note("python")
-    if note and "tested with" not in failure.hint:
+    if note and not _notes(error):
         failure.hint = f"{failure.hint}; {note}"
     return failure

@@ -118,17 +118,22 @@ def _fault(module: str, reason: str) -> Fault:
     package = distribution(row, distributions())
     version = package.version if package else ""
     called = f"{row.package} {version}".strip()
-    lacks = _LACKS.match(reason)
-    if lacks is not None and lacks[1].partition(".")[0] != module:
-        return Fault(f"{called} needs {lacks[1]}, which is not installed", install_command(row))
+    if lacks := _lacked(module, reason):
+        return Fault(f"{called} needs {lacks}, which is not installed", install_command(row))
     return Fault(f"{called} is installed but cannot be imported ({reason})", repair_command(row, version))
+
+
+def _lacked(module: str, reason: str) -> str:
+    """The package that a module asked for and that is not installed; '' where the import failed otherwise."""
+    lacks = _LACKS.match(reason)
+    return lacks[1] if lacks is not None and lacks[1].partition(".")[0] != module else ""
 
 
 def _told_once(faults: dict[str, Fault], reasons: dict[str, str]) -> dict[str, Fault]:
     """Faults without those of packages that only fail because another package does."""
     first = {reason: name for name, reason in reversed(reasons.items())}
     root_faults = {name: fault for name, fault in faults.items() if first[reasons[name]] == name}
-    blamed = {name for name in root_faults if not root_faults[name].what.endswith("is not installed")}
+    blamed = {name for name in root_faults if not _lacked(name, reasons[name])}
     return {
         name: fault
         for name, fault in root_faults.items()

@@ -20,20 +20,46 @@ from explorer.engine.formats.byte_ranges import MANY_RUNS, pieces
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-    from typing import Any
+    from typing import Any, Literal
 
     from explorer.engine.formats.byte_ranges import Piece, TensorView
 
+    Counted = Literal["files here", "stored", "types stored", "packed"]
 
-OF_THOSE_HERE = "; parameters and bytes are those of the files that are here"
-"""What a note of missing files ends with, where nothing else tells what is in them."""
 
-OF_THOSE_STORED = ": types, parameters and bytes are those of the integers and scales that are stored"
-TYPES_OF_THOSE_STORED = ": types and bytes are those of the integers and scales that are stored"
-"""What a note of quantized weights goes on with, where nothing tells what they stand for."""
+_COUNTED = {
+    "files here": "; parameters and bytes are those of the files that are here",
+    "stored": ": types, parameters and bytes are those of the integers and scales that are stored",
+    "types stored": ": types and bytes are those of the integers and scales that are stored",
+    "packed": ": parameters are counted as stored, the model has more",
+}
 
-COUNTED_AS_STORED = ": parameters are counted as stored, the model has more"
-"""What a note of packed weights goes on with, where nothing tells how many weights an integer holds."""
+
+class CountNote(str):
+    """A note that goes on to say what the figures count, where nothing else tells.
+
+    Attributes:
+        plain: The note alone, for a reader that counts the whole model.
+        counted: What the figures count: tensors of the files that are here, or integers and scales as stored
+            (by types and bytes alone where the parameters are known), or packed integers.
+        rest: What the note says after that.
+    """
+
+    plain: str
+    counted: Counted
+    rest: str
+
+    def __new__(cls, plain: str, counted: Counted, rest: str = "") -> CountNote:
+        """A note with its parts."""
+        note = super().__new__(cls, f"{plain}{_COUNTED[counted]}{rest}")
+        note.plain, note.counted, note.rest = plain, counted, rest
+        return note
+
+
+def plain_note(note: str) -> str:
+    """A note without what its figures count."""
+    return note.plain if isinstance(note, CountNote) else note
+
 
 NO_GRAPH = "the file holds tensors and no graph"
 """Why nothing is known of the work."""
@@ -118,6 +144,7 @@ class TensorIndex:
         missing: Files and tensors that belong to the model and are not there.
         config: What is said of the architecture, by the keys of config.json or of a file's own metadata.
         unclaimed: (name, why) of data in the files that is in none of the tensors.
+        quantization: How the files say that their weights are quantized: 'Q4_K_M', 'gptq, 4 bits'.
     """
 
     format: str
@@ -133,6 +160,7 @@ class TensorIndex:
     missing: Sequence[str] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     unclaimed: Sequence[tuple[str, str]] = ()
+    quantization: str = ""
 
 
 @record
@@ -179,9 +207,12 @@ def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | 
         *([("written by", contents.producer)] if contents.producer else []),
         *([("files", f"{len(contents.files):,}")] if len(contents.files) > 1 else []),
         *contents.facts,
-        *(("note", note) for note in (*contents.notes, *bounded)),
+        *(("note", str(note)) for note in (*contents.notes, *bounded)),
     ]
-    return Outline(contents.format, contents.source, contents.file_bytes, facts, outline_rows(), params)
+    return Outline(
+        *(contents.format, contents.source, contents.file_bytes, facts, outline_rows(), params),
+        quantization=contents.quantization,
+    )
 
 
 def distinct_elements(tensors: Sequence[StoredTensor]) -> int:

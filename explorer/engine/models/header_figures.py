@@ -46,7 +46,6 @@ _CONTEXTS = (
 )
 """Settings of config.json, and the key of GGUF metadata, that give the longest context."""
 _DIGITS = 16
-_SAYS_SO = "config.json says that weights are quantized ("
 
 
 class _Sum:
@@ -80,10 +79,7 @@ def header_figures(outline: Outline) -> dict[str, Any]:
             architecture = architecture or text
         elif context is None and key.endswith(_CONTEXTS) and text.isdecimal() and len(text) < _DIGITS:
             context = int(text)
-        if key == "general.file_type":
-            rows.ways[text.partition("(")[2].removesuffix(")")] = None
-        elif text.startswith(_SAYS_SO):
-            rows.ways[text.removeprefix(_SAYS_SO).partition(")")[0]] = None
+    rows.ways[outline.quantization] = None
     return {
         "params": params,
         "types": tuple(sorted(types, key=lambda stored_type: -(stored_type.bytes or 0))),
@@ -121,7 +117,7 @@ class _Rows:
                 self.ways[way] = None
             if row.nbytes is None:
                 return
-            dtype = row.note.partition(" ")[0]  # of a Constant node
+            dtype = row.constant
         elif row.kind == "tensor":
             dtype = row.dtype
         elif row.kind == "more":  # tensors in missing files
@@ -137,10 +133,9 @@ class _Rows:
         elements = _elements(shape)
         name = dtype if dtype in self.sums or len(self.sums) < _MOST_TYPES else "others"
         self.sums.setdefault(name, _Sum()).add(elements, row.nbytes)
-        scaled = "scale" in row.note
-        if scaled and dtype.startswith(("int4", "int8", "uint8")):
+        if row.scaled and dtype.startswith(("int4", "int8", "uint8")):
             self.scaled[f"{dtype} with scales"] = None
-        if is_parameter("", -1, dtype, shape) or (dtype == "int32" and scaled):
+        if is_parameter("", -1, dtype, shape) or (dtype == "int32" and row.scaled):
             is_known = self.params is not None and elements is not None
             self.params = (self.params or 0) + (elements or 0) if is_known else None
         elif dtype not in ("int64", "bool"):

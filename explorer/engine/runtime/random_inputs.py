@@ -49,6 +49,7 @@ class RandomInput(Struct, frozen=True):
     why: str = ""
     values: Array | None = None
     words: tuple[str, ...] = ()
+    is_mask: bool = False
 
     def text(self) -> str:
         """For the report: 'ids: int64 [1, 128], 0 to 30521, rows of the table it indexes'."""
@@ -184,10 +185,8 @@ def _planned(
             value.name, dtype, shape, why="texts that the model knows, and others", words=_words(model)
         )
     rule = by_type(value.name, dtype, shape, lambda: _table_height(model, value.name))
-    return RandomInput(value.name, dtype, shape, 1, 2) if rule.why == _MASK and prod(shape) <= 1 else rule
-
-
-_MASK = "as a mask"
+    # nothing can be masked out of a single element
+    return RandomInput(value.name, dtype, shape, 1, 2) if rule.is_mask and prod(shape) <= 1 else rule
 
 
 def by_type(name: str, dtype: str, shape: tuple[int, ...], height: Callable[[], int]) -> RandomInput:
@@ -214,7 +213,7 @@ def by_type(name: str, dtype: str, shape: tuple[int, ...], height: Callable[[], 
     if np.dtype(dtype).itemsize == 1:
         info = np.iinfo(dtype)
         return RandomInput(name, dtype, shape, int(info.min), int(info.max) + 1, "the whole range")
-    return RandomInput(name, dtype, shape, 0, 2, _MASK)
+    return RandomInput(name, dtype, shape, 0, 2, "as a mask", is_mask=True)
 
 
 def _fixed_shape(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:

@@ -310,7 +310,7 @@ def _node(buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> 
     constant = _constant(buffer, attributes) if op == b"Constant" else None
     if constant is not None:
         row.shape, row.nbytes = constant.shape, constant.nbytes
-        row.note = f"{constant.dtype}{row.note}"
+        row.constant, row.note = constant.dtype, f"{constant.dtype}{row.note}"
     yield row
     if op in _BODIES:
         for begin, end in attributes:

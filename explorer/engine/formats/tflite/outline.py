@@ -106,6 +106,7 @@ def _tensor(prefix: str, number: int, tensor: TfliteTensor, kind: str) -> Outlin
         size,
         "; ".join(notes),
         None if tensor.data is None else ("", *tensor.data),
+        scaled=tensor.quantization is not None,
     )
 
 

@@ -17,7 +17,7 @@ from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.format import Format, SourceProbe, named
 from explorer.engine.formats.tensor_index import (
-    OF_THOSE_HERE,
+    CountNote,
     StoredTensor,
     TensorIndex,
     named_few,
@@ -429,13 +429,19 @@ def _index(source: str, first: GgufHeader) -> TensorIndex:
         notes=[*notes, *(note for header in headers for note in header.notes)],
         missing=missing,
         config={**about.metadata, **about.arrays},
+        quantization=_file_type(about.metadata.get("general.file_type")),
     )
 
 
 def _fact_text(key: str, value: float | str) -> str:
     if key == "general.file_type" and isinstance(value, int):
-        return f"{value} ({_FILE_TYPES.get(value, 'not known here')})"
+        return f"{value} ({_file_type(value)})"
     return f"{value:.6g}" if isinstance(value, float) else shortened(str(value))
+
+
+def _file_type(value: object) -> str:
+    """What a file's type means; '' for what is no type."""
+    return _FILE_TYPES.get(value, "not known here") if isinstance(value, int) else ""
 
 
 _MODELS = (".safetensors", ".bin", ".pt", ".pth", ".onnx", ".tflite", ".ckpt", ".h5", ".msgpack")
@@ -500,7 +506,8 @@ def _part_notes(opened: GgufHeader, missing: Sequence[str]) -> list[str]:
         return []
     first = part[0] + f"-00001-of-{count:05d}.gguf"
     lost = "; what the model is stands in the first, which is one of them" if first in missing else ""
-    return [f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)}{lost}{OF_THOSE_HERE}"]
+    note = f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)}{lost}"
+    return [CountNote(note, "files here")]
 
 
 FORMAT = Format(

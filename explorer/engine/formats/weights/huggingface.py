@@ -15,9 +15,7 @@ from explorer.base.units import printable
 from explorer.engine.formats.files import named_inside, open_regular
 from explorer.engine.formats.format import Format, SourceProbe, named
 from explorer.engine.formats.tensor_index import (
-    OF_THOSE_HERE,
-    OF_THOSE_STORED,
-    TYPES_OF_THOSE_STORED,
+    CountNote,
     StoredTensor,
     TensorIndex,
     distinct,
@@ -106,6 +104,7 @@ def contents(source: str) -> TensorIndex:
         missing=lacking,
         config=config,
         unclaimed=unclaimed,
+        quantization=_quantization(config),
     )
 
 
@@ -258,8 +257,11 @@ def _indexed_tensors(
         lost = sum(1 for file in named.values() if file in set(absent))
         notes.insert(
             0,
-            f"{len(absent):,} of {len(files):,} files are missing, with {lost:,} of {len(named):,} tensors:"
-            f" {named_few(absent)}{OF_THOSE_HERE}",
+            CountNote(
+                f"{len(absent):,} of {len(files):,} files are missing,"
+                f" with {lost:,} of {len(named):,} tensors: {named_few(absent)}",
+                "files here",
+            ),
         )
     if missing:
         notes.append(f"{len(missing):,} tensors that the index names are in no file: {named_few(missing)}")
@@ -395,6 +397,22 @@ def _setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any
     return None
 
 
+def _quantization(config: Mapping[str, Any]) -> str:
+    """How config.json says that weights are quantized: 'gptq, 4 bits'; '' if it says nothing of it."""
+    setting = config.get("quantization_config")
+    if not isinstance(setting, dict):
+        return ""
+    method, bits = shortened(_text(setting.get("quant_method", "quantized"))), _quantized_bits(config)
+    return f"{method}, {bits} bits" if bits else method
+
+
+def _quantized_bits(config: Mapping[str, Any]) -> int:
+    """Bits of a quantized weight by config.json; 0 where it does not say."""
+    setting = config.get("quantization_config")
+    bits = (setting.get("bits") or setting.get("num_bits")) if isinstance(setting, dict) else 0
+    return bits if isinstance(bits, int) and 0 < bits <= 8 else 0
+
+
 def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], tied: bool) -> list[str]:
     """What config.json says and the tensors do not bear out, and what it says of their storage.
 
@@ -430,18 +448,14 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], 
     kinds = {t.dtype for t in tensors if "float" in t.dtype}
     if dtype is not None and kinds and dtype.removeprefix("torch.") not in kinds:
         notes.append(f"config.json says {shortened(dtype)}, the tensors are {', '.join(sorted(kinds))}")
-    quantized = config.get("quantization_config")
-    if isinstance(quantized, dict):
-        method = quantized.get("quant_method", "quantized")
-        bits_setting = quantized.get("bits") or quantized.get("num_bits")
-        bits = bits_setting if isinstance(bits_setting, int) and 0 < bits_setting <= 8 else 0
+    if quantization := _quantization(config):
+        bits = _quantized_bits(config)
         packed = sum(t.elements for t in tensors if t.dtype == "int32" and t.name.endswith(_PACKED))
-        notes.append(
-            f"config.json says that weights are quantized ({shortened(_text(method))}"
-            + (f", {bits} bits" if bits else "")
-            + f"){OF_THOSE_STORED}"
-            + (f"; {packed:,} integers stand for {packed * 32 // bits:,} weights" if bits and packed else "")
+        weights = (
+            f"; {packed:,} integers stand for {packed * 32 // bits:,} weights" if bits and packed else ""
         )
+        note = f"config.json says that weights are quantized ({quantization})"
+        notes.append(CountNote(note, "stored", weights))
     return notes
 
 
@@ -480,6 +494,13 @@ _CALLED = ("layers", "layer", "h", "blocks", "block")
 """How the list of a model's layers is called."""
 
 
+def _of_types(note: str) -> str:
+    """A note whose figures are stored integers and scales, where the parameters are those of the model."""
+    if isinstance(note, CountNote) and note.counted == "stored":
+        return CountNote(note.plain, "types stored", note.rest)
+    return note
+
+
 def _outline(source: str) -> Outline:
     """The outline; of quantized weights with the parameters that they stand for, if that is known."""
     stored_index = contents(source)
@@ -491,11 +512,7 @@ def _outline(source: str) -> Outline:
     if len(elements) < len(weights) or len(weights) == len(stored_index.tensors):
         return outlined(stored_index)
     as_stored = safetensors.packing_notes(stored_index.tensors)
-    stored_index.notes = [
-        note.replace(OF_THOSE_STORED, TYPES_OF_THOSE_STORED)
-        for note in stored_index.notes
-        if note not in as_stored
-    ]
+    stored_index.notes = [_of_types(note) for note in stored_index.notes if note not in as_stored]
     return outlined(stored_index, weights=sum(elements))
 
 

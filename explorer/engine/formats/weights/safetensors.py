@@ -18,7 +18,7 @@ from explorer.base.units import printable
 from explorer.engine.formats.files import is_lfs_pointer, lfs_pointer, open_regular
 from explorer.engine.formats.format import HEAD_BYTES, Format, SourceProbe, named
 from explorer.engine.formats.tensor_index import (
-    COUNTED_AS_STORED,
+    CountNote,
     StoredTensor,
     TensorIndex,
     modules_of,
@@ -416,9 +416,8 @@ def packing_notes(tensors: Sequence[StoredTensor]) -> list[str]:
     if not packed:
         return []
     few = named_few([t.name for t in packed], 1)
-    return [
-        f"{len(packed):,} tensors hold several quantized weights in each integer ({few}){COUNTED_AS_STORED}"
-    ]
+    note = f"{len(packed):,} tensors hold several quantized weights in each integer ({few})"
+    return [CountNote(note, "packed")]
 
 
 _INTEGERS = ("int32", "uint8", "int8")

@@ -18,11 +18,10 @@ from explorer.base.errors import BadModel
 from explorer.base.units import many_text, printable
 from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
 from explorer.engine.formats.tensor_index import (
-    COUNTED_AS_STORED,
-    OF_THOSE_HERE,
-    OF_THOSE_STORED,
+    CountNote,
     TensorIndex,
     named_few,
+    plain_note,
 )
 from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -94,10 +93,7 @@ class ConfiguredModule(TorchModel):
         """What is said of the module, and of its files."""
         contents = self.file.contents
         # the module has the parameters of missing files, too, and those that integers stand for
-        file_notes = (
-            note.removesuffix(OF_THOSE_HERE).partition(OF_THOSE_STORED)[0].removesuffix(COUNTED_AS_STORED)
-            for note in contents.notes
-        )
+        file_notes = map(plain_note, contents.notes)
         notes = tuple(dict.fromkeys((*info.model.notes, *file_notes, *fact_notes(contents.facts))))
         about = replace(
             info.model,
@@ -246,7 +242,8 @@ def _configured_module(
     # a model that asks for values is built once more
     loaded.build = attached
     # files that are missing are in the figures of the module, too
-    absent = [note.removesuffix(OF_THOSE_HERE) for note in contents.notes if note.endswith(OF_THOSE_HERE)]
+    count_notes = [note for note in contents.notes if isinstance(note, CountNote)]
+    absent = [note.plain for note in count_notes if note.counted == "files here"]
     loaded.notes = (*loaded.notes, *match.notes(), *absent)
     return ConfiguredModule(TensorFile(contents, options), options, loaded, match)
 
