@@ -105,7 +105,7 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
     rows += _fold_rows(pairing, tally)
     gone = (_RANGED, pairing.ranged()), (_SHARED, pairing.shared())
     for phrase, sides in gone:
-        rows += [_elsewhere(pairing, at, sides[at], phrase, tally) for at in (0, 1) if sides[at]]
+        rows += [_replaced_row(pairing, at, sides[at], phrase, tally) for at in (0, 1) if sides[at]]
     away = [{i for _, sides in gone for i in sides[at]} for at in (0, 1)]
     closed = pairing.closed[0] | away[0], pairing.closed[1] | away[1]
     nodes = _node_rows(
@@ -113,12 +113,12 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
         tally,
         tell,
     )
-    rows += _opened(nodes, (before, after), (), site_paths, pairing.forms, tell)
+    rows += _open_bodies(nodes, (before, after), (), site_paths, pairing.forms, tell)
     for row, op in _output_rows(pairing):
         tally.count(row, op)
         rows += [row] if row else []
     differing = list(_function_rows(before, after, pairing.describer, pairing.closed, bool(site_paths)))
-    functions = _opened(differing, (before, after), (), site_paths, pairing.forms, tell)
+    functions = _open_bodies(differing, (before, after), (), site_paths, pairing.forms, tell)
     covered = {f"function {row.before} differs" for row in differing if row not in functions}
     # a caller is unchanged where tiling is the function's only change
     return [*(row for row in rows if row.status != "changed" or row.what not in covered), *functions]
@@ -155,7 +155,7 @@ def _fold_rows(pairing: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
             yield from folds.rows(at == 1)
 
 
-def _elsewhere(
+def _replaced_row(
     pairing: NodePairing, at: int, gone: Mapping[int, int], phrase: str, tally: _Tally
 ) -> NodeDiff:
     """A row for the nodes of one side whose work other nodes do on the other; `gone` has both positions."""
@@ -214,7 +214,7 @@ class _Tally:
         return tuple(diffs)
 
 
-def _opened(
+def _open_bodies(
     rows: Sequence[NodeDiff],
     models: tuple[Model, Model],
     path: tuple[str, ...],
@@ -229,7 +229,7 @@ def _opened(
     opened_rows: list[NodeDiff] = []
     for row in rows:
         bodies = _bodies_of(row, view(models[0], path))
-        inside = [_within(models, (*path, body), site_paths, forms, tell) for body in bodies]
+        inside = [_tiled_rows(models, (*path, body), site_paths, forms, tell) for body in bodies]
         if bodies and all(inside):
             opened_rows += [inner for some in inside for inner in some or ()]
         else:
@@ -259,7 +259,7 @@ def _bodies_of(row: NodeDiff, graph_model: Model | None) -> list[str]:
     return bodies
 
 
-def _within(
+def _tiled_rows(
     models: tuple[Model, Model],
     path: tuple[str, ...],
     site_paths: set[tuple[str, ...]],
@@ -274,7 +274,7 @@ def _within(
     inputs, outputs = (list(zip(a, b, strict=True)) for a, b in zip(*ends, strict=True))
     first, second = DefUse(views[0]), DefUse(views[1])
     sites = pair_sites(first, second, forms)
-    around = [(name, name) for name in sorted(_free(first) & _free(second))]
+    around = [(name, name) for name in sorted(_outer_values(first) & _outer_values(second))]
     joined = [*inputs, *around, *ties_of(sites)]
     closed = nodes_of(sites)
     # weights may be nodes here: those of a site are not matched
@@ -285,7 +285,7 @@ def _within(
     matching = match(first, second, forms, closed=(apart[0], apart[1]), ties=[*joined, *outputs])
     describer = Describer(first, second, forms, matching, set(joined))
     rows = _node_rows(first, second, matching, describer, sites, closed, _Tally(), tell)
-    rows = _opened(rows, models, path, site_paths, forms, tell)
+    rows = _open_bodies(rows, models, path, site_paths, forms, tell)
     rows = [row for row in rows if row.what not in FOLDED]
     if any(row.status not in ("tiled", "merged") for row in rows):
         return None
@@ -299,7 +299,7 @@ def _within(
     ] or None
 
 
-def _free(side: DefUse) -> set[str]:
+def _outer_values(side: DefUse) -> set[str]:
     """Values from outer graphs."""
     own = {value.name for value in side.inputs}
     return {n for n in side.users if n not in side.producer and n not in side.stored and n not in own}
@@ -377,7 +377,7 @@ def _value_rows(
     pairs: Sequence[ValuePair], after: Sequence[Value], op: str, further: Callable[[str, str], list[str]]
 ) -> Iterator[tuple[NodeDiff | None, str]]:
     """A row for each input or output, None where nothing differs."""
-    moved = _moved(pairs, after)
+    moved = _moves(pairs, after)
     for a, b in pairs:
         if a is None or b is None:
             value = a or b
@@ -410,7 +410,7 @@ def _one_sided(op: str, name: str, what: str, *, removed: bool) -> NodeDiff:
     return NodeDiff("added", None, name, what, None, op)
 
 
-def _moved(pairs: Sequence[ValuePair], after: Sequence[Value]) -> dict[str, tuple[int, int]]:
+def _moves(pairs: Sequence[ValuePair], after: Sequence[Value]) -> dict[str, tuple[int, int]]:
     """Old and new positions of moved inputs or outputs; a caller may depend on the order."""
     if any(a is None or b is None for a, b in pairs):
         # an added value shifts all values behind it, which does not count as a move

@@ -142,9 +142,9 @@ def give_up(folds: SideFolds, partners: Sequence[int | None], describer: Describ
                 places.add(at)
             elif any(_acts_otherwise(describer, pair) for pair in pairs):
                 folds.wrong.add(number)  # the row of the pair says what differs
-        elif wrong := [pair for pair in pairs if _unlike(folds, describer, pair, turned)]:
+        elif wrong := [pair for pair in pairs if _differs_from_expected(folds, describer, pair, turned)]:
             folds.wrong.add(number)
-            if into and all(_as_before(folds, describer, pair, turned) for pair in wrong):
+            if into and all(_is_unchanged(folds, describer, pair, turned) for pair in wrong):
                 places.add(at)
     return places
 
@@ -167,7 +167,9 @@ def _weights(
             yield name, theirs[slot] if slot < len(theirs) else ""
 
 
-def _unlike(folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool) -> bool:
+def _differs_from_expected(
+    folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool
+) -> bool:
     """Whether a node's weights on the other side differ from the expected ones."""
     opposite_tensors = (describer.before if turned else describer.after).stored
     return any(
@@ -177,7 +179,7 @@ def _unlike(folds: SideFolds, describer: Describer, pair: tuple[int, int], turne
     )
 
 
-def _as_before(folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool) -> bool:
+def _is_unchanged(folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool) -> bool:
     """Whether a node's weight is unchanged on the other side: then nothing was folded into it."""
     opposite = describer.before if turned else describer.after
     original, label = folds.original.graph, folds.side.nodes[pair[turned]].label

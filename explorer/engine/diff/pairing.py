@@ -109,7 +109,7 @@ def opened_as(model: Model, reference: Model) -> Model:
 
 def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
     """Pairs the parts of two graphs; a fold that one graph has is done in the other first."""
-    pairing = _paired(before, after, tell, cancel)
+    pairing = _pair(before, after, tell, cancel)
     partners = pairing.matching.before, pairing.matching.after
     sides, models = (pairing.before, pairing.after), (before, after)
     shared = pairing.shared()
@@ -127,8 +127,8 @@ def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodeP
         reduced = [
             models[at] if side_folds is None else side_folds.model for at, side_folds in enumerate(away)
         ]
-        again = _with_folds(_paired(reduced[0], reduced[1], tell, cancel), away, models)
-        wrong = [_given_up(again, at) for at in (0, 1)]
+        again = _with_folds(_pair(reduced[0], reduced[1], tell, cancel), away, models)
+        wrong = [_unmatched_folds(again, at) for at in (0, 1)]
         if not any(wrong):
             return again
         candidates = [places - less for places, less in zip(candidates, wrong, strict=True)]
@@ -150,7 +150,7 @@ def _with_folds(
     return replace(pairing, folds=(first, second))
 
 
-def _given_up(pairing: NodePairing, at: int) -> set[int]:
+def _unmatched_folds(pairing: NodePairing, at: int) -> set[int]:
     """Positions of the nodes that were folded on one side, but not on the other."""
     folds = pairing.folds[at]
     if folds is None:
@@ -159,13 +159,13 @@ def _given_up(pairing: NodePairing, at: int) -> set[int]:
     return give_up(folds, partners, pairing.describer, at == 1)
 
 
-def _paired(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
+def _pair(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
     tell("indexing both graphs", 0, 0)
     first, second = DefUse(before), DefUse(after)
     forms = Forms(cancel)
     sites = pair_sites(first, second, forms)
-    inputs = _paired_values(first.inputs, second.inputs)
-    outputs = _paired_values(first.outputs, second.outputs)
+    inputs = _pair_values(first.inputs, second.inputs)
+    outputs = _pair_values(first.outputs, second.outputs)
     joined = [(a.name, b.name) for a, b in inputs if a is not None and b is not None]
     joined += ties_of(sites)
     ends = [(a.name, b.name) for a, b in outputs if a is not None and b is not None]
@@ -211,7 +211,7 @@ def folded(
     return texts
 
 
-def _paired_values(before: Sequence[Value], after: Sequence[Value]) -> list[ValuePair]:
+def _pair_values(before: Sequence[Value], after: Sequence[Value]) -> list[ValuePair]:
     """Pairs of inputs or outputs: by name, then in order where type and shape agree."""
     by_name = {value.name: value for value in after}
     partner: dict[str, Value] = {v.name: by_name[v.name] for v in before if v.name in by_name}

@@ -141,7 +141,7 @@ def fold_rounding(first: DefUse, second: DefUse) -> RoundedSide | None:
             node.output = rounding.format
             node.nodes.update(rounding.nodes)
             side.producer[value.name] = maker
-    folded = _folded(side, rounded)
+    folded = _rounding_nodes(side, rounded)
     taken = {i: node for i, node in taken.items() if i not in folded}
     _read_through(side, rounded)
     return RoundedSide(side, taken, folded)
@@ -304,7 +304,7 @@ def _quantizer(side: DefUse, node: Node) -> str:
     return {"BipolarQuant": "binary"}.get(node.op, node.op)
 
 
-def _folded(side: DefUse, rounded: Mapping[str, Rounding]) -> set[int]:
+def _rounding_nodes(side: DefUse, rounded: Mapping[str, Rounding]) -> set[int]:
     """The rounding nodes that no other node reads."""
     places = {i for rounding in rounded.values() for i in rounding.nodes}
     ends = {value.name for value in side.outputs}
@@ -366,21 +366,21 @@ def _limits(side: DefUse, node: Node) -> tuple[float, float] | None:
         return least, most
     limits = [node.attributes.get("min", least), node.attributes.get("max", most)]
     for slot, name in enumerate(node.inputs[1:3]):
-        values = _constant(side, name) if name else None
+        values = _constant_values(side, name) if name else None
         if name and (values is None or values.size != 1):
             return None
         limits[slot] = limits[slot] if values is None else values.reshape(-1)[0]
     return float(limits[0]), float(limits[1])
 
 
-def _constant(side: DefUse, name: str) -> Any:
+def _constant_values(side: DefUse, name: str) -> Any:
     """The numbers of a constant value: stored, or of a Constant, through Casts; None for any other value."""
     if name in side.stored:
         return side.stored[name].array()
     producer = side.producer.get(name)
     node = None if producer is None else side.nodes[producer[0]]
     if node is not None and node.op == "Cast" and not node.domain:
-        return _constant(side, node.inputs[0])
+        return _constant_values(side, node.inputs[0])
     value = node.attributes.get("value") if node is not None and node.op == "Constant" else None
     return value.array() if isinstance(value, Tensor) else None
 

@@ -37,11 +37,11 @@ def pair_sites(before: DefUse, after: DefUse, forms: Forms) -> list[SitePair]:
     """The sites that are tiled on one side only, or on both but differently."""
     pairs = [
         _row("tiled", before.nodes[whole].label, before, [whole], after, parts)
-        for whole, parts in _taken_apart(before, after)
+        for whole, parts in _decomposed(before, after)
     ]
     pairs += [
         _row("merged", after.nodes[whole].label, before, parts, after, [whole])
-        for whole, parts in _taken_apart(after, before)
+        for whole, parts in _decomposed(after, before)
     ]
     groups_before = _groups(before, {i for pair in pairs for i in pair.before})
     groups_after = _groups(after, {i for pair in pairs for i in pair.after})
@@ -79,7 +79,7 @@ def _groups(side: DefUse, closed: set[int]) -> dict[str, list[int]]:
     return groups
 
 
-def _taken_apart(whole: DefUse, parts: DefUse) -> list[tuple[int, list[int]]]:
+def _decomposed(whole: DefUse, parts: DefUse) -> list[tuple[int, list[int]]]:
     """Nodes of `whole` that were decomposed in `parts`, and the nodes of the decomposition.
 
     Only where the parts make every output of the operator: names alone could mislead.

@@ -229,7 +229,7 @@ class _Merge:
     def rows(self) -> list[RowPair]:
         """Every row of either tree once, in pre-order."""
         order: list[tuple[int | None, int | None, int]] = []
-        stack = [iter(self._inside(-1, -1))]
+        stack = [iter(self._inner_pairs(-1, -1))]
         while stack:
             pair = next(stack[-1], None)
             if pair is None:
@@ -238,12 +238,12 @@ class _Merge:
             if len(order) % _STEP == 0:
                 stop_if(self.cancel)
             order.append((*pair, len(stack) - 1))
-            inside = self._inside(*pair)
+            inside = self._inner_pairs(*pair)
             if inside:
                 stack.append(iter(inside))
-        return self._put_together(order)
+        return self._rows_with_states(order)
 
-    def _inside(self, a: int | None, b: int | None) -> list[tuple[int | None, int | None]]:
+    def _inner_pairs(self, a: int | None, b: int | None) -> list[tuple[int | None, int | None]]:
         """The rows inside a pair: removed rows, then added rows, before the pair that follows both."""
         rows_before = () if a is None else self.before.children.get(a, ())
         rows_after = () if b is None else self.after.children.get(b, ())
@@ -260,7 +260,7 @@ class _Merge:
             pairs.append((row, partner))
         return pairs + [(None, added) for added in rows_after[done:] if added not in self.back]
 
-    def _put_together(self, order: list[tuple[int | None, int | None, int]]) -> list[RowPair]:
+    def _rows_with_states(self, order: list[tuple[int | None, int | None, int]]) -> list[RowPair]:
         """The rows with their states, from the last to the first: a group depends on the rows inside it."""
         states = [self._state(a, b) for a, b, _ in order]
         open_until = 0  # one more than the depth of the enclosing row that consists of tiles
@@ -289,7 +289,7 @@ class _Merge:
                 and not below
                 and _figures(side_before) != _figures(side_after)
             ):
-                status, text = "resized", _resized(side_before, side_after)
+                status, text = "resized", _figure_changes(side_before, side_after)
             rows.append(RowPair(depth, side_before, side_after, status, text, below, end))
             inside[depth] += below + (status not in SAME)
             ends[depth] = max(ends.get(depth, 0), end)
@@ -324,7 +324,7 @@ class _Merge:
 _figures = attrgetter("output", *FIGURES)
 
 
-def _resized(before: RowSide, after: RowSide) -> str:
+def _figure_changes(before: RowSide, after: RowSide) -> str:
     """The differences in shape or figures of two otherwise equal layers."""
     if before.output != after.output:
         return f"output {shape_text(before.output)} -> {shape_text(after.output)}"

@@ -81,7 +81,7 @@ def laid_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]])
         before = through.get((source, ranks[target] - 1), source)
         if ranks[target] == ranks[source] + 1 or before != source:
             links[before, target] = None
-    middles, orders = _placed(items, at_rank, [*links])
+    middles, orders = _place(items, at_rank, [*links])
     tops, bottoms, height = _levels(items, at_rank)
     places = tuple(
         BoxPlace(ranks[at], orders[at], round(middles[at] - sizes[at][0] / 2), tops[ranks[at]])
@@ -150,7 +150,7 @@ def _levels(items: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[lis
     return tops, [top + height for top, height in zip(tops, heights, strict=True)], max(y - GAP_Y, 0)
 
 
-def _placed(
+def _place(
     items: Sequence[tuple[int, int]], ranks: Sequence[int], links: Sequence[tuple[int, int]]
 ) -> tuple[list[float], list[int]]:
     """The center of every item, and its index in its rank; unconnected parts stand side by side."""

@@ -72,9 +72,9 @@ def found_route(tree: TreeRows, start: int, goal: int) -> Route:
             if value.maker >= 0 and (hidden or tree.count(value.maker)):
                 yield _maker(tree, value)
 
-    on = _reached(starts, goals, after) & _reached(goals, starts, before)
+    on = _reachable(starts, goals, after) & _reachable(goals, starts, before)
     if not on:
-        back = _reached(goals, starts, after) & starts
+        back = _reachable(goals, starts, after) & starts
         raise Misuse(
             f"nothing leads from {quoted[0]} to {quoted[1]}",
             hint=f"something leads from {quoted[1]} to {quoted[0]}: swap them" if back else "",
@@ -86,7 +86,7 @@ def found_route(tree: TreeRows, start: int, goal: int) -> Route:
     return Route(frozenset(on), rows, GraphRoute(names[0], names[1], start, goal, len(layers), paths))
 
 
-def _reached(first: Iterable[int], last: set[int], step: Callable[[int], Iterator[int]]) -> set[int]:
+def _reachable(first: Iterable[int], last: set[int], step: Callable[[int], Iterator[int]]) -> set[int]:
     """Calls that can be reached from `first`; calls in `last` are not followed further."""
     reached, front = {*first}, [*first]
     while front:

@@ -395,10 +395,10 @@ def _box(tree: TreeRows, draft: BoxDraft, around: int | None) -> GraphBox:
         unfolds=draft.span(tree) if draft.span(tree)[1] > row + 1 else None,
     )
     # a third line shows tiles, MACs or the number of layers
-    return _sized(box, 5 if box.tiles or box.layers > 1 or box.figures["macs"] or box.outside else 4)
+    return _with_size(box, 5 if box.tiles or box.layers > 1 or box.figures["macs"] or box.outside else 4)
 
 
-def _sized(box: GraphBox, height: int) -> GraphBox:
+def _with_size(box: GraphBox, height: int) -> GraphBox:
     longest = max(len(box.name), len(box.kind_text), len(box.tiles))
     return replace(box, width=min(max(longest, _SMALLEST), _LONGEST) + 4, height=height)
 
@@ -419,13 +419,13 @@ def _port(tree: TreeRows, row: int, way: str) -> GraphBox:
     layer, name = tree.layers[row], f"{way} {_short(tree, row, None)}"
     of = family(layer.kind, tiled=layer.tiled)
     box = GraphBox("outside", row, layer.path, name, layer.kind, of, layers=0)
-    return _sized(replace(box, rows=(row, tree.ends[row])), 4)
+    return _with_size(replace(box, rows=(row, tree.ends[row])), 4)
 
 
 def _end(value: FlowingValue, role: Literal["input", "output"]) -> GraphBox:
     """The box of an input or output of the model."""
     info: TensorInfo = value.info()
-    return _sized(GraphBox(role, None, info.name, info.name, role, layers=0), 4)
+    return _with_size(GraphBox(role, None, info.name, info.name, role, layers=0), 4)
 
 
 def _tiles(tree: TreeRows, row: int) -> str:

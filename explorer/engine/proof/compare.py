@@ -254,9 +254,9 @@ class OutputComparison(Struct):
 
     def _chance(self, count: int) -> float:
         """Factor by which errors of `count` elements may differ by chance, beside the slack."""
-        return _SAMPLE_SLACK / max(self._own(count), 1)
+        return _SAMPLE_SLACK / max(self._independent(count), 1)
 
-    def _own(self, count: int) -> float:
+    def _independent(self, count: int) -> float:
         """Number of independent errors among `count` elements."""
         return count * self.share
 
@@ -300,10 +300,12 @@ class OutputComparison(Struct):
                 f"largest difference {gap:.2e} in a draw; the original's error against float64 is {floor:.2e}"
             )
         floors = {
-            e: math.sqrt(old / n) for e, (n, old, _) in self._bins.items() if self._own(n) >= _BIN_ELEMENTS
+            e: math.sqrt(old / n)
+            for e, (n, old, _) in self._bins.items()
+            if self._independent(n) >= _BIN_ELEMENTS
         }
         for exponent, (count, _, square) in others._bins.items():
-            if self._own(count) < _BIN_ELEMENTS or not floors:
+            if self._independent(count) < _BIN_ELEMENTS or not floors:
                 continue
             gap = math.sqrt(square / count)
             floor = max(floors[min(floors, key=lambda e: abs(e - exponent))], least)
@@ -328,7 +330,7 @@ class OutputComparison(Struct):
         if self._exceeds(largest, slack * max_floor + rounding * self.largest):
             return f"largest error against float64 {largest:.2e}, of the original {max_floor:.2e}"
         for exponent, (count, old, new) in self._bins.items():
-            if self._own(count) < _BIN_ELEMENTS:
+            if self._independent(count) < _BIN_ELEMENTS:
                 continue
             a, b = math.sqrt(old / count), math.sqrt(new / count)
             a, b = (a, b) if side == "after" else (b, a)

@@ -103,7 +103,7 @@ def verify(
     tell = _teller(on_progress, cancel)
     task = ProofTask(before, after, names, ends, plan, draws, seed, torch_run, meanwhile, tell, cancel)
     inputs = _inputs(task, dims, input_shapes, arrays)
-    evidence = _prove(task, inputs) if tolerance is None else _within(task, inputs, tolerance)
+    evidence = _prove(task, inputs) if tolerance is None else _verify_within(task, inputs, tolerance)
     return replace(evidence, seconds=time.perf_counter() - started)
 
 
@@ -186,7 +186,7 @@ def _inputs(
     return ProofInputs(declared, sizes, tried, True)
 
 
-def _within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -> Verification:
+def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -> Verification:
     """Verification by runs alone: whether the outputs stay within the tolerance."""
     before, tried = task.before, inputs.tried
     seeds = [task.seed + i for i in range(max(task.draws, len(tried)) if inputs.drawn else 1)]
@@ -211,7 +211,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
     """Proves the sites, compares the structure, runs the models, and gives the verdict."""
     seeds = [task.seed + i for i in range(task.draws if inputs.drawn else 1)]
     plan, tried = task.plan, list(inputs.tried)  # sites remove inputs on which the original fails
-    halfway = _taken_apart(task.before, plan, inputs.sizes.tried[0], inputs.declared)
+    halfway = _decomposed_original(task.before, plan, inputs.sizes.tried[0], inputs.declared)
     sites = SiteProof(halfway, task.after, tried, task.seed, task.tell, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
     with (
@@ -221,7 +221,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
         originals = sites.originals(plan)
         with in_background(task.meanwhile) as meanwhile:
             proofs = sites.sites(plan, originals, ahead) if plan is not None else ()
-        matched = _matched(task, inputs, originals, proofs)
+        matched = _match(task, inputs, originals, proofs)
         pairing = whole_run.Pairing(
             task.before,
             halfway,
@@ -244,16 +244,16 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             nodes=matched.certain_nodes(matched.met),
             structural=not matched.unequal,
         )
-        grounds = _ran(grounds, matched, runs, tried, task.seed)
+        grounds = _add_runs(grounds, matched, runs, tried, task.seed)
         if task.torch_run is not None and grounds.whole:
             names = [random_input.name for random_input in inputs.tried[0]]
             grounds = replace(grounds, torch=whole_run.compare_torch(runs, task.torch_run, names))
         if meanwhile is not None:
             ended(meanwhile, task.cancel)
-    return _judged(task, inputs, grounds, seeds, tried)
+    return _verification(task, inputs, grounds, seeds, tried)
 
 
-def _matched(
+def _match(
     task: ProofTask, inputs: ProofInputs, originals: Mapping[str, Original], proofs: Sequence[SiteEvidence]
 ) -> Correspondence:
     """The correspondence of both graphs, in which a proved site counts as its product."""
@@ -270,7 +270,7 @@ def _matched(
     return Correspondence(task.before, task.after, task.names, task.ends, trusted, types, task.cancel)
 
 
-def _judged(
+def _verification(
     task: ProofTask,
     inputs: ProofInputs,
     grounds: Grounds,
@@ -303,7 +303,7 @@ def _judged(
     )
 
 
-def _ran(
+def _add_runs(
     grounds: Grounds,
     matched: Correspondence,
     runs: whole_run.Runs,
@@ -383,7 +383,7 @@ def _unlike(before: Model, after: Model, why: str, seconds: float) -> Verificati
     )
 
 
-def _taken_apart(
+def _decomposed_original(
     before: Model, plan: Plan | None, sizes: Mapping[str, int], input_shapes: random_inputs.InputShapes
 ) -> Model:
     """The original with the operators decomposed that the plan names."""

@@ -55,7 +55,7 @@ def site_evidence(
             if site is not None:
                 step()
                 x = args[0] if args else next(iter(kwargs.values()))
-                evidence[name, site.M] = _examined(site, layer, twins[name], x, output, seed)
+                evidence[name, site.M] = _examine(site, layer, twins[name], x, output, seed)
 
         return look
 
@@ -108,7 +108,7 @@ class _Products(DispatchMode):
         return ""
 
 
-def _examined(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed: int) -> SiteEvidence:
+def _examine(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed: int) -> SiteEvidence:
     """Evidence of one layer on its own input and on dense numbers."""
     same = torch.equal(layer.weight, twin.weight)
     same &= layer.bias is twin.bias if layer.bias is None else torch.equal(layer.bias, twin.bias)

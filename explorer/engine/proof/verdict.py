@@ -51,7 +51,7 @@ def verdict_of(grounds: Grounds) -> dict[str, Any]:
 
     The verdict is one sentence, with figures, or with the first fault.
     """
-    kind, verdict = _fault(grounds) or _shown(grounds)
+    kind, verdict = _first_fault(grounds) or _summary(grounds)
     return {"passed": kind in PASSED, "verdict_kind": kind, "verdict": verdict}
 
 
@@ -65,14 +65,14 @@ def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draw
         verdict = f"different: output '{printable(worst.name)}': {worst.reason}; asked: {tolerance_words}"
     elif outputs and all(o.constant for o in outputs):
         kind = "unproven"
-        verdict = f"not proved: {_still(outputs)}"
+        verdict = f"not proved: {_constant_text(outputs)}"
     else:
         count = f"{many_text(len(outputs), 'output')} over {many_text(draws, 'draw')}"
         verdict = f"within what was asked: {tolerance_words}; {count}, nothing else compared"
     return {"passed": kind == "evidence", "verdict_kind": kind, "verdict": verdict}
 
 
-def _fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
+def _first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
     """The first fault."""
     for site in grounds.sites:
         if site.differs:
@@ -105,7 +105,7 @@ def _fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
         return "unproven", f"not proved: {same}the models cannot be run: {grounds.not_run}"
     ends = (*grounds.whole, *grounds.torch)
     if not grounds.structural and not grounds.regions and ends and all(e.constant for e in ends):
-        return "unproven", f"not proved: {_still(ends)}"
+        return "unproven", f"not proved: {_constant_text(ends)}"
     return None
 
 
@@ -114,14 +114,14 @@ def _named(region: RegionEvidence) -> str:
     return f"{changed} that makes '{printable(region.value)}'"
 
 
-def _still(ends: Sequence[OutputEvidence]) -> str:
+def _constant_text(ends: Sequence[OutputEvidence]) -> str:
     """A sentence: 'outputs 'a' and 'b' are the same whatever goes in, which shows nothing'."""
     names = [f"'{printable(end.name)}'" for end in ends]
     listed = f"outputs {', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"output {names[0]} is"
     return f"{listed} the same whatever goes in, which shows nothing"
 
 
-def _shown(grounds: Grounds) -> tuple[VerdictKind, str]:
+def _summary(grounds: Grounds) -> tuple[VerdictKind, str]:
     """What was shown, where nothing is wrong."""
     sites, whole, regions = grounds.sites, grounds.whole, grounds.regions
     tested = [r for r in regions if r.kind == "evidence"]
@@ -152,7 +152,7 @@ def _shown(grounds: Grounds) -> tuple[VerdictKind, str]:
             f" the model's own and dense random ones{same}"
         )
     if whole:
-        parts.append(_outputs(grounds, identical))
+        parts.append(_outputs_text(grounds, identical))
     parts += [*_remarks(grounds), *grounds.remarks]
     head = {"equal": "equal within rounding", "evidence": "equal on evidence"}[kind]
     if kind == "equal" and exact and (identical or not sites):
@@ -161,14 +161,14 @@ def _shown(grounds: Grounds) -> tuple[VerdictKind, str]:
         parts.insert(0, _EDGE)
         claim = "every integer sum is proved exact" if sites and exact else "every part is proved equal"
         kind, head = ("parts", claim) if kind == "equal" else (kind, "equal on evidence")
-        head = f"{head}, yet {_apart(stepped)}"
+        head = f"{head}, yet {_gap_text(stepped)}"
     return kind, f"{head}: {'; '.join(parts)}"
 
 
 _EDGE = "a rounding beside them moved a value over an edge (of a quantizer, an index or a comparison)"
 
 
-def _apart(stepped: Sequence[OutputEvidence]) -> str:
+def _gap_text(stepped: Sequence[OutputEvidence]) -> str:
     """A clause on the difference: 'the outputs differ by up to 5.3e-02 (9.6e-03 of their size)'."""
     gaps = [output for output in stepped if output.max_abs is not None]
     if not gaps:
@@ -177,13 +177,13 @@ def _apart(stepped: Sequence[OutputEvidence]) -> str:
     return f"the outputs differ by up to {worst.max_abs:.1e} ({worst.relative_rms or 0.0:.1e} of their size)"
 
 
-def _outputs(grounds: Grounds, identical: bool) -> str:
+def _outputs_text(grounds: Grounds, identical: bool) -> str:
     """A clause on the outputs of the whole models."""
     times, count = many_text(grounds.draws, "draw"), many_text(len(grounds.whole), "output")
     if identical:
         return f"{count} bit for bit the same over {times}"
     judged = [e for e in grounds.whole if not (e.drawn or e.stepped)]
-    phrases = [_accuracy(judged)] if judged else []
+    phrases = [_accuracy_text(judged)] if judged else []
     for number, reason in (
         (sum(e.drawn for e in grounds.whole), "made with random numbers, which no two runs share"),
         (sum(e.stepped for e in grounds.whole), "apart by more than rounding"),
@@ -199,13 +199,13 @@ def _remarks(grounds: Grounds) -> Iterator[str]:
     if undefined:
         yield f"{undefined:,} elements of the outputs are NaN or Inf in both"
     if still := [e for e in grounds.whole if e.constant]:
-        yield _still(still)
+        yield _constant_text(still)
     if grounds.torch:
         gap = max((e.max_abs or 0.0 for e in grounds.torch), default=0.0)
         yield f"torch's own outputs, which speak for the export, within {gap:.1e}"
 
 
-def _accuracy(whole: Sequence[OutputEvidence]) -> str:
+def _accuracy_text(whole: Sequence[OutputEvidence]) -> str:
     measured = [e for e in whole if e.rms_before is not None and e.rms_after is not None and not e.equal]
     if not measured:
         grown = max(e.relative_rms or 0.0 for e in whole)

@@ -107,14 +107,14 @@ class _Side:
             node = wiring.nodes[at]
             reads = wiring.reads[at]
             live = any(name in flowing for name in reads)
-            inputs = tuple(self._of(name) for name in node.inputs)
-            captured = tuple(self._of(name) for name in reads if name not in node.inputs)
-            signature = self._own(node)
+            inputs = tuple(self._number_of(name) for name in node.inputs)
+            captured = tuple(self._number_of(name) for name in reads if name not in node.inputs)
+            signature = self._operator_number(node)
             whole = forms.number(("node", signature, inputs, captured))
             if live:
                 self.live.append(at)
                 flowing.update(filter(None, node.outputs))
-                fixed = tuple("" if name in flowing else self._of(name) for name in node.inputs)
+                fixed = tuple("" if name in flowing else self._number_of(name) for name in node.inputs)
                 self.local[at] = forms.number(("local", signature, fixed))
             single = constant_of(node)
             if not node.domain and node.op == "Identity" and inputs:
@@ -126,7 +126,7 @@ class _Side:
                         forms.stored(single) if single is not None else forms.number(("output", whole, slot))
                     )
 
-    def _of(self, name: str) -> int:
+    def _number_of(self, name: str) -> int:
         if name not in self.numbers:
             tensor = self.wiring.model.graph.initializers.get(name)
             if tensor is not None:
@@ -135,7 +135,7 @@ class _Side:
                 self.numbers[name] = self.forms.number(("given", name) if name else "absent")
         return self.numbers[name]
 
-    def _own(self, node: Node) -> int:
+    def _operator_number(self, node: Node) -> int:
         """The number of an operator with its attributes."""
         values = {**default_attributes(node.domain, node.op, self.opset), **node.attributes}
         plain = tuple((name, self._attribute(values[name])) for name in sorted(values))

@@ -99,10 +99,10 @@ class Judge:
         """The largest unit roundoff among the number types of a region that makes a `dtype`, and its type."""
         stored = wiring.model.graph.initializers
         kinds = [_coarseness(dtype), *(_coarseness(stored[name].dtype) for name in region.stored)]
-        kinds += [self._of_node(wiring.model, wiring.nodes[at]) for at in region.nodes]
+        kinds += [self._coarsest_of_node(wiring.model, wiring.nodes[at]) for at in region.nodes]
         return max(kinds, default=(0.0, ""))
 
-    def _of_node(self, model: Model, node: Node) -> tuple[float, str]:
+    def _coarsest_of_node(self, model: Model, node: Node) -> tuple[float, str]:
         """The same for a node, bodies included."""
         if node.domain in QUANTIZERS:
             return _QUANTISED, "another number format"
@@ -110,7 +110,7 @@ class Judge:
         if function is not None:
             if id(function) not in self.coarse:
                 self.coarse[id(function)] = 0.0, ""
-                inside = [self._of_node(model, inner) for inner in function.nodes]
+                inside = [self._coarsest_of_node(model, inner) for inner in function.nodes]
                 self.coarse[id(function)] = max(inside, default=(0.0, ""))
             return self.coarse[id(function)]
         coarse_types = [(0.0, "")]
@@ -126,7 +126,7 @@ class Judge:
         if node.op == "Constant" and isinstance(value := node.attributes.get("value"), Tensor):
             coarse_types.append(_coarseness(value.dtype))
         for _, graph in subgraphs(node):
-            coarse_types += [self._of_node(model, inner) for inner in graph.nodes]
+            coarse_types += [self._coarsest_of_node(model, inner) for inner in graph.nodes]
             coarse_types += [_coarseness(tensor.dtype) for tensor in graph.initializers.values()]
         return max(coarse_types)
 
@@ -143,7 +143,7 @@ class Judge:
         node, twin = self.one.nodes[at], self.other.nodes[self.other.producer[place.pair.after]]
         change: Change = ""
         if state == "introduced":
-            change, at, node, twin = self._at_fault(place, (at, node, twin))
+            change, at, node, twin = self._changed_nodes(place, (at, node, twin))
         figures = place.whole.figures
         was_compared = bool(figures.elements)
         relative = _relative(figures) if place.float else None
@@ -178,7 +178,7 @@ class Judge:
             change=change,
         )
 
-    def _at_fault(
+    def _changed_nodes(
         self, place: ComparedValue, makers: tuple[int, Node, Node]
     ) -> tuple[Change, int, Node, Node]:
         """The change in a layer that introduces error, and the changed nodes; `makers` compute the value.

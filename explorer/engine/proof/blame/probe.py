@@ -140,7 +140,7 @@ class LayerProbe:
             expose(after, [p.after for p in pairs]), what="the other model", optimise=False
         )
         types, types_after = self._first.types(), self._second.types()
-        usable = [p for p in pairs if _alike(types[p.before], types_after[p.after])]
+        usable = [p for p in pairs if _comparable(types[p.before], types_after[p.after])]
         self._dtypes = {p.after: str(types_after[p.after]) for p in usable}
         declared = {v.name: v.dtype for v in after.graph.feeds}
         self._dtypes.update((inputs[d.name], declared[inputs[d.name]] or d.dtype) for d in drawn)
@@ -159,10 +159,10 @@ class LayerProbe:
                     trials.Trial(OutputComparison(unit_roundoff(dtype))),
                 )
             )
-        self.unpaired = self._left({p.before for p in pairs}, stops)
+        self.unpaired = self._unpaired({p.before for p in pairs}, stops)
         self._truth = Float64Layers(self.one, self.places, feeds[0], self.tell)
 
-    def _left(self, tried: set[str], paired: set[str]) -> dict[str, str]:
+    def _unpaired(self, tried: set[str], paired: set[str]) -> dict[str, str]:
         unpaired = {}
         for name in self.one.producer:
             if name in self.one.live and name not in paired:
@@ -185,10 +185,10 @@ class LayerProbe:
         done = 0
         for chunk in self._chunks():
             self.chunks += 1
-            old = self._whole(chunk, done)
+            old = self._run_whole(chunk, done)
             for group in batches(chunk, lambda p: max(len(p.before.nodes), len(p.after.nodes)), _NODES):
                 self.tell("running layers alone", done, len(self.places))
-                self._alone(group, old)
+                self._compare_alone(group, old)
                 done += len(group)
 
     def _chunks(self) -> Iterator[list[trials.ComparedValue]]:
@@ -198,7 +198,7 @@ class LayerProbe:
         in_chunk: set[str] = set()
         nbytes = 0
         for place in self.places:
-            needs = {place.pair.before, *self._given(place)} & size.keys()
+            needs = {place.pair.before, *self._inputs_of(place)} & size.keys()
             more = _COPIES * sum(size[name] for name in needs - in_chunk)
             if chunk and nbytes + more > self.budget:
                 yield chunk
@@ -211,18 +211,18 @@ class LayerProbe:
         if chunk:
             yield chunk
 
-    def _given(self, place: trials.ComparedValue) -> set[str]:
+    def _inputs_of(self, place: trials.ComparedValue) -> set[str]:
         """Inputs of the layers of a compared value, by the original's names."""
         return {*place.before.given, *(self.named[name] for name in place.after.given)}
 
-    def _whole(self, chunk: Sequence[trials.ComparedValue], done: int) -> Feeds:
+    def _run_whole(self, chunk: Sequence[trials.ComparedValue], done: int) -> Feeds:
         """Runs both models on every draw.
 
         Returns:
             The original's values in the first draw: those of the chunk, and what its layers read.
         """
         mine = [p.pair.before for p in chunk]
-        layer_inputs = {name for p in chunk for name in self._given(p)} - self.inputs.keys()
+        layer_inputs = {name for p in chunk for name in self._inputs_of(p)} - self.inputs.keys()
         first_values: Feeds = {}
         for at, feeds in enumerate(self.feeds):
             self.tell("running both models", done, len(self.places))
@@ -250,21 +250,21 @@ class LayerProbe:
                 place.whole.figures.sensitivity = change(first_values[name], moved.pop(name))
         return first_values
 
-    def _alone(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
+    def _compare_alone(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
         """Runs the layers of both models on the original's values."""
         try:
-            self._tried(group, values)
+            self._try_group(group, values)
         except BadModel as error:
             if len(group) > 1:
                 for place in group:
                     place.alone.clear()
-                    self._alone([place], values)
+                    self._compare_alone([place], values)
             else:
                 figures = OutputComparison(group[0].whole.figures.roundoff)
                 group[0].alone.append(trials.Trial(figures, not_run=printable(str(error))))
 
-    def _tried(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
-        names = {name for place in group for name in self._given(place)}
+    def _try_group(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
+        names = {name for place in group for name in self._inputs_of(place)}
         layer_inputs = {name: values[name] for name in names}
         sides = []
         for wiring, regions, label in (
@@ -280,12 +280,12 @@ class LayerProbe:
             sides.append((RuntimeSession(model, what=label, optimise=False), outputs, dtypes))
         (first, outputs, read_first), (second, outputs_after, dtypes_after) = sides
         alone = _Alone(first, second, outputs, outputs_after, tuple(read_first), dtypes_after)
-        self._try(group, layer_inputs, alone)
+        self._run_alone(group, layer_inputs, alone)
         filled = {
             name: trials.without_zeros(value, trials.seed_of(name)) for name, value in layer_inputs.items()
         }
         if any(filled[name] is not value for name, value in layer_inputs.items()):
-            self._try(group, filled, alone)
+            self._run_alone(group, filled, alone)
         # equal bits with every input in play: nothing is left to find
         deep = [p for p in group if p.float and trials.undecided(p.alone[-1])]
         for parts in sorted({self._parts(p) for p in deep} - {1}):
@@ -295,9 +295,9 @@ class LayerProbe:
                     name: trials.one_part(value, part, parts, trials.seed_of(name))
                     for name, value in filled.items()
                 }
-                self._try(places, thinned, alone, into=part)
+                self._run_alone(places, thinned, alone, into=part)
 
-    def _try(
+    def _run_alone(
         self, group: Sequence[trials.ComparedValue], layer_inputs: Feeds, alone: _Alone, *, into: int = 0
     ) -> None:
         """Runs the layers of both models once on the same values: a new trial, or `into` the last trial."""
@@ -316,7 +316,7 @@ class LayerProbe:
                 place.alone.append(trials.Trial(OutputComparison(place.whole.figures.roundoff)))
             differs = place.float and not trials.same(a, b)
             stop_if(self.cancel)
-            trials.add(place.alone[-1], a, b, self._exactly(place, here) if differs else None)
+            trials.add(place.alone[-1], a, b, self._reference(place, here) if differs else None)
             if differs:
                 off.append(place)
         if off and not into:
@@ -339,13 +339,13 @@ class LayerProbe:
         depth = max(depths, default=1)
         return min(-(-depth // _TERMS), max(1, _MOST_MACS // max(1, depth * math.prod(place.shape))))
 
-    def _exactly(self, place: trials.ComparedValue, feeds: Feeds) -> Array | None:
+    def _reference(self, place: trials.ComparedValue, feeds: Feeds) -> Array | None:
         """The original's layer in float64 on the same values; None if float64 cannot run it."""
         given = {name: feeds[name] for name in place.before.given}
         return in_float64(self.one, place.before, given, self.cancel)
 
 
-def _alike(before: str | None, after: str | None) -> bool:
+def _comparable(before: str | None, after: str | None) -> bool:
     """Whether values of these types can be subtracted from each other."""
     if not {before, after} <= COMPARABLE:
         return False

@@ -110,7 +110,7 @@ def blame(
     measure = partial(
         LayerProbe, before, after, inputs, ends, budget=budget, on_progress=on_progress, cancel=cancel
     )
-    look = partial(_looked, after, inputs, ends, plan, seeds, measure)
+    look = partial(_probe_at, after, inputs, ends, plan, seeds, measure)
     if arrays is not None:
         return replace(
             look(random_inputs.given_inputs(before, arrays)), seconds=time.perf_counter() - started
@@ -144,7 +144,7 @@ def _rank(fact: Blame) -> tuple[int, int]:
     return _ORDER.index(fact.kind), len(fact.probes) if fact.first is None else fact.first
 
 
-def _looked(
+def _probe_at(
     after: Model,
     inputs: Mapping[str, str],
     ends: Sequence[Pair],
@@ -168,7 +168,7 @@ def _looked(
         return probing, tuple(Judge(probing, rows).probes({end.before for end in ends}))
 
     probing, probes = looked({})
-    elsewhere = _moved(probing, probes)
+    elsewhere = _renamed_values(probing, probes)
     if elsewhere:
         again = looked(dict.fromkeys(elsewhere, _ELSEWHERE))
         if sum(p.state == "introduced" for p in again[1]) < sum(p.state == "introduced" for p in probes):
@@ -205,7 +205,7 @@ def _fixed(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _moved(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
+def _renamed_values(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
     """Values whose name means another value in the second model, although that model has no fault there.
 
     Example: the second model folded a normalization into the convolution before it. Then the convolution's

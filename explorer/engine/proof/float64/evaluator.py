@@ -63,11 +63,11 @@ def run(model: Model, feeds: Mapping[str, Array], cancel: Cancel = None) -> dict
     names = [v.name for v in model.graph.outputs]
     domain = _Float64(model, cancel)
     interpreter = Interpreter(domain, model.functions)
-    scope = interpreter.scope(model.graph.initializers, {k: _wide(v) for k, v in feeds.items()})
+    scope = interpreter.scope(model.graph.initializers, {k: _to_float64(v) for k, v in feeds.items()})
     try:
         with np.errstate(all="ignore"):
             interpreter.run(model.graph.nodes, scope, keep=names)
-            return {name: _wide(scope[name]) for name in names}
+            return {name: _to_float64(scope[name]) for name in names}
     except KeyError as error:
         raise NoReference(f"value {error} is never made") from None
 
@@ -91,9 +91,9 @@ def product(x: Array, weight: Array) -> tuple[Array, Array]:
         magnitude = np.abs(x).astype(np.float32 if rough else wide, copy=False)
         for rows, columns in _slabs(weight):
             slab = weight[rows, columns]
-            exact[:, columns] += _multiplied(x[:, rows], slab.astype(wide))
+            exact[:, columns] += _multiply(x[:, rows], slab.astype(wide))
             size = np.abs(slab).astype(magnitude.dtype, copy=False)
-            bound[:, columns] += _multiplied(magnitude[:, rows], size)
+            bound[:, columns] += _multiply(magnitude[:, rows], size)
     if rough:
         inexact = ~((bound > _RANGE[0]) & (bound < _RANGE[1]))
         # a row or a column of zeros loses nothing
@@ -103,11 +103,11 @@ def product(x: Array, weight: Array) -> tuple[Array, Array]:
             bound[unsure] = 0
             for rows, columns in _slabs(weight):
                 part = np.abs(weight[rows, columns]).astype(wide)
-                bound[unsure, columns] += _multiplied(some[:, rows], part)
+                bound[unsure, columns] += _multiply(some[:, rows], part)
     return exact, bound
 
 
-def _multiplied(matrix: Array, weight: Array) -> Array:
+def _multiply(matrix: Array, weight: Array) -> Array:
     """A matrix product. For few rows it avoids BLAS, whose threads wait for each other longer than they work.
 
     2 rows times 4,096 x 9,216 took 0.1 s of processor time this way, and 1.5 s through BLAS on a busy
@@ -130,7 +130,7 @@ def _slabs(weight: Array) -> Iterator[tuple[slice, slice]]:
         yield from ((slice(k, k + step), whole) for k in range(0, depth, step))
 
 
-def _wide(value: Any) -> Any:
+def _to_float64(value: Any) -> Any:
     """Floats as float64; everything else as it is."""
     if not isinstance(value, np.ndarray):
         return value
@@ -156,9 +156,9 @@ class _Float64(Struct):
             output = rule(attributes, args)
             if output is not None and len([o for o in node.outputs if o]) == 1:
                 return [output]
-        return self._evaluated(node, attributes, args)
+        return self._evaluate(node, attributes, args)
 
-    def _evaluated(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
+    def _evaluate(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
         """One node through onnx's reference evaluator."""
         import onnx
         from onnx.reference import ReferenceEvaluator
@@ -186,14 +186,14 @@ class _Float64(Struct):
                 evaluator = ReferenceEvaluator(onnx.load_model_from_string(encoded))
                 if cacheable:
                     self.evaluators[id(node)] = evaluator
-            feeds = {n: _wide(a) for n, a in zip(node.inputs, args, strict=True) if n}
+            feeds = {n: _to_float64(a) for n, a in zip(node.inputs, args, strict=True) if n}
             results = iter(evaluator.run(None, feeds))
         except Cancelled:
             raise
         except Exception as error:  # whatever an operator's reference code raises
             text = " ".join(str(error).split())[:120]
             raise NoReference(f"operator {node.op} cannot be run by onnx's evaluator: {text}") from None
-        return [_wide(next(results)) if o else None for o in node.outputs]
+        return [_to_float64(next(results)) if o else None for o in node.outputs]
 
     def take(self, value: Any, axis: int, index: int) -> Any:
         return value[(slice(None),) * axis + (index,)]
@@ -210,11 +210,11 @@ Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 
 
 def _elementwise(function: Callable[..., Any]) -> Rule:
-    return lambda attributes, args: np.asarray(function(*(_wide(a) for a in args)))
+    return lambda attributes, args: np.asarray(function(*(_to_float64(a) for a in args)))
 
 
 def _widened(rule: Rule) -> Rule:
-    return lambda attributes, args: rule(attributes, [_wide(a) for a in args])
+    return lambda attributes, args: rule(attributes, [_to_float64(a) for a in args])
 
 
 def _constant(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
@@ -230,7 +230,7 @@ def _cast(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def _divide(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    left, right = (_wide(a) for a in args)
+    left, right = (_to_float64(a) for a in args)
     if left.dtype.kind in "iu":
         return None  # onnx divides integers towards zero
     return np.asarray(left / right)
@@ -242,18 +242,18 @@ def _gemm(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     weight = weight.T if attributes.get("transB", 0) else weight
     if x.dtype.kind in "iu":
         return None
-    result = _matrix_product(_wide(x), weight) * attributes.get("alpha", 1.0)
+    result = _matrix_product(_to_float64(x), weight) * attributes.get("alpha", 1.0)
     if len(args) > 2 and args[2] is not None:
-        result = result + attributes.get("beta", 1.0) * _wide(args[2])
+        result = result + attributes.get("beta", 1.0) * _to_float64(args[2])
     return result
 
 
 def _matmul(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     left, right = args
     if right.ndim == 2 and left.ndim >= 2 and right.dtype.kind not in "iu":
-        rows = _wide(left).reshape(-1, left.shape[-1])
+        rows = _to_float64(left).reshape(-1, left.shape[-1])
         return _matrix_product(rows, right).reshape(*left.shape[:-1], right.shape[1])
-    return np.matmul(_wide(left), _wide(right))
+    return np.matmul(_to_float64(left), _to_float64(right))
 
 
 def _matrix_product(x: Array, weight: Array) -> Array:
@@ -261,14 +261,14 @@ def _matrix_product(x: Array, weight: Array) -> Array:
         return np.asarray(x @ weight)
     result = np.zeros((x.shape[0], weight.shape[1]))
     for rows, columns in _slabs(weight):
-        result[:, columns] += _multiplied(x[:, rows], weight[rows, columns].astype(np.float64))
+        result[:, columns] += _multiply(x[:, rows], weight[rows, columns].astype(np.float64))
     return result
 
 
 def _batch_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     if attributes.get("training_mode", 0):
         return None
-    x, scale, bias, mean, variance = (_wide(a) for a in args)
+    x, scale, bias, mean, variance = (_to_float64(a) for a in args)
     shape = (1, -1, *(1,) * (x.ndim - 2))
     factor = scale / np.sqrt(variance + attributes.get("epsilon", 1e-5))
     return x * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
@@ -276,12 +276,12 @@ def _batch_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> 
 
 def _erf(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     """The C library's erf, an element at a time: numpy has none, and onnx's evaluator takes twice as long."""
-    x = _wide(args[0])
+    x = _to_float64(args[0])
     return np.fromiter(map(math.erf, memoryview(x.ravel())), np.float64, x.size).reshape(x.shape)
 
 
 def _softmax(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    x = _wide(args[0])
+    x = _to_float64(args[0])
     # in older operator sets another axis, or none, means something else
     if x.dtype != np.float64 or attributes.get("axis", 0) not in (-1, x.ndim - 1) or x.ndim < 2:
         return None
@@ -290,12 +290,12 @@ def _softmax(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def _layer_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    x, scale = _wide(args[0]), _wide(args[1])
+    x, scale = _to_float64(args[0]), _to_float64(args[1])
     axes = tuple(range(attributes.get("axis", -1) % x.ndim, x.ndim))
     centred = x - x.mean(axes, keepdims=True)
     variance = np.square(centred).mean(axes, keepdims=True)
     scaled = centred / np.sqrt(variance + attributes.get("epsilon", 1e-5)) * scale
-    return scaled + _wide(args[2]) if len(args) > 2 and args[2] is not None else scaled
+    return scaled + _to_float64(args[2]) if len(args) > 2 and args[2] is not None else scaled
 
 
 _MOVING = (

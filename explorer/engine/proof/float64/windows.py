@@ -84,7 +84,7 @@ def conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
         per = weight.shape[0] // groups
         for g in range(groups):
             part = padded[:, g * channels : (g + 1) * channels]
-            _unfolded(window, part, weight[g * per : (g + 1) * per], result[:, g * per : (g + 1) * per])
+            _unfold(window, part, weight[g * per : (g + 1) * per], result[:, g * per : (g + 1) * per])
     if len(args) > 2 and args[2] is not None:
         result += args[2].reshape(1, -1, *(1,) * (x.ndim - 2))
     return result
@@ -103,7 +103,7 @@ def _depthwise(window: Window, padded: Array, weight: Array, groups: int, result
     result[...] = total.reshape(result.shape)
 
 
-def _unfolded(window: Window, padded: Array, weight: Array, result: Array) -> None:
+def _unfold(window: Window, padded: Array, weight: Array, result: Array) -> None:
     """A convolution as matrix products over bands of output rows."""
     rank = len(window.kernel)
     view = np.lib.stride_tricks.sliding_window_view(padded, window.reach, tuple(range(2, 2 + rank)))

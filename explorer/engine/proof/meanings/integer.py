@@ -86,16 +86,16 @@ def _integral(
         constant = look.number(bias) if bias else np.zeros((), np.int64)
         c = _Number(constant) if constant is not None else known(bias)
     count, kind = len(base.inputs), _sum_type(look)
-    worth = None if scale is None else partial(_worth, scale)
+    worth = None if scale is None else partial(_scale_of, scale)
 
     def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
         plain = base.at(shapes[:count], out)
 
         point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
-        whole = _stepped(_exact(plain, (a, b, c), count, tail, kind, bounded=scale is not None), steps)
+        whole = _with_steps(_exact(plain, (a, b, c), count, tail, kind, bounded=scale is not None), steps)
         return replace(
             plain,
-            bias=_added(plain, out, a, c, kind),
+            bias=_total_bias(plain, out, a, c, kind),
             spread=partial(_spread, plain, out),
             integers=Integers(whole, point, a.at, partial(_saturates, plain, count), worth, steps),
         )
@@ -113,7 +113,7 @@ def _saturates(plain: ProductSpec, count: int, values: Sequence[Array]) -> bool:
     return (values[0].dtype, right.dtype) == (np.uint8, np.int8)
 
 
-def _stepped(whole: Exact, steps: Sequence[Grid | None]) -> Exact:
+def _with_steps(whole: Exact, steps: Sequence[Grid | None]) -> Exact:
     """The same, for inputs that arrive as floats: codes times a step."""
 
     def exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
@@ -130,7 +130,7 @@ def _spread(plain: ProductSpec, out: tuple[int, ...], values: Array) -> Array:
     return np.broadcast_to(values, out) if whole or plain.spread is None else plain.spread(values)
 
 
-def _worth(scale: Array, spread: Callable[[Array], Array]) -> Array:
+def _scale_of(scale: Array, spread: Callable[[Array], Array]) -> Array:
     """The factor of every element's sum; `spread` expands one number per column."""
     return spread(scale if scale.size > 1 else scale.reshape(()))
 
@@ -153,13 +153,13 @@ def _exact(
 
     def exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
         lefts, rights = list(values[:count]), list(values[:count])
-        lefts[0] = _off(lefts[0], a.value(values), row=True)
+        lefts[0] = _less_zero(lefts[0], a.value(values), row=True)
         if isinstance(plain.right, np.ndarray):
             zero = b.value(values).reshape(-1).astype(np.int32)
             # outside the blocks of packed groups the weight is the zero point
             weight = plain.right.astype(np.int32) - zero if zero.any() else plain.right
         else:
-            rights[-1] = _off(rights[-1], b.value(values), row=False)
+            rights[-1] = _less_zero(rights[-1], b.value(values), row=False)
             weight = plain.weight(rights)
         left_rows = plain.left(lefts)
         sums = _sums(left_rows, plain.M, weight) + plain.added(c.value(values))
@@ -170,7 +170,9 @@ def _exact(
     return exact
 
 
-def _added(plain: ProductSpec, out: tuple[int, ...], a: _Number, c: _Number, kind: str) -> Array | int | None:
+def _total_bias(
+    plain: ProductSpec, out: tuple[int, ...], a: _Number, c: _Number, kind: str
+) -> Array | int | None:
     """The added numbers: the bias, less the effect of the left operand's zero point on every column."""
     if c.stored is None:
         return c.at
@@ -178,12 +180,12 @@ def _added(plain: ProductSpec, out: tuple[int, ...], a: _Number, c: _Number, kin
     if isinstance(plain.right, np.ndarray) and a.stored is not None and a.stored.size == 1 and int(a.stored):
         lost = int(a.stored.reshape(())) * plain.right.astype(np.int64).sum(1)
         whole = plain.spread(total) if plain.spread is not None else total
-        total = whole - _placed(plain, lost[:, None], out)
+        total = whole - _on_elements(plain, lost[:, None], out)
     added: Array = total.astype(kind)
     return added
 
 
-def _placed(plain: ProductSpec, values: Array, out: tuple[int, ...]) -> Array:
+def _on_elements(plain: ProductSpec, values: Array, out: tuple[int, ...]) -> Array:
     """Numbers per column of each product, (batch, 1, N), at the elements of the output."""
     at = plain.out(np.arange(math.prod(out)).reshape(out))
     placed = np.zeros(math.prod(out), values.dtype)
@@ -194,7 +196,7 @@ def _placed(plain: ProductSpec, values: Array, out: tuple[int, ...]) -> Array:
     return placed.reshape(out)
 
 
-def _off(values: Array, zero: Array, *, row: bool) -> Array:
+def _less_zero(values: Array, zero: Array, *, row: bool) -> Array:
     """Values less the zero point: one number, or one for each row or each column of a matrix."""
     zero = zero.astype(np.int32)
     zero = zero.reshape(()) if zero.size == 1 else (zero.reshape(-1, 1) if row else zero)
@@ -219,11 +221,11 @@ def _sums(left_rows: Rows, M: int, right: Array) -> Array:
     return sums
 
 
-def _scaled(scale: Array, zero: Array | None) -> Tail:
+def _scale_tail(scale: Array, zero: Array | None) -> Tail:
     """Multiplies by the scale in float32; with a zero point, rounds half to even and saturates."""
 
     def tail(sums: Array, spread: Callable[[Array], Array]) -> Array:
-        y = sums.astype(np.float32) * _worth(scale, spread)
+        y = sums.astype(np.float32) * _scale_of(scale, spread)
         if zero is None:
             return y
         least, most = np.iinfo(zero.dtype).min, np.iinfo(zero.dtype).max
@@ -232,7 +234,7 @@ def _scaled(scale: Array, zero: Array | None) -> Tail:
     return tail
 
 
-def _as(op: str, node: Node, names: tuple[str, str], zero: str, look: NodeReader) -> Original:
+def _float_meaning(op: str, node: Node, names: tuple[str, str], zero: str, look: NodeReader) -> Original:
     """The meaning of a float operator that has these operands, in place of `node`.
 
     Between the kernels of two groups the weight is the zero point, whose value name is `zero`.
@@ -252,7 +254,7 @@ def _name(node: Node, at: int) -> str:
     return node.inputs[at] if len(node.inputs) > at else ""
 
 
-def _stored(look: NodeReader, node: Node, at: int) -> Array:
+def _stored_input(look: NodeReader, node: Node, at: int) -> Array:
     """The numbers of an input that must be stored here, although the standard allows a computed one."""
     found = look.number(_name(node, at))
     if found is None:
@@ -264,7 +266,7 @@ def _integer(op: str) -> Meaning:
     def mean(node: Node, look: NodeReader) -> Original:
         x, w = node.inputs[0], node.inputs[1]
         zeros = _name(node, 2), _name(node, 3)
-        base = _as(op, node, (x, w), zeros[1], look)
+        base = _float_meaning(op, node, (x, w), zeros[1], look)
         return _integral(node, look, base, zeros, "", lambda sums, spread: sums)
 
     return mean
@@ -276,20 +278,20 @@ def _quantized(op: str, bias: int, out: int, alpha: bool = False) -> Meaning:
     def mean(node: Node, look: NodeReader) -> Original:
         x, w = node.inputs[0], node.inputs[3]
         factor = np.float32(node.attributes.get("alpha", 1.0) if alpha else 1.0)
-        scale: Array = factor * _stored(look, node, 1).reshape(()) * _stored(look, node, 4)
+        scale: Array = factor * _stored_input(look, node, 1).reshape(()) * _stored_input(look, node, 4)
         zero: Array | None = None
         if _name(node, out):
-            scale = scale / _stored(look, node, out).reshape(())
-            zero = _stored(look, node, out + 1) if _name(node, out + 1) else np.zeros((), np.uint8)
+            scale = scale / _stored_input(look, node, out).reshape(())
+            zero = _stored_input(look, node, out + 1) if _name(node, out + 1) else np.zeros((), np.uint8)
         zeros = _name(node, 2), _name(node, 5)
-        base = _as(op, node, (x, w), zeros[1], look)
-        tail = _scaled(np.asarray(scale, np.float32), zero)
+        base = _float_meaning(op, node, (x, w), zeros[1], look)
+        tail = _scale_tail(np.asarray(scale, np.float32), zero)
         return _integral(node, look, base, zeros, _name(node, bias) if bias else "", tail)
 
     return mean
 
 
-def _between(op: str) -> Meaning:
+def _behind_dequantize(op: str) -> Meaning:
     """A float operator behind DequantizeLinear nodes that the plan treats as an integer operator."""
     plain = _PLAIN[op]
 
@@ -309,15 +311,15 @@ def _between(op: str) -> Meaning:
         if _name(node, 2) and beta:
             whole = _whole_bias(look, makers.get(node.inputs[2]), each, float(alpha), float(beta))
             if whole is None:
-                floats = beta * _stored(look, node, 2).astype(np.float32)
+                floats = beta * _stored_input(look, node, 2).astype(np.float32)
             else:
                 bias = whole
         names = (w_.name, x_.name) if turned else (x_.name, w_.name)
-        base = _as(op, node, names, w_.zero, look)
+        base = _float_meaning(op, node, names, w_.zero, look)
         spread = partial(_on_output, node, look, w_, turned)
 
         def tail(sums: Array, added: Callable[[Array], Array]) -> Array:
-            y = _scaled(spread(each * alpha), None)(sums, added)
+            y = _scale_tail(spread(each * alpha), None)(sums, added)
             return y if floats is None else y + added(floats)
 
         scale = spread(np.abs(each * alpha))
@@ -357,10 +359,10 @@ def _operand(maker: Node, look: NodeReader) -> _Operand:
         if codes is not None and str(codes.dtype) in ("int4", "uint4", "int2", "uint2"):
             look.codes[maker.inputs[0]] = codes.astype("uint8" if str(codes.dtype)[0] == "u" else "int8")
         axis = int(maker.attributes.get("axis", 1))
-        return _Operand(maker.inputs[0], _stored(look, maker, 1), _name(maker, 2), axis)
+        return _Operand(maker.inputs[0], _stored_input(look, maker, 1), _name(maker, 2), axis)
     if maker.op != "IntQuant":
         raise NotTiled(f"'{maker.label}' quantises nothing")
-    scale, zeros, bits = (_stored(look, maker, at).astype(np.float32) for at in (1, 2, 3))
+    scale, zeros, bits = (_stored_input(look, maker, at).astype(np.float32) for at in (1, 2, 3))
     zero, half = float(zeros.reshape(-1)[0]), 2.0 ** (float(bits.reshape(-1)[0]) - 1)
     narrow, signed = int(maker.attributes.get("narrow", 0)), int(maker.attributes.get("signed", 1))
     least, largest = (narrow - half, half - 1) if signed else (0.0, 2 * half - 1 - narrow)
@@ -378,7 +380,7 @@ def _whole_bias(look: NodeReader, maker: Node | None, each: Array, alpha: float,
     """A bias in the integers of the sum, times beta / alpha; None where it has no such integers."""
     if maker is None or maker.op != "DequantizeLinear" or not alpha:
         return None
-    codes, scales = _stored(look, maker, 0), _stored(look, maker, 1)
+    codes, scales = _stored_input(look, maker, 0), _stored_input(look, maker, 1)
     zero = look.number(_name(maker, 2)) if _name(maker, 2) else None
     axis = int(maker.attributes.get("axis", 1))
     last = scales.size == 1 or codes.ndim == 1 or axis % codes.ndim == codes.ndim - 1
@@ -420,7 +422,7 @@ _PLAIN: Mapping[str, Meaning] = {
 }
 
 MEANINGS: Mapping[tuple[str, str], Meaning] = {
-    **{("com.microsoft" if op == "FusedMatMul" else "", op): _between(op) for op in _PLAIN},
+    **{("com.microsoft" if op == "FusedMatMul" else "", op): _behind_dequantize(op) for op in _PLAIN},
     ("", "MatMulInteger"): _integer("MatMul"),
     ("", "ConvInteger"): _integer("Conv"),
     ("", "QLinearMatMul"): _quantized("MatMul", 0, 6),

@@ -59,11 +59,11 @@ def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, d
             floats, scale_and_zero = f"{value}/floats", (value + _SCALE, value + _ZERO)
             nodes.append(Node("DequantizeLinear", [whole, *scale_and_zero], [floats]))
             nodes.append(Node("QuantizeLinear", [floats, *scale_and_zero], [name]))
-            pairs[_behind(value, users, after)] = floats
+            pairs[_integers_of(value, users, after)] = floats
     return replace(after.model, graph=replace(after.model.graph, nodes=tuple(nodes))), pairs
 
 
-def _behind(value: str, users: dict[str, list[Node]], after: GraphProducers) -> str:
+def _integers_of(value: str, users: dict[str, list[Node]], after: GraphProducers) -> str:
     """The value whose integers are named after `value`: it may stand behind a dropped activation."""
     following = users.get(value, [])
     if len(following) == 1 and following[0].op in _ABSORBED and len(following[0].outputs) == 1:

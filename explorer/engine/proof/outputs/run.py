@@ -272,7 +272,7 @@ def run_each(
 
 def by_one_ulp(feeds: Feeds) -> Feeds:
     """The inputs with their floats moved by one unit in the last place."""
-    return {name: _moved(value) for name, value in feeds.items()}
+    return {name: _move(value) for name, value in feeds.items()}
 
 
 def change(old: Any, new: Any) -> float:
@@ -284,7 +284,7 @@ def change(old: Any, new: Any) -> float:
     return math.sqrt(figures.mse or 0.0)
 
 
-def _moved(value: Array) -> Array:
+def _move(value: Array) -> Array:
     """Floats moved by one unit in the last place, up and down in turn; other types unchanged."""
     if value.dtype.kind != "f":
         return value
@@ -349,12 +349,12 @@ def compare(
             and not evidence.equal
             and (name in noise.drawn[0] or after.names[order[at]] in noise.drawn[1])
         ):
-            evidence = _drawn(evidence, noise)
+            evidence = _random_evidence(evidence, noise)
         results.append(evidence if noise.tolerance is None else within(evidence, old, new, noise.tolerance))
     return tuple(results)
 
 
-def _drawn(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
+def _random_evidence(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
     """Evidence of an output that depends on random numbers: a difference between two runs shows nothing.
 
     All parts behind it are proved, or tested one by one; of torch's output nothing else is known.
@@ -366,7 +366,7 @@ def _drawn(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
     )
 
 
-def _nothing(
+def _no_figures(
     name: str, dtype: str, shape: tuple[int, ...], reason: str, *, passed: bool = False
 ) -> OutputEvidence:
     """Evidence without figures: the two outputs cannot be subtracted."""
@@ -389,20 +389,20 @@ def _evidence(
 ) -> OutputEvidence:
     if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
         same = all(identical(a, b) for a, b in zip(old, new, strict=True))
-        return _nothing(name, "", (), note + ("equal" if same else "values differ"), passed=same)
+        return _no_figures(name, "", (), note + ("equal" if same else "values differ"), passed=same)
     constant = len(old) > 1 and all(v.shape == old[0].shape and not (v != old[0]).any() for v in old[1:])
     kind, shape = element_type(old[0]), tuple(old[0].shape)
     for a, b in zip(old, new, strict=True):
         if a.dtype != b.dtype:
-            return _nothing(name, kind, shape, f"{a.dtype} in one model, {b.dtype} in the other")
+            return _no_figures(name, kind, shape, f"{a.dtype} in one model, {b.dtype} in the other")
         if a.shape != b.shape:
             texts = shape_text(a.shape), shape_text(b.shape)
-            return _nothing(name, kind, shape, f"{texts[0]} in one model, {texts[1]} in the other")
+            return _no_figures(name, kind, shape, f"{texts[0]} in one model, {texts[1]} in the other")
     if old[0].dtype.kind not in "fV" and kind != "bfloat16":
         differing = sum(int(np.count_nonzero(a != b)) for a, b in zip(old, new, strict=True))
         count = sum(a.size for a in old)
         reason = f"{differing:,} of {count:,} elements differ" if differing else "bit for bit equal"
-        evidence = _nothing(name, kind, shape, note + reason, passed=not differing)
+        evidence = _no_figures(name, kind, shape, note + reason, passed=not differing)
         stepped = noise.proved and bool(differing)
         return replace(evidence, passed=noise.proved or evidence.passed, constant=constant, stepped=stepped)
     carriers = noise.independent.get(name, old[0].size)
@@ -431,7 +431,7 @@ def _floats(
         reference_text = "none: the float64 run disagrees with the original by more than rounding"
     apart = None if comparison.mse is None else comparison.mse**0.5 / (comparison.scale or 1.0)
     if noise.proved:
-        fault = comparison.broken() or _astray(comparison)
+        fault = comparison.broken() or _beyond_rounding(comparison)
     else:
         fault = comparison.judge(both=noise.both) if judged else comparison.judge_by_depth(noise.depth)
     stepped = noise.steps and not fault and comparison.beyond_rounding(noise.depth)
@@ -487,7 +487,7 @@ def relaxed_evidence(evidence: OutputEvidence, depth: int, growth: float) -> Out
     return replace(evidence, passed=True, reason=reason, limit_share=None)
 
 
-def _astray(comparison: OutputComparison) -> str:
+def _beyond_rounding(comparison: OutputComparison) -> str:
     """The difference beyond all rounding, though every part is proved; '' without one."""
     gap, scale = (comparison.mse or 0.0) ** 0.5, comparison.scale or 0.0
     if gap <= max(_ASTRAY * scale, _MAGNIFIED * comparison.sensitivity):

@@ -143,10 +143,10 @@ class Runs:
             self._other = wait_for(self._ahead, share.stopped), ""
             self.step()
         elif self._other is None:
-            self._other = self._made(share)
+            self._other = self._run_other(share)
         return self._other
 
-    def _made(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
+    def _run_other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
         pair = self.pairing
         label = "the other model" if pair.plan is None else _TILED
         renamed = [{pair.names[k]: v for k, v in feeds.items()} for feeds in pair.feeds]
@@ -204,7 +204,7 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
         for label, run in (("the original", before), ("the other model", after))
         if run.level
     )
-    return _judged(before, after, noise, note, runs), remarks
+    return _judge(before, after, noise, note, runs), remarks
 
 
 def by_stored_numbers(whole: Evidence, pairing: Pairing) -> Evidence:
@@ -247,7 +247,7 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
             raise Misuse(f"the torch model gives {len(torch_outputs)} outputs, its graph {len(names)}")
         theirs.append(tuple(np.asarray(v) for v in torch_outputs))
     noise = replace(_noise(pairing), both=True)
-    return _judged(ModelOutputs(names, tuple(theirs)), after, noise, note, runs)
+    return _judge(ModelOutputs(names, tuple(theirs)), after, noise, note, runs)
 
 
 def _noise(pairing: Pairing) -> Noise:
@@ -261,7 +261,7 @@ def _noise(pairing: Pairing) -> Noise:
     )
 
 
-def _judged(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, runs: Runs) -> Evidence:
+def _judge(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, runs: Runs) -> Evidence:
     """Evidence of the outputs, cheapest first: more runs follow only while they could change the answer."""
     evidence = outputs.compare(before, after, [], noise, note)
     if all(output.equal or output.drawn or (noise.proved and output.passed) for output in evidence):

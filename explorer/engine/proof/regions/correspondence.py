@@ -213,7 +213,7 @@ class Correspondence:
 
     def nbytes(self, name: str) -> int:
         """Largest inferred size in bytes of a value of the original; a very large number where unknown."""
-        info = self._known[0].get(name)
+        info = self._value_types[0].get(name)
         sizes = [n if isinstance(n, int) else sys.maxsize for n in (info and info.shape) or (sys.maxsize,)]
         return 8 * math.prod(sizes)
 
@@ -228,18 +228,18 @@ class Correspondence:
         return GraphProducers(self.before), GraphProducers(self.after)
 
     @cached_property
-    def _known(self) -> tuple[Types, Types]:
+    def _value_types(self) -> tuple[Types, Types]:
         return self._types()
 
     @cached_property
     def _pairs(self) -> list[Pair]:
         """Values that a diff matched, outputs included."""
-        types, theirs = self._known
+        types, theirs = self._value_types
         ends = {p.before for p in self.outputs}
         return [
             p
             for p in pair_values(*self.wirings, self.inputs, self.outputs)
-            if p.before in ends or _alike(types.get(p.before), theirs.get(p.after))
+            if p.before in ends or _same_type(types.get(p.before), theirs.get(p.after))
         ]
 
     def _common(self, second: GraphNumbers) -> dict[int, str]:
@@ -247,7 +247,7 @@ class Correspondence:
         first_graph, second_graph = self.wirings
         fed, fed_after = (
             {name for name in wiring.live if _fed(types.get(name))}
-            for wiring, types in zip((first_graph, second_graph), self._known, strict=True)
+            for wiring, types in zip((first_graph, second_graph), self._value_types, strict=True)
         )
         theirs = {number for name, number in second.values.items() if name in fed_after}
         names: dict[int, str] = {}
@@ -274,5 +274,5 @@ def _fed(info: TensorInfo | None) -> bool:
     return info is not None and info.dtype in _FED
 
 
-def _alike(one: TensorInfo | None, other: TensorInfo | None) -> bool:
+def _same_type(one: TensorInfo | None, other: TensorInfo | None) -> bool:
     return _fed(one) and one is not None and other is not None and one.dtype == other.dtype

@@ -192,18 +192,20 @@ def one_sided(
         second: The other model or region.
         varying: For regions: what differs from run to run in the models that contain them.
     """
-    numbers = [list(_numbers(model)) for model in (first, second)]
+    numbers = [list(_model_numbers(model)) for model in (first, second)]
     vary = varying or (Variation(first), Variation(second))
     tables = [list(_tables(m, v.values)) for m, v in zip((first, second), vary, strict=True)]
-    sizes = [{(t.dtype, t.elements) for t in _stored(model)} for model in (first, second)]
+    sizes = [{(t.dtype, t.elements) for t in _stored_tensors(model)} for model in (first, second)]
     keys = [{*(key for key, _, _ in n), *_epsilons(m)} for n, m in zip(numbers, (first, second), strict=True)]
     return (
-        [*_without(numbers[0], keys[1], vary[0]), *_rows(tables[0], sizes[1])],
-        [*_without(numbers[1], keys[0], vary[1]), *_rows(tables[1], sizes[0])],
+        [*_missing_from(numbers[0], keys[1], vary[0]), *_rows(tables[0], sizes[1])],
+        [*_missing_from(numbers[1], keys[0], vary[1]), *_rows(tables[1], sizes[0])],
     )
 
 
-def _without(numbers: Iterable[Held], other_keys: Container[Key], varying: Variation) -> Iterable[Deciding]:
+def _missing_from(
+    numbers: Iterable[Held], other_keys: Container[Key], varying: Variation
+) -> Iterable[Deciding]:
     """Numbers that the other model does not hold, without those that slice an axis of fixed length."""
     by_key: dict[Key, DecidingNumber] = {}
     for key, number, axis in numbers:
@@ -220,9 +222,9 @@ def _varying_values(model: Model) -> frozenset[str]:
     inputs = {value.name for body in bodies for value in body.inputs}
     inputs.update(value.name for value in model.graph.feeds)
     inputs.update(name for function in model.functions.values() for name in function.inputs)
-    flowing = _reached(nodes, inputs, _OF_SHAPES)
+    flowing = _dependents(nodes, inputs, _OF_SHAPES)
     return (
-        frozenset(_reached(nodes, inputs, ()))
+        frozenset(_dependents(nodes, inputs, ()))
         if _has_open_sizes(model, nodes, flowing)
         else frozenset(flowing)
     )
@@ -244,7 +246,7 @@ def _in_order(model: Model) -> list[Node]:
     return [*all_nodes(model, model.graph.nodes)][::-1]
 
 
-def _reached(nodes: Sequence[Node], names: set[str], ending: Collection[str]) -> set[str]:
+def _dependents(nodes: Sequence[Node], names: set[str], ending: Collection[str]) -> set[str]:
     """Values that depend on some values, except through operators in `ending`."""
     reached = set(names)
     before = -1
@@ -256,7 +258,7 @@ def _reached(nodes: Sequence[Node], names: set[str], ending: Collection[str]) ->
     return reached
 
 
-def _stored(model: Model) -> Iterator[Tensor]:
+def _stored_tensors(model: Model) -> Iterator[Tensor]:
     """All stored tensors of a model, bodies included."""
     yield from model.graph.initializers.values()
     for node in all_nodes(model, model.graph.nodes):
@@ -310,29 +312,29 @@ def _rows(
 
 def moved_number(model: Model, number: Deciding) -> Iterator[Model]:
     """The model with numbers just below and just above this one in its place."""
-    yield from (_with(model, number, power) for power in (-1, 1))
+    yield from (_with_moved(model, number, power) for power in (-1, 1))
 
 
 def scaled_number(model: Model, number: Deciding) -> list[Model]:
     """The model with a far smaller and a far larger factor; nothing if the number is no factor."""
     if isinstance(number, TableRow) or number.op not in _MULTIPLIES:
         return []
-    return [_with(model, number, power) for power in (-_FAR, _FAR)]
+    return [_with_moved(model, number, power) for power in (-_FAR, _FAR)]
 
 
-def _with(model: Model, number: Deciding, sign: int) -> Model:
-    functions = {key: _moved_in(function, number, sign) for key, function in model.functions.items()}
-    return replace(model, graph=_moved(model.graph, number, sign), functions=functions)
+def _with_moved(model: Model, number: Deciding, sign: int) -> Model:
+    functions = {key: _moved_function(function, number, sign) for key, function in model.functions.items()}
+    return replace(model, graph=_moved_graph(model.graph, number, sign), functions=functions)
 
 
-def _numbers(model: Model) -> Iterator[Held]:
+def _model_numbers(model: Model) -> Iterator[Held]:
     """The deciding numbers of a model, of bodies and functions too, with their keys."""
     inputs = {value.name for value in model.graph.feeds}
-    yield from _of_nodes(model.graph.nodes, [model.graph.initializers], inputs)
+    yield from _node_numbers(model.graph.nodes, [model.graph.initializers], inputs)
     called = {node.key for node in all_nodes(model, model.graph.nodes)} & model.functions.keys()
     for key in sorted(called):
         function = model.functions[key]
-        yield from _of_nodes(function.nodes, [], set(function.inputs))
+        yield from _node_numbers(function.nodes, [], set(function.inputs))
 
 
 def _epsilons(model: Model) -> Iterator[Key]:
@@ -343,7 +345,7 @@ def _epsilons(model: Model) -> Iterator[Key]:
             yield "Add", epsilon
 
 
-def _of_nodes(
+def _node_numbers(
     nodes: Sequence[Node], around: Sequence[Mapping[str, Tensor]], varying: Collection[str]
 ) -> Iterator[Held]:
     """The deciding numbers of a list of nodes; `varying` names values that differ from run to run."""
@@ -358,13 +360,13 @@ def _of_nodes(
             flowing.update(node.outputs)
         for _, body in subgraphs(node):
             inside = {*flowing, *(value.name for value in body.inputs)}
-            yield from _of_nodes(body.nodes, [*scopes, body.initializers], inside)
+            yield from _node_numbers(body.nodes, [*scopes, body.initializers], inside)
         if node.op == "Slice" and not flowing.intersection(node.inputs[:1]):
             continue  # of zeros or of a shape: its start hides nothing
         kind = _DECIDING.get(node.op) or node.op
         for name, attribute in node.attributes.items():
             named = isinstance(attribute, float) and (name in _FACTORS or node.op in _DECIDING)
-            if named and _counts(attribute, np.dtype(np.float32)):
+            if named and _is_limit(attribute, np.dtype(np.float32)):
                 yield (kind, attribute), DecidingNumber(node.op, attribute), None
         if node.domain or not (node.op in _DECIDING or node.op in _ARITHMETIC):
             continue
@@ -376,7 +378,7 @@ def _of_nodes(
                 continue  # the choice of axes is no size
             axes = _sliced_along(node, read, values.size) if node.op == "Slice" else [None] * values.size
             for value, axis in zip(values.reshape(-1).tolist(), axes, strict=True):
-                if _counts(float(value), values.dtype):
+                if _is_limit(float(value), values.dtype):
                     yield (kind, float(value)), DecidingNumber(node.op, float(value)), axis
 
 
@@ -396,7 +398,7 @@ def _sliced_along(
     return [(node.inputs[0], int(axis)) for axis in axes.reshape(-1)]
 
 
-def _counts(value: float, dtype: np.dtype[Any]) -> bool:
+def _is_limit(value: float, dtype: np.dtype[Any]) -> bool:
     """Whether a number is a limit: neither 'as large as possible' nor a size that is always tried."""
     if abs(value) <= (_ALWAYS if dtype.kind in "iu" else 0.0):
         return False
@@ -417,7 +419,7 @@ def _is_numeric(tensor: Tensor) -> bool:
     return not tensor.dtype.startswith(("string", "float4", "float6", "float8", "complex"))
 
 
-def _moved_in(function: Function, number: Deciding, sign: int) -> Function:
+def _moved_function(function: Function, number: Deciding, sign: int) -> Function:
     """A function with another number; its stored tensors are Constants."""
     nodes, added = _moved_nodes(function.nodes, {}, number, sign)
     constants = [
@@ -426,7 +428,7 @@ def _moved_in(function: Function, number: Deciding, sign: int) -> Function:
     return replace(function, nodes=gathered((*constants, *nodes)), record=None) if added else function
 
 
-def _moved(graph: Graph, number: Deciding, sign: int) -> Graph:
+def _moved_graph(graph: Graph, number: Deciding, sign: int) -> Graph:
     """The graph with another number wherever an operator of the same kind reads this one."""
     nodes, added = _moved_nodes(graph.nodes, graph.initializers, number, sign)
     return replace(graph, nodes=gathered(nodes), initializers={**graph.initializers, **added})
@@ -442,7 +444,7 @@ def _moved_nodes(
     added: dict[str, Tensor] = {}
     out: list[Node] = []
     for node in ordered:
-        bodies = {name: _moved(body, number, sign) for name, body in subgraphs(node)}
+        bodies = {name: _moved_graph(body, number, sign) for name, body in subgraphs(node)}
         if bodies:
             node = with_bodies(node, bodies)
         if node.op == number.op:
@@ -489,13 +491,13 @@ def _with_number(
         if not matches.any():
             continue
         inputs[at] = f"{name}/moved"
-        new = np.where(matches, _beside(number.value, sign, values.dtype), values)
+        new = np.where(matches, _near(number.value, sign, values.dtype), values)
         moved_values = np.asarray(new).astype(values.dtype)
         added[inputs[at]] = Tensor(
             inputs[at], str(moved_values.dtype), tuple(moved_values.shape), Inline(moved_values.tobytes())
         )
     attributes = {
-        name: _beside(number.value, sign, np.dtype(np.float32)) if value == number.value else value
+        name: _near(number.value, sign, np.dtype(np.float32)) if value == number.value else value
         for name, value in node.attributes.items()
         if isinstance(value, float)
     }
@@ -503,7 +505,7 @@ def _with_number(
     return moved.with_attributes({**node.attributes, **attributes}) if attributes else moved
 
 
-def _beside(value: float, sign: int, dtype: np.dtype[Any]) -> float:
+def _near(value: float, sign: int, dtype: np.dtype[Any]) -> float:
     """A number just beside another, on one side of it; for a factor, a power of two away."""
     if abs(sign) > 1:
         return (

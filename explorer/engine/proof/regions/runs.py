@@ -161,11 +161,11 @@ def settle(
         if not growing or (bad == regions[-1:] and results[bad[0].key].lasting):
             break
         for name in growing:
-            dropped |= _following(correspondence, name, step) - ends
+            dropped |= _matched_behind(correspondence, name, step) - ends
         step *= 2
     cut_off = [_cut_off(runner, pair) for pair in correspondence.cut_off]
     outcomes = [*(results[region.key] for region in regions), *cut_off]
-    first = _first(runner, regions, results, failed, dropped)
+    first = _first_difference(runner, regions, results, failed, dropped)
     return (
         tuple(outcomes)
         if first is None
@@ -173,7 +173,7 @@ def settle(
     )
 
 
-def _first(
+def _first_difference(
     runner: _Runner,
     regions: Sequence[ChangedRegion],
     results: Mapping[tuple[object, ...], RegionResult],
@@ -188,7 +188,9 @@ def _first(
         if shows.kind == "different":
             first = next((failed[n] for n in within if failed[n].evidence.kind == "different"), None)
         elif within:
-            first = _hidden(runner, region, sorted(within, key=producer.__getitem__, reverse=True), dropped)
+            first = _hidden_value(
+                runner, region, sorted(within, key=producer.__getitem__, reverse=True), dropped
+            )
             first = first or next(
                 (failed[n] for n in within if failed[n].evidence.reason == shows.reason), None
             )
@@ -203,7 +205,7 @@ def _cut_off(runner: _Runner, pair: Pair) -> RegionResult:
     return RegionResult(RegionEvidence(pair.before, op, op, 0, "unproven", reason))
 
 
-def _hidden(
+def _hidden_value(
     runner: _Runner, region: ChangedRegion, within: Sequence[str], dropped: set[str]
 ) -> RegionResult | None:
     """A value inside a region that differs, although the region neither shows it nor compensates for it.
@@ -228,7 +230,7 @@ def _hidden(
     return None
 
 
-def _following(correspondence: Correspondence, name: str, count: int) -> set[str]:
+def _matched_behind(correspondence: Correspondence, name: str, count: int) -> set[str]:
     """A value and the next matched values behind it, `count` in all."""
     reached, following = {name}, {name}
     nodes = correspondence.before.graph.nodes
@@ -289,12 +291,12 @@ class _Runner:
             feeds = {**inputs, **{name: feeds[name] for name in names if name in feeds}}
             if computed := [name for name in missing if name not in inputs]:
                 assert self._session is not None
-                feeds |= self._session.run(inputs, [*computed, *self._ahead(computed)])
+                feeds |= self._session.run(inputs, [*computed, *self._upcoming(computed)])
             self._fetched[id(trial_inputs), seed] = feeds
             self._types.update((name, element_type(value)) for name, value in feeds.items())
         return {name: feeds[name] for name in names}
 
-    def _ahead(self, requested: Sequence[str]) -> Iterator[str]:
+    def _upcoming(self, requested: Sequence[str]) -> Iterator[str]:
         """Small values that the next regions will need."""
         budget, begun = _AHEAD, False
         for name in self._asked:
@@ -340,12 +342,14 @@ class _Runner:
         )
         tally = _Tries()
         try:
-            run = self._both(region)
+            run = self._region_runner(region)
             draws = tuple(draws_random(m, side) for m, side in zip(self.contents.models, nodes, strict=True))
             if any(draws):
                 values = self.own(region.reads, self.tries[0], self.seed)
                 return RegionResult(
-                    _drawn(evidence, draws, run(values), run(values)), region.before.nodes, lasting=True
+                    _random_evidence(evidence, draws, run(values), run(values)),
+                    region.before.nodes,
+                    lasting=True,
                 )
             for at, trial_inputs in enumerate(self.tries):
                 try:
@@ -354,8 +358,8 @@ class _Runner:
                     if at == 0:
                         raise
                     continue
-                for kind, feeds in self._sets(region, nodes, values, trial_inputs, first=at == 0):
-                    difference = self._tried(region, run, kind, feeds, tally)
+                for kind, feeds in self._value_sets(region, nodes, values, trial_inputs, first=at == 0):
+                    difference = self._run_sets(region, run, kind, feeds, tally)
                     if difference is not None:
                         where = f" on {kind} values" if kind in (_DENSE, _MEETING) else ""
                         certain = kind != _MEETING
@@ -371,9 +375,9 @@ class _Runner:
         except BadModel as error:
             reason = f"it could not be run alone: {printable(str(error))}"
             return RegionResult(replace(evidence, reason=reason, own=True), region.before.nodes)
-        return self._judged(region, nodes, evidence, tally)
+        return self._judge(region, nodes, evidence, tally)
 
-    def _judged(
+    def _judge(
         self,
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
@@ -402,10 +406,10 @@ class _Runner:
         if not tally.moved and region.reads:
             return unproven("its output does not depend on what was varied", lasting=False)
         stored_differences = self._differences(region)
-        hidden, rounded, hides = self._stored(region, nodes, worst, stored_differences)
+        hidden, rounded, hides = self._judge_stored(region, nodes, worst, stored_differences)
         if hidden:
             return unproven(f"{hidden}, and nothing that was tried shows it")
-        if number := self._unseen(region, nodes, tables_alone=stored_differences.alike):
+        if number := self._undecided_limit(region, nodes, tables_alone=stored_differences.alike):
             return unproven(number)
         remark = f"; stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
         reason = worst.reason + (remark if rounded else "")
@@ -417,7 +421,7 @@ class _Runner:
             folded=stored_differences.alike and any(stored_differences.sizes),
         )
 
-    def _stored(
+    def _judge_stored(
         self,
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
@@ -430,14 +434,14 @@ class _Runner:
             (a difference that no run shows; the largest relative difference of stored numbers that were
             computed in another order; the relative output difference that the runs may hide)
         """
-        before = self._cut(region)[0]
+        before = self._cut_models(region)[0]
         if not stored_differences.alike:
-            return self._moved(region, worst, stored_differences)
+            return self._moved_differences(region, worst, stored_differences)
         large = [difference for difference in stored_differences.found if difference.large]
         for difference in large[:_INSIDE]:
             # two differences may cancel: a factor that moved from one weight into the next
             alone = len(stored_differences.found) == 1 or difference.place is None
-            if alone or not self._shown(
+            if alone or not self._distinguishes(
                 region, nodes, before, restored(stored_differences.sides[1], difference)
             ):
                 return difference.text, 0.0, 0.0
@@ -450,7 +454,7 @@ class _Runner:
             0.0,
         )
 
-    def _unseen(
+    def _undecided_limit(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], *, tables_alone: bool
     ) -> str:
         """A remark on a limit that only one side has, and that no run shows to matter.
@@ -460,7 +464,7 @@ class _Runner:
             nodes: Its nodes, of both sides.
             tables_alone: Whether the region's other numbers have been compared already.
         """
-        sides = self._cut(region)
+        sides = self._cut_models(region)
         for which, model, every in zip(
             ("first", "second"), sides, one_sided(*sides, self._varying), strict=True
         ):
@@ -469,14 +473,14 @@ class _Runner:
             if len(single) > _LIMITS:
                 return f"{len(single)} limits are in the {which} model alone, too many to try them all"
             for number in (*single, *rows):
-                if not self._counts(region, nodes, model, number):
+                if not self._matters(region, nodes, model, number):
                     return (
                         f"{number} is in the {which} model alone,"
                         " and nothing that was tried comes close enough to show what it does"
                     )
         return ""
 
-    def _counts(
+    def _matters(
         self,
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
@@ -484,14 +488,14 @@ class _Runner:
         number: Deciding,
     ) -> bool:
         """Whether close numbers show that a number matters, or far numbers show that it does not."""
-        changes = partial(self._changes, region, nodes, model)
+        changes = partial(self._changes_output, region, nodes, model)
         # below and above: if only one of them changes anything, the runs met one side of the number only
         if all(map(changes, moved_number(model, number))):
             return True
         far = scaled_number(model, number)
         return bool(far) and not any(map(changes, far))
 
-    def _changes(
+    def _changes_output(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], model: Model, replacement: Model
     ) -> bool:
         """Whether another model in place of a side of a region gives another value."""
@@ -507,7 +511,7 @@ class _Runner:
                 original_values = self.own(region.reads, trial_inputs, self.seed)
             except BadModel:
                 continue
-            for _, feeds in self._sets(region, nodes, original_values, trial_inputs, first=at == 0):
+            for _, feeds in self._value_sets(region, nodes, original_values, trial_inputs, first=at == 0):
                 for values in feeds:
                     mine = {name: values[twins.get(name, name)] for name in input_names}
                     try:
@@ -522,10 +526,10 @@ class _Runner:
                         return True
         return False
 
-    def _moved(
+    def _moved_differences(
         self, region: ChangedRegion, worst: OutputEvidence, stored_differences: StoredDifferences
     ) -> tuple[str, float, float]:
-        """As `_stored`, where the operators differ."""
+        """As `_judge_stored`, where the operators differ."""
         if not worst.dtype.startswith("float") or not region.reads:
             return "", 0.0, 0.0
         large = next(
@@ -555,22 +559,22 @@ class _Runner:
             "float" in t.dtype for t in constants_of(model.graph.nodes, model.graph.initializers).values()
         )
 
-    def _shown(
+    def _distinguishes(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], before: Model, after: Model
     ) -> bool:
         """Whether runs distinguish two forms of a region."""
         original_values = self.own(region.reads, self.tries[0], self.seed)
-        run = self._beside(region, before, after)
-        sets = self._sets(region, nodes, original_values, self.tries[0], first=True)
+        run = self._pair_runner(region, before, after)
+        sets = self._value_sets(region, nodes, original_values, self.tries[0], first=True)
         try:
             pairs = [
                 (*run(values), values) for kind, feeds in sets if kind in ("", _DENSE) for values in feeds
             ]
-            return not self._compared(region, pairs, run).passed
+            return not self._compare(region, pairs, run).passed
         except BadModel:  # a form that cannot run shows nothing
             return False
 
-    def _sets(
+    def _value_sets(
         self,
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
@@ -599,7 +603,7 @@ class _Runner:
             [meeting(original_values, self.contents.numbers(nodes), self.seed + i) for i in range(count)],
         )
 
-    def _tried(
+    def _run_sets(
         self,
         region: ChangedRegion,
         run: Callable[[Feeds], tuple[Array, Array]],
@@ -619,7 +623,7 @@ class _Runner:
                     raise
         if not pairs:
             return None
-        output = self._compared(region, pairs, run)
+        output = self._compare(region, pairs, run)
         tally.draws += len(pairs)
         if not output.passed:
             # NaN against NaN shows nothing
@@ -638,7 +642,7 @@ class _Runner:
     def _differences(self, region: ChangedRegion) -> StoredDifferences:
         """The differences of the numbers that a region stores in both graphs."""
         if region.key not in self._stored_in:
-            self._stored_in = {region.key: differences(*self._cut(region), self.graphs.same_content)}
+            self._stored_in = {region.key: differences(*self._cut_models(region), self.graphs.same_content)}
         return self._stored_in[region.key]
 
     def _nodes(self, region: ChangedRegion) -> tuple[list[Node], list[Node]]:
@@ -647,7 +651,7 @@ class _Runner:
             [self.other.nodes[at] for at in region.after.nodes],
         )
 
-    def _cut(self, region: ChangedRegion) -> tuple[Model, Model]:
+    def _cut_models(self, region: ChangedRegion) -> tuple[Model, Model]:
         """A region of both graphs, each as a model."""
         if not self._types.keys() >= set(region.reads):
             self.own(region.reads, self.tries[0], self.seed)
@@ -656,11 +660,11 @@ class _Runner:
             self.other, region.after, after_types
         )
 
-    def _both(self, region: ChangedRegion) -> Callable[[Feeds], tuple[Array, Array]]:
+    def _region_runner(self, region: ChangedRegion) -> Callable[[Feeds], tuple[Array, Array]]:
         """A function that runs a region in both graphs on the same values."""
-        return self._beside(region, *self._cut(region))
+        return self._pair_runner(region, *self._cut_models(region))
 
-    def _beside(
+    def _pair_runner(
         self, region: ChangedRegion, first: Model, second: Model
     ) -> Callable[[Feeds], tuple[Array, Array]]:
         """A function that runs two models on the inputs of a region."""
@@ -679,7 +683,7 @@ class _Runner:
 
         return run
 
-    def _compared(
+    def _compare(
         self,
         region: ChangedRegion,
         pairs: Sequence[tuple[Array, Array, Feeds]],
@@ -714,7 +718,7 @@ class _Runner:
         return output
 
 
-def _drawn(
+def _random_evidence(
     evidence: RegionEvidence, draws: Sequence[bool], first: Sequence[Array], again: Sequence[Array]
 ) -> RegionEvidence:
     """Evidence of two runs on the same values, of a region that draws random numbers.

@@ -205,7 +205,7 @@ class _Comparison:
                         x_tensor, x = turned_matrix(x_tensor), ""
                     yield from self._of_weights(f"a constant of {a.op}", (x, y), (x_tensor, y_tensor), place)
                 elif (x_tensor is None) != (y_tensor is None) and not (x and y) and at not in places:
-                    yield from _alone(a.op, x_tensor, y_tensor, place)
+                    yield from _one_sided(a.op, x_tensor, y_tensor, place)
             yield from self._attributes(a, b, constants, position if top else None)
             functions = [model.functions.get(a.key) for model in self.sides]
             if functions[0] is not None and functions[1] is not None:
@@ -307,7 +307,7 @@ def turned_matrix(tensor: Tensor) -> Tensor:
     return Tensor(tensor.name, tensor.dtype, matrix.shape, Inline(matrix.tobytes()))
 
 
-def _alone(
+def _one_sided(
     op: str, first: Tensor | None, second: Tensor | None, place: tuple[int, int] | None
 ) -> Iterator[StoredDifference]:
     """The difference of an input that only one of two nodes has."""

@@ -55,7 +55,7 @@ def run_in_pieces(
     """
     wiring = Wiring.of(model.graph)
     if any(name not in feeds and wiring.maker(name) is None for names in portions for name in names):
-        yield from _whole(model, feeds, portions, label)  # no node makes a stored value
+        yield from _run_whole(model, feeds, portions, label)  # no node makes a stored value
         return
     pieces: list[list[int]] = []
     done: set[int] = set()
@@ -72,7 +72,7 @@ def run_in_pieces(
         inputs = {name: values[name] for name in read[at] if name in values}
         if outputs and not all(isinstance(value, np.ndarray) for value in inputs.values()):
             # a session of a part cannot take sequences and the like
-            yield from _whole(model, feeds, portions[at:], label)
+            yield from _run_whole(model, feeds, portions[at:], label)
             return
         if outputs:
             values.update(run_nodes(model, [nodes[n] for n in piece], inputs, outputs, label))
@@ -80,7 +80,7 @@ def run_in_pieces(
         values = {name: value for name, value in values.items() if last.get(name, -1) > at}
 
 
-def _whole(
+def _run_whole(
     model: Model, feeds: Mapping[str, Array], portions: Sequence[Sequence[str]], label: str
 ) -> Iterator[dict[str, Array]]:
     """The values of each portion, each by a run of the whole model."""

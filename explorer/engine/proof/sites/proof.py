@@ -115,11 +115,11 @@ class SiteProof:
             except NotTiled as why:
                 self.unresolved[key_of(site)] = printable(str(why))
                 continue
-            if original is not None and self._stands(site, original):
+            if original is not None and self._has_site(site, original):
                 originals[key_of(site)] = original
         return originals
 
-    def _stands(self, site: SitePlan, original: Original) -> bool:
+    def _has_site(self, site: SitePlan, original: Original) -> bool:
         """Whether the other model has the site with the original's inputs.
 
         Another tool may have renamed them, or joined the site with nodes before it, such as sizes of a value.
@@ -149,7 +149,7 @@ class SiteProof:
             def tick(more: int, before: int = done) -> None:
                 self.tell("proving matmuls", before + more // 2, total)
 
-            coming = self._coming(moved, originals, drawn, begun, ahead)
+            coming = self._works(moved, originals, drawn, begun, ahead)
             works = streamed(
                 coming, _TOGETHER, tick=tick, cancel=self.cancel, count=2 * len(moved), beside=ahead
             )
@@ -164,7 +164,7 @@ class SiteProof:
             *(site_evidence(s, 0, self.unresolved[key_of(s)], None, "") for s in failed),
         )
 
-    def _coming(
+    def _works(
         self,
         moved: Sequence[SitePlan],
         originals: Mapping[str, Original],
@@ -183,7 +183,7 @@ class SiteProof:
         groups = list(
             batches(moved, lambda s: max(sizes[key_of(s)], _EXPOSED * (key_of(s) in large)), _EXPOSED)
         )
-        runs = self._observed([[originals[key_of(s)] for s in g if not s.place] for g in groups], drawn)
+        runs = self._run_original([[originals[key_of(s)] for s in g if not s.place] for g in groups], drawn)
         for group in groups:
             give_back(_HELD)
             try:
@@ -206,7 +206,7 @@ class SiteProof:
             # the longest site first: the last one to end would keep the others waiting
             for site in sorted(group, key=lambda s: -s.products):
                 key = key_of(site)
-                prepare = partial(self._subject, site, originals[key], values, drawn, wiring)
+                prepare = partial(self._make_subject, site, originals[key], values, drawn, wiring)
                 sessions = self._sessions.setdefault(key, {}) if site.dynamic else None
                 task = SiteTask(site, originals[key], prepare, self.seed, sessions)
                 begun.append(task)
@@ -224,7 +224,7 @@ class SiteProof:
         work(share)
         self.forget()
 
-    def _observed(
+    def _run_original(
         self, groups: Sequence[Sequence[Original]], drawn: tuple[RandomInput, ...]
     ) -> Iterator[dict[str, Array]]:
         """The inputs and outputs of the sites in one run of the original, portion by portion."""
@@ -233,7 +233,7 @@ class SiteProof:
             portions.append([v.name for v in self.before.graph.outputs])
         return run_in_pieces(self.before, draw(drawn, self.seed), portions, "the original")
 
-    def _subject(
+    def _make_subject(
         self,
         site: SitePlan,
         original: Original,
@@ -246,16 +246,16 @@ class SiteProof:
         after: Model | None = self.after
         if site.place:
             after = view(self.after, site.place)
-            values = self._within(site, original, drawn, threads)
+            values = self._draw_inner_inputs(site, original, drawn, threads)
         if after is None:
             raise NotTiled("there is no such place in the other model")
         if site.place:
             wiring = Wiring.of(after.graph)
         inputs, y = [values[name] for name in original.inputs], values[original.output]
         meaning = original.at([x.shape for x in inputs], y.shape)
-        return SiteSubject(after, wiring, _sized(site, meaning), meaning, inputs, y)
+        return SiteSubject(after, wiring, _at_run_sizes(site, meaning), meaning, inputs, y)
 
-    def _within(
+    def _draw_inner_inputs(
         self, site: SitePlan, original: Original, drawn: tuple[RandomInput, ...], threads: int
     ) -> dict[str, Array]:
         """Random inputs of a site in a body or a function, and the original's output for them."""
@@ -312,7 +312,7 @@ def key_of(site: SitePlan) -> str:
     return "/".join((*site.place, site.output))
 
 
-def _sized(site: SitePlan, meaning: ProductSpec) -> SitePlan:
+def _at_run_sizes(site: SitePlan, meaning: ProductSpec) -> SitePlan:
     """The site at the sizes of a run: open sizes as they are there, the others as planned."""
     axes = {"batch": meaning.batch, "M": meaning.M, "K": meaning.K, "N": meaning.N}
     sizes = {axis: axes[axis] for axis in site.dynamic if axis in axes}

@@ -62,11 +62,12 @@ def references(
             def all_draws(b: int, at: Array | slice) -> Array:
                 return np.concatenate([x_rows(b, some) for x_rows, some in bands])[at]
 
-            both = _banded(all_draws, together, weights[0], wide)
+            both = _product_in_bands(all_draws, together, weights[0], wide)
             parts = [np.split(side, ends, axis=1) for side in both]
         else:
             each = [
-                _banded(*band, weights[0 if constant_weight else at], wide) for at, band in enumerate(bands)
+                _product_in_bands(*band, weights[0 if constant_weight else at], wide)
+                for at, band in enumerate(bands)
             ]
             parts = [list(side) for side in zip(*each, strict=True)]
         results = []
@@ -84,7 +85,7 @@ def references(
     return results
 
 
-def _banded(x_rows: Rows, some: Array, weight: Array, wide: np.dtype[Any]) -> tuple[Array, Array]:
+def _product_in_bands(x_rows: Rows, some: Array, weight: Array, wide: np.dtype[Any]) -> tuple[Array, Array]:
     """X W and |x| |W| of a stack, some rows at a time: a convolution's X can have 29 million elements."""
     batch, depth, width = weight.shape
     exact, bound = (np.empty((batch, len(some), width), wide) for _ in range(2))

@@ -70,13 +70,13 @@ def run_some(
     if at is None:
         return None
     x_rows = meaning.left(draw)
-    blocks = _chosen(site, meaning, x_rows, count, seed)
+    blocks = _choose_blocks(site, meaning, x_rows, count, seed)
     if blocks is None:
         return None
     block_indices, rows = blocks
     back = np.full(count, len(block_indices))  # index of the NaN block behind the blocks that run
     back[block_indices] = np.arange(len(block_indices))
-    nodes, selectors = _shortened(runner.nodes, at)
+    nodes, selectors = _with_fewer_blocks(runner.nodes, at)
     body: Graph = runner.nodes[at].attributes["body"]
     nothing = np.full((), np.nan, body.outputs[0].dtype or y.dtype)
     feeds = zip((*runner.given, *selectors), (*draw, block_indices, back, nothing), strict=True)
@@ -105,7 +105,7 @@ def _over_rows(node: Node, runner: Runner) -> bool:
     )
 
 
-def _chosen(
+def _choose_blocks(
     site: SitePlan, meaning: ProductSpec, x_rows: Rows, count: int, seed: int
 ) -> tuple[Array, Array] | None:
     """Blocks to run, and rows to compare, that meet all of the weight; None if that takes too many blocks.
@@ -130,7 +130,7 @@ def _chosen(
     return None
 
 
-def _shortened(nodes: Sequence[Node], at: int) -> tuple[list[Node], tuple[str, ...]]:
+def _with_fewer_blocks(nodes: Sequence[Node], at: int) -> tuple[list[Node], tuple[str, ...]]:
     """The nodes with the Scan `at` restricted to some of its blocks.
 
     Returns:

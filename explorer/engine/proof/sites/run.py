@@ -97,7 +97,7 @@ def run_site(
         Cancelled: `share` said so.
     """
     count = original.operands
-    dense = [_drawn(meaning, i, x, (seed, 2, i)) if i < count else x for i, x in enumerate(inputs)]
+    dense = [_dense_input(meaning, i, x, (seed, 2, i)) if i < count else x for i, x in enumerate(inputs)]
     draws = [list(inputs), dense]
     runner = Runner(after, site, original, share, wiring, sessions)
     some = run_some(runner, site, meaning, dense, y, seed)
@@ -107,7 +107,7 @@ def run_site(
     if wrong is not None:
         reason = f"it gives {wrong.dtype} {list(wrong.shape)}, the original {y.dtype} {list(y.shape)}"
         return SiteRun(comparison, None, LIMIT, 0, reason)
-    sampled = _looked_at(site, meaning, seed)
+    sampled = _compared_rows(site, meaning, seed)
     looked = [sampled, sampled if some is None else some.rows]
     rows = meaning.batch * (meaning.M + (meaning.M if looked[1] is None else len(looked[1])))
     if meaning.integers is not None:
@@ -115,7 +115,7 @@ def run_site(
         return SiteRun(comparison, None, LIMIT, rows, reason, note, True, saturates)
     before, tiled = meaning.out(y), meaning.out(outputs[0])
     lefts = [meaning.left(inputs), meaning.left(dense) if some is None else some.left]
-    looked[0] = _unsure(meaning, inputs, lefts[0], before, tiled, sampled)
+    looked[0] = _rows_to_compare(meaning, inputs, lefts[0], before, tiled, sampled)
     compared_rows = [rows_of(tiled, looked[0]), rows_of(meaning.out(outputs.pop()), looked[1])]
     exact = references(meaning, draws, lefts, looked)
     del lefts, dense, some
@@ -147,7 +147,7 @@ def _dense(x: Array, seed: tuple[int, ...]) -> Array:
     if not np.isfinite(largest):
         largest = np.abs(x).max(initial=0.0, where=np.isfinite(x))
     kind = np.float64 if x.dtype == np.float64 else np.float32
-    values = _all_drawn(seed, kind) if x.size >= _DRAWN else _signed(seed, kind, x.size)
+    values = _shared_numbers(seed, kind) if x.size >= _DRAWN else _signed(seed, kind, x.size)
     drawn = np.asarray(values * (values.dtype.type(largest) or 1.0)).astype(x.dtype, copy=False)
     dense = np.empty(x.size, x.dtype)
     for first in range(0, x.size, _DRAWN):
@@ -163,12 +163,12 @@ def _signed(seed: tuple[int, ...], kind: type[np.floating[Any]], count: int) -> 
 
 
 @functools.lru_cache(maxsize=1)
-def _all_drawn(seed: tuple[int, ...], kind: type[np.floating[Any]]) -> Array:
+def _shared_numbers(seed: tuple[int, ...], kind: type[np.floating[Any]]) -> Array:
     """All random numbers that are ever drawn: large sites share them."""
     return _signed(seed, kind, _DRAWN)
 
 
-def _drawn(meaning: ProductSpec, at: int, x: Array, seed: tuple[int, ...]) -> Array:
+def _dense_input(meaning: ProductSpec, at: int, x: Array, seed: tuple[int, ...]) -> Array:
     """Dense random numbers in place of an input."""
     if meaning.integers is None:
         return _dense(x, seed)
@@ -177,13 +177,13 @@ def _drawn(meaning: ProductSpec, at: int, x: Array, seed: tuple[int, ...]) -> Ar
     return dense_integers(x, seed) if grid is None else dense_codes(x, grid, seed)
 
 
-def _looked_at(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
+def _compared_rows(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
     """Rows of the dense draw that are compared with float64; None for all.
 
     The draw exists because true activations may multiply part of the weight by zeros, and each of its rows
     meets all of the weight. So of the 12,544 rows of an image's convolution some suffice: in every tile the
     first and the last, and random ones. Of the true activations every row is compared, with float64 or, where
-    that is too much work, as `_unsure` does.
+    that is too much work, as `_rows_to_compare` does.
     """
     if meaning.M <= _SAMPLED or meaning.integers is not None:
         return None
@@ -193,7 +193,7 @@ def _looked_at(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
     return np.unique(np.concatenate([starts, ends, chance]))
 
 
-def _unsure(
+def _rows_to_compare(
     meaning: ProductSpec,
     inputs: Sequence[Array],
     x_rows: Rows,

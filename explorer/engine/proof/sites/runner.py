@@ -54,7 +54,7 @@ class Runner:
         nodes, _ = wiring.needed([site.output], stop=self.given)
         function = after.functions.get(nodes[0].key) if len(nodes) == 1 else None
         if function is not None and len(function.nodes) > _TOGETHER:
-            nodes = _opened(nodes[0], function)
+            nodes = _inline(nodes[0], function)
         self.nodes = nodes
 
     def run(self, draws: Sequence[Sequence[Array]]) -> list[Array]:
@@ -96,7 +96,7 @@ class Runner:
             elif owners - {-1, -2}:
                 # nodes behind the columns may need it, too
                 shared.append(node)
-        moving = _reached(shared, self.given)
+        moving = _dependent_ids(shared, self.given)
         outside = {name for nodes in (*columns, tail) for n in nodes for name in reads(n)}
         fixed = [n for n in shared if id(n) not in moving]
         if fixed:
@@ -187,7 +187,7 @@ class Runner:
         return part_session(self.after, nodes, inputs, outputs, label, threads)
 
 
-def _reached(nodes: Sequence[Node], names: Sequence[str]) -> set[int]:
+def _dependent_ids(nodes: Sequence[Node], names: Sequence[str]) -> set[int]:
     """Ids of the nodes that depend on `names`."""
     moving = set(names)
     reached: set[int] = set()
@@ -208,7 +208,7 @@ def _signature(node: Node, names: Mapping[str, str]) -> tuple[Any, ...]:
     return node.op, node.domain, node.overload, wires, attributes
 
 
-def _opened(call: Node, function: Function) -> list[Node]:
+def _inline(call: Node, function: Function) -> list[Node]:
     """The body of a function in place of its call; calls inside it stay calls."""
     names = dict(zip(function.inputs, call.inputs, strict=False))
     names.update(zip(function.outputs, call.outputs, strict=False))

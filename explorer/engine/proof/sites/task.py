@@ -76,7 +76,7 @@ class SiteTask:
 
     def run(self, share: ThreadShare) -> None:
         """Runs the site on true activations and on dense ones."""
-        subject = self._known(share)
+        subject = self._subject_on(share)
         if subject is None:
             return
         after, wiring, site, meaning, inputs, y = (getattr(subject, n) for n in SiteSubject.__struct_fields__)
@@ -90,7 +90,7 @@ class SiteTask:
 
     def walk(self, share: ThreadShare) -> None:
         """Walks the site's graph."""
-        subject = self._known(share)
+        subject = self._subject_on(share)
         if subject is None:
             return
         shapes = [x.shape for x in subject.inputs]
@@ -104,7 +104,7 @@ class SiteTask:
         except NotTiled as fault:
             self._structure = printable(str(fault))
 
-    def _known(self, share: ThreadShare) -> SiteSubject | None:
+    def _subject_on(self, share: ThreadShare) -> SiteSubject | None:
         with self._lock:
             if self._prepare is not None:
                 try:

@@ -122,9 +122,9 @@ class TileCheck:
             return False
         m = band.m // self.tile[0]
         for block, done, n, index in earlier.lefts:
-            self._block(here.block.stands_for(block), band, done, (m, n, index))
+            self._check_block(here.block.stands_for(block), band, done, (m, n, index))
         if here.numbers or self.expected_bias is not None:
-            self._others(here.numbers, band, slice(None), self._place(band, 0))
+            self._check_added(here.numbers, band, slice(None), self._place(band, 0))
         self.tiles += earlier.products
         return True
 
@@ -177,26 +177,26 @@ class TileCheck:
             raise NotTiled(f"nothing is multiplied {place}")
         first = products[0]
         assert isinstance(first.source, SymbolProduct)
-        self._stands(area, positions, first, due, place)
+        self._check_place(area, positions, first, due, place)
         done = 0
         for index, term in enumerate(products):
             product = term.source
             assert isinstance(product, SymbolProduct)
             if term.local is not first.local and not np.array_equal(term.local, first.local):
                 raise NotTiled(f"products are shifted against each other {place}")
-            done = self._product(product, area, index, done, term.factor)
+            done = self._check_product(product, area, index, done, term.factor)
         if done != K:
             raise NotTiled(f"terms are missing {place}: products cover {done:,} of {K:,} along the depth")
         self.tiles += len(products)
         if len(products) < len(terms) or self.expected_bias is not None:
             others = [t for t in terms if not isinstance(t.source, SymbolProduct)]
-            self._others(others, area, positions, place)
+            self._check_added(others, area, positions, place)
 
-    def _stands(self, area: Rectangle, positions: Array, first: Addend, due: int, place: str) -> None:
+    def _check_place(self, area: Rectangle, positions: Array, first: Addend, due: int, place: str) -> None:
         """Checks that a product makes the whole tile, not transposed."""
         tm, _, tn = self.tile
         shape = first.source.shape
-        size = self._full("M", tm, area.rows), self._full("N", tn, area.columns)
+        size = self._tile_length("M", tm, area.rows), self._tile_length("N", tn, area.columns)
         if shape != size:
             raise NotTiled(
                 f"a tile of {shape[0]}x{shape[1]} stands {place}, the plan has {size[0]}x{size[1]} tiles"
@@ -220,26 +220,28 @@ class TileCheck:
         tiles = np.add.reduceat(np.add.reduceat(visible, range(0, M, tm), 1, np.intp), range(0, N, tn), 2)
         return int(np.count_nonzero(tiles == 0)) * -(-K // tk)
 
-    def _full(self, axis: str, tile: int, extent: int) -> int:
+    def _tile_length(self, axis: str, tile: int, extent: int) -> int:
         """The length of a tile along an axis."""
         return tile if self.whole[axis] else extent
 
-    def _product(self, product: SymbolProduct, area: Rectangle, index: int, done: int, factor: float) -> int:
+    def _check_product(
+        self, product: SymbolProduct, area: Rectangle, index: int, done: int, factor: float
+    ) -> int:
         """Checks one product; returns the depth that is covered with it."""
         _, K, _ = self.sizes
         tm, tk, tn = self.tile
         where = area.m // tm, area.n // tn, index
         want = min(tk, K - index * tk)
-        self._block(product.left, area, done, where)
+        self._check_block(product.left, area, done, where)
         if want <= 0:
             raise NotTiled(f"product {where} is one more than the depth holds: a term comes twice")
-        if product.left.shape[1] != self._full("K", tk, want):
+        if product.left.shape[1] != self._tile_length("K", tk, want):
             raise NotTiled(
                 f"product {where} is {product.left.shape[1]} deep, the plan has {want} of tiles of {tk}"
             )
         right = product.right
         if isinstance(right, Symbol):
-            self._flowing(right, area, done, where, factor)
+            self._check_second(right, area, done, where, factor)
         else:
             # blocks of rows read the same tiles: one check serves the same array, and the same bytes read in
             # the same order
@@ -247,13 +249,13 @@ class TileCheck:
             if self.met.get((id(right), *place)) is not right:
                 lies = right.__array_interface__["data"][0], right.dtype, right.strides, right.shape
                 if (*lies, *place) not in self.compared:
-                    self._tile(right, where, done, want, area, factor)
+                    self._check_tile(right, where, done, want, area, factor)
                     self.compared.add((*lies, *place))
                 self.met[id(right), *place] = right
-        self._label(product.label, where)
+        self._check_label(product.label, where)
         return done + want
 
-    def _block(self, block: Symbol, area: Rectangle, done: int, where: tuple[int, int, int]) -> None:
+    def _check_block(self, block: Symbol, area: Rectangle, done: int, where: tuple[int, int, int]) -> None:
         """Checks that `block` is the expected block of the activation, with zeros behind the last row."""
         if block.decoded is None:
             block.decoded = set()
@@ -314,7 +316,7 @@ class TileCheck:
             self.sources[key] = place_by_row
         return self.sources[key]
 
-    def _flowing(
+    def _check_second(
         self, right: Symbol, area: Rectangle, done: int, where: tuple[int, int, int], factor: float
     ) -> None:
         """Checks that `right` is the expected tile of the second activation."""
@@ -354,7 +356,7 @@ class TileCheck:
         _, row, depth = matches[0].tolist()
         return f"a product takes a block that is not a block of the input at ({row}, {depth})"
 
-    def _label(self, label: str, where: tuple[int, int, int]) -> None:
+    def _check_label(self, label: str, where: tuple[int, int, int]) -> None:
         """Checks the (m, n, k) label of a node; inside a Scan only k is a place in the whole product."""
         if label not in self.labels:
             looped = self.site.form == "scan"
@@ -364,7 +366,7 @@ class TileCheck:
             if text != str(where[axis]):
                 raise NotTiled(f"product {where} is labelled ({printable(label)})")
 
-    def _tile(
+    def _check_tile(
         self,
         right: Array,
         where: tuple[int, int, int],
@@ -380,7 +382,7 @@ class TileCheck:
         alpha = self.meaning.alpha
         weight = self.weight[area.b]
         part = right[:width, : area.columns]
-        if right.shape[1] != self._full("N", self.tile[2], area.columns):
+        if right.shape[1] != self._tile_length("N", self.tile[2], area.columns):
             raise NotTiled(f"the tile of product {where} is {right.shape[1]} wide")
         same_type = part.dtype == weight.dtype
         if factor == 1.0 != alpha:
@@ -420,7 +422,9 @@ class TileCheck:
             gap = float(np.nanmax(np.abs(part.astype(np.float64) - want.astype(np.float64))))
         return f": {differing:,} of {part.size:,} elements differ, by up to {gap:.3g}"
 
-    def _others(self, terms: Sequence[Addend], area: Rectangle, positions: Array | slice, place: str) -> None:
+    def _check_added(
+        self, terms: Sequence[Addend], area: Rectangle, positions: Array | slice, place: str
+    ) -> None:
         """Checks the terms beside the products: the bias, once."""
         bias_count = 0
         expected = None

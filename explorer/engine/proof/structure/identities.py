@@ -82,7 +82,7 @@ INVOLUTIONS = ("Neg", "Not")
 IDEMPOTENT = ("Abs", "Ceil", "Floor", "Relu", "Round", "Sign")
 
 
-def _undone(node: NormalNode) -> None:
+def _self_inverse(node: NormalNode) -> None:
     """An operator that undoes itself."""
     if isinstance(node.given[0], int):
         node.same = node.sources.turned.get((node.op, node.given[0]))
@@ -151,13 +151,13 @@ def _pad(node: NormalNode) -> None:
         node.same = node.given[0]
 
 
-def _settled(node: NormalNode) -> None:
+def _idempotent(node: NormalNode) -> None:
     """An operator that has no effect when it is applied again."""
     if (node.op, node.given[0]) in node.sources.settled:
         node.same = node.given[0]
 
 
-def _alike(node: NormalNode) -> None:
+def _same_operands(node: NormalNode) -> None:
     """An operator of a value and itself."""
     if len(node.given) == 2 and node.given[0] == node.given[1] and isinstance(node.given[0], int):
         node.same = node.given[0]
@@ -239,23 +239,23 @@ def _quotient(node: NormalNode) -> None:
 
 
 IDENTITIES: Mapping[str, Sequence[Rule]] = {
-    **dict.fromkeys(IDEMPOTENT, (_settled,)),
+    **dict.fromkeys(IDEMPOTENT, (_idempotent,)),
     "Add": (_neutral(-1, 0, "iu"), _difference),
-    "And": (_alike,),
-    "BitwiseAnd": (_alike,),
-    "BitwiseOr": (_alike,),
+    "And": (_same_operands,),
+    "BitwiseAnd": (_same_operands,),
+    "BitwiseOr": (_same_operands,),
     "Cast": (_cast,),
     "Concat": (_single, _join),
     "Div": (_neutral(1, 1), _quotient),
     "Dropout": (_dropout,),
     "Expand": (_expand,),
-    "Max": (_single, _alike),
+    "Max": (_single, _same_operands),
     "Mean": (_single,),
-    "Min": (_single, _alike),
+    "Min": (_single, _same_operands),
     "Mul": (_neutral(-1, 1), _quotient),
-    "Neg": (_undone,),
-    "Not": (_undone,),
-    "Or": (_alike,),
+    "Neg": (_self_inverse,),
+    "Not": (_self_inverse,),
+    "Or": (_same_operands,),
     "Pad": (_pad,),
     "Pow": (_neutral(1, 1),),
     "Reshape": (_reshape,),

@@ -166,7 +166,7 @@ def pair_values(
         for name, at in after.producer.items()
     )
     if doubted or (not rest.isdisjoint(before.producer) and any(more)):
-        for first, second in _matched(before.model, after.model, inputs, ends):
+        for first, second in _diff_pairs(before.model, after.model, inputs, ends):
             if first in before.live and second in after.live:
                 pairs.setdefault(first, second)
     pairs = _behind_normalisations(pairs, before, after)
@@ -208,7 +208,7 @@ def _believed(before: GraphProducers, after: GraphProducers, name: str) -> bool:
     return not is_counted(name, one.op)
 
 
-def _matched(
+def _diff_pairs(
     before: Model, after: Model, inputs: Mapping[str, str], ends: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Values that a diff pairs."""

@@ -34,13 +34,13 @@ def resolve(table: BlockTable, codes: Array, factor: float) -> Pieces:
             pieces.append((positions, []))
         elif isinstance(block, Repeat):
             for inner, terms in resolve(table, part - block.base + block.first, factor):
-                renamed = [_of(block, term) for term in terms]
+                renamed = [_repeated_term(block, term) for term in terms]
                 if inner is None:
                     pieces.append((positions, renamed))
                 else:
                     pieces.append((inner if positions is None else positions[inner], renamed))
         elif isinstance(block, Total):
-            for inner, terms in _opened(table, block, part - block.base, factor):
+            for inner, terms in _open_sum(table, block, part - block.base, factor):
                 if inner is None:
                     pieces.append((positions, terms))
                 else:
@@ -51,14 +51,14 @@ def resolve(table: BlockTable, codes: Array, factor: float) -> Pieces:
     return pieces
 
 
-def _of(block: Repeat, term: Addend) -> Addend:
+def _repeated_term(block: Repeat, term: Addend) -> Addend:
     """The term of a repeated block at the place of `term` in the first block."""
     if not isinstance(term.source, SymbolProduct):
         return term
     return replace(term, source=replace(term.source, left=block.stands_for(term.source.left)))
 
 
-def _opened(table: BlockTable, total: Total, local: Array, factor: float) -> Pieces:
+def _open_sum(table: BlockTable, total: Total, local: Array, factor: float) -> Pieces:
     """The elements `local` of a sum, term by term; split where a term splits."""
     pieces: Pieces = [(None, [])]
     for value, times in total.spread():

@@ -185,11 +185,11 @@ class GraphNumbers:
         }
         self._main = _Scope(graph.nodes, graph.initializers, {**replaceable, **inputs}, model.opsets)
         self.followed: set[int] = set()
-        self._of([value.name for value in graph.outputs], self._main)
+        self._numbers_of([value.name for value in graph.outputs], self._main)
         self.values = self._main.known
         self.nodes = len(self.followed)
 
-    def _of(self, names: Sequence[str], scope: _Scope) -> list[int]:
+    def _numbers_of(self, names: Sequence[str], scope: _Scope) -> list[int]:
         """Numbers of values, and of all values that they depend on; without recursion along a graph."""
         pending = list(reversed(names))
         begun: set[str] = set()
@@ -199,7 +199,7 @@ class GraphNumbers:
             if name in numbers or name not in makers:
                 pending.pop()
                 if name not in numbers:
-                    numbers[name] = self._outside(name, scope)
+                    numbers[name] = self._outer_number(name, scope)
                 continue
             node = makers[name]
             product = self.site(scope.path, name, node)
@@ -211,29 +211,29 @@ class GraphNumbers:
                 continue
             pending.pop()
             if waiting:
-                self._unknown(name, scope)  # it depends on itself
+                self._set_unique(name, scope)  # it depends on itself
             elif product is not None:
-                self._place(product, name, scope)
+                self._set_site(product, name, scope)
             else:
-                self._node(node, scope)
+                self._set_outputs(node, scope)
         return [numbers[name] for name in names]
 
-    def _outside(self, name: str, scope: _Scope) -> int:
+    def _outer_number(self, name: str, scope: _Scope) -> int:
         """Number of a value that no node of the graph makes: stored, or of an outer graph."""
         if not name:
             return _ABSENT
         if name in scope.stored:
             return self.table.content(scope.stored[name])
         if scope.parent is not None:
-            return self._of([name], scope.parent)[0]
-        self._unknown(name, scope)
+            return self._numbers_of([name], scope.parent)[0]
+        self._set_unique(name, scope)
         return scope.known[name]
 
-    def _unknown(self, name: str, scope: _Scope) -> None:
+    def _set_unique(self, name: str, scope: _Scope) -> None:
         """Gives a value a unique number."""
         scope.known[name] = self.table.number("unknown", id(self), scope.path, name)
 
-    def _place(self, product: Original, name: str, scope: _Scope) -> None:
+    def _set_site(self, product: Original, name: str, scope: _Scope) -> None:
         key = "/".join((*scope.path, name))
         self.sites.add(key)
         if scope is self._main:
@@ -247,25 +247,25 @@ class GraphNumbers:
             self.derived[name] = number
         scope.known[name] = number if assumed is None else assumed
 
-    def _node(self, node: Node, scope: _Scope) -> None:
+    def _set_outputs(self, node: Node, scope: _Scope) -> None:
         self._left -= 1
         if scope is self._main:
             self.followed.add(id(node))
         input_numbers = [scope.known.get(name, _ABSENT) if name else _ABSENT for name in node.inputs]
         while input_numbers and input_numbers[-1] == _ABSENT:
             input_numbers.pop()
-        numbers = self._made(node, input_numbers, scope)
+        numbers = self._output_numbers(node, input_numbers, scope)
         for name, number in zip(node.outputs, numbers, strict=False):
             if name:
                 self._set(name, number, scope)
 
-    def _made(self, node: Node, input_numbers: list[int], scope: _Scope) -> list[int]:
+    def _output_numbers(self, node: Node, input_numbers: list[int], scope: _Scope) -> list[int]:
         """Numbers of the outputs of a node."""
         function = self.model.functions.get(node.key)
         if self._left < 0 or scope.depth > _DEEPEST:
             return [self.table.number("unknown", id(self), id(node), at) for at in range(len(node.outputs))]
         if function is not None:
-            return self._call(function, node, input_numbers, scope)
+            return self._call_outputs(function, node, input_numbers, scope)
         if not node.domain and node.op == "Identity" and len(input_numbers) == 1:
             return input_numbers
         attributes, from_caller = self._attributes(node, scope)
@@ -273,7 +273,7 @@ class GraphNumbers:
             tensor = constant_of(node.with_attributes(attributes) if from_caller else node)
             if tensor is not None:
                 return [self.table.content(tensor)]
-        normal = self._normal(node, input_numbers, attributes, scope)
+        normal = self._normalized(node, input_numbers, attributes, scope)
         if normal.same is not None:
             return [normal.same, *(self.table.number("beside", id(node), at) for at in node.outputs[1:])]
         forms = tuple(
@@ -308,7 +308,7 @@ class GraphNumbers:
                 values[name] = value
         return values, from_caller
 
-    def _normal(
+    def _normalized(
         self, node: Node, input_numbers: Sequence[int], attributes: dict[str, Any], scope: _Scope
     ) -> NormalNode:
         """The node in normal form."""
@@ -369,7 +369,9 @@ class GraphNumbers:
             else self._attribute(node, name, value, scope)
         )
 
-    def _call(self, function: Function, node: Node, input_numbers: list[int], scope: _Scope) -> list[int]:
+    def _call_outputs(
+        self, function: Function, node: Node, input_numbers: list[int], scope: _Scope
+    ) -> list[int]:
         """The outputs of a function: those of its body, in place of the call."""
         attributes = {**function.defaults, **node.attributes}
         bindings: dict[str, _Bound] = {}
@@ -396,12 +398,12 @@ class GraphNumbers:
             depth=scope.depth + 1,
             bodies=scope.bodies,
         )
-        outputs = self._of(function.outputs, inner)
+        outputs = self._numbers_of(function.outputs, inner)
         if draws == self._draws:
             self._called[form] = outputs
         return outputs
 
-    def _body(self, node: Node, attribute: str, graph: Graph, scope: _Scope) -> Form:
+    def _body_form(self, node: Node, attribute: str, graph: Graph, scope: _Scope) -> Form:
         """A body as a function of its inputs and of the outer values that it reads."""
         bodies = scope.bodies + 1
         inner = _Scope(
@@ -415,7 +417,7 @@ class GraphNumbers:
             depth=scope.depth + 1,
             bodies=bodies,
         )
-        return len(graph.inputs), tuple(self._of([v.name for v in graph.outputs], inner))
+        return len(graph.inputs), tuple(self._numbers_of([v.name for v in graph.outputs], inner))
 
     def _attribute(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
         """The form of an attribute's value; None for a reference that the caller does not set."""
@@ -427,7 +429,7 @@ class GraphNumbers:
             binding = (scope.bindings or {}).get(value.name)
             return binding.form if binding is not None else None
         if isinstance(value, Graph):
-            return "graph", self._body(node, name, value, scope)
+            return "graph", self._body_form(node, name, value, scope)
         if isinstance(value, (tuple, list)):
             many = enumerate(value)
             return "many", tuple(self._attribute(node, f"{name}[{i}]", element, scope) for i, element in many)

@@ -63,7 +63,7 @@ def walk(
     true = meaning.batch, meaning.M, meaning.K, meaning.N
     if planned_sizes != true:
         raise NotTiled(f"the plan says {_size(planned_sizes)}, the original multiplies {_size(true)}")
-    table, inputs, result = _followed(after, site, original, meaning, shapes, dtype, wiring)
+    table, inputs, result = _run_on_symbols(after, site, original, meaning, shapes, dtype, wiring)
     check = TileCheck(inputs, meaning, site)
     codes = sums_behind(result.codes) if meaning.integers is not None else result.codes
     codes = meaning.out(codes.reshape(meaning.shape))
@@ -75,7 +75,7 @@ def walk(
             continue
         for area in check.across(band):
             stop_if(cancel)
-            _checked(area, codes, meaning, table, check)
+            _check_area(area, codes, meaning, table, check)
         if repeat is not None:
             check.remember(table, band, repeat)
     due = site.products - check.unseen()
@@ -84,7 +84,7 @@ def walk(
     return check.tiles
 
 
-def _checked(
+def _check_area(
     area: Rectangle, codes: Array, meaning: ProductSpec, table: BlockTable, check: TileCheck
 ) -> None:
     """Opens the sums of an area of the output, and compares their terms with the plan."""
@@ -99,7 +99,7 @@ def _checked(
             check.piece(area, visible if positions is None else visible[positions], terms, here.size)
 
 
-def _followed(
+def _run_on_symbols(
     after: Model,
     site: SitePlan,
     original: Original,

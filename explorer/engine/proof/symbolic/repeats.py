@@ -81,13 +81,13 @@ class BodyRepeats:
             interpreter.run(body.nodes, scope)
             return
         if id(body) not in self._parts:
-            self._parts[id(body)] = _in_parts(body, interpreter.functions)
+            self._parts[id(body)] = _split_body(body, interpreter.functions)
         parts = self._parts[id(body)]
         interpreter.run(parts.moving, scope)
         values = [scope[name] for name in parts.read]
-        key = (*map(id, interpreter.calls), *_alike(values))
+        key = (*map(id, interpreter.calls), *_value_keys(values))
         if template is not None and template.key == key:
-            results = self._again(template, values)
+            results = self._repeat(template, values)
             scope.update(zip(parts.made, results, strict=True))
             return
         first, before = self.table.next, len(self.table.blocks)
@@ -96,11 +96,13 @@ class BodyRepeats:
         read = {id(v) for v in values if isinstance(v, Symbol)}
         new_blocks, size = self.table.blocks[before:], self.table.next - first
         alone = (
-            template is None and _only_of(new_blocks, read, first) and all(_behind(r, first) for r in results)
+            template is None
+            and _are_products_of(new_blocks, read, first)
+            and all(_made_since(r, first) for r in results)
         )
         self._known[id(body)] = _Template(key, values, results, first, size) if alone else None
 
-    def _again(self, template: _Template, values: Sequence[Value | None]) -> list[Value]:
+    def _repeat(self, template: _Template, values: Sequence[Value | None]) -> list[Value]:
         """The outputs of the nodes for other activations."""
         pairs = zip(template.values, values, strict=True)
         instead = {id(old): new for old, new in pairs if isinstance(new, Symbol)}
@@ -109,7 +111,7 @@ class BodyRepeats:
         return [Symbol(np.add(r.codes, shift)) if isinstance(r, Symbol) else r for r in template.results]
 
 
-def _alike(values: Sequence[Value | None]) -> Iterator[tuple[Any, ...]]:
+def _value_keys(values: Sequence[Value | None]) -> Iterator[tuple[Any, ...]]:
     """The key of values: shapes of activations, and which of them are the same object."""
     first: dict[int, int] = {}
     for at, value in enumerate(values):
@@ -117,7 +119,7 @@ def _alike(values: Sequence[Value | None]) -> Iterator[tuple[Any, ...]]:
         yield (here, value.shape) if isinstance(value, Symbol) else ("number", id(value))
 
 
-def _in_parts(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> _Parts:
+def _split_body(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> _Parts:
     """A body split into two parts; both in execution order."""
     moving: list[Node] = []
     making: list[Node] = []
@@ -160,7 +162,7 @@ def _makes(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bo
     return node.op in _MAKING
 
 
-def _only_of(blocks: Iterable[SymbolBlock], read: set[int], first: int) -> bool:
+def _are_products_of(blocks: Iterable[SymbolBlock], read: set[int], first: int) -> bool:
     """Whether blocks are products of, or slices of, values in `read` and numbers, and sums of such."""
 
     def given(value: Symbol) -> bool:
@@ -177,6 +179,6 @@ def _only_of(blocks: Iterable[SymbolBlock], read: set[int], first: int) -> bool:
     )
 
 
-def _behind(value: Value, first: int) -> bool:
+def _made_since(value: Value, first: int) -> bool:
     """Whether all codes of a result are from code `first` on."""
     return not isinstance(value, Symbol) or bool((value.codes >= first).all())

@@ -90,7 +90,7 @@ class Symbols:
 
     def stack(self, values: Sequence[Value], axis: int) -> Value:
         """The collected outputs of a Scan."""
-        return _joined(values, lambda arrays: np.stack(arrays, axis))
+        return _concatenate(values, lambda arrays: np.stack(arrays, axis))
 
     def number(self, value: Value) -> Any:
         """A number that controls a loop; a symbol cannot."""
@@ -118,7 +118,7 @@ def _moved(value: Value, move: Callable[[Array], Array]) -> Value:
     return Symbol(move(value.codes)) if isinstance(value, Symbol) else move(value)
 
 
-def _joined(values: Sequence[Value], join: Callable[[list[Array]], Array]) -> Value:
+def _concatenate(values: Sequence[Value], join: Callable[[list[Array]], Array]) -> Value:
     """Concatenation of codes, or of numbers; the only number among codes is zero."""
     if not any(isinstance(v, Symbol) for v in values):
         return join([v for v in values if not isinstance(v, Symbol)])
@@ -262,12 +262,12 @@ def _gather(use: Use) -> Sequence[Value]:
         return [_moved(x, lambda a: np.take(a, index, axis))]
     np.take(np.empty(x.shape[axis], bool), index)  # raises on an index beyond the end now, and not later
 
-    take_rows = partial(_taken, use.symbols.recent, object(), x, index, axis)
+    take_rows = partial(_gather_codes, use.symbols.recent, object(), x, index, axis)
     rows = (x, index) if axis == 0 and len(x.shape) == 2 else None
     return [Symbol(None, shape=shape, make=take_rows, taken=rows)]
 
 
-def _taken(recent: list[Any], key: object, x: Symbol, index: Array, axis: int) -> Array:
+def _gather_codes(recent: list[Any], key: object, x: Symbol, index: Array, axis: int) -> Array:
     """The output of a Gather, kept for the blocks that are cut from it one after the other.
 
     The kept codes refer to no symbol: a reference cycle would delay freeing them.
@@ -306,12 +306,12 @@ def _shape(use: Use) -> Sequence[Value]:
     return [np.asarray(use.args[0].shape[cut], np.int64)]
 
 
-def _moving(move: Callable[[Array, Use], Array]) -> Rule:
+def _move_rule(move: Callable[[Array, Use], Array]) -> Rule:
     """A rule that moves the elements of the first input."""
     return lambda use: [_moved(use.args[0], lambda a: move(a, use))]
 
 
-def _reckoned(reckon: Callable[[Array, Array], Array]) -> Rule:
+def _size_rule(reckon: Callable[[Array, Array], Array]) -> Rule:
     """A rule for arithmetic on sizes, which are numbers in every run."""
 
     def rule(use: Use) -> Sequence[Value]:
@@ -381,14 +381,14 @@ def _reduce_sum(use: Use) -> Sequence[Value]:
     axis = axes[0] % len(use.args[0].shape)
     whole = use.args[0].whole
     if isinstance(whole, Batch) and axis < len(whole.batch):
-        return [_summed(use.symbols, whole, axis, keep)]
+        return [_sum_over(use.symbols, whole, axis, keep)]
     before = (slice(None),) * axis
     steps = [slice(k, k + 1) if keep else k for k in range(use.args[0].shape[axis])]
     parts = [use.args[0].codes[(*before, step)] for step in steps]
     return [use.symbols.table.total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
 
 
-def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
+def _sum_over(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
     """A batch of products summed over one of its axes: a block of sums for every other index.
 
     Without this, the code of every element of every product would be stored: 300 MB for a layer.
@@ -429,10 +429,12 @@ def _dequantize(use: Use) -> Sequence[Value]:
 _RULES: Mapping[str, Rule] = {
     "Add": _sum,
     "Cast": _cast,
-    "Concat": lambda use: [_joined(use.args, lambda arrays: np.concatenate(arrays, use.attributes["axis"]))],
+    "Concat": lambda use: [
+        _concatenate(use.args, lambda arrays: np.concatenate(arrays, use.attributes["axis"]))
+    ],
     "Constant": _constant,
-    "Div": _reckoned(np.floor_divide),
-    "Expand": _moving(
+    "Div": _size_rule(np.floor_divide),
+    "Expand": _move_rule(
         lambda a, use: np.broadcast_to(a, np.broadcast_shapes(a.shape, use.integers(1, "shape") or ()))
     ),
     "Flatten": _flatten,
@@ -441,7 +443,7 @@ _RULES: Mapping[str, Rule] = {
     "Identity": lambda use: [use.args[0]],
     "DequantizeLinear": _dequantize,
     "MatMul": _matmul,
-    "Mod": _reckoned(np.mod),
+    "Mod": _size_rule(np.mod),
     "Mul": _mul,
     "Pad": _pad,
     "ReduceSum": _reduce_sum,
@@ -449,12 +451,12 @@ _RULES: Mapping[str, Rule] = {
     "Shape": _shape,
     "Slice": _slice,
     "Split": _split,
-    "Squeeze": _moving(lambda a, use: np.squeeze(a, use.integers(1, "axes"))),
-    "Sub": _reckoned(np.subtract),
+    "Squeeze": _move_rule(lambda a, use: np.squeeze(a, use.integers(1, "axes"))),
+    "Sub": _size_rule(np.subtract),
     "Sum": _sum,
-    "Tile": _moving(lambda a, use: np.tile(a, use.integers(1, "repeats") or ())),
-    "Transpose": _moving(lambda a, use: a.transpose(use.attributes.get("perm"))),
-    "Unsqueeze": _moving(lambda a, use: np.expand_dims(a, use.integers(1, "axes") or ())),
+    "Tile": _move_rule(lambda a, use: np.tile(a, use.integers(1, "repeats") or ())),
+    "Transpose": _move_rule(lambda a, use: a.transpose(use.attributes.get("perm"))),
+    "Unsqueeze": _move_rule(lambda a, use: np.expand_dims(a, use.integers(1, "axes") or ())),
 }
 
 

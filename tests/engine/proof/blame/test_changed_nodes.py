@@ -139,7 +139,7 @@ def test_what_cannot_be_run_alone_is_no_difference(tmp_path: Path, monkeypatch: 
     def refuse(self: Any, *given: Any) -> None:
         raise BadModel("onnxruntime cannot load it")
 
-    monkeypatch.setattr(probe.LayerProbe, "_tried", refuse)
+    monkeypatch.setattr(probe.LayerProbe, "_try_group", refuse)
     same = blame(model, model)
     assert (same.kind, same.same) == ("equal", True)
     assert "10 layers could not be run alone" in same.verdict
