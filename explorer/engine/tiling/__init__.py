@@ -1,1 +1,1 @@
-"""Tiling: graph in, new graph out: nothing here changes the model it is given."""
+"""Tiling: takes a graph and returns a new one; nothing here changes its input."""

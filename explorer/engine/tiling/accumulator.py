@@ -1,8 +1,8 @@
-"""Accumulator width of a product of integers: the bits that its sums need, whatever the input.
+"""Accumulator width of an integer product: the bits that its sums need, for any input.
 
-The matrix unit adds up codes as they are stored, in any order; what comes out, with zero points taken off and
-the bias, has to be held as well. Both bounds are met by an input: the largest code where a weight is above 0,
-the least where it is below.
+The matrix unit adds the stored codes in any order; the sum with zero points removed and the bias added must
+fit as well. Some input reaches both bounds: the largest code where a weight is positive, the smallest where
+it is negative.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from explorer.facts.quantize import Accumulator
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Ends = tuple[int, int]
-"""The least and the largest code of an operand."""
+"""The smallest and the largest code of an operand."""
 
 _AT_ONCE = 1 << 20
-"""Elements of a weight that are widened at a time."""
+"""Elements of a weight that are widened at once."""
 
 
 def signed_bits(low: int, high: int) -> int:
-    """Bits of the least two's complement integer that holds both, low <= 0 <= high."""
+    """Bits of the narrowest two's complement integer that holds both; low <= 0 <= high."""
     return 1 + max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)
 
 
 def reach(
     depth: int, x: Ends, a: int, right: Weight | Ends, b: Array | int, bias: Array | int, any_right: Ends
 ) -> Accumulator:
-    """What the sums of a product need.
+    """The accumulator that the sums of a product need.
 
     Args:
         depth: K.
         x: Codes of the left operand.
-        a: Its zero point.
-        right: The stored codes, or the ends of those that are computed.
-        b: Their zero points: one, or as they meet the product, (N,) or (batch, 1, N).
-        bias: What is added, likewise, or for every element, (M, N).
+        a: The zero point of the left operand.
+        right: The stored codes of the right operand, or the ends of computed ones.
+        b: Their zero points: one, or in the product's shape, (N,) or (batch, 1, N).
+        bias: The bias, in the same shapes, or (M, N).
         any_right: Ends of the right operand's type.
     """
     zeros = int(np.min(b)), int(np.max(b))
@@ -67,7 +67,7 @@ def reach(
 
 
 def _of_any(depth: int, x: Ends, a: int, w: Ends, zeros: Ends) -> Ends:
-    """The least and the largest sum of any operands with these ends, as stored and without zero points."""
+    """The smallest and largest sum over all operands with these ends, with and without zero points."""
     as_stored = [p * q for p in x for q in w]
     centred = [(p - a) * (q - b) for p in x for q in w for b in zeros]
     every = [depth * product for product in (*as_stored, *centred)]
@@ -75,7 +75,7 @@ def _of_any(depth: int, x: Ends, a: int, w: Ends, zeros: Ends) -> Ends:
 
 
 def _of_stored(x: Ends, a: int, weight: Weight, b: Array | int) -> tuple[Array, Array]:
-    """The same of every column: (2, batch N), as stored and without zero points."""
+    """The smallest and largest sum of each column, (2, batch N), with and without zero points."""
     lows, highs = [], []
     zeros = np.broadcast_to(np.asarray(b, np.int64), (weight.batch, 1, weight.N))
     step = max(1, _AT_ONCE // max(1, weight.K))
@@ -95,7 +95,7 @@ def _of_stored(x: Ends, a: int, weight: Weight, b: Array | int) -> tuple[Array, 
 
 
 def _of_columns(bias: Array | int, weight: Weight, most: Callable[..., Any]) -> Array:
-    """The least or the largest of a bias in every column, (batch N,)."""
+    """The smallest or largest bias of each column, (batch N,)."""
     values = np.asarray(bias)
     if values.ndim > 1:
         values = most(values, axis=-2, keepdims=True)

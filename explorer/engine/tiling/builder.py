@@ -1,8 +1,8 @@
-"""Graph builder: where new nodes, weights and functions go.
+"""Graph builder: collects new nodes, weights and functions.
 
-The forms write nodes into a `GraphBuilder` (the main graph, a Scan's body, a function's body); what all
-builders of a model share, stored weights and functions, is its `Emission`. Operators whose attributes
-became inputs as the operator set grew are written here as the model's version wants them.
+The forms write nodes into a `GraphBuilder` (the main graph, the body of a Scan or of a function). All
+builders of a model share an `Emission` with stored weights and functions. Some operator attributes became
+inputs in later operator sets; the methods here write each operator as the model's operator set requires.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ SINCE = {
     "Round": 11,
     "Scan": 9,
 }
-"""The operator set that introduced an operator, of those written here that opset 7 does not have."""
+"""The operator set that introduced each operator written here that opset 7 lacks."""
 
 Size = int | tuple[str, int]
-"""A length: a number, or that of a value along an axis, known at run time only."""
+"""A length: a number, or (value name, axis) for a length known only at run time."""
 
 
 class Emission(Struct):
-    """What tiling adds to a model, shared by all sites: weights once, functions once.
+    """The weights and functions that tiling adds to a model, shared by all sites.
 
     Attributes:
         opset: Version of the default operator set.
-        taken: Every name in use; new names avoid it.
-        functions: Those of the domain, by name: the model's own, and what tiling adds.
-        named: What functions that were asked for are called, by their name and operator set.
-        roots: What stands before a slash in names that were taken at the beginning.
-        bundles: Weights that are held together, by what they are cut from.
-        quantized: Whether the model dequantizes values, so that what a body reads is `set_apart`.
+        taken: All names in use, which new names avoid.
+        functions: Functions of the tile domain, by name: the model's own and new ones.
+        named: The registered names of functions, by requested name and operator set.
+        roots: The parts before a slash in the original names.
+        bundles: Groups of weights that are cut from one tensor.
+        quantized: Whether the model has DequantizeLinear nodes, so that values for bodies are `set_apart`.
     """
 
     opset: int
@@ -72,7 +72,7 @@ class Emission(Struct):
         self.roots |= {name[:at] for name in self.taken for at, c in enumerate(name) if c == "/"}
 
     def prefix(self, base: str) -> str:
-        """`base` and a slash, or with a number before it when a name in use begins so."""
+        """`base` and a slash, with a number if a name in use starts with that."""
         name, number = base, 2
         while name in self.taken or name in self.roots:
             name, number = f"{base}_{number}", number + 1
@@ -80,18 +80,18 @@ class Emission(Struct):
         return f"{name}/"
 
     def unique(self, base: str) -> str:
-        """`base`, or with a number behind it when it is in use."""
+        """`base`, with a number if that name is in use."""
         return free_name(base, self.taken)
 
     def uniques(self, bases: Sequence[str]) -> list[str]:
-        """Different names, each `bases` or with a number behind it when it is in use."""
+        """Unique names, each one of `bases`, with a number if it is in use."""
         if not self.taken.isdisjoint(bases):
             return [self.unique(name) for name in bases]
         self.taken.update(bases)
         return list(bases)
 
     def store(self, key: tuple[Any, ...], base: str, make: Any) -> str:
-        """Name of the initializer for `key`, made by `make(name)` the first time."""
+        """The name of the initializer for `key`; `make(name)` makes it at the first request."""
         if key not in self.stored:
             name = self.unique(base)
             self.initializers[name] = make(name)
@@ -101,11 +101,11 @@ class Emission(Struct):
     def function(
         self, name: str, inputs: Sequence[str], write: Callable[[GraphBuilder], Sequence[str]]
     ) -> str:
-        """Registers the function `name` of tiles unless it is there; returns what it is called.
+        """Registers a function of the tile domain unless it exists; returns its name.
 
         Args:
-            name: See `define`.
-            inputs: Of the function.
+            name: The requested name; see `define`.
+            inputs: Names of the function's inputs.
             write: Writes its body; returns its outputs.
         """
         key = name, self.opset
@@ -117,9 +117,9 @@ class Emission(Struct):
         return self.named[key]
 
     def define(self, function: Function) -> str:
-        """Registers a function; returns what it is called.
+        """Registers a function; returns its name.
 
-        Another function of its name, which the model or a site has already, gives it a number.
+        The name gets a number if a different function of this name exists already.
         """
         name, number = function.name, 2
         while name in self.functions and not _same(self.functions[name], function):
@@ -130,7 +130,7 @@ class Emission(Struct):
 
 
 def _same(first: Function, second: Function) -> bool:
-    """Whether two functions do the same."""
+    """Whether two functions have the same body and interface."""
     opsets = first.opsets.get(""), second.opsets.get("")
     if (first.inputs, first.outputs, len(first.nodes)) != (second.inputs, second.outputs, len(second.nodes)):
         return False
@@ -161,11 +161,11 @@ class GraphBuilder(Struct):
     nodes: list[Node] = field(default_factory=list)
 
     def inner(self, label: str) -> GraphBuilder:
-        """A builder for a part of this graph, or for a body inside it, with names of its own."""
+        """A builder for a part of this graph, or for a body in it, with its own prefix for names."""
         return GraphBuilder(self.emission, f"{self.prefix}{label}/", self.site, f"{self.place}{label}/")
 
     def value(self, label: str) -> str:
-        """A value name of this part."""
+        """A value name in this part of the graph."""
         return f"{self.prefix}{label}"
 
     def add(
@@ -179,7 +179,7 @@ class GraphBuilder(Struct):
         mnk: str = "",
         attributes: Mapping[str, Any] | None = None,
     ) -> str:
-        """Adds a node; its outputs are `outputs`, or one called after `label`. Returns the first."""
+        """Adds a node with `outputs`, or with one output named after `label`; returns the first output."""
         if not domain and self.emission.opset < SINCE.get(op, 0):
             raise Misuse(
                 f"this tiling needs the operator {op}, which opset {self.emission.opset} does not have",
@@ -198,14 +198,14 @@ class GraphBuilder(Struct):
     def add_run(
         self, op: str, wires: Sequence[Sequence[str]], labels: Sequence[str], domain: str, mnk: Sequence[str]
     ) -> tuple[str, ...]:
-        """Adds nodes that differ by their names only; returns their outputs.
+        """Adds nodes that differ only in their value names; returns their outputs.
 
         Args:
             op: Their operator.
-            wires: For every input the value names, one a node.
-            labels: What their outputs are called after.
-            domain: Of the operator.
-            mnk: Which products they are.
+            wires: For each input, the value names, one for each node.
+            labels: Labels that their outputs are named after.
+            domain: Domain of the operator.
+            mnk: The products that they compute, as 'm,n,k'.
         """
         place = f"{self.site}/{self.place}" if self.site else self.place
         outputs = tuple([self.prefix + label for label in labels])
@@ -215,10 +215,10 @@ class GraphBuilder(Struct):
         return outputs
 
     def constant(self, tensor: Tensor, label: str) -> str:
-        """A Constant node: shapes and sizes are no weights and must not count as such."""
+        """A Constant node, for shapes and sizes, which must not count as weights."""
         if self.emission.opset >= 9 or "float" in tensor.dtype:
             return self.add("Constant", (), label, attributes={"value": tensor})
-        # a Constant held floats only; float64 holds every size
+        # older Constants hold only floats; float64 represents every size
         number = tensor_from_array("", tensor.array().astype("float64"))
         as_float = self.add("Constant", (), f"{label}_number", attributes={"value": number})
         return self.cast(as_float, tensor.dtype, label)
@@ -244,18 +244,18 @@ class GraphBuilder(Struct):
     # operators whose attributes became inputs as the operator set grew
 
     def reshape(self, x: str, shape: Sequence[Size], label: str) -> str:
-        """`x` in another shape; at most one size may be -1, for what is left."""
+        """`x` in another shape; at most one size may be -1, which is inferred."""
         return self.add("Reshape", (x, self.sizes(shape, f"{label}_shape")), label)
 
     def sizes(self, shape: Sequence[Size], label: str) -> str:
-        """A shape as a value, read at run time where more than one of its sizes is open."""
+        """A shape as a value; read at run time if more than one size is open."""
         opened = [d for d in shape if not isinstance(d, int) or d == -1]
         if len(opened) <= 1:
             return self.integers([d if isinstance(d, int) else -1 for d in shape], label)
         return self.read_sizes(shape, label)
 
     def read_sizes(self, shape: Sequence[Size], label: str) -> str:
-        """A shape as a value in which no open size is left to be found out."""
+        """A shape as a value without -1: open sizes are read at run time."""
         parts: list[str] = []
         fixed: list[int] = []
         for at, size in enumerate(shape):
@@ -271,7 +271,7 @@ class GraphBuilder(Struct):
         return self.concat(parts, 0, label)
 
     def size(self, x: str, axis: int, label: str) -> str:
-        """Length of `x` along an axis, as a value of one element."""
+        """The length of `x` along an axis, as a value of one element."""
         whole = self.add("Shape", (x,), f"{label}_of")
         return self.slice(whole, (axis,), (axis + 1 or 1 << 62,), label)
 
@@ -286,20 +286,19 @@ class GraphBuilder(Struct):
         return self.add("Transpose", (x,), label, attributes={"perm": tuple(perm)})
 
     def set_apart(self, x: str, label: str) -> str:
-        """The matrix `x` as a body may read it from the graph around.
+        """The matrix `x` in a form that a body may read from the outer graph.
 
-        onnxruntime carries a DequantizeLinear forward through Reshape, Transpose, Slice and the like to what
-        reads their output, and ends the process where that is the body of a Scan. A Flatten stops it, and
-        copies nothing.
+        onnxruntime moves a DequantizeLinear through Reshape, Transpose, Slice and similar operators to their
+        readers, and crashes if the reader is the body of a Scan. A Flatten stops that, and copies nothing.
         """
         return self.add("Flatten", (x,), label, attributes={"axis": 1}) if self.emission.quantized else x
 
     def concat(self, parts: Sequence[str], axis: int, label: str) -> str:
-        """The parts joined; a single one stays what it is."""
+        """The parts concatenated; a single part is returned as it is."""
         return parts[0] if len(parts) == 1 else self.add("Concat", parts, label, attributes={"axis": axis})
 
     def slice(self, x: str, starts: Sequence[int], ends: Sequence[int], label: str) -> str:
-        """`x` between `starts` and `ends`, one of each for the leading axes."""
+        """`x` between `starts` and `ends`, which cover the leading axes."""
         if self.emission.opset < 10:
             bounds = {"starts": tuple(starts), "ends": tuple(ends), "axes": tuple(range(len(starts)))}
             return self.add("Slice", (x,), label, attributes=bounds)
@@ -313,14 +312,14 @@ class GraphBuilder(Struct):
         return self.add("Slice", (x, starts, self.read_sizes(shape, f"{label}_ends")), label)
 
     def pad(self, x: str, pads: Sequence[int], label: str, fill: str = "", narrow: str = "") -> str:
-        """`x` with as many elements before and then behind each axis as `pads` says, as ONNX counts them.
+        """`x` padded as ONNX counts: elements before every axis, then after every axis.
 
         Args:
-            x: What is padded.
-            pads: Elements before every axis, then behind every axis.
-            label: Of the node.
-            fill: Value name of what it is padded with; '' for zero.
-            narrow: Its element type, where onnxruntime pads but wider ones.
+            x: The value to pad.
+            pads: Elements before every axis, then after every axis.
+            label: Label of the node.
+            fill: Value name of the padding value; '' for zero.
+            narrow: The element type of `x` if onnxruntime's Pad supports only wider types; else ''.
         """
         if narrow:
             wide = self.cast(x, "int32", f"{label}_wide")
@@ -335,10 +334,10 @@ class GraphBuilder(Struct):
         """`x` repeated along axes of length 1 until it has this shape.
 
         Args:
-            x: What is repeated.
-            shape: What it becomes.
-            label: Of the node.
-            x_shape: The shape of `x`, which may have fewer axes. Operator sets without Expand need it.
+            x: The value to repeat.
+            shape: The target shape.
+            label: Label of the node.
+            x_shape: The shape of `x`, which may have fewer axes; operator sets without Expand need it.
         """
         if self.emission.opset < SINCE["Expand"]:
             missing = (1,) * (len(shape) - len(x_shape))
@@ -359,19 +358,19 @@ class GraphBuilder(Struct):
         self.add("Split", inputs, label, outputs=outputs, attributes={"axis": axis})
 
     def reduce_sum(self, x: str, axis: int, label: str) -> str:
-        """`x` summed over one axis, which disappears."""
+        """`x` summed over an axis, which is removed."""
         if self.emission.opset < 13:
             return self.add("ReduceSum", (x,), label, attributes={"axes": (axis,), "keepdims": 0})
         axes = self.integers((axis,), f"{label}_axes")
         return self.add("ReduceSum", (x, axes), label, attributes={"keepdims": 0})
 
     def total(self, terms: Sequence[str], label: str, dtype: str) -> str:
-        """The terms added up in their order; a single one stays what it is."""
+        """The terms added in order; a single term is returned as it is."""
         if len(terms) == 1:
             return terms[0]
         if dtype.startswith("float"):
             return self.add("Sum", terms, label)
-        partial = terms[0]  # Sum adds up floats only
+        partial = terms[0]  # Sum supports only floats
         for at, term in enumerate(terms[1:], 1):
             partial = self.add("Add", (partial, term), label if at == len(terms) - 1 else f"{label}_{at}")
         return partial
@@ -388,17 +387,17 @@ class GraphBuilder(Struct):
         output_axis: int = 0,
         backward: bool = False,
     ) -> str:
-        """A Scan with `body`; returns its first output.
+        """Adds a Scan with `body`; returns its first output.
 
         Args:
-            label: Of the node.
+            label: Label of the node.
             body: The builder with the nodes of one step.
-            inputs: What one step gets: states first, then a slice of each value that is run over.
-            outputs: What one step gives: states first.
-            over: Values that are run over along their first axis.
-            state: Values that the states begin with.
-            output_axis: Along which outputs are stacked.
-            backward: From the end to the beginning; the outputs lie as the values do.
+            inputs: Inputs of one step: states first, then a slice of each scanned value.
+            outputs: Outputs of one step: states first.
+            over: Values to scan along their first axis.
+            state: Initial values of the states.
+            output_axis: The axis along which outputs are stacked.
+            backward: Whether to scan from the end to the start; outputs keep the order of the values.
         """
         graph = Graph(
             name=label,

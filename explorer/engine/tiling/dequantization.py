@@ -1,4 +1,4 @@
-"""Dequantized weights: those behind a DequantizeLinear, as the floats that they stand for."""
+"""Dequantized weights: the floats that a DequantizeLinear of a stored tensor gives."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _FLOATS = ("float32", "float16")
 
 
 def dequantize(node: Node, tensor_of: Callable[[str], Tensor | None]) -> Tensor | None:
-    """What a DequantizeLinear of a stored tensor gives; None if its scales are computed.
+    """The result of a DequantizeLinear of a stored tensor; None if its scales are computed.
 
     Args:
         node: The DequantizeLinear.
-        tensor_of: Finds the stored tensor behind a value.
+        tensor_of: Returns the stored tensor behind a value, or None.
     """
     parts = [tensor_of(name) if name else None for name in node.inputs]
     if any(part is None and name for part, name in zip(parts, node.inputs, strict=True)):

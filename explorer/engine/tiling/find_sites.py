@@ -1,4 +1,4 @@
-"""Matmul search: each node of a graph is asked what its kind (`kinds`) makes of it."""
+"""Matmul search: the kind of each node's operator (`kinds`) turns it into a site, or says why not."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def find_sites(
     runs: Callable[[Node], RunCounts] = lambda node: RunCounts(),
     defaults: Collection[str] | None = None,
 ) -> tuple[list[Site], list[SkippedSite]]:
-    """The tileable products of one graph, and those that are left, with the reason.
+    """Finds the tileable products of one graph, and the other products with the reason.
 
     Args:
         model: The model.
         shapes: Shape and dtype of every value of the main graph, dimensions bound.
-        grouped: What is asked of grouped convolutions.
-        declared: The same with those dimensions left symbolic that the tiled graph leaves open; None if it
-            leaves none.
+        grouped: How to treat grouped convolutions.
+        declared: The shapes with those dimensions symbolic that stay open in the tiled graph; None if none
+            does.
         pack: The tiles that groups are packed into; None for tiles of 64.
-        graph_nodes: The nodes to look at; None for all of the main graph.
-        place: Where they stand, see `places.Place`, whose `view` is the model then.
-        runs: How often a node runs in one pass, and its MACs.
+        graph_nodes: The nodes to search; None for all of the main graph.
+        place: The path of the nodes' graph (see `places.Place`, whose `view` is then the model).
+        runs: Returns how often a node runs in one pass, and its MACs.
         defaults: Stored tensors that a caller may replace; None for the model's.
 
     Returns:

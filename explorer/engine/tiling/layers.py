@@ -1,4 +1,4 @@
-"""Sites of a plan by layer: the engine names matmuls (sites), the tree has layers."""
+"""Sites of a plan by layer: the engine names matmuls (sites), while the tree shows layers."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from explorer.facts.tiling import scope_of
 from explorer.settings.filter import is_query, matcher
 
 _MOST = 1 << 200
-"""MACs beyond which nobody has planned anything."""
+"""A limit on MACs that no real plan exceeds."""
 
 
 def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int, float]]:
-    """What the tiles of a plan multiply, by the id of the layer that each site is, and what of it is needed.
+    """The MACs of a plan's tiles, and the needed MACs, by the id of each site's layer.
 
     Returns:
-        'tile_work', the MACs of all tile products, and 'tile_macs', those that the product needs.
+        'tile_work', the MACs of all tile products, and 'tile_macs', the MACs of the product itself.
     """
     work: dict[int, float] = {}
     macs: dict[int, float] = {}
     for site, at in zip(plan.sites, _layers_of(analysis, plan.sites), strict=True):
-        # sizes that are open in the graph are examples in the plan: how full a tile is depends on them
+        # open sizes are only examples in the plan, and the utilization of tiles depends on them
         if at is not None and not site.dynamic:
             tm, tk, tn = site.tile
             calls = 1 if site.calls is None else site.calls
             spent = calls * site.products * tm * tk * tn
             if not (0 < spent < _MOST and 0 <= site.utilisation <= 1):
-                continue  # the plan in a file is a claim
+                continue  # the plan in a file may be wrong
             work[at] = work.get(at, 0) + spent
             macs[at] = macs.get(at, 0) + spent * site.utilisation
     return {"tile_work": work, "tile_macs": macs}
@@ -40,18 +40,18 @@ def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int,
 def with_sites_found(
     spec: TileSpec, sites: Callable[[], Sequence[SitePlan]], analysis: Callable[[], Analysis]
 ) -> TileSpec:
-    """A tiling that names its sites, where it asks for some by a filter.
+    """Replaces filters in a tiling's list of sites by the names of the matching sites.
 
-    A site is asked as the layer that it is, under its own name and operator, with M, K and N beside the
-    attributes. What is the name of a site, or a pattern of one, stays that.
+    A filter tests a site as its layer, with the site's name and operator, and with M, K and N beside the
+    attributes. A text that is a site's name or a matching pattern is no filter.
 
     Args:
-        spec: What the user asks.
-        sites: All that can be tiled.
-        analysis: Of the model.
+        spec: The user's specification.
+        sites: Returns all tileable sites.
+        analysis: Returns the analysis of the model.
 
     Raises:
-        Misuse: A filter cannot be read, or finds no site.
+        Misuse: A filter cannot be parsed, or matches no site.
     """
     if not any(map(is_query, spec.sites)):
         return spec
@@ -73,7 +73,7 @@ def with_sites_found(
             meant = [site for site in of_layer.get(layer.id, ()) if is_wanted(_as_layer(site, layer))]
             hits += [site.output or site.name for site in meant]
             if layer.group:
-                is_wanted(layer)  # it remembers what the rows below lie in
+                is_wanted(layer)  # remembers the group, for the rows inside it
         if not hits:
             raise Misuse(
                 f"no matmul is found by '{pattern}'", where="--site", hint="explorer plan lists them"
@@ -89,10 +89,10 @@ def _as_layer(site: SitePlan, layer: Layer | None = None) -> Layer:
 
 
 def _layers_of(analysis: Analysis, sites: Sequence[SitePlan]) -> list[int | None]:
-    """The id of the layer that each site is.
+    """The id of the layer of each site.
 
-    A site is known by the value that it makes; one of an exported nn.Module, whose tensors have no names of
-    their own, by the scope in its node's name: /classifier/classifier.1/Gemm is classifier.1.
+    A site is identified by its output value. A site of an exported nn.Module, whose tensors have no names of
+    their own, is identified by the scope in its node's name: /classifier/classifier.1/Gemm is classifier.1.
     """
     paths: dict[str, int] = {}
     values: dict[str, int] = {}
@@ -104,7 +104,7 @@ def _layers_of(analysis: Analysis, sites: Sequence[SitePlan]) -> list[int | None
 
 
 def _by_name(site: SitePlan, paths: Mapping[str, int]) -> int | None:
-    """The layer that is called like a site, or like what the site lies in."""
+    """The layer with the name of a site, or of the scope around it."""
     for name in (site.name, scope_of(site.name)):
         while name:
             if name in paths:

@@ -1,9 +1,9 @@
-"""Matrix products of an nn.Module by its rows: planned from its run on shapes, without an export.
+"""Matrix products of an nn.Module from the rows of its layer tree, without an export.
 
-An export holds the weights, 140 GB of a model of 70 B, and a decode step behind a cache has none. The rows of
-the tree say what is multiplied; here they become a graph of products alone, whose weights have shapes and no
-values, so that sites, plan and cost are found as of any other model. A row whose shapes do not give the MACs
-that were counted is no site: the plan never says another number than the tree.
+An export holds the weights (140 GB for a model of 70 B), and has no decode step with a cache. The rows of the
+tree, from a run on shapes, say what is multiplied. Here they become a graph of products only, whose weights
+have shapes but no values, so that sites, plan and cost are computed as for any model. A row whose shapes do
+not explain its counted MACs is no site, so the plan never contradicts the tree.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class _Product(Struct, frozen=True):
     """One product of a row.
 
     Attributes:
-        shapes: Of its operands.
-        output: Shape of what it makes.
-        macs: Of one call.
-        part: What it is of its row ('scores'); '' where it is all.
+        shapes: Shapes of its operands.
+        output: Shape of its result.
+        macs: MACs of one call.
+        part: Its name within the row ('scores'); '' if it is the row's only product.
         stored: Whether the second operand is a weight.
-        op: ONNX's operator, with its attributes.
+        op: The ONNX operator.
     """
 
     shapes: tuple[Sizes, Sizes]
@@ -56,12 +56,12 @@ class _Product(Struct, frozen=True):
 def traced_products(
     analysis: Analysis, rules: Rules | None = None, grouped: Grouped = "leave", pack: PackedTile | None = None
 ) -> Products:
-    """The products of a module as it ran on shapes, named by its paths; see `find_products`.
+    """The products of a module from its run on shapes, named by layer path; see `find_products`.
 
     Args:
-        analysis: Of the pass, or of the decode step, that is planned.
-        rules: Rules of the user's own.
-        grouped: What is asked of grouped convolutions.
+        analysis: The analysis of the forward pass or decode step.
+        rules: The user's rules.
+        grouped: How to treat grouped convolutions.
         pack: The tiles that groups are packed into.
     """
     graph, runs, untold = _Graph(), dict[str, RunCounts](), list[SkippedSite]()
@@ -91,7 +91,7 @@ def traced_products(
 
 
 class _Graph:
-    """The graph of products, as it grows."""
+    """The graph of products under construction."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -100,7 +100,7 @@ class _Graph:
         self.weights: dict[str, Tensor] = {}
 
     def add(self, row: Layer, product: _Product) -> str:
-        """Adds a product, and returns its name."""
+        """Adds a product; returns its name."""
         name = f"{row.path}/{product.part}" if product.part else row.path
         dtype = row.inputs[0].dtype if row.inputs else None
         operands = [f"{name}:left", f"{name}:right"]
@@ -114,7 +114,7 @@ class _Graph:
         return name
 
     def _weight(self, row: Layer, name: str, shape: Sizes, dtype: str) -> str:
-        """The name of a weight; of one that several rows use in other shapes one of the row's own."""
+        """The name of a weight; the row's own name if rows use one weight in different shapes."""
         weight_name = row.weights[0].name if row.weights else "weight"
         called = (
             weight_name
@@ -144,7 +144,7 @@ def _matrix(left: Sizes, right: Sizes, output: Sizes, part: str = "") -> _Produc
 
 
 def _shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
-    """Sizes of a row's inputs and of its first output; none of what has an open size."""
+    """The sizes of a row's inputs and first output, without those that have open sizes."""
     each = [
         tuple(size for size in tensor.shape or () if isinstance(size, int))
         for tensor in (*row.inputs, *row.outputs[:1])
@@ -153,7 +153,7 @@ def _shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
 
 
 def _attention(row: Layer) -> Iterator[_Product]:
-    """Scores and context of every head of queries, though several may share keys and values."""
+    """Scores and context for every query head, even if heads share keys and values."""
     inputs, output = _shapes(row)
     if row.kind == _ATTENTION and len(inputs) > 2 and all(len(shape) > 1 for shape in (*inputs[:3], output)):
         (queries, width), (keys, deep) = inputs[0][-2:], inputs[2][-2:]
@@ -171,7 +171,7 @@ def _convolution(row: Layer) -> Iterator[_Product]:
     if row.kind not in ("Conv1d", "Conv2d", "Conv3d") or not inputs or weight is None:
         return
     if not all(isinstance(each, (list, tuple)) for each in lists):
-        return  # 'same', and what a class of the user's own may hold
+        return  # 'same', or attributes of a user's own class
     kernel, stride, padding, dilation = map(tuple, lists)  # type: ignore[arg-type]
     sizes = tuple(size for size in weight if isinstance(size, int))
     attributes = {
@@ -186,9 +186,9 @@ def _convolution(row: Layer) -> Iterator[_Product]:
 
 
 def _experts(row: Layer) -> Iterator[_Product]:
-    """A stack of weights that rows are dealt out to as evenly as can be, which is how they are counted.
+    """A stack of expert weights; rows are divided among the experts as evenly as possible.
 
-    With fewer rows than experts each meets one of its own.
+    The MACs are counted in the same way. With fewer rows than experts, each row has its own expert.
     """
     inputs, output = _shapes(row)
     stack = next((w.shape for w in row.weights if w.shape is not None and len(w.shape) == 3), None)
@@ -216,7 +216,7 @@ def _linear(row: Layer) -> Iterator[_Product]:
 
 
 def _activations(row: Layer) -> Iterator[_Product]:
-    """Two activations; a sum has what is added in front of them."""
+    """The product of two activations; for a fused sum, the added input comes before them."""
     inputs, output = _shapes(row)
     for left, right in pairwise(inputs):
         if (
@@ -231,4 +231,4 @@ def _activations(row: Layer) -> Iterator[_Product]:
 
 
 _WAYS = (_attention, _convolution, _experts, _linear, _activations)
-"""What the products of a row may be, by its kind and shapes."""
+"""Functions that propose the products of a row from its kind and shapes."""

@@ -1,7 +1,7 @@
-"""Tiling plan: what is tiled and how, decided before a single node is written.
+"""Tiling plan: which sites are tiled and how, decided before any node is written.
 
-A plan holds for every form of the tiled graph: sites, sizes, grids, edges. Counts and utilisation are
-facts of the plan.
+A plan describes sites, sizes, grids and edges independently of the form; counts and utilization follow from
+it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from explorer.engine.tiling.sites import Site
 from explorer.facts import Form, Plan, SitePlan, SkippedSite, TileSpec
 
 LAB_TILES = 256
-"""Up to this many products `auto` writes a site as in the textbook; above, as a Scan."""
+"""The most products of a site for which `auto` uses the 'lab' form; above, it uses a Scan."""
 
 LAB_TOGETHER = 512
-"""Where the small sites of a model have more products than this together, `auto` writes them as Scans, too.
+"""The most products of all 'lab' sites of a model together; above, `auto` uses Scans for them, too.
 
 A runtime takes 0.3 ms to load each product that is a call: 0.8 s for the 2,600 of MobileNetV2.
 """
 
 MAX_UNROLLED = 1 << 20
-"""More products than this are not written out one by one: the file would be all names."""
+"""The most products that are written out one by one: above, the file would consist of names."""
 
 
 def make_plan(
@@ -43,17 +43,17 @@ def make_plan(
     free: Sequence[str] = (),
     decomposed: Sequence[str] = (),
 ) -> tuple[Plan, list[Site]]:
-    """The plan for the chosen sites.
+    """Makes the plan for the selected sites.
 
     Args:
         sites: All tileable sites of the model.
         skipped: The products that cannot be tiled.
-        spec: What the user asks.
-        opset: Version of the default operator set: Scan as we use it exists from 9.
+        spec: The user's specification.
+        opset: Version of the default operator set; our Scan needs 9.
         macs_total: MACs of the whole model, for the share that runs on tiles.
         dims: Sizes of symbolic dimensions that the figures are for.
-        free: Those of them that stay open.
-        decomposed: Nodes that were taken apart.
+        free: Names of those dimensions that stay open.
+        decomposed: Names of the decomposed nodes.
 
     Returns:
         The plan, and its sites in the same order.
@@ -87,7 +87,7 @@ def make_plan(
 
 
 def _check(spec: TileSpec, opset: int) -> None:
-    """Refuses a form or edges that there are none of, or that the operator set cannot write."""
+    """Refuses unknown forms or edges, and forms that the operator set cannot express."""
     if spec.form not in get_args(Form):
         raise Misuse(
             f"there is no form '{spec.form}'", where="--form", hint=nearest(spec.form, get_args(Form))
@@ -101,7 +101,7 @@ def _check(spec: TileSpec, opset: int) -> None:
 def _partition(
     sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec, opset: int
 ) -> tuple[list[Site], list[SitePlan], list[SkippedSite]]:
-    """The sites that are tiled, how each of them is, and what is left as it was."""
+    """The tiled sites, the plan of each, and all skipped products."""
     chosen_sites: list[Site] = []
     plans: list[SitePlan] = []
     small: dict[int, int] = {}
@@ -124,24 +124,24 @@ def _partition(
 
 
 def _nothing_left(refused: Sequence[SkippedSite]) -> Misuse:
-    """Says why none of the sites that were chosen is tiled."""
+    """The error that no selected site can be tiled."""
     if refused and not refused[-1].switched_off:
         return Misuse(f"no matmul can be tiled ({refused[-1].reason})")
     return Misuse("every matmul is switched off", hint="switch one on in the rules")
 
 
 def _macs(site: Site) -> int | None:
-    """Of one pass; None where the data decides how often it runs."""
+    """MACs of one pass; None if the data decides how often the site runs."""
     return None if site.runs.calls is None else site.runs.macs or site.runs.calls * _useful(site)
 
 
 def _useful(site: Site) -> int:
-    """Of one run, without the zeros of a pack of groups."""
+    """MACs of one run, without the zeros of packed groups."""
     return site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
 
 
 def _closed(site: Site, choice: SiteChoice, opset: int) -> str:
-    """Why a site cannot be written as it is chosen, for every size; '' if it can."""
+    """Why the chosen form cannot be written for open sizes; '' if it can."""
     if not site.dynamic:
         sizes_ = zip((site.M, site.K, site.N), choice.tile, strict=True)
         padded = choice.edges == "padded" or choice.form == "batched"
@@ -178,7 +178,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
         products=products,
         utilisation=_useful(site) / (products * tm * tk * tn),
         form=form,
-        # blocks of one batched product, or of every size at once, have one shape: nothing is ragged
+        # the blocks of a batched product, or of open sizes, have one shape: edges are padded
         edges="padded" if form == "batched" or site.dynamic else choice.edges,
         output=site.output,
         weight=site.weight.name if site.weight is not None else "",
@@ -199,7 +199,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
 
 
 def _rows(site: Site) -> tuple[tuple[int, int], ...] | None:
-    """(runs, rows of each) where a function is called with different ones; None if more than rows differs."""
+    """(runs, rows) for each call with a different number of rows; None if other sizes differ, too."""
     each, useful = site.runs.each, _useful(site)
     if len(each) < 2:
         return ()

@@ -1,7 +1,7 @@
 """Matmuls of a model at given sizes: what can be tiled, found once.
 
-Finding them takes shape inference and an analysis; planning them is cheap and happens at every key that
-is typed into the tile dialog.
+Finding them needs shape inference and an analysis. Planning them is cheap, and happens at every key in the
+tile dialog.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from explorer.facts.tiling import Grouped
 from explorer.host.gc_pause import gc_pause
 
 _LENGTH = 64
-"""Size that figures are for where a dimension other than the batch is left open."""
+"""The example size of an open dimension other than the batch."""
 
 
 class Products(Struct, frozen=True):
     """Tileable and other products of one model.
 
     Attributes:
-        bound: The model at the sizes that were bound.
-        sites: What can be tiled, in execution order.
-        skipped: What cannot, with the reason.
-        macs_total: MACs of the whole model at the sizes of `dims`; None unless every one is known.
+        bound: The model at the bound sizes.
+        sites: The tileable products, in execution order.
+        skipped: The other products, with the reason.
+        macs_total: MACs of the whole model at the sizes of `dims`; None unless all are known.
         dims: The sizes of symbolic dimensions that figures are for.
-        free: Those of `dims` that nobody bound: they stay open.
-        whole: The model at the sizes that were bound, with nothing taken apart.
-        decomposed: Nodes that `bound` has taken apart.
+        free: Names of the dimensions in `dims` that stay open.
+        whole: The model at the bound sizes, without decomposition.
+        decomposed: Names of the nodes that are decomposed in `bound`.
     """
 
     bound: Model
@@ -68,16 +68,16 @@ def find_products(
     pack: PackedTile | None = None,
     apart: Sequence[str] | None = None,
 ) -> Products:
-    """The products of `model`.
+    """Finds the products of a model.
 
     Args:
         model: The model.
-        dims: Sizes of symbolic dimensions that are bound; the others stay open in the tiled graph.
-        input_shapes: Input name to (dtype or None, shape), in place of what the model says.
-        rules: Rules of the user's own.
-        grouped: What is asked of grouped convolutions.
+        dims: Sizes of symbolic dimensions to bind; the others stay open in the tiled graph.
+        input_shapes: Input name to (dtype or None, shape), which override the model.
+        rules: The user's rules.
+        grouped: How to treat grouped convolutions.
         pack: The tiles that groups are packed into.
-        apart: Nodes that may be taken apart so that their products stand by themselves; None for all.
+        apart: Names of the nodes that may be decomposed; None for all.
     """
     examples, inputs = _examples(model, dims, input_shapes)
     sizes = {**dims, **examples}
@@ -89,7 +89,7 @@ def find_products(
         opened, inferred = _inferred(model, dims, sizes, inputs)
     bound_model = bind_dims(model, opened.main.values)
     with gc_pause():
-        # what follows from a value that a caller may replace is known here, for the figures
+        # figures may use defaults that a caller can replace, unlike the tiled graph
         figure_shapes = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
         visited = visitor.visit(model, figure_shapes, user_rules=rules)
         totals = layer_tree.totals(visited.leaves, groups=visited.groups)
@@ -109,25 +109,25 @@ def find_products(
             defaults=model.defaults,
         )
         if place.view.opset != model.opset:
-            # functions of one name serve the whole model, and are written for one operator set
+            # a tile function serves the whole model, and is written for one operator set
             why = f"its function is of opset {place.view.opset}, the model of opset {model.opset}"
             place_skipped += [SkippedSite(s.name, s.node.op, why, s.runs.macs) for s in place_sites]
             place_sites = []
         sites += place_sites
         skipped += place_skipped
     skipped = [replace(s, reason=refused.get(s.name, s.reason)) for s in skipped]
-    # a share of what happens to be known would flatter: without all of it the total is unknown
+    # a share of only the known MACs would be too high: the total counts only if complete
     total = totals.macs if totals.coverage == 1.0 else None
     return Products(bound_model, sites, skipped, total, sizes, tuple(examples), whole, decomposed)
 
 
 class _Runs(Struct, frozen=True):
-    """How often a node runs in one of the places that it is called from.
+    """How often a node runs at one of its call sites.
 
     Attributes:
-        trips: How often.
-        macs: Of all of them.
-        early: Whether the data may end a loop around it earlier, or choose another branch.
+        trips: The number of runs.
+        macs: MACs of all runs.
+        early: Whether the data may end a loop early or take another branch.
     """
 
     trips: Dim
@@ -143,7 +143,7 @@ called from, and the MACs."""
 def _counted(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
     single: dict[str, Node] = {}
     for function in model.functions.values():
-        # a leaf of such a function is made from the call
+        # the analysis makes the leaf of such a function from its call
         working = [node for node in function.nodes if node.op != "Constant"]
         if len(working) == 1:
             single[function.name] = working[0]
@@ -161,7 +161,7 @@ def _counted(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
 
 
 def _runs(counted: Counted, place: SubgraphView, node: Node) -> RunCounts:
-    """How often a node runs; as its place says where calls stay closed in the analysis."""
+    """How often a node runs; from its place if the analysis does not open the calls around it."""
     node_runs = counted.get(node.metadata.get(SITE_KEY, id(node)))
     if node_runs is None:
         return RunCounts(place.calls)
@@ -182,9 +182,9 @@ def _inferred(
     sizes: Mapping[str, int],
     inputs: Mapping[str, tuple[str | None, Shape]],
 ) -> tuple[shapes.Inference, shapes.Inference]:
-    """Shapes with the dimensions that nobody bound left open, and at the sizes that figures are for."""
+    """Shapes with open dimensions left symbolic, and shapes at the sizes that figures are for."""
     if model.defaults:
-        # no size of the tiled graph may follow from a value that a caller may replace
+        # sizes of the tiled graph must not depend on a default that a caller can replace
         initializers = {n: t for n, t in model.graph.initializers.items() if n not in model.defaults}
         model = replace(model, graph=replace(model.graph, initializers=initializers))
     opened = shapes.Inference(model, dims, inputs)
@@ -198,7 +198,7 @@ def _tiled(node: Node) -> bool:
 def _examples(
     model: Model, dims: Mapping[str, int], input_shapes: InputShapes
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, Shape]]]:
-    """Sizes for the dimensions that nobody bound, and for batches that have no name and are bound therefore.
+    """Example sizes for open dimensions, and input shapes that bind batches without a name.
 
     The first dimension of an input is its batch.
     """

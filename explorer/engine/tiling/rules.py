@@ -1,7 +1,7 @@
-"""Rules for one site: the specification, and the rules that speak of this site in particular.
+"""Rules for sites: the settings of one site, from the rules that match it and the specification.
 
-A value is decided by the first rule that speaks of it and means the site; else by the specification. So a
-rule may set the tile of all convolutions while another, above or below it, switches one of them off.
+The first matching rule that sets a value decides it; else the specification does. So one rule may set the
+tile of all convolutions while another, above or below it, switches one of them off.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _SIGNS: Mapping[str, Callable[[int, int], bool]] = {
 
 
 class SiteChoice(Struct, frozen=True):
-    """What holds for a site.
+    """The settings of a site.
 
     Attributes:
-        tile, edges, form: As asked for.
+        tile, edges, form: The requested values.
         on: Whether it is tiled at all.
-        origins: For each of these who said so: 'npu.toml:12', 'command line', or '' for the default.
+        origins: The source of each value: 'npu.toml:12', 'command line', or '' for the default.
     """
 
     tile: tuple[int, int, int]
@@ -47,23 +47,23 @@ class SiteChoice(Struct, frozen=True):
 
 
 _LONGEST_SEARCH = 1.0
-"""Seconds that a user's regular expression may take on a name: some take longer than anybody lives."""
+"""Seconds that a user's regular expression may take on a name: some would take forever."""
 
 SiteRule = TileRule | QuantizeRule
 Rule = TypeVar("Rule", bound=SiteRule)
 
 
 def name_matcher(pattern: str, where: str) -> Callable[[str], Any]:
-    """What tells the names that a glob, or 're:' and a regular expression, means.
+    """A function that tests whether a name matches a glob, or 're:' with a regular expression.
 
-    A regular expression may be found anywhere in a name, a glob means all of it.
+    A regular expression may match any part of a name; a glob must match all of it.
 
     Raises:
-        Misuse: The expression cannot be read; or, as names are matched, it takes too long.
+        Misuse: The expression is invalid, or takes too long (raised when names are tested).
     """
     if not pattern.startswith("re:"):
         return re.compile(fnmatch.translate(pattern)).match
-    import regex  # 30 ms, and few patterns are regular expressions
+    import regex  # takes 30 ms, and few patterns need it
 
     try:
         search = regex.compile(pattern[3:]).search
@@ -72,7 +72,7 @@ def name_matcher(pattern: str, where: str) -> Callable[[str], Any]:
 
     def matches(name: str) -> Any:
         try:
-            # without other threads, which a search of a few names would wait for
+            # keep the GIL: waiting for other threads takes longer than testing a few names
             return search(name, timeout=_LONGEST_SEARCH, concurrent=False)
         except TimeoutError:
             raise Misuse(
@@ -85,16 +85,16 @@ def name_matcher(pattern: str, where: str) -> Callable[[str], Any]:
 
 
 class Rules(Generic[Rule]):
-    """Rules made ready to be asked for many sites.
+    """Rules prepared for many sites.
 
-    A file that the program wrote has a rule for every site by its name: those are looked up, and only globs
-    are tried one by one.
+    A file written by the program has a rule with the name of every site; those are looked up, and only globs
+    are tested one by one.
 
     Args:
-        rules: As a specification has them.
+        rules: The rules of a specification.
 
     Raises:
-        Misuse: Conditions on the shape, or a regular expression, cannot be read.
+        Misuse: A condition on the shape, or a regular expression, is invalid.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
@@ -108,10 +108,10 @@ class Rules(Generic[Rule]):
                 self._globs.append((at, name_matcher(rule.site or "*", rule.origin or "site")))
 
     def of(self, name: str, op: str, sizes: tuple[int, int, int] | None) -> Iterator[tuple[int, Rule]]:
-        """The rules that mean the site `name`, an `op` of `sizes` (M, K, N), with their places.
+        """The rules that match a site, with their places; `sizes` are its (M, K, N).
 
-        A name that is written out in full means itself, whatever signs of a glob it holds. Where the sizes
-        are not known no condition on them holds.
+        A complete name matches itself, even if it contains glob characters. Without sizes, no condition on
+        the shape matches.
         """
         places = {at for at, matches in self._globs if matches(name)}
         places.update(self._named.get(name, ()))
@@ -125,10 +125,10 @@ class Rules(Generic[Rule]):
 
 
 def tile_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
-    """Rules of a tiling.
+    """Prepares the rules of a tiling.
 
     Raises:
-        Misuse: One asks for what cannot be; or see `Rules`.
+        Misuse: A rule has an impossible value; or see `Rules`.
     """
     for rule in rules:
         _check(rule)
@@ -136,7 +136,7 @@ def tile_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
 
 
 def _check(rule: TileRule) -> None:
-    """Refuses what cannot be, with the place where it was said; a program's rules come unread."""
+    """Refuses impossible values, with the rule's origin; rules from Python were not checked before."""
     where = rule.origin or "a rule"
     for name, value, choices in (("form", rule.form, get_args(Form)), ("edges", rule.edges, get_args(Edges))):
         if value is not None and value not in choices:
@@ -158,11 +158,11 @@ def check_tile(tile: Sequence[int], where: str = "--tile") -> tuple[int, int, in
 
 
 _last: tuple[Sequence[TileRule], Rules[TileRule]] = ((), Rules(()))
-"""The rules that were asked for last: a plan asks with the same ones for every site."""
+"""The last rules and their prepared form: a plan uses the same rules for every site."""
 
 
 def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> SiteChoice:
-    """What `spec` asks of the site `name`, an `op` of `sizes` (M, K, N).
+    """The settings that `spec` gives a site; `sizes` are its (M, K, N).
 
     Raises:
         Misuse: See `tile_rules`.
@@ -175,7 +175,7 @@ def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> S
 def decide(
     values: dict[str, Any], spec_origins: Iterable[tuple[str, str]], rules: Iterable[tuple[int, SiteRule]]
 ) -> dict[str, str]:
-    """Lets the first rule that speaks of a value decide it; gives who said each one, '' for the default."""
+    """Sets each value from the first rule that has it; returns the origin of each, '' for the default."""
     origins = dict.fromkeys(values, "") | {name: who for name, who in spec_origins if name in values}
     undecided = set(values)
     for _, rule in rules:
@@ -195,7 +195,7 @@ def _ready(rules: Sequence[TileRule]) -> Rules[TileRule]:
 
 
 def packing(spec: TileSpec) -> Callable[[str, str, tuple[int, int, int]], tuple[int, int]]:
-    """What the groups of a convolution are packed into: (TK, TN) of the tile that `spec` asks for it."""
+    """The tiles for packing the groups of a convolution: (TK, TN) of the tile that `spec` gives it."""
 
     def pack(name: str, op: str, sizes: tuple[int, int, int]) -> tuple[int, int]:
         _, depth, columns = choose(spec, name, op, sizes).tile

@@ -1,4 +1,4 @@
-"""Settings in force: what is asked of every site, and who said so (`explorer settings`)."""
+"""Settings in force: the settings of every site and their origins (`explorer settings`)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from explorer.facts.settings import Settings, SiteSettings, UnusedRule
 
 DEFAULT = "default"
 OPEN = "open sizes"
-"""Who says that edges are padded where a size stays open."""
+"""The origin of padded edges at open sizes."""
 
 
 def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen_sites: Sequence[SitePlan]) -> Settings:
-    """What `spec` asks.
+    """The settings that `spec` gives all sites.
 
     Args:
         spec: The specification.
-        every: All sites, however they would be tiled.
-        chosen_sites: Those of them that `spec.sites` means.
+        every: All sites.
+        chosen_sites: The sites that `spec.sites` selects.
 
     Raises:
-        Misuse: A rule's conditions on the shape cannot be read.
+        Misuse: A rule's condition on the shape is invalid.
     """
     spec_origins = dict(spec.origins)
     meant = {site.output for site in chosen_sites}
@@ -50,7 +50,7 @@ def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen_sites: Sequence[S
 
 
 def unused_rule(rule: SiteRule, names: Sequence[str]) -> UnusedRule:
-    """A rule that means none of these names, and the one that its own is like."""
+    """A rule that matches none of these names, with the most similar name."""
     near = difflib.get_close_matches(rule.site, names, n=1, cutoff=0.6)
     conditions = (("site", rule.site), ("op", rule.op), ("shape", rule.shape))
     says = ", ".join(f"{name} {value}" for name, value in conditions if value)

@@ -1,7 +1,7 @@
-"""Sites, where the matmuls are: which nodes can be tiled, of what size, and where the operands lie.
+"""Sites of matmuls: which nodes can be tiled, their sizes, and where the operands are stored.
 
-What an operator multiplies is told by its kind (`kinds`): a `Site` is a product in one normal form, a stack
-of X (M, K) times W (K, N), with the nodes that lead to it and away from it made by functions.
+The kind of an operator (`kinds`) describes its product as a `Site`, in one normal form: a stack of X (M, K)
+times W (K, N), with functions that write the nodes before and after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from explorer.facts.tiling import Grouped
 
 
 class NoSite(Exception):
-    """A node is no site; the text says why."""
+    """A node cannot be tiled; the text is the reason."""
 
 
 class LeftAsItWas(NoSite):
@@ -33,19 +33,19 @@ class LeftAsItWas(NoSite):
 
 
 OperandBuilder = Callable[[GraphBuilder, Sequence[str]], str]
-"""Writes the nodes that make an operand of the values `Site.inputs` stand for; returns its value name."""
+"""Writes the nodes that make an operand from the values `Site.inputs`; returns its value name."""
 
 OutputBuilder = Callable[[GraphBuilder, str, Sequence[str]], str]
 """Writes the nodes from the product, in the accumulator's type, to the site's output; returns its name."""
 
 
 class GatheredRows(Struct, frozen=True):
-    """X (M, K) as rows of another matrix, of which each row of X takes several: it would be a copy of them.
+    """X (M, K) as several gathered rows of another matrix for each row, without copying them.
 
     Attributes:
         places: Value name of the matrix, (places, K / taps).
-        index: Value name of which rows of it, (M, taps).
-        taps: How many rows of it stand beside each other in one of X.
+        index: Value name of the row indices, (M, taps).
+        taps: The number of rows of the matrix in one row of X.
     """
 
     places: str
@@ -54,25 +54,25 @@ class GatheredRows(Struct, frozen=True):
 
 
 WORDS = ("int16", "uint16")
-"""Integers that onnxruntime multiplies as wider ones only."""
+"""Integer types that onnxruntime multiplies only as wider ones."""
 
 PackedTile = Callable[[str, str, tuple[int, int, int]], tuple[int, int]]
-"""(TK, TN) of the tile that a product of this name, operator and size gets: what groups are packed into."""
+"""Returns (TK, TN) of the tile for a product of this name, operator and size, for packing groups."""
 
 
 class Weight(Struct, frozen=True):
-    """A constant right-hand operand (K, N), or a stack of them, and how it is stored.
+    """A constant right-hand operand (K, N), or a stack of them, with its storage.
 
     Attributes:
-        tensor: The stored tensor: `batch` matrices one after the other.
-        name: What identifies it: the initializer's name, or the value name of the Constant.
-        transposed: The stored matrices are (N, K).
-        K, N: Of the operand, not of the stored tensor.
+        tensor: The stored tensor: `batch` matrices in sequence.
+        name: The initializer's name, or the value name of the Constant.
+        transposed: Whether the stored matrices are (N, K).
+        K, N: Sizes of the operand, not of the stored tensor.
         chain: Nodes between the stored tensor and the product.
         batch: Matrices in the stack.
-        cut: Makes the block of a matrix whose corner is (k, n), `cut(matrix, k, n, height, width)`;
-            None where the tensor holds the matrices themselves.
-        layout: What tells apart operands that are cut from one tensor.
+        cut: Returns the block of a matrix with corner (k, n), `cut(matrix, k, n, height, width)`; None if
+            the tensor holds the matrices themselves.
+        layout: A key that distinguishes operands cut from one tensor.
     """
 
     tensor: Tensor
@@ -87,13 +87,13 @@ class Weight(Struct, frozen=True):
 
 
 class RunCounts(Struct, frozen=True):
-    """What one pass of the model does of a node, as it is counted: of the branches of an If the costliest.
+    """How often a node runs in one pass of the model; for an If the costliest branch counts.
 
     Attributes:
-        calls: How often it runs, at most; None where the data decides.
-        macs: Of all its runs; None where they are not known.
-        each: How many runs have how many MACs; empty where they are not known.
-        at_most: Whether there may be fewer: the data may end a loop earlier, or choose another branch.
+        calls: The most runs; None if the data decides.
+        macs: MACs of all runs; None if unknown.
+        each: (number of runs, MACs of each) pairs; empty if unknown.
+        at_most: Whether the data may cause fewer runs, by ending a loop early or taking another branch.
     """
 
     calls: int | None = 1
@@ -106,23 +106,23 @@ class Site(Struct, frozen=True):
     """A product in normal form: `batch` times X (M, K) W (K, N).
 
     Attributes:
-        node: The operator whose place it takes.
-        label: What functions that stand for such a site are called after: 'Linear', 'Conv'.
-        dtype: Of the operands.
-        inputs: Value names of the activations that it reads: X, then others such as a computed bias.
-        left: Makes X, (M, K), or (batch, M, K) where it is `stacked`.
-        right: The weight, or makes W, (K, N) or (batch, K, N).
-        finish: From the products, (M, N) or (batch, M, N), to the output.
-        bias: Whether `finish` adds one.
-        dynamic: Which of 'batch', 'M', 'K', 'N' are known at run time only; the sizes are examples then.
-        place: Names of the nodes or functions that hold it, outermost first.
+        node: The node that it replaces.
+        label: The base for names of functions: 'Linear', 'Conv'.
+        dtype: Element type of the operands.
+        inputs: Value names of its activations: X, then others such as a computed bias.
+        left: Writes X, (M, K), or (batch, M, K) if `stacked`.
+        right: The weight, or a function that writes W, (K, N) or (batch, K, N).
+        finish: Writes the nodes from the products, (M, N) or (batch, M, N), to the output.
+        bias: Whether `finish` adds a bias.
+        dynamic: Those of 'batch', 'M', 'K', 'N' that are known only at run time; their sizes are examples.
+        place: Names of the nodes or functions around it, outermost first.
         runs: How often it runs.
-        macs: Of one run; None where every element of X and W counts: a pack of groups holds zeros.
-        absorbed: Nodes before `node` whose place it takes, too, as far as nobody else uses them.
-        other: Element type of W where it is not that of X: unsigned activations meet signed weights.
-        in_floats: Why what is quantized is multiplied as floats; '' where it is not, or nothing is quantized.
-        sums: What an accumulator of its integers has to hold, from the stored codes; None of floats.
-        taken: Makes X so that it can be had in rows; None, or gives None, where `left` is as good.
+        macs: MACs of one run; None if every element of X and W counts, unlike the zeros of packed groups.
+        absorbed: Nodes before `node` that it also replaces if nothing else uses them.
+        other: Element type of W if different from X: unsigned activations times signed weights.
+        in_floats: Why quantized operands are multiplied as floats; '' if they are not, or not quantized.
+        sums: Returns the accumulator that its integers need, from the stored codes; None for floats.
+        taken: Writes X for access by rows; None, or returns None, if `left` is as good.
     """
 
     node: Node
@@ -149,7 +149,7 @@ class Site(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The node's name, or its output's, behind those of what holds it."""
+        """The path of the node: names of the nodes around it, and its own name or its output's."""
         return "/".join((*self.place, self.node.label))
 
     @property
@@ -159,7 +159,7 @@ class Site(Struct, frozen=True):
 
     @property
     def accumulator(self) -> str:
-        """Type of the sums: half precision is added up in single, bytes in int32, 16 bits in int64."""
+        """The type of the sums: float32 for half precision, int32 for bytes, int64 for 16 bits."""
         if {self.dtype, self.right_dtype} & set(WORDS):
             return "int64"
         wide = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
@@ -177,30 +177,30 @@ class Site(Struct, frozen=True):
 
     @property
     def output(self) -> str:
-        """Value name of Y."""
+        """The value name of Y."""
         return self.node.outputs[0]
 
 
 REPLACEABLE = (
     "an operand is an input with a default, which a caller may replace: take it off the graph's inputs"
 )
-"""Why a product is left whose weight would be written into the tiles, whatever a caller gives."""
+"""The reason for a weight that a caller may replace, which tiles would store as a constant."""
 
 
 class Constants:
-    """Finds the stored tensor behind a value.
+    """The stored tensors of a graph, found through the nodes that hide them.
 
-    Exporters hide a weight behind Identity (shared parameters), Transpose (nn.Linear) or Constant nodes: the
-    chain is followed to the stored tensor, and only the orientation is remembered. What a caller may replace
-    is no constant.
+    Exporters put Identity (shared parameters), Transpose (nn.Linear) or Constant nodes between a weight and
+    its reader. The chain is followed to the stored tensor, and only the orientation matters. A default that a
+    caller may replace is no constant.
 
     Args:
-        graph: Where to look.
+        graph: The graph to search.
         defaults: Names of stored tensors that a caller may replace.
-        producers: Which node makes which value, where that is known.
+        producers: The node that makes each value, if known.
 
     Attributes:
-        replaceable: Whether such a one was come upon; who wants to know sets it to False before.
+        replaceable: Whether a replaceable default was met since this was last set to False.
     """
 
     def __init__(
@@ -213,10 +213,10 @@ class Constants:
             producers = {o: n for n in graph.nodes for o in n.outputs if o}
         self.producers = producers
         self.derived: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
-        """Weights that are reckoned from stored ones, and their axes, by a name."""
+        """Weights computed from stored ones, with their axes, by name."""
 
     def resolve(self, name: str) -> tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]] | None:
-        """(tensor, its name, axes of the tensor in the order of the value, nodes between)."""
+        """(tensor, its name, the tensor's axes in the value's order, nodes between); None if computed."""
         chain: list[Node] = []
         perms: list[tuple[int, ...] | None] = []
         while name not in self.initializers:
@@ -253,7 +253,7 @@ class Constants:
         return tensor, name, _axes(len(tensor.shape), perms), tuple(chain)
 
     def _stored(self, name: str) -> Tensor | None:
-        """A stored tensor that no Transpose stands behind."""
+        """A stored tensor that is read without a transposition."""
         resolved = self.resolve(name)
         if resolved is None or resolved[2] != tuple(range(len(resolved[2]))) or resolved[0].payload is None:
             return None
@@ -263,14 +263,14 @@ class Constants:
         return self.resolve(name) is not None
 
     def matrix(self, name: str, flip: bool) -> Weight | None:
-        """The constant operand called `name` as (K, N), None for a stack; `flip` when the node turns it."""
+        """The constant operand `name` as (K, N), or None for a stack; `flip` if the node transposes it."""
         resolved = self.resolve(name)
         if resolved is None:
             raise NoSite("no operand is constant")
         tensor, stored_name, axes, chain = resolved
         if tensor.payload is None:
             raise NoSite(f"the weight '{stored_name}' carries no data")
-        # leading dimensions of 1 broadcast away: (1, K, N) is a matrix
+        # leading dimensions of 1 are dropped: (1, K, N) is a matrix
         matrix_axes = [a for i, a in enumerate(axes) if i >= len(axes) - 2 or tensor.shape[a] != 1]
         if len(matrix_axes) == 1:
             return Weight(tensor, stored_name, False, tensor.shape[matrix_axes[0]], 1, chain)
@@ -290,11 +290,11 @@ def _axes(rank: int, perms: list[tuple[int, ...] | None]) -> tuple[int, ...]:
 
 
 class SiteContext:
-    """What a kind needs to know of the graph around a node.
+    """The graph around a node, as a kind needs it.
 
     Attributes:
         constants: Stored tensors behind values.
-        grouped: What is asked of grouped convolutions.
+        grouped: How to treat grouped convolutions.
         pack: The tiles that groups are packed into.
         opset: Version of the default operator set.
     """
@@ -312,14 +312,14 @@ class SiteContext:
         self._declared = shapes if declared is None else declared
         self._free = sorted({d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)})
         self.codes: dict[str, tuple[str, str]] = {}
-        """Names for the codes of values that are of floats: their type, and the value."""
+        """Names of codes that stand for float values: the codes' type, and the value's name."""
         self.constants = Constants(model.graph, model.defaults if defaults is None else defaults)
         self.grouped = grouped
         self.pack: PackedTile = pack if pack is not None else lambda name, op, size: (64, 64)
         self.opset = model.opset
 
     def dtype(self, name: str) -> str | None:
-        """Element type of a value; None if it is not known."""
+        """The element type of a value; None if unknown."""
         if name in self.codes:
             return self.codes[name][0]
         info = self._shapes.get(name)
@@ -329,22 +329,22 @@ class SiteContext:
         """The shape of a value at the sizes that figures are for.
 
         Raises:
-            NoSite: It is not known.
+            NoSite: The shape is unknown.
         """
         return self._sizes(self._shapes.get(self._value(name)))
 
     def static(self, name: str) -> tuple[int, ...]:
-        """As `shape`, of a value whose shape is the same in every run."""
+        """As `shape`, for a value whose shape must be the same in every run."""
         return self._sizes(self._declared.get(self._value(name)))
 
     def known(self, name: str, *, static: bool = False) -> tuple[int, ...] | None:
-        """As `shape`, or `static`; None where that is not known."""
+        """As `shape` or `static`, but None if unknown."""
         with contextlib.suppress(NoSite):
             return self.static(name) if static else self.shape(name)
         return None
 
     def opened(self, name: str) -> frozenset[int]:
-        """The axes of a value whose lengths are known at run time only."""
+        """The axes of a value whose lengths are known only at run time."""
         name = self._value(name)
         info, here = self._declared.get(name), self._shapes.get(name)
         if info is None or info.shape is None:
@@ -360,7 +360,7 @@ class SiteContext:
             raise NoSite("the shape of its activation is not known")
         unknown: list[Dim] = [None] if shape is None else [d for d in shape if not isinstance(d, int)]
         if shape is None or unknown:
-            # inference may have lost the name on the way, in a product or a concatenation
+            # inference may have lost the dimension's name, in a product or a concatenation
             names = [d for d in self._free if d in unknown] or list(self._free)
             if not names:
                 raise NoSite("the shape of its activation depends on the data")
@@ -370,4 +370,4 @@ class SiteContext:
 
 
 Kinds = Mapping[tuple[str, str], Callable[[Node, SiteContext], Site]]
-"""(domain, operator) to what gives the site that a node is; it raises `NoSite` where the node is none."""
+"""(domain, operator) -> the function that returns a node's site; it raises `NoSite` if there is none."""

@@ -1,7 +1,7 @@
-"""Tiling of a graph: a model and a plan in, the tiled model out.
+"""Tiling of a graph: writes the sites of a plan as tile products.
 
-Nodes that are no site keep their bytes; weights that nothing uses any more are left out; what is new
-comes as payloads that are computed while the file is written.
+Other nodes keep their bytes; unused weights are dropped; new weights are payloads that are computed while the
+file is written.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from explorer.facts import Plan, SitePlan, TensorInfo
 
 
 def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
-    """The model with every planned site written as tile products.
+    """Returns the model with every planned site written as tile products.
 
     Args:
         model: The original, its dimensions bound as the plan says (`bind_dims`).
-        plan: What to tile.
-        sites: The plan's sites, in its order, found in `model`.
+        plan: The plan.
+        sites: The sites of the plan, in the plan's order, from `model`.
 
     Returns:
-        A new model; `model` is untouched.
+        A new model; `model` is not changed.
     """
     quantized = any(
         node.op == "DequantizeLinear"
@@ -54,7 +54,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         for node in _inner(nodes)
     )
     emission = Emission(opset=model.opset, taken=set(value_names(model.graph)), quantized=quantized)
-    # functions of an earlier tiling stay; the same name stands for the same body
+    # functions of an earlier tiling stay; the same name means the same body
     emission.functions.update({f.name: f for f in model.functions.values() if f.domain == DOMAIN})
     planned = {id(s.node): (s, p) for s, p in zip(sites, plan.sites, strict=True)}
     bypassed = {id(n) for s in sites if s.weight is not None for n in s.weight.chain}
@@ -71,7 +71,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     new_graph = Graph(
         name=graph.name,
         nodes=gathered(nodes),
-        # up to IR version 3 all stored tensors are listed, later those that a caller may replace
+        # up to IR version 3 inputs list all stored tensors, later only those that a caller may replace
         inputs=tuple(
             v
             for v in graph.inputs
@@ -79,7 +79,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         ),
         outputs=graph.outputs,
         initializers=_stored({**graph.initializers, **emission.initializers}, emission, used),
-        # what was declared about values that stay is still true
+        # declarations of values that stay are still true
         values=graph.values,
         extra=graph.extra,
     )
@@ -88,7 +88,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         graph=new_graph,
         opsets={**model.opsets, DOMAIN: 1},
         ir_version=max(model.ir_version, 8),  # local functions came with IR version 8
-        # what is called stands before what calls it, which onnx's own evaluator wants
+        # onnx's own evaluator needs functions before their callers
         functions={**{f.key: f for f in emission.functions.values()}, **functions},
         metadata=with_plan(model.metadata, plan),
         path="",
@@ -96,7 +96,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
 
 
 def _stored(single: Mapping[str, Tensor], emission: Emission, used: set[str]) -> Mapping[str, Tensor]:
-    """The weights that are used."""
+    """The stored tensors that are used."""
     used_tensors = {name: tensor for name, tensor in single.items() if name in used}
     bundles = [bundle for bundle in emission.bundles.values() if bundle.names[0] in used]
     return Tensors(used_tensors, bundles) if bundles else used_tensors
@@ -106,15 +106,15 @@ Planned = Mapping[int, tuple[Site, SitePlan]]
 
 
 def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emission: Emission) -> list[Node]:
-    """The nodes of one graph with the planned ones written as tile products, in its bodies too."""
+    """The nodes of a graph with planned ones replaced by tile products, in its bodies, too."""
     out: list[Node] = []
-    # a runtime asks that no two nodes of a graph have one name
+    # runtimes require unique node names in a graph
     names = {node.name for node in nodes if id(node) not in planned}
     for node in nodes:
         if id(node) in planned:
             site, site_plan = planned[id(node)]
             tile_nodes = emit(site, site_plan, emission)
-            # which module it belonged to, by torch's exporter: one node says it for the site, not 14,336
+            # torch's exporter notes the module: one node keeps it for the site, not all 14,336
             origin = {key: text for key, text in node.metadata.items() if key.startswith("pkg.torch.onnx.")}
             tile_nodes[0].metadata = {**origin, **tile_nodes[0].metadata}
             for tile_node in tile_nodes:
@@ -131,7 +131,7 @@ def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emiss
 
 
 def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
-    """A node whose bodies are tiled; the node itself if nothing is planned in them."""
+    """The node with tiled bodies; the node itself if they contain no planned node."""
     changed: dict[str, Graph] = {}
     for name, body in subgraphs(node):
         if any(id(inner) in planned for inner in _inner(body.nodes)):
@@ -143,9 +143,9 @@ def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emi
 
 
 def _function(function: Function, planned: Planned, bypassed: set[int], emission: Emission) -> Function:
-    """A function whose body is tiled; the function itself if nothing is planned in it.
+    """The function with a tiled body; the function itself if it contains no planned node.
 
-    A body of a function sees no initializers: its weights become Constants of its own.
+    A function cannot read initializers, so its weights become Constants.
     """
     nodes = function.nodes
     if not any(id(node) in planned for node in _inner(nodes)):
@@ -168,13 +168,13 @@ def _function(function: Function, planned: Planned, bypassed: set[int], emission
 
 
 def _materialised(tensor: Tensor) -> Tensor:
-    """A tensor with its bytes in memory, as an attribute holds them."""
+    """A tensor with its bytes in memory, as attributes require."""
     assert tensor.payload is not None
     return replace(tensor, name="", payload=Inline(b"".join(tensor.payload.pieces())))
 
 
 def _inner(nodes: Sequence[Node]) -> Iterator[Node]:
-    """Nodes, and those in their bodies; what is held as one is one."""
+    """Nodes and the nodes in their bodies; a `NodeRun` counts as one."""
     for node in node_sequence(nodes):
         yield node
         for _, body in subgraphs(node):
@@ -182,12 +182,12 @@ def _inner(nodes: Sequence[Node]) -> Iterator[Node]:
 
 
 def pruned(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tuple[list[Node], set[str]]:
-    """Drops the bypassed nodes whose outputs nobody uses; also says which names are used.
+    """Drops bypassed nodes whose outputs are unused; returns the rest and the names in use.
 
     Args:
-        nodes: Of a graph, in order.
-        outputs: What of it is used in any case.
-        bypassed: Ids of the nodes that may go.
+        nodes: Nodes of a graph, in order.
+        outputs: Names that are used in any case.
+        bypassed: Ids of the nodes that may be dropped.
     """
     used = set(outputs)
     remaining: list[Node] = []
@@ -201,14 +201,14 @@ def pruned(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tup
 
 
 def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
-    """The model with its inputs and outputs declared at the sizes that were bound.
+    """Declares the model's inputs and outputs at the bound sizes.
 
     Args:
         model: The model.
         shapes: Every value of the main graph as inferred with `dims`.
 
     Returns:
-        A model whose declared intermediate shapes are dropped: they speak of the symbolic model.
+        The model without declared intermediate shapes, which belong to the symbolic model.
     """
     graph = model.graph
     feeds = [info for value in graph.feeds if (info := shapes.get(value.name)) is not None]
@@ -220,7 +220,7 @@ def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
             return value
         shape = info.shape
         if len(shape) == len(value.shape):
-            # inference may lose the name of a size that is still open
+            # inference may lose the name of an open size
             shape = tuple(
                 declared_size if size is None and declared_size in names else size
                 for declared_size, size in zip(value.shape, shape, strict=True)

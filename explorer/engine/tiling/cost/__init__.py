@@ -1,7 +1,7 @@
-"""Cost model: traffic, buffers and cycles of a plan by closed formulas, nothing run or written.
+"""Cost model: traffic, buffers and cycles of a plan from closed formulas, without running or writing it.
 
-The model is that of one level of buffer which holds one tile of each operand and of the sum. A tile is
-fetched when its place in the loops changes, and kept while only loops turn that it does not depend on:
+The model has one level of buffer, which holds one tile of each operand and of the sum. A tile is fetched when
+its loop indices change, and stays while only other loops advance:
 Parashar et al., "Timeloop: A Systematic Approach to DNN Accelerator Evaluation" (ISPASS 2019); Mei et al.,
 "ZigZag: Enlarging Joint Architecture-Mapping Design Space Exploration for DNN Accelerators" (IEEE
 Transactions on Computers, 2021). Cycles of a systolic array: Samajdar et al., "A Systematic Methodology for
@@ -9,7 +9,7 @@ Characterizing Scalability of DNN Accelerators using SCALE-Sim" (ISPASS 2020). T
 Kung, "I/O complexity: the red-blue pebble game" (STOC 1981), with the constant of Smith et al., "A Tight I/O
 Lower Bound for Matrix Multiplication" (2019).
 
-A sweep asks for thousands of sites that are alike, so what depends on sizes alone is kept. Standard library
+A sweep computes thousands of similar sites, so results that depend only on sizes are cached. Standard library
 only.
 """
 
@@ -54,21 +54,21 @@ _OVERLAP = {
 
 
 def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "best") -> PlanCost:
-    """What every site of a plan costs, and all of them one after the other.
+    """The cost of each site of a plan, and of all sites in sequence.
 
     Args:
         plan: From `make_plan`.
-        hardware: The machine; without one there are no cycles, and everything else.
-        order: 'best' for the loop order with the least traffic at each site; one of `ORDERS` for all;
-            a dataflow for the better of its two.
+        hardware: The machine; without one, the result has no cycles.
+        order: 'best' for the loop order with the least traffic at each site; one of `ORDERS` for all sites;
+            or a dataflow for the better of its two orders.
 
     Raises:
-        Misuse: There is no such order, the machine contradicts itself, or a type has no known size.
+        Misuse: There is no such order, the machine is inconsistent, or the size of a type is unknown.
     """
     allowed, machine = _orders_for(order), complete(hardware or Hardware())
     runs = [(at, run) for at, site in enumerate(plan.sites) for run in _runs(site)]
     turns = [times for _, (times, _) in runs]
-    # a function called with other rows has other figures there; those of the first call are the site's
+    # calls of a function with other row counts cost differently; the site shows the first call
     each = [_site(run, machine, allowed) for _, (_, run) in runs]
     first = {at: cost for (at, _), cost in zip(reversed(runs), reversed(each), strict=True)}
     sites = tuple(first[at] for at in range(len(plan.sites)))
@@ -116,7 +116,7 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
 
 
 def _runs(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
-    """How often a site runs, and as what; no time where the data decides."""
+    """(runs, site at the sizes of these runs); 0 runs if the data decides how often it runs."""
     if not site.rows:
         yield site.calls or 0, site
     for times, rows in site.rows:
@@ -127,12 +127,12 @@ def _runs(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
 
 
 def site_cost(site: SitePlan, hardware: Hardware | None = None, *, order: str = "best") -> SiteCost:
-    """What one run of one site costs; see `plan_cost`."""
+    """The cost of one run of a site; see `plan_cost`."""
     return _site(site, complete(hardware or Hardware()), _orders_for(order))
 
 
 def _orders_for(order: str) -> tuple[str, ...]:
-    """The orders among which that with the least traffic is chosen."""
+    """The candidate loop orders for the least traffic."""
     if order == "best":
         return tuple(ORDERS)
     names = tuple(name for name, dataflow in ORDERS.items() if order in (name, dataflow))
@@ -170,7 +170,7 @@ def _site(site: SitePlan, machine: Hardware, allowed: Sequence[str]) -> SiteCost
 
 
 def _traffic(cost: OrderCost) -> int:
-    # the time of every order grows with its traffic alone: what is computed is the same in all
+    # all orders compute the same, so the least traffic is also the least time
     return cost.traffic
 
 
@@ -189,7 +189,7 @@ class _Figures(NamedTuple):
 
 
 def _filled(shape: dimensions.SiteDims) -> int:
-    """Bytes of both operands and the output of the whole batch, with what fills up the tiles."""
+    """Bytes of both operands and the output over the batch, including the padding of tiles."""
     return shape.batch * sum(dimensions.operand_bytes(shape, dimensions.moved_sizes(shape)))
 
 
@@ -223,7 +223,7 @@ def _figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
 
 @lru_cache(maxsize=64)
 def _again(turning: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
-    """`again` of each operand, for every order; it asks only which loops have more than one trip."""
+    """`again` of each operand for every order; it depends only on which loops have more than one trip."""
     m, k, n = (1 + many for many in turning)
     return tuple(
         tuple(dimensions.again(order, (m, k, n), loops) for _, loops in dimensions.OPERANDS)
@@ -234,16 +234,16 @@ def _again(turning: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
 def _orders(
     grid: tuple[int, int, int], whole: tuple[int, int, int], machine: Hardware, macs: int, slots: int
 ) -> tuple[OrderCost, ...]:
-    """The six orders, by the bytes of the `whole` operands, the MACs needed, and those of whole tiles."""
+    """The cost of the six orders, from the bytes of whole operands, the MACs, and the MACs of full tiles."""
     a, b, c = whole
     computing = _per_cycle(slots, machine.macs_per_cycle)
     trips = {"": 1, "m": grid[0], "k": grid[1], "n": grid[2]}
     costs = []
     for (order, dataflow), loops in zip(ORDERS.items(), _again(tuple(g > 1 for g in grid)), strict=True):
-        # every tile comes in equally often, so whole operands can be counted, with edges as they are; and
-        # only one loop can bring an operand in again: the two others are its own
+        # every tile is fetched equally often, so whole operands can be counted, edges included; and only one
+        # loop can fetch an operand again, because the two others are its own
         read_a, read_b, written = a * trips[loops[0]], b * trips[loops[1]], c * trips[loops[2]]
-        # the first visit of a sum starts from nothing
+        # the first visit of a sum reads nothing
         read_c = written - c
         traffic = read_a + read_b + read_c + written
         moving = _per_cycle(traffic, machine.bytes_per_cycle)
@@ -254,7 +254,7 @@ def _orders(
             limit, cycles = _limit(computing, moving), _together(computing, moving, machine)
             seconds = None if machine.clock is None else cycles / machine.clock
         elif machine.peak_macs is not None and machine.bandwidth is not None:
-            # a machine that is known by its rates alone
+            # a machine for which only the rates are known
             least = slots / machine.peak_macs, traffic / machine.bandwidth
             limit, seconds = _limit(*least), _together(*least, machine)
         costs.append(
@@ -287,12 +287,12 @@ def _together(computing: _Amount, moving: _Amount, machine: Hardware) -> _Amount
 
 @lru_cache(maxsize=64)
 def _ratio(rate: float) -> tuple[int, int]:
-    # as it is written: of 51.2 the nearest binary fraction would make of 10 cycles 11
+    # exact decimal: the nearest binary fraction of 51.2 would turn 10 cycles into 11
     return Decimal(repr(rate)).as_integer_ratio()
 
 
 def _per_cycle(amount: int, rate: float | None) -> int | None:
-    """Whole cycles for an amount, None without a rate."""
+    """Cycles for an amount, rounded up; None without a rate."""
     if rate is None:
         return None
     over, under = _ratio(rate)
@@ -300,15 +300,15 @@ def _per_cycle(amount: int, rate: float | None) -> int | None:
 
 
 def _lower_bound(shape: dimensions.SiteDims, buffer: int, compulsory: int) -> int:
-    """Least bytes between memory and a buffer: 2 M N K / sqrt(S) elements, never below what is compulsory.
+    """The least bytes between memory and buffer: 2 M N K / sqrt(S) elements, at least the compulsory ones.
 
-    S counts elements of the narrower type, of which the buffer holds most; so does the bound.
+    S counts elements of the narrower type, of which the buffer holds the most, so the bound stays valid.
     """
     width = min(shape.width, shape.sum_width)
     elements = buffer * 8 // width
     if not elements:
         return compulsory
-    # ceil(sqrt(q)) without floating point: the least whole number whose square is not below q
+    # ceil(sqrt(q)) in integers: the smallest integer whose square is not below q
     square = -(-((2 * shape.M * shape.K * shape.N) ** 2) // elements)
     least = math.isqrt(square - 1) + 1 if square else 0
     return max(compulsory, shape.batch * dimensions.packed_bytes(least, width))
@@ -317,17 +317,17 @@ def _lower_bound(shape: dimensions.SiteDims, buffer: int, compulsory: int) -> in
 def _systolic(
     dataflow: Dataflow, shape: dimensions.SiteDims, machine: Hardware, orders: Sequence[OrderCost]
 ) -> Systolic:
-    """2 R + C + T - 2 cycles a fold, on an array of R rows and C columns.
+    """2 R + C + T - 2 cycles per fold, on an array of R rows and C columns.
 
-    A fold is what of the product is in the array at one time; T is how much streams through it. R of the
-    cycles fill the array with what stays, or drain it of outputs: so SCALE-Sim's paper. Its version 3.0
-    counts R + C + T - 2 for outputs: it does not drain them.
+    A fold is the part of the product that is in the array at one time; T is the length of the streaming axis.
+    R of the cycles load the stationary operand, or drain outputs: this is the formula of SCALE-Sim's paper.
+    SCALE-Sim 3.0 counts R + C + T - 2 for stationary outputs, because it does not drain them.
     """
     assert machine.array is not None
     rows, columns = machine.array
     along, across, through = dimensions.MAPPED[dataflow]
     fill = 2 * rows + columns - 2
-    # the depths of the tiles along the streaming axis add up to what is moved
+    # the tile lengths along the streaming axis add up to the moved size
     streams = dimensions.grid_of(shape)[through] * fill + dimensions.moved_sizes(shape)[through]
     cycles = (
         shape.batch
@@ -364,7 +364,7 @@ def _total(name: str, costs: Sequence[OrderCost], turns: Sequence[int], macs: in
 
 
 def _added(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _Amount | None:
-    """All amounts, each as often as it occurs; None if one is not known."""
+    """The sum of the amounts times their counts; None if an amount is unknown."""
     total: _Amount | None = None
     for amount, turn in zip(amounts, turns, strict=True):
         if amount is None:

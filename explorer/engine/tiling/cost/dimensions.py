@@ -1,6 +1,6 @@
-"""Dimensions of a site: what decides its cost: sizes, tiles and widths, and what follows from them alone.
+"""Dimensions of a site: the sizes, tiles and widths that decide its cost, and quantities derived from them.
 
-Both the figures (`cost`) and the formulas that explain them (`formulas`) are made from this.
+The figures (`cost`) and the formulas that explain them (`formulas`) both use this module.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from explorer.facts import SitePlan
 from explorer.facts.cost import Dataflow, SiteCost
 
 OPERANDS = (("A", "mk"), ("B", "kn"), ("C", "mn"))
-"""The three operands, and the loops that each depends on."""
+"""The three operands, with the loops that each depends on."""
 
 MAPPED: dict[Dataflow, tuple[int, int, int]] = {
     "output-stationary": (0, 2, 1),
     "weight-stationary": (1, 2, 0),
     "input-stationary": (1, 0, 2),
 }
-"""Which of (M, K, N) lie along a systolic array's rows and columns, and which streams through (SCALE-Sim)."""
+"""Indices into (M, K, N) along a systolic array's rows, its columns, and the streaming axis (SCALE-Sim)."""
 
 _BITS = {name: bits for _, name, bits in ELEMENT_TYPES if bits}
 
 
 class SiteDims(NamedTuple):
-    """All of a site that its cost depends on; sizes in elements, widths in bits."""
+    """The properties of a site that decide its cost; sizes in elements, widths in bits."""
 
     M: int
     K: int
@@ -40,10 +40,10 @@ class SiteDims(NamedTuple):
 
 
 def site_dims(site: SitePlan | SiteCost) -> SiteDims:
-    """What the cost of a site depends on.
+    """The dimensions of a site.
 
     Raises:
-        Misuse: How wide an element of its types is, is not known.
+        Misuse: The width of one of its types is unknown.
     """
     widths = []
     for dtype in (site.dtype, site.accumulator):
@@ -56,13 +56,13 @@ def site_dims(site: SitePlan | SiteCost) -> SiteDims:
 
 
 def grid_of(shape: SiteDims) -> tuple[int, int, int]:
-    """(m, k, n): tiles along M, K and N."""
+    """(m, k, n): the number of tiles along M, K and N."""
     tm, tk, tn = shape.tile
     return -(-shape.M // tm), -(-shape.K // tk), -(-shape.N // tn)
 
 
 def moved_sizes(shape: SiteDims) -> tuple[int, int, int]:
-    """(M, K, N) as it is moved: filled up to whole tiles where they are padded."""
+    """(M, K, N) as moved: rounded up to whole tiles if edges are padded."""
     if not shape.padded:
         return shape.M, shape.K, shape.N
     (m, k, n), (tm, tk, tn) = grid_of(shape), shape.tile
@@ -70,7 +70,7 @@ def moved_sizes(shape: SiteDims) -> tuple[int, int, int]:
 
 
 def largest_tile(shape: SiteDims) -> tuple[int, int, int]:
-    """(TM, TK, TN) of the largest tile: that of a ragged site is no larger than the site."""
+    """(TM, TK, TN) of the largest tile; with ragged edges at most the size of the site."""
     if shape.padded:
         return shape.tile
     tm, tk, tn = shape.tile
@@ -78,12 +78,12 @@ def largest_tile(shape: SiteDims) -> tuple[int, int, int]:
 
 
 def packed_bytes(elements: int, bits: int) -> int:
-    """Bytes of elements that lie one after the other, however narrow."""
+    """Bytes of densely packed elements of any width."""
     return -(-elements * bits // 8)
 
 
 def operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Bytes of A, B and C of one product whose sizes are (M, K, N)."""
+    """Bytes of A, B and C for one product of these (M, K, N)."""
     M, K, N = sizes
     return (
         packed_bytes(M * K, shape.width),
@@ -93,10 +93,10 @@ def operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[int, in
 
 
 def again(order: str, grid: tuple[int, int, int], depends: str) -> str:
-    """The loops that bring every tile of an operand in again: all its fetches are their trips' product.
+    """The loops that fetch every tile of an operand again; the product of their trips is its fetches.
 
-    A tile is fetched when a loop that it depends on turns; so each turn of a loop outside of that one brings
-    it in anew. A loop inside all of those leaves it where it is, and one of a single trip never turns.
+    A tile is fetched when a loop that it depends on advances, so every loop outside of that one fetches it
+    again. A loop inside of all those leaves the tile in place, and a loop with one trip never advances.
 
     Args:
         order: Loops from the outermost in.
@@ -110,7 +110,7 @@ def again(order: str, grid: tuple[int, int, int], depends: str) -> str:
 
 
 def folds(shape: SiteDims, axis: int, width: int) -> int:
-    """How often the tiles along an axis, one after the other, fill an array of this width."""
+    """The number of times that the tiles along an axis fill an array of this width."""
     t, count = shape.tile[axis], grid_of(shape)[axis]
     last = moved_sizes(shape)[axis] - (count - 1) * t
     return (count - 1) * -(-t // width) + -(-last // width)

@@ -1,6 +1,6 @@
-"""Formulas of the cost model, in letters and with a site's own numbers.
+"""Formulas of the cost model, in symbols and with the numbers of a site.
 
-Beside `cost`, which computes them: who doubts a figure can work it out by hand.
+They repeat what `cost` computes, so that a reader can check each figure by hand.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def _formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
 
 
 def _times(*factors: object) -> str:
-    """A product without its factors of one, unless there is nothing else."""
+    """A product without factors of one, unless all are one."""
     texts = [f"{factor:,}" if isinstance(factor, int) else str(factor) for factor in factors]
     return " x ".join(text for text in texts if text != "1") or "1"
 
 
 def _each(site: SiteCost, rule: str, filled: str) -> tuple[str, str]:
-    """A rule for one product, and for all of the batch."""
+    """The rule for one product, extended to the batch."""
     return (rule, filled) if site.batch == 1 else (f"batch x ({rule})", f"{site.batch:,} x ({filled})")
 
 
@@ -58,7 +58,7 @@ def _element(bits: int) -> str:
 
 
 def _operands(shape: dimensions.SiteDims, sizes: tuple[int, int, int]) -> tuple[str, str, str]:
-    """Bytes of A, B and C as products."""
+    """Bytes of A, B and C, written as products."""
     M, K, N = sizes
     width, sum_width = _element(shape.width), _element(shape.sum_width)
     return _times(M, K, width), _times(K, N, width), _times(M, N, sum_width)
@@ -97,7 +97,7 @@ def _order(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Form
         loops = dimensions.again(cost.order, site.grid, depends)
         times = math.prod(trips[loop] for loop in loops)
         if name == "C" and loops:
-            # read and written every time, but for the first read
+            # every visit reads and writes the sum, except that the first one does not read
             rules.append(f"(2 {' '.join(loops)} - 1) C")
             times = 2 * times - 1
         else:

@@ -1,8 +1,8 @@
-"""Loop nest of a tiling, step by step: what the buffer holds at each tile matmul, what was moved until then.
+"""Loop nest of a tiling, step by step: the buffer's contents at each tile product, and the traffic so far.
 
-Nothing is simulated: any step is found at once, by sums over the loops outside of it, so that the last of
-10^9 costs no more than the first. The rule is that of `cost`: a tile is fetched when a loop that it depends
-on, or one outside of that, turns. The last step has moved what `cost` counts by its closed formulas.
+Nothing is simulated: sums over the outer loops give any step directly, so the last of 10^9 steps costs no
+more than the first. The rule is that of `cost`: a tile is fetched when a loop that it depends on, or one
+outside of that, advances. The traffic at the last step equals the closed formulas of `cost`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from explorer.facts import SitePlan
 from explorer.facts.cost import ORDERS, TileStep, TileSteps
 
 MOST = 10_000
-"""Steps that are told at once."""
+"""The most steps in one answer."""
 
 _Weights = Callable[[str, int, int], int]
 
 
 class _Operand(Struct, frozen=True):
-    """How an operand moves.
+    """The movement of an operand.
 
     Attributes:
         own: The loops that it depends on.
-        turning: Loops that bring another tile of it, or the same one again, from the outermost in.
-        bits: Of an element.
-        whole: Elements of one product's operand, with what fills up its tiles.
+        turning: Loops that fetch a tile of it, new or again, outermost first.
+        bits: Bits of an element.
+        whole: Elements of the operand in one product, including padding.
     """
 
     own: str
@@ -38,7 +38,7 @@ class _Operand(Struct, frozen=True):
     whole: int
 
     def size(self, elements: int) -> int:
-        """Bytes of so many elements of it, each pass over the whole operand packed by itself."""
+        """Bytes of `elements` elements; each pass over the whole operand is packed separately."""
         passes, rest = divmod(elements, self.whole)
         whole = dimensions.packed_bytes(self.whole, self.bits)
         return passes * whole + dimensions.packed_bytes(rest, self.bits)
@@ -65,30 +65,30 @@ class _Nest:
         return _Operand(loops, self.order[:last], bits, self._size[loops[0]] * self._size[loops[1]])
 
     def place(self, step: int) -> dict[str, int]:
-        """The tile along each axis at a step of one product."""
+        """The tile index along each axis at a step of one product."""
         indices = {}
         for loop in reversed(self.order):
             step, indices[loop] = divmod(step, self.trips[loop])
         return indices
 
     def span(self, loop: str, first: int, stop: int) -> int:
-        """Elements of some tiles along an axis."""
+        """The elements of a range of tiles along an axis."""
         return min(stop * self._tile[loop], self._size[loop]) - min(
             first * self._tile[loop], self._size[loop]
         )
 
     def tile(self, operand: _Operand, place: Mapping[str, int]) -> int:
-        """Elements of an operand's tile."""
+        """The elements of an operand's tile at a place."""
         first, second = (self.span(loop, place[loop], place[loop] + 1) for loop in operand.own)
         return first * second
 
     def fetched(self, operand: _Operand, place: Mapping[str, int], *, visits: str = "all") -> int:
-        """Elements of an operand that have come in until a step, that step included.
+        """The elements of an operand that were fetched up to and including a step.
 
         Args:
             operand: A, B or C.
             place: The step.
-            visits: 'all' of a tile, or the 'first' of each alone: what is not its own loop has not turned.
+            visits: 'all' visits of a tile, or only the 'first', before loops of others have advanced.
         """
 
         def weight(loop: str, first: int, stop: int) -> int:
@@ -103,7 +103,7 @@ class _Nest:
         return self._until(operand.turning, place, weight) * inside
 
     def _until(self, loops: str, place: Mapping[str, int], weight: _Weights) -> int:
-        """The sum over all turns of some loops until a place, of the product of their weights."""
+        """The sum, over the iterations of some loops up to a place, of the product of their weights."""
         total, here = 0, 1
         for at, loop in enumerate(loops):
             rest = 1
@@ -114,23 +114,23 @@ class _Nest:
         return total + here
 
     def arrives(self, operand: _Operand, place: Mapping[str, int]) -> bool:
-        """Whether its tile comes in at a step: every loop inside of those that bring it has just begun."""
+        """Whether its tile is fetched at a step: all loops inside those that fetch it are at their start."""
         return all(place[loop] == 0 for loop in self.order[len(operand.turning) :])
 
     def leaves(self, operand: _Operand, place: Mapping[str, int]) -> bool:
-        """Whether its tile is done with after a step, until it comes in again."""
+        """Whether its tile is dropped after a step, until it is fetched again."""
         inside = self.order[len(operand.turning) :]
         return all(place[loop] == self.trips[loop] - 1 for loop in inside)
 
 
 def tile_steps(site: SitePlan, order: str = "best", first: int = 0, count: int = 64) -> TileSteps:
-    """What the buffer holds at some steps of one run of a site, and what was moved until then.
+    """The buffer's contents at some steps of one run of a site, and the traffic so far.
 
     Args:
-        site: From a plan.
-        order: One of `ORDERS`; 'best' or a dataflow for that with the least traffic.
+        site: A site of a plan.
+        order: One of `ORDERS`; or 'best' or a dataflow, for its order with the least traffic.
         first: The first step, from 0.
-        count: How many, at most `MOST`; there may be fewer.
+        count: The number of steps, at most `MOST`; fewer at the end.
 
     Raises:
         Misuse: There is no such order or step, or a type has no known size.
@@ -182,7 +182,7 @@ def _step(nest: _Nest, at: int) -> TileStep:
 
 
 def _earlier(nest: _Nest, batch: int) -> Sequence[int]:
-    """What the products before this one of the batch have moved."""
+    """The traffic of the earlier products of the batch."""
     end = {loop: trips - 1 for loop, trips in nest.trips.items()}
     a, b, c = (operand.size(nest.fetched(operand, end)) for operand in nest.operands)
     begun = nest.operands[2].size(nest.fetched(nest.operands[2], end, visits="first"))

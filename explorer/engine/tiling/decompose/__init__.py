@@ -1,8 +1,8 @@
-"""Decomposition of operators that hold products among other arithmetic, until these stand by themselves.
+"""Decomposition of operators that contain products into simpler nodes, so that the products stand alone.
 
-An LSTM multiplies twice in every step and squashes in between: it is no product, but the graph of its
-definition holds two, which are tiled like any other. Taking apart changes nothing else; the proof repeats it
-and compares.
+An LSTM multiplies twice in each step, with activations in between. It is no single product, but the graph of
+its definition contains two, which are tiled like any other. The decomposition changes nothing else; the proof
+repeats it and compares.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from explorer.engine.tiling.sites import REPLACEABLE, NoSite, SiteContext
 from explorer.facts import TensorInfo
 
 DECOMPOSITIONS = recurrent.DECOMPOSITIONS
-"""(domain, operator) to what writes the nodes that a node stands for, with its outputs' names."""
+"""(domain, operator) -> the function that writes the nodes of its definition, with its output names."""
 
 
 def decompose(
@@ -29,16 +29,16 @@ def decompose(
     declared: Mapping[str, TensorInfo] | None = None,
     only: Sequence[str] | None = None,
 ) -> tuple[Model, tuple[str, ...], dict[str, str]]:
-    """The model with operators of the main graph taken apart.
+    """Decomposes operators of the main graph.
 
     Args:
         model: The model.
-        shapes: Of every value, at the sizes that figures are for.
-        declared: The same with open dimensions left symbolic.
-        only: Names of nodes; None for every one that can be.
+        shapes: Shapes of all values, at the sizes that figures are for.
+        declared: The shapes with open dimensions left symbolic.
+        only: Names of the nodes to decompose; None for all possible ones.
 
     Returns:
-        The model, the names of the nodes that were taken apart, and why others could not be.
+        The model, the names of the decomposed nodes, and the reasons why others were not.
     """
     if not any((node.domain, node.op) in DECOMPOSITIONS for node in model.graph.nodes):
         return model, (), {}
@@ -78,7 +78,7 @@ def decompose(
 
 
 def _without_idle(nodes: Sequence[Node], led: set[int], outputs: Sequence[str]) -> list[Node]:
-    """The nodes without those of `led`, between a stored weight and who took it, that nobody needs."""
+    """The nodes without unused nodes of `led`, which lie between a stored weight and its reader."""
     needed = set(outputs)
     remaining: list[Node] = []
     for node in reversed(nodes):

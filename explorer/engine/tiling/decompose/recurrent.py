@@ -1,8 +1,8 @@
 """LSTM, GRU and RNN as a product over the whole sequence and a Scan over its steps.
 
-The input meets its weights in one product for all steps; the state meets its own in each step. The equations
-are those of ONNX's operator documentation, in its order of gates: input, output, forget, cell for an LSTM;
-update, reset, hidden for a GRU.
+One product multiplies the input of all steps by its weights; the state is multiplied in each step. Equations
+and gate order are those of ONNX's operator documentation: input, output, forget, cell for an LSTM; update,
+reset, hidden for a GRU.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _PLAIN = (
     *("Relu", "Tanh", "Sigmoid", "LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Elu"),
     *("Softsign", "Softplus"),
 )
-"""Activations that are an operator whose defaults are those of the recurrent operators."""
+"""Activations that exist as operators with the defaults of the recurrent operators."""
 
 
 _LEADING = ("Unsqueeze", "Concat")
-"""What exporters give a weight its axis of directions with, and put those together."""
+"""Operators that exporters use to add the axis of directions to a weight and to join directions."""
 
 _DEEPEST = 4
-"""Of those one behind the other."""
+"""The longest chain of such operators."""
 
 
 class _Layer(Struct, frozen=True):
@@ -37,14 +37,14 @@ class _Layer(Struct, frozen=True):
 
     Attributes:
         node: The operator.
-        dtype: Of its values.
-        hidden: Size of the state.
-        gates: Rows of W and R in units of `hidden`.
-        inputs: Value names by what they are; '' for what is left out.
-        activations: For each direction.
-        batch: Size of the batch as it is written.
-        sizes: Of X as (steps, batch, features); None for one that is open.
-        first: The batch is the first axis.
+        dtype: Element type of its values.
+        hidden: The size of the state.
+        gates: The number of gates: rows of W and R in units of `hidden`.
+        inputs: Value names by role; '' for an omitted input.
+        activations: The activations of each direction.
+        batch: The batch size, as a number or to be read at run time.
+        sizes: Sizes of X as (steps, batch, features); None for an open one.
+        first: Whether the batch is the first axis.
     """
 
     node: Node
@@ -62,12 +62,12 @@ class _Layer(Struct, frozen=True):
         return len(self.activations)
 
     def backward(self, d: int) -> bool:
-        """Whether direction `d` goes from the end to the beginning."""
+        """Whether direction `d` runs from the end to the start."""
         return d == 1 or str(self.node.attributes.get("direction", "forward")) == "reverse"
 
 
 class _Weights(Struct, frozen=True):
-    """What a direction multiplies and adds, as value names; `bias` is added to the whole product of X."""
+    """Value names of a direction's weights; `bias` is added to the product of X over all steps."""
 
     w: str
     r: tuple[str, ...]
@@ -77,7 +77,7 @@ class _Weights(Struct, frozen=True):
 
 
 Step = Callable[[GraphBuilder, _Layer, int, _Weights, str, Sequence[str]], list[str]]
-"""Writes one step: (builder, layer, direction, weights, product of x, states) to new states, hidden first."""
+"""Writes one step: (builder, layer, direction, weights, product of X, states) -> new states, hidden first."""
 
 _ROLES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
@@ -93,7 +93,7 @@ def _take_apart(
 
 
 def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ...]) -> _Layer:
-    """What the node says."""
+    """Reads the attributes and inputs of the node."""
     attributes = node.attributes
     inputs = dict.fromkeys(_ROLES, "") | dict(zip(_ROLES, node.inputs, strict=False))
     shape = context.shape(inputs["X"])
@@ -143,7 +143,7 @@ def _stored(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: St
         raise NoSite(f"its W is {list(tensors['W'].shape)}")
     if tensors["R"].shape != (layer.directions, G * H, H):
         raise NoSite(f"its R is {list(tensors['R'].shape)}")
-    # the state of a GRU is reset before it meets the last gate's weights, so these stand apart
+    # a GRU resets its state before the last gate's product, so that gate's weights are separate
     apart = step is _gru and not layer.node.attributes.get("linear_before_reset", 0)
     weights = []
     for d in range(layer.directions):
@@ -163,7 +163,7 @@ def _stored(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: St
 
 
 def led_by(name: str, context: SiteContext, deepest: int = _DEEPEST) -> Iterator[Node]:
-    """The nodes between a stored weight and who reads it."""
+    """The nodes between a stored weight and its reader."""
     resolved = context.constants.resolve(name) if name else None
     node = context.constants.producers.get(name)
     if resolved is not None:
@@ -175,7 +175,7 @@ def led_by(name: str, context: SiteContext, deepest: int = _DEEPEST) -> Iterator
 
 
 def _tensor(name: str, role: str, context: SiteContext, deepest: int = _DEEPEST) -> Tensor:
-    """A stored weight, behind what exporters give it its axis of directions with."""
+    """The stored weight behind a value, through the operators that add an axis of directions."""
     resolved = context.constants.resolve(name)
     if resolved is not None:
         tensor, _, axes, _ = resolved
@@ -203,7 +203,7 @@ def _tensor(name: str, role: str, context: SiteContext, deepest: int = _DEEPEST)
 def _part(
     builder: GraphBuilder, layer: _Layer, tensor: Tensor, label: str, d: int, first: int, gates: int
 ) -> str:
-    """Some gates' rows of one direction of W or R: the bytes where they lie."""
+    """The rows of some gates of one direction of W or R, which share the stored bytes."""
     rows = layer.gates * layer.hidden
     width = tensor.shape[2]
     each = tensor.nbytes // (tensor.shape[0] * rows)
@@ -223,7 +223,7 @@ def _part(
 def _biases(
     builder: GraphBuilder, layer: _Layer, tensor: Tensor | None, d: int, step: Step
 ) -> tuple[str, str]:
-    """What is added to the product of X, and what a GRU adds to that of the state before it is reset."""
+    """The bias of the product of X, and the one that a GRU adds to the state's product before the reset."""
     if tensor is None:
         return "", ""
     rows = layer.gates * layer.hidden
@@ -245,7 +245,7 @@ def _number(builder: GraphBuilder, layer: _Layer, array: Any, label: str) -> str
 
 
 def _written(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weights], step: Step) -> None:
-    """The nodes of the whole operator."""
+    """Writes the nodes of the whole operator."""
     x = layer.inputs["X"]
     if layer.first:
         x = builder.transpose(x, (1, 0, 2), "x")
@@ -274,7 +274,7 @@ def _written(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weights], 
 
 
 def _start(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> str:
-    """The state that a direction begins with, (batch, hidden)."""
+    """The initial state of a direction, (batch, hidden)."""
     state = layer.inputs[role]
     if state:
         axis = 1 if layer.first else 0
@@ -305,7 +305,7 @@ def _steps(
 
 
 def _clipped(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
-    """What goes into an activation, cut off where the operator says so."""
+    """The input of an activation, clipped if the operator has `clip`."""
     clip = layer.node.attributes.get("clip")
     if clip is None:
         return x
@@ -355,7 +355,7 @@ def _lstm(
     added = builder.add("Mul", (i, cell), "added")
     c = builder.add("Add", (kept_cell, added), "c")
     o = gate(f, peeped(o, c, 1, "o"), "o")
-    # the runtime cuts off what goes into gates, and not the cell on its way out
+    # the runtime clips the inputs of gates, but not the cell that goes into the output
     squashed = builder.add(squash, (c,), "c_squashed")
     return [builder.add("Mul", (o, squashed), "h"), c]
 

@@ -1,1 +1,1 @@
-"""A planned tiling as nodes of a graph."""
+"""Writes a planned tiling as nodes of a graph."""

@@ -1,9 +1,8 @@
-"""Dynamic shapes: a site whose sizes are known at run time only: tiled for every size at once.
+"""Dynamic shapes: tiling of a site whose sizes are known only at run time, for all sizes at once.
 
-Each axis is padded to whole tiles, by as much as it takes in that run, and the blocks are gone through by
-Scans: over the matrices of a stack, over blocks of rows, over columns of tiles, and, where the depth is open
-too, over the depth with the sum carried along. The body holds exact tiles, so one graph serves every batch
-and length.
+Each axis is padded to whole tiles at run time, and Scans run over the blocks: over the matrices of a stack,
+over blocks of rows, over columns of tiles, and, if the depth is open too, over the depth with a running sum.
+The bodies hold full tiles, so one graph serves every batch and length.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from explorer.engine.tiling.sites import Site, Weight
 from explorer.facts import SitePlan
 
 MIN_OPSET = 11
-"""From here on Pad takes its sizes as an input."""
+"""The operator set from which Pad takes its sizes as an input."""
 
 
 def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequence[str]) -> str:
-    """The products of a site with open sizes, (M, N) or (batch, M, N), cropped to those of that run."""
+    """The products of a site with open sizes, (M, N) or (batch, M, N), cropped to the actual sizes."""
     _, tk, tn = plan.tile
     x = site.left(builder, inputs)
     weight = site.weight
     if weight is not None:
-        # columns of whole tiles, (n, K, TN), of a stack (batch, n, K, TN)
+        # columns of whole tiles, (n, K, TN); for a stack (batch, n, K, TN)
         w = StoredOperand(weight, -(-site.K // tk) * tk).columns(builder, -(-site.N // tn), tn)
     else:
         assert not isinstance(site.right, Weight)
@@ -87,7 +86,7 @@ def _matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: st
 
 
 def _columns(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], w: str) -> str:
-    """An operand that comes from the data as columns of whole tiles, (n, K, TN)."""
+    """A computed operand as columns of whole tiles, (n, K, TN)."""
     _, tk, tn = tile
     whole = pad_to_whole_tiles(builder, w, site, ("K", "N"), (tk, tn), "w")
     depth: Size = (whole, 0) if "K" in site.dynamic else -(-site.K // tk) * tk
@@ -96,7 +95,7 @@ def _columns(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], w: s
 
 
 def _fixed_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
-    """One block of rows, (TM, N): the blocks along the depth side by side."""
+    """One block of rows, (TM, N), with the blocks along the depth written out."""
     tm, tk, tn = tile
     ks = [tk] * -(-site.K // tk)
     xs = cut(builder, x, [tm], ks, (tm, tk), "x")
@@ -114,7 +113,7 @@ def _fixed_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
 
 
 def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
-    """One block of rows, (TM, N): a Scan along the depth that carries the sum."""
+    """One block of rows, (TM, N), by a Scan along the depth with a running sum."""
     tm, tk, tn = tile
     apart = builder.reshape(x, (tm, -1, tk), "x_apart")
     blocks = builder.transpose(apart, (1, 0, 2), "x_tiles")

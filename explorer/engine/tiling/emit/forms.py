@@ -1,14 +1,14 @@
 """Forms of a tiling: a planned site as ONNX nodes.
 
-- `unrolled`: a node a tile product, an initializer a weight tile; what hardware compilers start from.
-- `lab`: the same, folded into one function a site, so that the graph stays readable.
-- `scan`: a Scan over output columns whose body holds the products of one column, or over blocks of rows
-  where these are many. Creating a session is quadratic in the nodes that are ready at once, so 9,216 of
-  them side by side take a minute and the Scan takes none.
-- `batched`: one batched MatMul over blocks, for tools that know neither functions nor Scan.
+- `unrolled`: one node for each tile product, one initializer for each weight tile, for hardware compilers.
+- `lab`: as `unrolled`, but in one function for each site, so that the graph stays readable.
+- `scan`: a Scan over output columns, with the products of one column in its body, or over blocks of rows
+  if these are many. The time to create a session grows with the square of the nodes that are ready at once:
+  for 9,216 nodes it takes a minute, for the Scan almost none.
+- `batched`: one batched MatMul over blocks, for tools that support neither functions nor Scan.
 
-The arithmetic is the same in all of them: every product (m, n, k) once, summed over k in order, then
-what the site's kind does with the sum: scale, bias, the shape of the original output.
+The arithmetic is the same in all forms: every product (m, n, k) once, summed over k in order, followed by the
+site's own steps: scale, bias, and the shape of the original output.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from explorer.engine.tiling.sites import GatheredRows, Site
 from explorer.facts import SitePlan
 
 _RUN = 8
-"""Products of one sum that are held as one from here on."""
+"""From this many products in one sum on, they are stored as a `NodeRun`."""
 
 _SMALL = 64
-"""Products that one Scan body may hold side by side; with more, it is looked for a smaller one."""
+"""The most products in one Scan body; above that, a smaller body is chosen."""
 
 
 class _Geometry(Struct, frozen=True):
-    """A site cut to tiles: extents of each axis, all `tile` long when padded."""
+    """A site cut into tiles: the tile lengths along each axis, all equal if padded."""
 
     tile: tuple[int, int, int]
     ms: list[int]
@@ -75,15 +75,15 @@ class _Geometry(Struct, frozen=True):
 
 
 def emit(site: Site, plan: SitePlan, emission: Emission) -> list[Node]:
-    """The nodes that take the place of `site`.
+    """The nodes that replace `site`.
 
     Args:
         site: The product.
-        plan: Its plan; `plan.form` is one of 'lab', 'scan', 'unrolled', 'batched'.
-        emission: Where weights and functions go.
+        plan: Its plan, whose form is 'lab', 'scan', 'unrolled' or 'batched'.
+        emission: Collects weights and functions.
 
     Returns:
-        Nodes whose last one gives the site's output.
+        Nodes, of which the last one makes the site's output.
     """
     geometry = _Geometry.of(plan)
     builder = GraphBuilder(emission, emission.prefix(f"{site.output}/tiled"), site.name)
@@ -103,11 +103,11 @@ def emit(site: Site, plan: SitePlan, emission: Emission) -> list[Node]:
 def _written(
     builder: GraphBuilder, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], weight: str
 ) -> str:
-    """The whole site: operands, products, what comes behind them.
+    """Writes the whole site: operands, products, and the steps after them.
 
-    A function is handed what stands for the site's inputs, and the `weight`, whole and padded.
+    In a function, `inputs` are its formal inputs, and `weight` is the whole padded weight.
     """
-    # what a Scan's body reads; a stack is handed to it
+    # the body of a Scan reads this from outside; a stack is scanned instead
     scanned = form == "scan" and not site.stacked and "float" in site.dtype
     x = _left(builder, site, geometry, form, inputs, scanned)
     right: WholeOperand
@@ -134,7 +134,7 @@ def _written(
 def _left(
     builder: GraphBuilder, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], scanned: bool
 ) -> str | GatheredRows:
-    """X as a matrix, or, where a Scan goes over its rows, as what they are taken from."""
+    """X as a matrix; or, if a Scan runs over its rows, the data that the rows are gathered from."""
     exact = (geometry.M, geometry.K) == (site.M, site.K)
     if form == "scan" and exact and site.taken is not None and not site.stacked and _by_rows(geometry):
         rows = site.taken(builder, inputs)
@@ -153,7 +153,7 @@ def _products(
     ws: list[list[str]],
     columns: Sequence[str],
 ) -> list[list[str]]:
-    """Sums of tile products for every (m, n); `columns` are the labels of n, '*' for a Scan's."""
+    """The sums of tile products for every (m, n); `columns` are the labels of n, '*' in a Scan."""
     operator = tile_operator(builder.emission, geometry.tile, site.dtype, site.right_dtype)
     out = []
     depth = [str(k) for k in range(len(ws))]
@@ -202,7 +202,7 @@ def _unrolled(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, ri
 
 
 def _side_by_side(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
-    """Every product of one matrix, a node each."""
+    """One matrix with a node for every tile product."""
     assert not isinstance(right, CutOperand)
     xs = cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
     ws = right.tiles(builder, geometry.ks, geometry.ns, geometry.tile[1:])
@@ -220,7 +220,7 @@ def _column(
 
 
 def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
-    """A Scan over the matrices of a stack, each in scan form or, if it is small, side by side."""
+    """A Scan over the matrices of a stack, each in scan form, or written out if it is small."""
     if not site.stacked:
         return _scan_matrix(builder, site, geometry, x, right)
     body = builder.inner("matrix")
@@ -244,15 +244,15 @@ def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right:
 
 
 def _narrow(geometry: _Geometry) -> bool:
-    """Whether the products of one block of rows stand side by side."""
+    """Whether the products of one block of rows are few enough to be written out."""
     return len(geometry.ks) * len(geometry.ns) <= _SMALL
 
 
 def _by_rows(geometry: _Geometry) -> bool:
     """Whether a Scan over blocks of rows has a much smaller body than one over columns.
 
-    A convolution has thousands of rows and a few columns; what a runtime takes to load a graph grows with the
-    products in its bodies.
+    A convolution has thousands of rows and few columns. The time to load a graph grows with the products in
+    its bodies.
     """
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
     beside_n = 2 if geometry.ns[0] != geometry.ns[-1] else 1
@@ -272,7 +272,7 @@ def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str,
 def _scan_columns(
     builder: GraphBuilder, site: Site, geometry: _Geometry, xs: list[list[str]], right: RightOperand
 ) -> str:
-    """(M, N) from the row blocks: whole columns by a Scan, a ragged last one beside it."""
+    """(M, N) from blocks of rows: a Scan over whole columns, and a ragged last column beside it."""
     tn = geometry.tile[2]
     full = sum(width == tn for width in geometry.ns)
     parts = []
@@ -294,7 +294,7 @@ def _scan_columns(
 def _scan_rows(
     builder: GraphBuilder, site: Site, geometry: _Geometry, x: str | GatheredRows, right: RightOperand
 ) -> str:
-    """A Scan over whole blocks of rows; in it the products side by side, or a Scan over columns."""
+    """A Scan over whole blocks of rows; its body has the products written out, or a Scan over columns."""
     tm, tk, tn = geometry.tile
     full = sum(height == tm for height in geometry.ms)
     rest = geometry.M - full * tm
@@ -341,7 +341,7 @@ def _scan_rows(
 
 
 def _batched(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
-    """[m, 1, k, TM, TK] x [n, k, TK, TN] -> [m, n, k, TM, TN], summed over k; a stack has an axis more."""
+    """[m, 1, k, TM, TK] x [n, k, TK, TN] -> [m, n, k, TM, TN], summed over k; a stack adds an axis."""
     tm, tk, tn = geometry.tile
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
     lead = (site.batch,) if site.stacked else ()
@@ -359,7 +359,7 @@ _FORMS = {"unrolled": _unrolled, "lab": _unrolled, "scan": _scan, "batched": _ba
 
 
 def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
-    """One node that calls a function whose body is the textbook's: splits, products, sums, concat."""
+    """One node that calls a function with the textbook algorithm: splits, products, sums, concat."""
     tm, tk, tn = geometry.tile
     emission = builder.emission
     body = GraphBuilder(emission, "", "")
@@ -381,7 +381,7 @@ def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
     stack = f"{site.batch}x" if site.stacked else ""
     name = f"{site.label}_{stack}{site.M}x{site.K}x{site.N}_by_{by}"
     opsets = {"": emission.opset, DOMAIN: 1}
-    # sites of one size may differ in what stands before and behind the products
+    # sites of one size may still differ in the steps before and after the products
     name = emission.define(Function(DOMAIN, name, tuple(formal), ("Y",), gathered(body.nodes), opsets))
     builder.add(name, arguments, "lab", outputs=(site.output,), domain=DOMAIN)
     builder.nodes[-1].name = site.name

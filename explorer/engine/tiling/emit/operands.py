@@ -1,7 +1,7 @@
-"""Weight operand: the right-hand side of a site, in whatever pieces a form asks for.
+"""Weight operand: the right-hand side of a site, in the pieces that a form needs.
 
-A stored weight becomes new initializers, cut while the file is written; an operand that comes from the data
-is cut by nodes. The forms need not know which of them they have.
+A stored weight becomes new initializers, which are cut while the file is written. A computed operand is cut
+by nodes. The forms use both through the same methods.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ Stacks = list[tuple[str, Value]]
 
 
 class StoredOperand:
-    """A weight of the file as W (K, N), or a stack of them, K and N padded as the plan says.
+    """A stored weight as W (K, N), or a stack of them, with K and N padded as planned.
 
     Args:
         weight: The weight.
         K: Its depth, padded.
-        at: Which matrix of a stack; None for all of them.
+        at: The index of a matrix in a stack; None for all.
     """
 
     def __init__(self, weight: Weight, K: int, at: int | None = None) -> None:
         self.weight = weight
         self.K = K
         self.at = 0 if weight.batch == 1 else at
-        # what it holds, never what it is called: two branches may each have a weight of one name
+        # the contents, never the name: two branches may each have a weight of the same name
         self.key = (weight.tensor, weight.transposed, weight.layout, self.at, K)
         self.named = weight.name if weight.batch == 1 or at is None else f"{weight.name}/{at}"
 
@@ -56,16 +56,16 @@ class StoredOperand:
         return [list(tile_names[k * grid[1] : (k + 1) * grid[1]]) for k in range(grid[0])]
 
     def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
-        """The columns from `first`, (K, width)."""
+        """`width` columns from `first` on, (K, width)."""
         weight = self.weight
         same_size = (first, width, self.K) == (0, weight.N, weight.K)
         shape = (weight.K, weight.N) if weight.batch == 1 else (weight.batch, weight.K, weight.N)
         lies = not weight.transposed and weight.cut is None
         if same_size and lies and self.at in (None, 0) and weight.tensor.shape == shape:
-            # it lies as it is needed: the stored tensor serves
+            # the stored tensor already has the needed layout
             of_file = not isinstance(weight.tensor.payload, DerivedPayload)
             if of_file and (not weight.chain or weight.chain[-1].op != "Constant"):
-                # an initializer, however many Identity nodes lead to it: other sites share it
+                # an initializer, possibly behind Identity nodes, which other sites share
                 return weight.name
             tensor = weight.tensor
             return builder.emission.store(
@@ -80,7 +80,7 @@ class StoredOperand:
         )
 
     def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
-        """The first columns of tiles, (count, K, width)."""
+        """The first `count` columns of tiles, (count, K, width)."""
         return builder.emission.store(
             (*self.key, "columns", width, count),
             f"{self.named}/columns_{width}",
@@ -96,13 +96,13 @@ class StoredOperand:
         )
 
     def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> StoredOperand:
-        """The operand cut into columns outside of a loop over rows."""
+        """The operand cut into columns once, outside of a loop over rows."""
         return self
 
     def handed(
         self, builder: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, whole: bool
     ) -> tuple[Stacks, RightOperand]:
-        """What a Scan over the stack runs over, and the operand inside its body, cut in columns or whole."""
+        """The values that a Scan over the stack scans, and the operand in its body, whole or in columns."""
         N = sum(ns)
         if whole:
             name = body.value("w")
@@ -121,10 +121,10 @@ class StoredOperand:
 
 
 class _ComputedOperand:
-    """A value of the graph as W; what a `StoredOperand` is asked for, it is asked for, too.
+    """A computed value as W, with the same methods as a `StoredOperand`.
 
     Args:
-        name: Its value name.
+        name: Its name.
         batch: Matrices in the stack; 1 for a single matrix (K, N).
         size: (K, N), padded.
     """
@@ -181,12 +181,12 @@ class _ComputedOperand:
 
 
 class _CutOperand:
-    """One matrix, cut into columns already: it has neither tiles nor blocks."""
+    """One matrix that is already cut into columns, without tiles or blocks."""
 
     cut = ""
-    """Value name of the whole columns, (n, K, TN); '' without one."""
+    """Value name of the whole columns, (n, K, TN); '' if there are none."""
     rest = ""
-    """Value name of the ragged last column, (K, rest); '' without one."""
+    """Value name of the ragged last column, (K, rest); '' if there is none."""
 
     def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
         return self.rest

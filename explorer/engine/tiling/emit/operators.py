@@ -1,6 +1,6 @@
-"""Tile operators as ONNX functions: what one pass of the matrix unit does, and the cutting around it.
+"""Tile operators as ONNX functions: one pass of the matrix unit, and the cutting and joining around it.
 
-Named for their sizes, so that a hardware compiler that reads the graph can map them by name.
+Their names contain the sizes, so that a hardware compiler can map them by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _grid(label: str, m: int, n: int) -> list[list[str]]:
 
 
 def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int]) -> str:
-    """The function that cuts a (sum(rows), sum(cols)) matrix; outputs row by row."""
+    """The function that cuts a (sum(rows), sum(cols)) matrix into blocks; outputs in row order."""
     name = f"Split2D_{sum(rows)}x{sum(cols)}_by_{tile[0]}x{tile[1]}"
 
     def write(body: GraphBuilder) -> list[str]:
@@ -35,7 +35,7 @@ def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: 
             body.split("X", rows, 0, bands, "rows")
         outputs = _grid("X", len(rows), len(cols))
         if len(cols) == 1:
-            # with one column the bands are the blocks
+            # with a single column the bands are the blocks
             body.nodes[-1].outputs = tuple(o[0] for o in outputs)
         else:
             for i, band in enumerate(bands):
@@ -48,7 +48,7 @@ def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: 
 def cut(
     builder: GraphBuilder, x: str, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int], label: str
 ) -> list[list[str]]:
-    """The blocks of a matrix as value names; a matrix of one block stays what it is."""
+    """Value names of the blocks of a matrix; a single block is the matrix itself."""
     if len(rows) == len(cols) == 1:
         return [[x]]
     function = split2d(builder.emission, rows, cols, tile)
@@ -61,13 +61,13 @@ def cut(
 def scan_columns(
     builder: GraphBuilder, body: GraphBuilder, column: Value, product: Value, columns: str, label: str
 ) -> str:
-    """A Scan over columns of tiles, what it makes side by side: (M, n, TN), which reads as (M, n * TN)."""
+    """A Scan over columns of tiles, with results joined as (M, n, TN), which reads as (M, n * TN)."""
     scanned = builder.scan("columns", body, inputs=[column], outputs=[product], over=[columns], output_axis=1)
     return builder.add("Flatten", (scanned,), label, attributes={"axis": 1})
 
 
 def concat2d(emission: Emission, m: int, n: int) -> str:
-    """The function that joins m x n blocks, given row by row."""
+    """The function that joins m x n blocks in row order."""
     grid = _grid("X", m, n)
 
     def write(body: GraphBuilder) -> tuple[str]:
@@ -83,14 +83,14 @@ def tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str, ri
     """The function that stands for one pass of the matrix unit: C = A B.
 
     Half precision is multiplied in float32, as matrix units accumulate, and the sum is cast once. Integers
-    are added up in int32, and have no zero points here: what these are worth is a sum of rows and of columns,
-    which is taken off once, behind the products.
+    are added in int32 without zero points; their effect is a sum of rows and of columns, which is subtracted
+    once after the products.
 
     Args:
-        emission: Where it is registered.
+        emission: Registers the function.
         tile: (TM, TK, TN).
         dtype: Element type of A.
-        right: Of B; '' for that of A.
+        right: Element type of B; '' if equal to A's.
     """
     right = right or dtype
     types = [dtype] if right == dtype else [dtype, right]
@@ -100,7 +100,7 @@ def tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str, ri
 
 
 def multiply(builder: GraphBuilder, a: str, b: str, dtype: str, right: str, label: str, mnk: str = "") -> str:
-    """The nodes that multiply two matrices, or stacks of them, with sums in the accumulator's type."""
+    """Multiplies two matrices or stacks, with sums in the accumulator's type."""
     left_name, right_name = (name.rsplit("/", 1)[-1] for name in (a, b))
     if "int" not in dtype:
         if dtype in HALVES:
@@ -111,8 +111,8 @@ def multiply(builder: GraphBuilder, a: str, b: str, dtype: str, right: str, labe
         return builder.add("MatMul", (a, b), label, mnk=mnk)
     if (dtype, right) != ("uint8", "int8"):
         return builder.add("MatMulInteger", (a, b), label, mnk=mnk)
-    # onnxruntime adds up pairs of these in 16 bits on processors without VNNI, and saturates: the same
-    # numbers with an offset take its exact kernel
+    # without VNNI, onnxruntime adds pairs of these in 16 bits and saturates: shifted by an offset, the same
+    # numbers use its exact kernel
     wide = builder.cast(b, "int32", f"{right_name}32")
     offset = builder.number(128, np.int32, f"{label}_offset")
     moved = builder.add("Add", (wide, offset), f"{right_name}_moved")

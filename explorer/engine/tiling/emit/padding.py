@@ -1,8 +1,8 @@
-"""Padding of edge tiles: how what reaches beyond a matrix is filled, whoever holds the matrix.
+"""Padding of edge tiles: fills the parts of tiles beyond a matrix, for computed and stored matrices.
 
-Operands that a graph makes are padded by a node, for sizes that are known or open; stored weights as their
-bytes are cut, those that are kernels of a convolution by `tiling.kinds.convolution_windows`. (Tiled modules
-of torch pad in `tiling.torch.products`.)
+Computed operands are padded by a node, for fixed and open sizes. Stored weights are padded while their bytes
+are cut; kernels of convolutions by `tiling.kinds.convolution_windows`. (Tiled torch modules pad in
+`tiling.torch.products`.)
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from explorer.engine.tiling.sites import WORDS, Site
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 ODD_BYTES = 64
-"""Bytes by which the rows of a staging buffer are longer than their content."""
+"""Extra bytes in each row of a staging buffer."""
 
 _STAGED = 256
-"""Stored rows that are transposed at once."""
+"""The number of stored rows that are transposed at once."""
 
 
 def tile_extents(size: int, tile: int, padded: bool) -> list[int]:
-    """Sizes of the tiles along an axis of `size`."""
+    """The lengths of the tiles along an axis of `size`."""
     full, rest = divmod(size, tile)
     return [tile] * full + ([tile if padded else rest] if rest else [])
 
@@ -30,7 +30,7 @@ def tile_extents(size: int, tile: int, padded: bool) -> list[int]:
 def pad_operand(
     builder: GraphBuilder, site: Site, x: str, rows: int, columns: int, label: str, side: int
 ) -> str:
-    """An operand with as many rows and columns more behind it."""
+    """An operand with `rows` and `columns` of padding at its end."""
     if not rows and not columns:
         return x
     lead = (0,) if site.stacked else ()
@@ -52,7 +52,7 @@ def pad_to_whole_tiles(
     needed = False
     for at, (axis, size) in enumerate(zip(axes, tile, strict=True)):
         if axis in site.dynamic:
-            # ONNX's Mod takes the sign of the divisor: what is missing to the next multiple
+            # ONNX's Mod has the sign of the divisor: the distance to the next multiple
             length = builder.size(x, at, f"{label}_length_{at}")
             less = builder.add(
                 "Mul", (length, builder.integers((-1,), f"{label}_minus_{at}")), f"{label}_less_{at}"
@@ -71,7 +71,7 @@ def pad_to_whole_tiles(
 
 
 def padded_block(matrix: Array, k: int, n: int, height: int, width: int) -> Array:
-    """matrix[k:k+height, n:n+width], contiguous, with zeros where it reaches beyond the matrix."""
+    """matrix[k:k+height, n:n+width], contiguous, with zeros beyond the matrix."""
     part = matrix[k : k + height, n : n + width]
     whole = part.shape == (height, width)
     if part.strides[0] >= part.strides[1] and whole:
@@ -80,8 +80,8 @@ def padded_block(matrix: Array, k: int, n: int, height: int, width: int) -> Arra
     if part.strides[0] >= part.strides[1]:
         out[: part.shape[0], : part.shape[1]] = part
         return out
-    # Stored rows a multiple of 4 KiB apart share their cache sets, and reading across them misses
-    # every time: a copy with odd distances first makes the transposition five times faster.
+    # Rows at distances of 4 KiB share cache sets, so reading across them always misses: copying to odd
+    # distances first makes the transposition five times faster.
     for first in range(0, part.shape[1], _STAGED):
         rows = part[:, first : first + _STAGED].T
         stage = np.empty((len(rows), rows.shape[1] + ODD_BYTES // part.itemsize), part.dtype)[

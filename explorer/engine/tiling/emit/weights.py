@@ -1,4 +1,4 @@
-"""Weight layout: how the weight of a site lies in the tiled file, and how its bytes come to lie so.
+"""Weight layout: the layouts of a site's weight in the tiled file, and how their bytes are made.
 
 Each layout is a payload that cuts the stored weight while the file is written: one strided copy a
 slab, no second copy of the weight in memory. Edges that must be padded get zeros.
@@ -24,19 +24,19 @@ Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
 def _matrix(weight: Weight, at: int = 0) -> Array:
-    """The weight as (K, N), a view of the stored bytes; of a stack the matrix `at`."""
+    """The weight, or the matrix `at` of a stack, as (K, N): a view of the stored bytes."""
     size = (weight.N, weight.K) if weight.transposed else (weight.K, weight.N)
     matrix: Array = weight.tensor.array().reshape(weight.batch, *size)[at]
     return matrix.T if weight.transposed else matrix
 
 
 def _bytes(array: Array) -> memoryview:
-    # ml_dtypes' types have no buffer format: hand out plain bytes
+    # types of ml_dtypes have no buffer format: use plain bytes
     return array.reshape(-1).view(np.uint8).data
 
 
 def _forget(weight: Weight, first: int, last: int) -> None:
-    """Releases the mapped pages of stored rows first ... last-1."""
+    """Releases the mapped pages of the stored rows from `first` to `last` - 1."""
     payload = weight.tensor.payload
     if isinstance(payload, FileSpan) and weight.batch == 1:
         row = payload.size // max(weight.N if weight.transposed else weight.K, 1)
@@ -48,15 +48,15 @@ def _itemsize(weight: Weight) -> int:
 
 
 def _lies(weight: Weight) -> bool:
-    """Whether the bytes lie in a file, and nothing is reckoned before they are cut."""
+    """Whether the bytes lie in a file and need no computation before they are cut."""
     return weight.cut is None and isinstance(weight.tensor.payload, FileSpan)
 
 
 def _tensor(name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[ComputedPayload]) -> Tensor:
-    """A tensor whose bytes are those of `slabs` one after the other."""
+    """A tensor whose bytes are the `slabs` in sequence."""
     payload = slabs[0]
     if len(slabs) > 1:
-        # across the rows of the file several at once would map, or hold, too much of it
+        # cutting across the file's rows in parallel would map or hold too much of it
         apart = tuple(slabs) if weight.transposed and _lies(weight) else ()
         size = sum(slab.size for slab in slabs)
         payload = ComputedPayload(
@@ -66,7 +66,7 @@ def _tensor(name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[C
 
 
 class _Slabs(Struct):
-    """The blocks at `corners` of the matrix `at`, each `height` x `width`; which of them were `made`."""
+    """The blocks at `corners` of the matrix `at`, each `height` x `width`; `made` lists those done."""
 
     weight: Weight
     corners: list[tuple[int, int]]
@@ -76,11 +76,11 @@ class _Slabs(Struct):
     made: list[int] = field(default_factory=list)
 
     def payloads(self) -> list[ComputedPayload]:
-        """Their bytes, as payloads that can each be made by itself."""
+        """The bytes of the blocks, as payloads that can each be made independently."""
         size = self.height * self.width * _itemsize(self.weight)
         if not self.weight.transposed or not _lies(self.weight):
             return [ComputedPayload(len(self.corners) * size, self.in_order)]
-        # pages of a large weight are kept mapped until all blocks are made: not beside those of another
+        # pages of a large weight stay mapped until all its blocks are made: one such weight at a time
         alone = self.height >= self.weight.K or self.weight.tensor.nbytes <= _BESIDE
         return [
             ComputedPayload(size, functools.partial(self.single, at), alone=alone or at > 0)
@@ -88,11 +88,11 @@ class _Slabs(Struct):
         ]
 
     def single(self, at: int) -> Iterator[memoryview]:
-        """A block of a matrix that is stored along its columns."""
+        """One block of a matrix that is stored column by column."""
         k, n = self.corners[at]
         yield _bytes(padded_block(_matrix(self.weight, self.at), k, n, self.height, self.width))
         if self.height >= self.weight.K:
-            # a whole column is a run of stored rows that nobody needs again
+            # a whole column is a range of stored rows that is not needed again
             _forget(self.weight, n, n + self.width)
             return
         self.made.append(at)
@@ -100,7 +100,7 @@ class _Slabs(Struct):
             _forget(self.weight, 0, max(self.weight.K, self.weight.N))
 
     def in_order(self) -> Iterator[memoryview]:
-        """All blocks."""
+        """All blocks, in order."""
         if self.weight.cut is not None:
             for k, n in self.corners:
                 yield _bytes(self.weight.cut(self.at, k, n, self.height, self.width))
@@ -116,9 +116,10 @@ class _Slabs(Struct):
             _forget(self.weight, 0, max(self.weight.K, self.weight.N))
 
     def from_bands(self, matrix: Array) -> Iterator[memoryview]:
-        """The blocks of a large matrix that is stored across them, from a few columns of blocks at a time.
+        """The blocks of a large matrix that is stored row by row, from a few columns of blocks at a time.
 
-        A column of blocks lies in every page of the stored matrix: taken one by one they would map all of it.
+        A column of blocks touches every page of the matrix; taken one by one, the columns would each map all
+        of it.
         """
         rows = max(1, _MAPPED // 8 // max(matrix[:1].nbytes, 1))
         columns = max(1, _MAPPED // max(matrix[:, : self.width].nbytes, 1)) * self.width
@@ -134,25 +135,25 @@ class _Slabs(Struct):
 
 
 _SLAB = 1 << 21
-"""Bytes of a dense matrix that are made at once, unless its rows are long."""
+"""Bytes of a dense matrix that are made at once, unless a single row is longer."""
 
 _BESIDE = 1 << 25
-"""Bytes of a weight that may be mapped beside another."""
+"""Bytes of a weight that may be mapped at the same time as another weight."""
 
 _MAPPED = 1 << 27
-"""Bytes of a weight that may be mapped at once where it is read across its rows."""
+"""Bytes of a weight that may be mapped at once while it is read across its rows."""
 
 
 def dense(name: str, weight: Weight, height: int, width: int, first: int = 0, at: int | None = 0) -> Tensor:
-    """The (height, width) matrix that starts at column `first`, padded; in slabs of some rows.
+    """The padded (height, width) matrix that starts at column `first`, made in slabs of rows.
 
     Args:
-        name: Of the tensor.
-        weight: What it is cut from.
+        name: Name of the tensor.
+        weight: The weight that it is cut from.
         height: Rows.
         width: Columns.
         first: The first column.
-        at: Which matrix of a stack; None for all, (batch, height, width).
+        at: The index of a matrix in a stack; None for all, (batch, height, width).
     """
     step = max(64, _SLAB // max(width * _itemsize(weight), 1) // 64 * 64)
     rest = height % step
@@ -167,9 +168,9 @@ def dense(name: str, weight: Weight, height: int, width: int, first: int = 0, at
 
 
 def columns(name: str, weight: Weight, count: int, height: int, width: int, at: int | None = 0) -> Tensor:
-    """[count, height, width]: `count` columns of tiles, each a (K padded to height, TN) matrix.
+    """`count` columns of tiles as [count, height, width], with K padded to `height` and `width` = TN.
 
-    Of a whole stack (`at` is None) [batch, count, height, width].
+    For a whole stack (`at` is None): [batch, count, height, width].
     """
     corners = [(0, j * width) for j in range(count)]
     each = range(weight.batch) if at is None else (at,)
@@ -179,7 +180,7 @@ def columns(name: str, weight: Weight, count: int, height: int, width: int, at: 
 
 
 def blocks(name: str, weight: Weight, grid: tuple[int, int], height: int, width: int) -> Tensor:
-    """[n, k, TK, TN], of a stack [batch, 1, n, k, TK, TN]: every tile, padded; `grid` is (k, n)."""
+    """All padded tiles: [n, k, TK, TN], or [batch, 1, n, k, TK, TN] for a stack; `grid` is (k, n)."""
     corners = [(k * height, n * width) for n in range(grid[1]) for k in range(grid[0])]
     sizes = [height] * grid[0], [width] * grid[1]
     slabs: list[ComputedPayload] = []
@@ -193,7 +194,7 @@ def blocks(name: str, weight: Weight, grid: tuple[int, int], height: int, width:
 
 
 def column_sums(weight: Weight) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """The sums of the columns of an integer weight; of a stack those of all its matrices, in a row."""
+    """The column sums of an integer weight; for a stack, those of all matrices in sequence."""
     each = (matrix_of(weight, at, 0, weight.N) for at in range(weight.batch))
     return np.concatenate([matrix.sum(0, dtype=np.int64) for matrix in each])
 
@@ -207,19 +208,19 @@ def matrix_of(weight: Weight, at: int, first: int, width: int) -> Array:
 
 
 class WeightTiles:
-    """The tiles of one matrix, an initializer each.
+    """The tiles of one matrix, each an initializer.
 
-    In the order in which the weight is stored they are cut a band at a time, one copy for all tiles along it:
-    a copy for each of 14,000 tiles takes longer than the copying.
+    They are cut in storage order, a band at a time, with one copy for all tiles of a band: separate copies
+    for 14,000 tiles would take longer than the copying itself.
 
     Args:
         weight: The weight.
         tile: (TK, TN).
-        sizes: Of the tiles along K, and along N.
-        at: Which matrix of a stack.
+        sizes: Tile lengths along K, and along N.
+        at: The index of a matrix in a stack.
 
     Attributes:
-        places: (k, n) of every tile, in the order in which the weight is stored.
+        places: (k, n) of every tile, in storage order.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class WeightTiles:
         return WeightBundle(dtype, names, shapes, single, data, bands if _lies(self._weight) else ())
 
     def payloads(self) -> list[ComputedPayload]:
-        """The bytes of all tiles in the order of `places`, those along a band at once; each is padded."""
+        """The bytes of all padded tiles in the order of `places`; a band is cut at once."""
         size = self._across * math.prod(self._tile) * self._itemsize
         along = range(len(self.places) // self._across)
         return [
@@ -269,7 +270,7 @@ class WeightTiles:
         ]
 
     def _band(self, along: int, *, whole: bool = False) -> Iterator[memoryview]:
-        """The bytes of the tiles along a band, those inside the matrix as a whole if that is asked for."""
+        """The bytes of the tiles of a band; with `whole`, tiles inside the matrix come in one piece."""
         tiles = self._inside(along)
         if len(tiles):
             tile_bytes = _bytes(tiles)
@@ -291,7 +292,7 @@ class WeightTiles:
         return _bytes(padded_block(_matrix(self._weight, self._at), k * tk, n * tn, height, width))
 
     def _inside(self, along: int) -> Array:
-        """The tiles along a band that lie inside the matrix."""
+        """The tiles of a band that lie completely inside the matrix."""
         tk, tn = self._tile
         if self._weight.cut is not None:
             return np.empty(0)

@@ -1,7 +1,7 @@
-"""Kinds of matmul: what each operator multiplies: one module a family, one function an operator.
+"""Kinds of matmul: the product that each operator computes; one module per family, one function per operator.
 
-A kind looks at a node and gives the product that it is in normal form, or says why it cannot be tiled. It is
-found by the KINDS of a module here; no two modules name one operator.
+A kind turns a node into a product in normal form, or says why the node cannot be tiled. Each module lists its
+kinds in KINDS; no two modules list the same operator.
 """
 
 from __future__ import annotations

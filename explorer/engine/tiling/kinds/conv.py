@@ -1,4 +1,4 @@
-"""Convolutions of one to three dimensions and transposed ones: stored kernels, or computed ones."""
+"""Convolutions of one to three dimensions, transposed ones included, with stored or computed kernels."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def convolution(
     types: Sequence[str] = FLOATS,
     around: Callable[[GraphBuilder, Sequence[str]], str] | None = None,
 ) -> Site:
-    """The site that a Conv or ConvTranspose is.
+    """The site of a Conv or ConvTranspose.
 
     Args:
         node: The operator.
         context: The graph around it.
-        types: Element types that are tiled.
-        around: Makes what stands around an image; None for zero.
+        types: Element types that can be tiled.
+        around: Writes the padding value of the images; None for zero.
 
     Raises:
-        NoSite: It is none.
+        NoSite: The node cannot be tiled.
     """
     backwards = node.op == "ConvTranspose"
     if node.inputs[0] in context.constants:
@@ -79,7 +79,7 @@ def convolution(
 
 
 def _needs_sizes(node: Node, opened: Collection[int]) -> bool:
-    """Whether open channels or sizes of an image cannot be left open."""
+    """Whether open channels or image sizes prevent an open tiling."""
     strided = any(s != 1 for s in node.attributes.get("strides") or ())
     same = node.attributes.get("auto_pad", "NOTSET").startswith("SAME")
     return 1 in opened or node.op == "ConvTranspose" or (same and strided)
@@ -88,7 +88,7 @@ def _needs_sizes(node: Node, opened: Collection[int]) -> bool:
 def _stored_kernel(
     node: Node, kernel: tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]], window: ConvWindow
 ) -> Weight:
-    """The operand from a stored kernel: as it lies where it can be, else cut from it tile by tile."""
+    """The operand from a stored kernel: the stored layout if possible, else cut tile by tile."""
     tensor, name, order, chain = kernel
     backwards = node.op == "ConvTranspose"
     groups = window.groups
@@ -106,7 +106,7 @@ def _stored_kernel(
 def _check(
     node: Node, shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...], count: int
 ) -> None:
-    """Refuses images, kernel and output that do not go together."""
+    """Refuses images, kernel and output whose shapes do not match."""
     backwards = node.op == "ConvTranspose"
     if len(shape) < 3 or len(kernel) != len(shape) or len(out) != len(shape):
         raise NoSite(f"its operands do not fit: {list(shape)} against a kernel of {list(kernel)}")
@@ -123,18 +123,18 @@ def _check(
 def group_packing(
     node: Node, context: SiteContext, axes: Sequence[WindowAxis], images: int, groups: Groups, is_stored: bool
 ) -> Groups:
-    """How the groups of a convolution are packed.
+    """Decides how the groups of a convolution are packed into tiles.
 
     Args:
         node: The operator.
-        context: What was asked, and the tile.
-        axes: Of the convolution.
-        images: Of its input.
-        groups: How its channels are grouped.
-        is_stored: Whether the kernel is stored: one that is computed cannot be laid out with zeros.
+        context: The requested treatment of groups, and the tile.
+        axes: The axes of the convolution.
+        images: The number of input images.
+        groups: The groups of its channels.
+        is_stored: Whether the kernel is stored; a computed kernel cannot be padded with zeros.
 
     Raises:
-        NoSite: They are left alone.
+        NoSite: Groups are not to be tiled.
     """
     if groups.count == 1:
         return groups
@@ -153,7 +153,7 @@ def group_packing(
 
 
 def _computed(window: ConvWindow) -> OperandBuilder:
-    """The operand from a kernel that is computed, (output channels, input channels, ...)."""
+    """The operand from a computed kernel, (output channels, input channels, ...)."""
     groups = window.groups
 
     def make(builder: GraphBuilder, inputs: Sequence[str]) -> str:
@@ -176,12 +176,12 @@ def _site(
     opened: bool,
     around: Callable[[GraphBuilder, Sequence[str]], str] | None,
 ) -> Site:
-    """The site; `opened` says that the number of images is known at run time only."""
+    """Builds the site; `opened` means that the number of images is known only at run time."""
     x, kernel = node.inputs[0], node.inputs[1]
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     rank, groups = len(window.axes), window.groups
     inputs = (x,) if isinstance(right, Weight) else (x, kernel)
-    # without the zeros of a pack, or of phases with fewer taps than others
+    # without the zeros of packed groups, or of phases with fewer taps
     slid = shape[2:] if node.op == "ConvTranspose" else [a.out for a in window.axes]
     macs = (
         shape[0] * math.prod(slid) * math.prod(size) * groups.count * groups.in_channels * groups.out_channels

@@ -1,11 +1,11 @@
-"""Convolution windows as one matrix product: which element of the input meets which of the kernel.
+"""Convolution windows as a matrix product: which input element is multiplied by which kernel element.
 
-Along each axis an output position and a tap of the kernel name a place in the padded input. The rows of X
-are the output positions of all images, its columns the taps with the channels inside (`sliding` writes the
-nodes that make it so); the weight is brought into the same order while the file is written.
+Along each axis, an output position and a kernel tap determine a place in the padded input. The rows of X are
+the output positions of all images; its columns are the taps, with the channels innermost. The weight is
+brought into the same order while the file is written.
 
-A transposed convolution falls apart into one small convolution for each position within the stride: the
-phases. Groups that are packed side by side meet a weight that is zero off the blocks.
+A transposed convolution splits into one small convolution for each position within the stride: the phases.
+Groups that are packed side by side use a weight that is zero outside of the diagonal blocks.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class WindowAxis(Struct, frozen=True):
     """One spatial axis.
 
     Attributes:
-        places: (phases, positions, taps): where in the padded input.
-        kernel: (phases, taps): which element of the kernel; -1 where a phase has fewer taps than others.
-        pads: Zeros before and behind the input.
-        size: Of the input.
-        out: Of the output; phases times positions may be more.
-        step: Distance of the positions.
-        spread: Distance of the taps.
+        places: (phases, positions, taps): places in the padded input.
+        kernel: (phases, taps): kernel elements; -1 if a phase has fewer taps than others.
+        pads: Zeros before and after the input.
+        size: Size of the input.
+        out: Size of the output; phases times positions may be larger.
+        step: Distance between positions.
+        spread: Distance between taps.
     """
 
     places: Places
@@ -47,37 +47,37 @@ class WindowAxis(Struct, frozen=True):
 
     @property
     def phases(self) -> int:
-        """Small convolutions side by side."""
+        """The number of small convolutions."""
         return self.places.shape[0]
 
     @property
     def positions(self) -> int:
-        """Output positions of each of them."""
+        """The output positions of each phase."""
         return self.places.shape[1]
 
     @property
     def taps(self) -> int:
-        """Kernel elements of each."""
+        """The kernel elements of each phase."""
         return self.places.shape[2]
 
     @property
     def whole(self) -> int:
-        """Size of the padded input."""
+        """The size of the padded input."""
         return self.size + sum(self.pads)
 
     @property
     def plain(self) -> bool:
-        """Whether a Slice takes what is needed."""
+        """Whether a Slice can select the needed elements."""
         whole = self.positions == -(-self.size // self.step) and not self.places[0, 0, 0]
         return self.phases == self.taps == 1 and self.pads == (0, 0) and whole
 
 
 class Groups(Struct, frozen=True):
-    """How channels are grouped, and the groups packed.
+    """The groups of channels, and how they are packed.
 
     Attributes:
-        count: Groups.
-        pack: Groups in one product.
+        count: The number of groups.
+        pack: The number of groups in one product.
         in_channels: Input channels of a group.
         out_channels: Output channels of a group.
     """
@@ -89,7 +89,7 @@ class Groups(Struct, frozen=True):
 
     @property
     def packs(self) -> int:
-        """Products side by side; the last one may hold fewer groups."""
+        """The number of products; the last one may have fewer groups."""
         return -(-self.count // self.pack)
 
 
@@ -97,10 +97,10 @@ class ConvWindow(Struct, frozen=True):
     """A convolution of any kind as a product: `batch` times X (images x positions, K) W (K, N).
 
     Attributes:
-        axes: How it slides; at example sizes where it is `opened`.
-        groups: How channels are grouped.
-        opened: The size of the images is known at run time only.
-        narrow: Their element type, where onnxruntime pads but wider ones.
+        axes: The spatial axes, at example sizes if it is `opened`.
+        groups: The groups of channels.
+        opened: Whether the size of the images is known only at run time.
+        narrow: The element type of the images if onnxruntime's Pad supports only wider types; else ''.
     """
 
     axes: tuple[WindowAxis, ...]
@@ -110,43 +110,43 @@ class ConvWindow(Struct, frozen=True):
 
     @property
     def phases(self) -> int:
-        """Of all axes together."""
+        """The phases of all axes together."""
         return math.prod(a.phases for a in self.axes)
 
     @property
     def positions(self) -> int:
-        """Rows for one image."""
+        """The rows of X for one image."""
         return math.prod(a.positions for a in self.axes)
 
     @property
     def taps(self) -> int:
-        """Places that a position takes."""
+        """The input places of one position."""
         return math.prod(a.taps for a in self.axes)
 
     @property
     def batch(self) -> int:
-        """Products of this size."""
+        """The number of products of this size."""
         return self.phases * self.groups.packs
 
     @property
     def K(self) -> int:  # noqa: N802 - the matrix's letter
-        """Depth of a product."""
+        """The depth of a product."""
         return self.taps * self.groups.pack * self.groups.in_channels
 
     @property
     def N(self) -> int:  # noqa: N802
-        """Columns of a product."""
+        """The columns of a product."""
         return self.groups.pack * self.groups.out_channels
 
     @property
     def surrounded(self) -> bool:
-        """Whether something stands around the images, or beside their channels."""
+        """Whether images or channels need padding."""
         groups = self.groups
         return groups.packs * groups.pack != groups.count or any(any(a.pads) for a in self.axes)
 
     @property
     def plain(self) -> bool:
-        """Whether no Gather is needed."""
+        """Whether the nodes need no Gather."""
         return all(a.plain for a in self.axes)
 
 
@@ -156,9 +156,9 @@ def convolution_axes(
     """The axes of a convolution.
 
     Args:
-        attributes: Of the operator: strides, dilations, pads, auto_pad.
+        attributes: Attributes of the operator: strides, dilations, pads, auto_pad.
         shape: Spatial sizes of the input.
-        kernel: Of the kernel.
+        kernel: Spatial sizes of the kernel.
     """
     rank = len(kernel)
     strides = tuple(attributes.get("strides") or (1,) * rank)
@@ -186,13 +186,13 @@ def transposed_convolution_axes(
 ) -> tuple[WindowAxis, ...]:
     """The axes of a transposed convolution.
 
-    Output o gets tap k of input i where o + pad = i s + k d. All outputs of one remainder of o by the stride
-    s meet the same taps: they are a phase.
+    Output o uses tap k of input i if o + pad = i s + k d. All outputs with the same remainder of o by the
+    stride s use the same taps: they form a phase.
 
     Args:
-        attributes: Of the operator: strides, dilations, pads, output_padding, auto_pad, output_shape.
+        attributes: Attributes: strides, dilations, pads, output_padding, auto_pad, output_shape.
         shape: Spatial sizes of the input.
-        kernel: Of the kernel.
+        kernel: Spatial sizes of the kernel.
         out: Spatial sizes of the output.
     """
     rank = len(kernel)
@@ -215,7 +215,7 @@ def transposed_convolution_axes(
         before = max(int(lacking), -int(shifts.min(where=there, initial=0)))
         last = positions - 1 + int(shifts.max(where=there, initial=0))
         places = np.arange(positions)[None, :, None] + shifts[:, None, :] + before
-        # a tap that a phase does not have meets the first pad
+        # a missing tap of a phase points to the first padding element
         places = np.where(there[:, None, :], places, 0)
         axes.append(WindowAxis(places, table, (before, max(0, last + 1 - n)), n, o, 1))
     return tuple(axes)
@@ -224,7 +224,7 @@ def transposed_convolution_axes(
 def _transposed_heads(
     attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int], out: Sequence[int]
 ) -> list[int]:
-    """Elements that are cut off before each axis of a transposed convolution."""
+    """The elements cropped at the start of each axis of a transposed convolution."""
     rank = len(kernel)
     strides = tuple(attributes.get("strides") or (1,) * rank)
     dilations = tuple(attributes.get("dilations") or (1,) * rank)
@@ -243,15 +243,15 @@ def _transposed_heads(
 
 
 class Kernel(Struct, frozen=True):
-    """Cuts blocks of W from a stored kernel: taps with the channels inside, packed groups, phases.
+    """Cuts blocks of W from a stored kernel: channels inside taps, packed groups, phases.
 
     Attributes:
-        tensor: As it is stored.
-        axes: Its axes in the order of the operator.
+        tensor: The stored tensor.
+        axes: Its axes, in the operator's order.
         window: The product.
-        inward: The stored order is (input channels, output channels of a group, ...), as ConvTranspose has
-            it, and not (output channels, input channels of a group, ...).
-        zero: What stands off the blocks of packed groups, where no number is stored.
+        inward: Whether the stored order is (input channels, output channels of a group, ...), as for
+            ConvTranspose, instead of (output channels, input channels of a group, ...).
+        zero: The value outside of the blocks of packed groups.
     """
 
     tensor: Tensor
@@ -261,7 +261,7 @@ class Kernel(Struct, frozen=True):
     zero: int = 0
 
     def __call__(self, at: int, k: int, n: int, height: int, width: int) -> Array:
-        """The block of matrix `at` whose corner is (k, n), `zero` where nothing is stored."""
+        """The block of matrix `at` with corner (k, n); `zero` where nothing is stored."""
         kernels = self._grouped()
         groups = self.window.groups
         packs, pack, in_channels, out_channels = (
@@ -277,7 +277,7 @@ class Kernel(Struct, frozen=True):
         block = np.full((height, width), self.zero, kernels.dtype)
         for tap in range(k // deep, min(-(-(k + height) // deep), len(taps))):
             if min(taps[tap]) < 0:
-                # it meets what stands around the images
+                # a missing tap: it reads only padding
                 block[max(tap * deep - k, 0) : max((tap + 1) * deep - k, 0)] = 0
                 continue
             where: Any = (..., *taps[tap])
@@ -293,7 +293,7 @@ class Kernel(Struct, frozen=True):
         return block
 
     def _grouped(self) -> Array:
-        """(groups, output channels, input channels, *kernel), a view."""
+        """The kernel as (groups, output channels, input channels, *kernel): a view."""
         kernels: Array = self.tensor.array().transpose(self.axes)
         groups, kernel = self.window.groups, kernels.shape[2:]
         if self.inward:
@@ -303,7 +303,7 @@ class Kernel(Struct, frozen=True):
         return kernels.reshape(groups.count, groups.out_channels, groups.in_channels, *kernel)
 
     def _taps(self, phase: int) -> list[tuple[int, ...]]:
-        """For every tap of a phase which element of the kernel it is."""
+        """The kernel element of every tap of a phase."""
         axes = self.window.axes
         places = np.unravel_index(phase, [a.phases for a in axes])
         tables = [a.kernel[int(q)].tolist() for a, q in zip(axes, places, strict=True)]

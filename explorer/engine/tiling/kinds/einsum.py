@@ -1,4 +1,4 @@
-"""Einsum of two operands, where it is a product: letters of the batch, of rows, columns and the depth."""
+"""Einsum of two operands that is a matrix product, with letters of batch, rows, columns and depth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def _terms(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
-    """The equation read: letters of the two operands and of the output, an ellipsis spelled out."""
+    """Parses the equation: letters of both operands and of the output, with the ellipsis expanded."""
     inputs, arrow, out = equation.replace(" ", "").partition("->")
     operands = inputs.split(",")
     if len(operands) != 2:
@@ -40,10 +40,10 @@ def _terms(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
 
 
 def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:
-    """The site that an Einsum is.
+    """The site of an Einsum.
 
     Raises:
-        NoSite: It is none.
+        NoSite: The node cannot be tiled.
     """
     names, (left, right, out), constant = _letters(node, context)
     a, b = (context.shape(name) for name in names)
@@ -60,15 +60,15 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     opened = {c: (1, i) for i, c in enumerate(right) if i in second}
     opened |= {c: (0, i) for i, c in enumerate(left) if i in first}
     if any((left.index(c) in first) != (i in second) for i, c in enumerate(right) if c in left):
-        # a fixed length of 1 would be repeated
+        # a fixed length of 1 would have to be broadcast
         raise NoSite("an axis is open in one operand and fixed in the other: bind it with --dim")
     return _site(node, context, names, (left, right, out), groups, sizes, opened, dtype or "float32")
 
 
 def _letters(node: Node, context: SiteContext) -> tuple[list[str], tuple[str, str, str], bool]:
-    """Both operands, their letters and the output's, and whether the second is stored.
+    """The operands, their letters and the output's, and whether the second operand is stored.
 
-    The operand that comes from the data counts as the left one.
+    The computed operand becomes the left one.
     """
     if len(node.inputs) != 2:
         raise NoSite("it multiplies no two operands")
@@ -84,10 +84,10 @@ def _letters(node: Node, context: SiteContext) -> tuple[list[str], tuple[str, st
 
 
 def of_columns(node: Node, context: SiteContext, axis: int, values: Array) -> Array:
-    """Numbers along an axis of the stored operand, as they meet the product: (N,), or (batch, 1, N).
+    """Values along an axis of the stored operand, in the product's shape: (N,), or (batch, 1, N).
 
     Raises:
-        NoSite: It is an axis of the depth.
+        NoSite: The axis belongs to the depth.
     """
     names, (left, right, out), _ = _letters(node, context)
     batch, _, depth, columns = _groups(left, right, out)
@@ -103,7 +103,7 @@ def of_columns(node: Node, context: SiteContext, axis: int, values: Array) -> Ar
 
 
 def _groups(left: str, right: str, out: str) -> tuple[str, str, str, str]:
-    """Letters of the batch, of rows, of the depth and of columns; there may be no others."""
+    """The letters of batch, rows, depth and columns; no others are allowed."""
     batch = "".join(c for c in out if c in left and c in right)
     rows = "".join(c for c in out if c in left and c not in right)
     columns = "".join(c for c in out if c in right and c not in left)
@@ -122,9 +122,10 @@ def _operand(
     stacked: bool,
     length: Callable[[str, Sequence[str]], Size],
 ) -> OperandBuilder:
-    """Makes the matrices of input `at`, whose letters are `term`; those of batch, rows, columns are `parts`.
+    """Makes a function that writes input `at`, whose letters are `term`, as matrices.
 
-    Where they are `stacked` there is an axis of the batch; `length` is that of the axis that letters become.
+    `parts` are the letters of batch, rows and columns. If `stacked`, the result has a batch axis. `length`
+    returns the length of the axis that letters become.
     """
     label = "xw"[at]
 
@@ -205,7 +206,7 @@ def _site(
 def _weight(
     context: SiteContext, name: str, term: str, groups: tuple[str, str, str, str], sizes: Mapping[str, int]
 ) -> Weight | None:
-    """The second operand as a stored weight, if its bytes lie as matrices of the product."""
+    """The second operand as a stored weight, if its layout is that of the product's matrices."""
     resolved = context.constants.resolve(name)
     if resolved is None or resolved[0].payload is None:
         return None

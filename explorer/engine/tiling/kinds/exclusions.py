@@ -1,4 +1,4 @@
-"""Excluded operators, which multiply and accumulate, and are not tiled: what the reason calls each."""
+"""Excluded operators, which multiply and accumulate but are not tiled, with their names in reasons."""
 
 from __future__ import annotations
 

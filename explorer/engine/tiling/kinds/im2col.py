@@ -1,9 +1,8 @@
-"""im2col: the nodes that make rows of an image, and images of rows again.
+"""im2col: the nodes that turn images into rows of a matrix, and rows back into images.
 
-The channels are laid last, so that what a position takes is gathered in runs of whole channels: 25 times
-faster than element by element. Where a position takes it from is made of one small constant an axis, added up
-in the graph: a table of every position and tap would be 5 MB for the first layer of a ResNet. A runtime
-folds the sum away.
+The channels are moved last, so that a position gathers runs of whole channels: 25 times faster than element
+by element. The gather indices are sums of one small constant per axis, added in the graph: a table of every
+position and tap would take 5 MB for the first layer of a ResNet. A runtime folds the sum.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from explorer.engine.tiling.kinds.convolution_windows import ConvWindow, WindowA
 from explorer.engine.tiling.sites import GatheredRows
 
 _ALL = (1 << 31) - 1
-"""End of a slice of all images."""
+"""The end of a slice that takes all images."""
 
 
 def unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") -> str:
-    """The nodes that make X, (images x positions, K) or a stack of them, from the images.
+    """Writes the nodes that make X, (images x positions, K) or a stack of them, from the images.
 
     Args:
-        builder: Where they are written.
+        builder: Receives the nodes.
         x: The images, (images, channels, ...).
-        window: How they are taken.
-        fill: Value name of what stands around an image; '' for zero.
+        window: The windows to take from them.
+        fill: Value name of the padding value; '' for zero.
     """
     axes, groups = window.axes, window.groups
     x = _channels_last(builder, x, window, fill)
@@ -44,7 +43,7 @@ def unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") ->
     if window.batch == 1:
         return builder.reshape(x, (-1, window.K), "met")
     deep = groups.pack * groups.in_channels
-    # without a Gather the positions lie as they are counted
+    # without a Gather the positions are in order already
     apart = (-1, window.phases, window.positions, window.taps, groups.packs, deep)
     x = builder.reshape(x, apart, "met_apart")
     x = builder.transpose(x, (1, 4, 0, 2, 3, 5), "met_turned")
@@ -54,14 +53,14 @@ def unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") ->
 def gathered_rows(
     builder: GraphBuilder, x: str, window: ConvWindow, images: int, fill: str = ""
 ) -> GatheredRows | None:
-    """The images as the places that positions take, and which; None where nothing has to be looked up.
+    """The images as a matrix of places, and the places of every position; None if no lookup is needed.
 
     Args:
-        builder: Where the nodes are written.
+        builder: Receives the nodes.
         x: The images, (images, channels, ...).
-        window: How they are taken.
-        images: How many there are.
-        fill: Value name of what stands around an image; '' for zero.
+        window: The windows to take from them.
+        images: The number of images.
+        fill: Value name of the padding value; '' for zero.
     """
     if window.opened or window.plain or window.batch != 1:
         return None
@@ -77,7 +76,7 @@ def gathered_rows(
 
 
 def _channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str) -> str:
-    """The images with what stands around them, their channels last."""
+    """The padded images with the channels last."""
     axes, groups, rank = window.axes, window.groups, len(window.axes)
     room = groups.packs * groups.pack * groups.in_channels - groups.count * groups.in_channels
     if room or any(any(a.pads) for a in axes):
@@ -88,7 +87,7 @@ def _channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str)
 
 
 def _slid(builder: GraphBuilder, x: str, window: ConvWindow) -> str:
-    """X of images of any size: a Slice for each tap, ends counted from behind."""
+    """X for images of any size: a Slice for each tap, with ends counted from the end."""
     axes, groups = window.axes, window.groups
     rank, taps = len(axes), []
     for tap in itertools.product(*(range(a.taps) for a in axes)):
@@ -111,7 +110,7 @@ def _slid(builder: GraphBuilder, x: str, window: ConvWindow) -> str:
 
 
 def _index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
-    """The places that every position takes, (positions, taps) in C order of the axes; phases before."""
+    """The input places of every position, (positions, taps) in C order of the axes; phases first."""
     rank = len(axes)
     phased = any(a.phases != 1 for a in axes)
     total = ""
@@ -128,7 +127,7 @@ def _index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
 
 
 def _strided(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
-    """Every so many elements of each axis of images whose channels lie last."""
+    """The images (channels last) with every `step`-th element of each axis."""
     limits = {
         "starts": [0] * len(axes),
         "ends": [a.whole for a in axes],
@@ -140,7 +139,7 @@ def _strided(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
 
 
 def _refolded(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
-    """Images of any size from the products."""
+    """Turns the products into images of any size."""
     axes, groups = window.axes, window.groups
     packed = groups.packs * window.N
     if groups.packs != 1:
@@ -163,7 +162,7 @@ def _refolded(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
 
 
 def fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
-    """The nodes that make images with the channels last from the products; `x` are the images given."""
+    """Writes the nodes that turn the products into images, channels last; `x` are the input images."""
     if window.opened:
         return _refolded(builder, z, x, window)
     axes, groups = window.axes, window.groups

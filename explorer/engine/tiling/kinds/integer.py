@@ -1,13 +1,13 @@
 """Products of integers: MatMulInteger, QLinearMatMul, QGemm, and convolutions: ConvInteger, QLinearConv.
 
-The tiles are products of 8-bit numbers as they are stored, added up in int32, and the matrix unit knows no
-zero points: with a and b those of the operands,
+The tiles multiply 8-bit numbers as stored and add them in int32; the matrix unit does not know zero points.
+With a and b the zero points of the operands,
 
     sum (x - a) (w - b)  =  sum x w  -  a sum w  -  b sum (x - a)
 
-The sum of a stored weight's columns is a number, which joins the bias; what depends on the data is reckoned
-beside the products, as a vector unit does. Tiles are padded with zero, images with their zero point. What was
-quantised is requantised once, behind the whole sum, in the order in which onnxruntime multiplies its scales.
+The column sums of a stored weight are constants, which join the bias. The terms that depend on data are
+computed beside the products, as on a vector unit. Tiles are padded with zero, images with their zero point.
+The sum is requantized once at the end, multiplied by the scales in onnxruntime's order.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from explorer.facts.quantize import Accumulator
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BYTES = ("uint8", "int8")
-"""Element types that operators of integers multiply."""
+"""Element types that integer operators multiply."""
 
 CODES = (*BYTES, *WORDS)
-"""Element types whose products are tiled."""
+"""Element types whose products can be tiled."""
 
 Zero = int | Array | str
-"""A zero point: one number, one for every row or column, or the value name of one that is computed."""
+"""A zero point: one number, one for each row or column, or the value name of a computed one."""
 
 Spread = Callable[[Array], Array]
-"""Numbers in the shape in which they meet the product."""
+"""Converts values to the product's shape."""
 
 
 class Terms(Struct, frozen=True):
-    """What is taken off the products, and added to them.
+    """The zero points and the bias of a product.
 
     Attributes:
         a, b: The zero points.
-        bias: In int32, one for every column or a matrix; None without one.
-        bias_name: Value name of a bias that is computed; '' without one.
-        x, w: The ends of the operands' codes, where they are not those of their types.
+        bias: The bias in int32, for each column or as a matrix; None if there is none.
+        bias_name: Value name of a computed bias; '' if there is none.
+        x, w: The ends of the operands' codes, if narrower than those of their types.
     """
 
     a: Zero = 0
@@ -73,12 +73,12 @@ class Terms(Struct, frozen=True):
 
 
 class Columns(Struct, frozen=True):
-    """How numbers meet the product, (M, N) or (batch, M, N).
+    """Converts values to the shape of the product, (M, N) or (batch, M, N).
 
     Attributes:
-        channels: Of the weight's channels, one for each, or one for all.
-        bias: Of a bias, as the operator reads it.
-        count: Columns of all groups, of which there may be a set in each phase; 0 where there are no phases.
+        channels: Converts values of the weight's channels: one for each, or one for all.
+        bias: Converts a bias in the operator's shape.
+        count: The columns of all groups in one phase; 0 if there are no phases.
     """
 
     channels: Spread
@@ -87,11 +87,11 @@ class Columns(Struct, frozen=True):
 
 
 Tail = Callable[[GraphBuilder, str, Columns], str]
-"""Writes what comes behind the sum in int32, to numbers of the output's type."""
+"""Writes the nodes from the int32 sum to values of the output's type."""
 
 
 def numbers(context: SiteContext, name: str) -> Array | None:
-    """The numbers of a stored value; None if it is computed."""
+    """The contents of a stored value; None if it is computed."""
     resolved = context.constants.resolve(name)
     if resolved is None or resolved[0].payload is None:
         return None
@@ -100,7 +100,7 @@ def numbers(context: SiteContext, name: str) -> Array | None:
 
 
 def _zero(context: SiteContext, name: str) -> Zero:
-    """A zero point as it is known."""
+    """A zero point: 0, its stored values, or its value name."""
     if not name:
         return 0
     values = numbers(context, name)
@@ -110,7 +110,7 @@ def _zero(context: SiteContext, name: str) -> Zero:
 
 
 def single(values: Array) -> int | Array:
-    """Numbers as one, where they are all the same."""
+    """The single number if all values are equal; else the values."""
     flat = values.reshape(-1).astype(np.int64)
     return int(flat[0]) if (flat == flat[0]).all() else flat
 
@@ -127,7 +127,7 @@ def integral(
     tail: Tail | None,
     columns: Columns | None = None,
 ) -> Site:
-    """The site of an operator on integers, made of the one that the same operator on floats would be.
+    """The site of an integer operator, from the site of the same operator on floats.
 
     Args:
         node: The operator.
@@ -135,9 +135,9 @@ def integral(
         base: The site of a Gemm, MatMul, Conv, ConvTranspose or Einsum of the same operands, whose `finish`
             only moves elements.
         terms: Zero points and bias.
-        tail: What comes behind the sum; None if the sum is the output.
-        columns: How numbers of the weight's channels and of the bias meet the product; None as they do where
-            it is made as the operator says.
+        tail: Writes the nodes after the sum; None if the sum is the output.
+        columns: Converts values of channels and of the bias to the product's shape; None for the operator's
+            default.
     """
     site_inputs = list(base.inputs)
     right_dtype = (
@@ -174,7 +174,7 @@ def integral(
 
 
 def _needed(base: Site, terms: Terms, met: Columns, right_dtype: str) -> Accumulator:
-    """What an accumulator has to hold; of zero points that are computed 0 is taken."""
+    """The accumulator that the sums need; computed zero points count as 0."""
     a = terms.a if isinstance(terms.a, int) else 0
     b = 0 if isinstance(terms.b, str) else terms.b
     bias = 0 if terms.bias is None else met.bias(terms.bias.astype(np.int64))
@@ -189,7 +189,7 @@ def _needed(base: Site, terms: Terms, met: Columns, right_dtype: str) -> Accumul
 
 
 def _filled(weight: Weight, zero: int) -> Weight:
-    """A weight cut from kernels, with the zero point off the blocks of groups: no number is there."""
+    """A weight cut from kernels, with the zero point instead of 0 outside of the groups' blocks."""
     assert isinstance(weight.cut, Kernel)
     make = replace(weight.cut, zero=zero)
 
@@ -203,25 +203,25 @@ def _filled(weight: Weight, zero: int) -> Weight:
 
 
 def operand_type(context: SiteContext, name: str) -> str | None:
-    """Element type of a value, stored or not; None if it is not known."""
+    """The element type of a stored or computed value; None if unknown."""
     resolved = context.constants.resolve(name)
     return resolved[0].dtype if resolved is not None else context.dtype(name)
 
 
 def columns_of(base: Site, context: SiteContext, *, turned: bool = False) -> Columns:
-    """As an operator says it: of images a number is one channel's, of a Gemm it is broadcast.
+    """The default conversion for an operator: per channel for images, by broadcasting for a Gemm.
 
-    Where the weight stood on the left (`turned`) the product is made the other way round.
+    If the weight stood on the left, the product is transposed (`turned`).
     """
     if base.node.op in ("Conv", "ConvTranspose"):
         channels = (context.known(base.node.outputs[0]) or (0, base.N))[1]
         packs = -(-channels // base.N)
 
         def each(values: Array) -> Array:
-            """The channels of every pack of groups, in every phase."""
+            """The values for the channels of every pack of groups, in every phase."""
             if values.size == 1:
                 return values
-            # groups of a transposed convolution share their kernels' scales
+            # the groups of a transposed convolution share the scales of their kernels
             values = np.resize(values, channels)
             if base.batch == 1:
                 return values
@@ -244,7 +244,7 @@ def _reckoned(
     terms: Terms,
     met: Columns,
 ) -> str:
-    """The sum with its bias, and without what the zero points added to it."""
+    """The sum with the bias added and the terms of the zero points subtracted."""
     a, b, kind = terms.a, terms.b, base.accumulator
     right = base.right
     added = np.zeros(1, np.int64) if terms.bias is None else met.bias(terms.bias.astype(np.int64))
@@ -269,7 +269,7 @@ def _reckoned(
             assert not isinstance(right, Weight)
             below = _summed(builder, right, inputs, base, 0, "w", "")
         if isinstance(a, int):
-            # added as a bias is: of what is stored it is one
+            # the stored terms are a constant, which joins the bias
             minus = _whole(builder, np.asarray(-a), "x_zero_less", kind)
             less = builder.add("Mul", (minus, below), "x_zero_worth")
             z = builder.add("Add", (z, less), "x_zero_off")
@@ -286,7 +286,7 @@ def _reckoned(
 
 
 def _whole(builder: GraphBuilder, values: Array, label: str, kind: str) -> str:
-    """A Constant in the accumulator's type; sums wrap around there as they do in the products."""
+    """A Constant in the accumulator's type, where sums wrap around as in the products."""
     return builder.array(np.ascontiguousarray(values.astype(kind)), label)
 
 
@@ -317,7 +317,7 @@ def _summed(
     label: str,
     zero: str,
 ) -> str:
-    """The sums of an operand along its depth: of its columns (axis 0) or rows (axis 1)."""
+    """The sums of an operand along the depth: column sums (axis 0) or row sums (axis 1)."""
     inner = builder.inner(f"{label}_sums")
     matrix = make(inner, inputs)
     builder.nodes += inner.nodes
@@ -329,7 +329,7 @@ def _summed(
 
 
 def requantization(scale: Array, zero: Array) -> Tail:
-    """Times `scale` in float32, rounded half to even, with the zero point, saturated: as onnxruntime does."""
+    """Multiplies by `scale` in float32, rounds half to even, adds the zero point, and saturates."""
 
     def tail(builder: GraphBuilder, z: str, met: Columns) -> str:
         z = rescaling(scale)(builder, z, met)
@@ -341,7 +341,7 @@ def requantization(scale: Array, zero: Array) -> Tail:
 
 
 def rescaling(scale: Array) -> Tail:
-    """Times `scale` in float32."""
+    """Multiplies by `scale` in float32."""
 
     def tail(builder: GraphBuilder, z: str, met: Columns) -> str:
         z = builder.cast(z, "float32", "y_float")
@@ -352,7 +352,7 @@ def rescaling(scale: Array) -> Tail:
 
 
 def _checked(node: Node, context: SiteContext, at: tuple[int, int]) -> tuple[Zero, Zero]:
-    """The zero points of an operator, which these inputs are."""
+    """The zero points of an operator, at these inputs."""
     names = [_input(node, i) for i in at]
     a, b = (_zero(context, name) for name in names)
     if any(isinstance(z, str) and context.known(z, static=True) not in ((), (1,)) for z in (a, b)):
@@ -363,13 +363,13 @@ def _checked(node: Node, context: SiteContext, at: tuple[int, int]) -> tuple[Zer
 
 
 def matrix(node: Node, context: SiteContext, x: str, w: str, op: str = "MatMul") -> Site:
-    """The product of the same operands in floats; `x` stands on the left."""
+    """The site of the float product of the same operands; `x` is on the left."""
     attributes = {k: v for k, v in node.attributes.items() if k in ("transA", "transB")}
     return product(Node(op, (x, w), node.outputs, name=node.name, attributes=attributes), context, CODES)
 
 
 def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
-    """The convolution of the same operands in floats, its images surrounded by their zero point."""
+    """The site of the float convolution of the same operands, with images padded by their zero point."""
     if isinstance(zero, np.ndarray):
         raise LeftAsItWas("more than one zero point of its images")
     shape = context.known(zero) if isinstance(zero, str) else ()
@@ -390,13 +390,13 @@ def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
 
 
 def _left(node: Node, context: SiteContext) -> None:
-    """Refuses a weight on the left, whose zero points would stand at its rows."""
+    """Refuses a weight on the left, whose zero points would belong to rows."""
     if node.inputs[0] in context.constants:
         raise LeftAsItWas("the weight stands on the left of an integer product")
 
 
 def _integer(node: Node, context: SiteContext) -> Site:
-    """MatMulInteger and ConvInteger: X, W, their zero points."""
+    """MatMulInteger and ConvInteger; inputs: X, W, and their zero points."""
     zeros = _checked(node, context, (2, 3))
     x, w = node.inputs[:2]
     _left(node, context)
@@ -405,7 +405,7 @@ def _integer(node: Node, context: SiteContext) -> Site:
 
 
 def _scale(context: SiteContext, node: Node, y: int) -> Array:
-    """What a sum is multiplied by, in float32, in onnxruntime's order; of the columns, or one."""
+    """The factor of the sum, in float32 and onnxruntime's order of operations; per column, or one."""
     scales = [numbers(context, _input(node, at)) for at in (1, 4, y)]
     if scales[0] is None or scales[1] is None or (scales[2] is None and _input(node, y)):
         raise LeftAsItWas("its scales are computed")
@@ -422,14 +422,15 @@ def _scale(context: SiteContext, node: Node, y: int) -> Array:
 
 
 def _quantized(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Site]:
-    """X, scale, zero; W, scale, zero; where their inputs say a bias in int32, and the scale and zero of Y.
+    """The kind of an operator with quantized inputs.
 
-    Without these Y is float32.
+    Its inputs are X, scale, zero; W, scale, zero; an int32 bias at `bias`; and the scale and zero point of Y
+    at `out`. Without these last two, Y is float32.
 
     Args:
-        op: The operator on floats.
-        bias: Which input the bias is; 0 for none.
-        out: Which one the scale of Y is.
+        op: The same operator on floats.
+        bias: The index of the bias; 0 for none.
+        out: The index of the scale of Y.
     """
 
     def kind(node: Node, context: SiteContext) -> Site:

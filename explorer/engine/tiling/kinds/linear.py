@@ -1,4 +1,4 @@
-"""Gemm, MatMul and FusedMatMul: with a stored weight, or with two activations, as attention has them."""
+"""Gemm, MatMul and FusedMatMul, with a stored weight or with two activations, as in attention."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from explorer.engine.tiling.emit.operators import HALVES
 from explorer.engine.tiling.sites import LeftAsItWas, NoSite, Site, SiteContext, Weight
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-"""Element types of floats whose products are tiled."""
+"""Float types whose products can be tiled."""
 
 
 def scaled_sum(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: str, beta: float) -> str:
-    """The sum alpha z + beta bias, from the accumulator's type to that of the operands, `dtype`."""
+    """The sum alpha z + beta bias, cast from the accumulator's type to the operands' type, `dtype`."""
     wide = dtype in HALVES
     working = "float32" if wide else dtype
     if alpha != 1.0:
@@ -33,10 +33,10 @@ def scaled_sum(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: st
 
 
 def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:
-    """The site that a Gemm or MatMul is.
+    """The site of a Gemm or MatMul.
 
     Raises:
-        NoSite: It is none.
+        NoSite: The node cannot be tiled.
     """
     attributes = node.attributes if node.op == "Gemm" else {}
     left, right = node.inputs[0], node.inputs[1]
@@ -53,7 +53,7 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     swapped = left_constant
     trans_x = bool(attributes.get("transB" if swapped else "transA", 0))
     trans_w = bool(attributes.get("transA" if swapped else "transB", 0))
-    # W X = (X^T W^T)^T: with the weight on the left both operands turn
+    # W X = (X^T W^T)^T: with the weight on the left, both operands are transposed
     weight = context.constants.matrix(left if swapped else right, trans_w != swapped)
     if weight is None or ((swapped or trans_x) and len(shape) != 2):
         return _stacks(node, context, dtype or "float32", turned=swapped)
@@ -71,15 +71,15 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
 
 
 def as_gemm(node: Node, context: SiteContext) -> Node:
-    """The Gemm that a FusedMatMul is: a MatMul of operands that are turned first, times alpha.
+    """A FusedMatMul as a Gemm: a MatMul of transposed operands, times alpha.
 
     Raises:
-        NoSite: It turns an axis of its batch.
+        NoSite: It transposes an axis of its batch.
     """
     attributes = node.attributes
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
         raise LeftAsItWas("an axis of its batch is turned with the matrices")
-    # a vector has nothing to turn
+    # a vector has nothing to transpose
     turns = {
         side: int(bool(attributes.get(side, 0)) and len(context.shape(name)) > 1)
         for side, name in zip(("transA", "transB"), node.inputs, strict=True)
@@ -119,7 +119,7 @@ def _site(
         product_shape = (weight.N, rows) if swapped else (rows, weight.N)
         if out == product_shape:
             return z
-        # a vector on either side has no axis of its own in the output
+        # a vector operand has no axis in the output
         lead = [(inputs[0], axis) if axis in opened else d for axis, d in enumerate(shape[:-1])]
         target = [*lead, weight.N] if len(out) == len(shape) else lead
         return builder.reshape(z, target if opened else out, "shaped")
@@ -142,14 +142,14 @@ def _site(
 
 
 class _Side(Struct, frozen=True):
-    """One of two activations, as matrices.
+    """One of two activations, as a stack of matrices.
 
     Attributes:
-        at: Which of the site's inputs it is.
-        shape: As it arrives, a vector with an axis of 1.
-        opened: Axes of `shape` that are known at run time only.
-        turn: The matrices are transposed.
-        vector: It arrives without the axis of 1.
+        at: Its index among the site's inputs.
+        shape: Its shape; a vector gets an axis of 1.
+        opened: Axes of `shape` that are known only at run time.
+        turn: Whether the matrices are transposed.
+        vector: Whether it is a vector.
     """
 
     at: int
@@ -159,18 +159,18 @@ class _Side(Struct, frozen=True):
     vector: bool
 
     def size(self, axis: int, inputs: Sequence[str]) -> Size:
-        """Length of an axis of `shape` (counted from behind), as it is written."""
+        """The length of an axis of `shape`, counted from the end: a number, or read at run time."""
         place = len(self.shape) + axis
         return (inputs[self.at], place) if place in self.opened else self.shape[axis]
 
     @property
     def matrix(self) -> tuple[int, int]:
-        """Rows and columns, as (axes from behind)."""
+        """The axes of rows and columns, counted from the end."""
         return (-1, -2) if self.turn else (-2, -1)
 
     @property
     def arrived(self) -> tuple[int, ...]:
-        """The axes, from behind, in the order in which the matrices have them."""
+        """The axes, counted from the end, in the order of the matrices."""
         return (*range(-len(self.shape), -2), *self.matrix)
 
 
@@ -186,15 +186,16 @@ def _side(context: SiteContext, name: str, at: int, turn: bool, is_left: bool) -
 
 
 class _Pairs(Struct, frozen=True):
-    """The pairs of matrices of two stacks that are multiplied.
+    """Two stacks whose matrices are multiplied in pairs.
 
     Attributes:
         a, b: The stacks.
-        lead: For each axis of the broadcast batch the side that gives its length, and the axis from behind.
+        lead: For each axis of the broadcast batch, the side that decides its length, and the axis from the
+            end.
         dynamic: As in `Site`.
-        shared: Every matrix of the left meets the same right: they are rows of one product.
-        stack: Products.
-        rows: Of the left operand of one.
+        shared: Whether all left matrices use the same right matrix, and so are rows of one product.
+        stack: The number of products.
+        rows: The rows of one product.
     """
 
     a: _Side
@@ -206,7 +207,7 @@ class _Pairs(Struct, frozen=True):
     rows: int
 
     def operand(self, side: _Side, label: str, builder: GraphBuilder, inputs: Sequence[str]) -> str:
-        """Makes one operand, a matrix or a stack of them."""
+        """Writes one operand as a matrix or a stack of matrices."""
         x, count = inputs[side.at], len(side.shape)
         if side.turn:
             x = builder.transpose(x, (*range(count - 2), count - 1, count - 2), f"{label}_transposed")
@@ -229,7 +230,7 @@ class _Pairs(Struct, frozen=True):
         return builder.reshape(x, (-1 if "batch" in self.dynamic else self.stack, r, c), f"{label}_matrix")
 
     def shaped(self, builder: GraphBuilder, z: str, inputs: Sequence[str], turned: bool) -> str:
-        """The products in the shape of the output, and the other way round where they were made so."""
+        """The products in the output's shape, transposed back if they were computed transposed."""
         a, b = self.a, self.b
         target: list[Size] = [side.size(axis, inputs) for side, axis in self.lead]
         target += [] if a.vector else [a.size(a.matrix[0], inputs)]
@@ -244,9 +245,9 @@ class _Pairs(Struct, frozen=True):
 
 
 def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = False) -> Site:
-    """Two values of the graph, or one and a stored stack: a product for each pair of matrices.
+    """The site of two stacks (two computed values, or one and a stored stack), multiplied in pairs.
 
-    Where it is `turned`, A B is (B^T A^T)^T, so that what is stored stands on the right.
+    If `turned`, it computes A B = (B^T A^T)^T, so that the stored operand is on the right.
     """
     attributes = node.attributes if node.op == "Gemm" else {}
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
@@ -265,7 +266,7 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
     if not (M and K and N and math.prod(batch)):
         raise NoSite("it is empty")
     open_batch = any(len(side.shape) + axis in side.opened for side, axis in lead)
-    # every matrix of the left meets the same right: rows of one product
+    # all left matrices use the same right matrix: they are rows of one product
     shared = math.prod(b.shape[:-2]) == 1 and b.opened.isdisjoint(range(len(b.shape) - 2))
     stack, heap = (1, math.prod(batch)) if shared else (math.prod(batch), 1)
     opened = {
@@ -304,17 +305,17 @@ def _is_open(side: _Side, axis: int) -> bool:
 
 
 def _has(side: _Side, gives: _Side, axis: int) -> bool:
-    """Whether a side has the whole length of an axis of the batch by itself."""
+    """Whether a side has the full length of a batch axis without broadcasting."""
     if len(side.shape) < -axis or _is_open(side, axis) != _is_open(gives, axis):
         return False
     return _is_open(side, axis) or side.shape[axis] == gives.shape[axis]
 
 
 def _lead(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
-    """For each axis of the broadcast batch the side that gives its length, and the axis from behind.
+    """For each axis of the broadcast batch, the side that decides its length, and the axis from the end.
 
-    A length of 1 is broadcast, and an open one beside a length that is not 1; of two open lengths it is taken
-    that they are the same.
+    A length of 1 is broadcast, and so is an open one beside a fixed length other than 1. Two open lengths are
+    assumed to be equal.
     """
     lead = []
     for axis in range(-max(len(a.shape), len(b.shape)), -2):

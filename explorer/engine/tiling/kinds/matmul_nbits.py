@@ -1,6 +1,6 @@
 """MatMulNBits: weights of 2, 4 or 8 bits, packed in blocks along the depth with a scale for each.
 
-The tiles are of floats: a block has a scale of its own, so that a sum of integers ends where a block ends,
+The tiles multiply floats: each block has its own scale, so an integer sum would end at the end of a block,
 and tiles of another depth would have to be cut there. The weight is unpacked while the file is written.
 """
 
@@ -23,7 +23,7 @@ from explorer.engine.tiling.sites import Kinds, LeftAsItWas, NoSite, Site, SiteC
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _ROUNDS_INPUT = 4
-"""The accuracy level from which on a runtime may round the activation to 8 bits."""
+"""The accuracy level from which a runtime may round the activation to 8 bits."""
 
 
 def _packed(node: Node, context: SiteContext) -> Site:
@@ -83,7 +83,7 @@ def _unpacked(tensor: Tensor, scales: Array, zeros: Array | None, sizes: tuple[i
 
 
 def _parts(packed: Array, bits: int) -> Array:
-    """The numbers in rows of bytes, the lowest bits first."""
+    """The numbers packed in rows of bytes, lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return ((packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(packed.shape[0], -1)
 

@@ -1,9 +1,9 @@
-"""Products between DequantizeLinear nodes, as a quantiser writes them ('QDQ').
+"""Products between DequantizeLinear nodes, as quantizers write them ('QDQ').
 
-Where both operands were quantised, the tiles are products of the stored bytes, and the sum in int32 is turned
-into floats once: that is what such a graph tells an accelerator to do. The QuantizeLinear behind it stays.
-Where only the weight was, or for another reason, which the site says, the tiles are of floats, and the weight
-is stored as the floats that it stands for.
+If both operands are quantized, the tiles multiply the stored bytes, and the int32 sum is converted to floats
+once, as such a graph tells an accelerator to do; the QuantizeLinear after it stays. If only the weight is
+quantized, or for another reason that the site states, the tiles multiply floats, and the weight is stored
+dequantized.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class _InFloats(Exception):
-    """The operator multiplies floats; the text says why, '' where nothing of it is quantized."""
+    """The operator must multiply floats; the text is the reason, '' if nothing is quantized."""
 
 
 class _TooWide(_InFloats):
-    """So it is for codes of many bits; `ends` are those of both operands."""
+    """The codes have too many bits; `ends` are the ends of both operands."""
 
     def __init__(self, message: str, ends: tuple[Ends, Ends]) -> None:
         super().__init__(message)
@@ -42,10 +42,10 @@ class _TooWide(_InFloats):
 
 
 def _integers(node: Node, context: SiteContext) -> Site:
-    """The site in integers.
+    """The site with integer tiles.
 
     Raises:
-        _InFloats, NoSite: There is none.
+        _InFloats, NoSite: There is no such site.
     """
     turned = is_stored(context, node.inputs[0])
     x, w = (quantized_operand(context, name) for name in (node.inputs[1::-1] if turned else node.inputs[:2]))
@@ -90,13 +90,13 @@ def _integers(node: Node, context: SiteContext) -> Site:
 
 
 def _ends(context: SiteContext, operand: QuantizedOperand) -> Ends:
-    """The least and the largest code of an operand."""
+    """The smallest and the largest code of an operand."""
     limits = np.iinfo(integer.operand_type(context, operand.name) or "int32")
     return operand.ends or (int(limits.min), int(limits.max))
 
 
 def _unquantised(node: Node, context: SiteContext, turned: bool) -> str:
-    """Why an operator without two operands that were quantized is one of floats."""
+    """The reason why an operator is not quantized in both operands; '' if neither is."""
     names = node.inputs[1::-1] if turned else node.inputs[:2]
     makers = [context.constants.producers.get(name) for name in names]
     behind = [maker is not None and maker.op in ("DequantizeLinear", "IntQuant") for maker in makers]
@@ -111,7 +111,7 @@ def _unquantised(node: Node, context: SiteContext, turned: bool) -> str:
 
 
 def _base(node: Node, context: SiteContext, names: tuple[str, str], zero: int) -> Site:
-    """The same product of what was quantized, in the order in which the operator reads it."""
+    """The site of the same product of codes, with operands in the operator's order."""
     if node.op in ("Conv", "ConvTranspose"):
         return integer.slid(node, context, *names, zero)
     if node.op == "Einsum":
@@ -120,17 +120,17 @@ def _base(node: Node, context: SiteContext, names: tuple[str, str], zero: int) -
 
 
 def _coded(node: Node, names: tuple[str, str]) -> Node:
-    """The operator on codes."""
+    """The node with codes as inputs."""
     return Node(node.op, names, node.outputs, name=node.name, attributes=node.attributes)
 
 
 def _columns(
     node: Node, context: SiteContext, x: QuantizedOperand, w: QuantizedOperand, base: Site, *, turned: bool
 ) -> integer.Columns:
-    """How the scales of a weight meet the product.
+    """The conversion of a weight's scales to the product's shape.
 
     Raises:
-        _InFloats: They are not those of its columns.
+        _InFloats: The scales do not belong to the product's columns.
     """
     usual = integer.columns_of(base, context, turned=turned)
     if w.scale.size == w.zero.size == 1:
@@ -158,12 +158,12 @@ def _columns(
 def _bias(
     context: SiteContext, name: str, scale: Array, factors: tuple[float, float]
 ) -> tuple[Array, Node | None]:
-    """The bias in the integers of the sum where it is so many of them, else in floats, and what made it.
+    """The bias and the node that made it: integers in the sum's units if it is integral there, else floats.
 
-    Beside alpha the sum holds beta / alpha times the bias.
+    With alpha applied to the sum, the bias is multiplied by beta / alpha.
 
     Raises:
-        _InFloats: It is computed.
+        _InFloats: The bias is computed.
     """
     plain = integer.numbers(context, name)
     if plain is None:
@@ -183,7 +183,7 @@ def _bias(
 
 
 def _added(tail: integer.Tail, bias: Array) -> integer.Tail:
-    """A tail with a bias in floats behind it."""
+    """A tail that adds a float bias at the end."""
 
     def both(builder: GraphBuilder, z: str, met: integer.Columns) -> str:
         z = tail(builder, z, met)

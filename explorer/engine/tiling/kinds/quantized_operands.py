@@ -1,7 +1,8 @@
-"""Quantized operands: what stands behind a DequantizeLinear, or passes an IntQuant, as the codes that it is.
+"""Quantized operands: the codes behind a DequantizeLinear, or behind a call of IntQuant.
 
-A DequantizeLinear reads its codes. A call of QONNX's IntQuant gives floats, (code - zero) x scale: what flows
-is turned into codes less their zero point as it comes, and what is stored while the file is written.
+A DequantizeLinear reads codes. A call of QONNX's IntQuant returns floats, (code - zero) x scale: computed
+values are converted back to codes minus their zero point at run time, stored values while the file is
+written.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _QONNX = "qonnx.custom_op.general"
 
 _NARROW = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
-"""What numbers of fewer bits are stored as, to be multiplied."""
+"""The types in which narrower codes are stored for the multiplication."""
 
 
 class QuantizedOperand(Struct, frozen=True):
@@ -33,14 +34,14 @@ class QuantizedOperand(Struct, frozen=True):
 
     Attributes:
         node: The DequantizeLinear, or the call.
-        name: Value name of the integers; one that `SiteContext` knows, where the graph has none; '' of more
-            bits than are multiplied.
-        scale: One number, or one for every element along `axis`.
-        zero: The same in integers.
-        axis: Along which they differ.
-        ends: Of the codes, where they are not those of their type.
-        floats: Value name of the floats that the integers are made of, as it runs; '' where they are there.
-        dtype: Then their type.
+        name: Value name of the codes, which may exist only in `SiteContext`; '' if they have more bits than
+            are multiplied.
+        scale: One number, or one for each index along `axis`.
+        zero: The zero points, in the same shape.
+        axis: The axis along which they differ.
+        ends: The ends of the codes, if narrower than those of their type.
+        floats: Value name of the floats from which the codes are computed at run time; '' if the codes exist.
+        dtype: The type of such computed codes.
     """
 
     node: Node
@@ -54,7 +55,7 @@ class QuantizedOperand(Struct, frozen=True):
 
 
 def quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | None:
-    """How a value was quantized; None if it was not, or in a way that is not tiled."""
+    """The quantization of a value; None if it has none, or one that cannot be tiled."""
     node = context.constants.producers.get(name)
     if node is not None and node.op == "IntQuant" and node.domain == _QONNX:
         return _called(context, node)
@@ -81,7 +82,7 @@ def quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | Non
 
 
 def is_stored(context: SiteContext, name: str) -> bool:
-    """Whether a value is stored, or made of one that is by an IntQuant."""
+    """Whether a value is stored, or an IntQuant of a stored value."""
     maker = context.constants.producers.get(name)
     called = maker is not None and maker.op == "IntQuant" and maker.domain == _QONNX
     return (maker.inputs[0] if called and maker is not None else name) in context.constants
@@ -96,7 +97,7 @@ def _numbers(context: SiteContext, name: str) -> Array:
 def _store(
     context: SiteContext, name: str, dtype: str, shape: tuple[int, ...], make: Callable[[], Array]
 ) -> None:
-    """Makes stored codes known by a name, once: sites that share a weight share its codes."""
+    """Registers stored codes under a name, once, so that sites that share a weight share its codes."""
     if name in context.constants.derived:
         return
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -105,7 +106,7 @@ def _store(
 
 
 def _called(context: SiteContext, node: Node) -> QuantizedOperand | None:
-    """An operand that passes an IntQuant, as codes less their zero point."""
+    """An operand from an IntQuant, as codes minus their zero point."""
     parameters = [integer.numbers(context, name) for name in node.inputs[1:]]
     if len(parameters) != 3 or any(values is None for values in parameters):
         return None
@@ -137,7 +138,7 @@ def _holds(dtype: str, ends: Ends) -> bool:
 
 
 def call_ends(node: Node, bits: int, zero: int) -> Ends:
-    """The least and the largest code of an IntQuant, less its zero point."""
+    """The smallest and the largest code of an IntQuant, minus its zero point."""
     narrow, half = int(node.attributes.get("narrow", 0)), 1 << (bits - 1)
     if node.attributes.get("signed", 1):
         return narrow - half - zero, half - 1 - zero
@@ -145,7 +146,7 @@ def call_ends(node: Node, bits: int, zero: int) -> Ends:
 
 
 def _codes_of(context: SiteContext, name: str, scale: Array, zero: int, ends: Ends) -> Array:
-    """In float32 and in the order of the function's body."""
+    """The codes, computed in float32 and in the order of IntQuant's function body."""
     values = _numbers(context, name).astype(np.float32)
     moved = values / scale + np.float32(zero)
     codes: Array = np.rint(np.clip(moved, ends[0] + zero, ends[1] + zero)) - zero
@@ -153,10 +154,10 @@ def _codes_of(context: SiteContext, name: str, scale: Array, zero: int, ends: En
 
 
 def as_they_come(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
-    """A site that makes codes of the floats that it is given.
+    """A site that converts its float inputs to codes at run time.
 
     Raises:
-        NoSite: Stored codes are cut as it runs.
+        NoSite: Stored codes would have to be cut at run time.
     """
     flowing: Mapping[str, QuantizedOperand] = {o.name: o for o in operands if o.floats}
     if any(o.name in site.inputs for o in operands if not o.floats and o.name != o.node.inputs[0]):

@@ -1,1 +1,1 @@
-"""Tiling of nn.Modules: torch's layers replaced by ones that multiply by tiles."""
+"""Tiling of nn.Modules: replaces torch layers by layers that multiply by tiles."""

@@ -1,7 +1,7 @@
-"""Tiled layers: torch's own with their products done by tiles.
+"""Tiled layers: subclasses of torch's layers that compute their products by tiles.
 
-Each is a subclass of the layer that it stands for and has the same parameters under the same names, so that
-a state_dict fits both, and whoever asks `isinstance(m, nn.Linear)` gets the same answer.
+Each has the same parameters under the same names as its base class, so that a state_dict fits both, and
+`isinstance(m, nn.Linear)` gives the same answer.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ TILE: Tile = (64, 64, 64)
 
 
 class _TiledLayer(nn.Module):
-    """What the layers below have in common.
+    """Common base of the tiled layers.
 
     Args:
-        *args, **kwargs: As for torch's own layer.
+        *args, **kwargs: Arguments of torch's layer.
         tile: (TM, TK, TN): rows of the left operand, depth, columns.
         edges: 'ragged' or 'padded', as in `TileSpec`.
     """
@@ -35,12 +35,12 @@ class _TiledLayer(nn.Module):
         self.edges = edges
 
     def extra_repr(self) -> str:
-        """The layer's own words, and the tile."""
+        """The layer's description, and the tile."""
         return f"{super().extra_repr()}, tile={'x'.join(map(str, self.tile))}, edges={self.edges}"
 
 
 class TiledLinear(_TiledLayer, nn.Linear):
-    """nn.Linear by tile products: x is (rows, in_features), whatever dimensions it has in front."""
+    """nn.Linear by tile products; x is (rows, in_features), with any leading dimensions."""
 
     def forward(self, x: Tensor) -> Tensor:
         """X W^T + b for x of shape (..., in_features)."""
@@ -53,10 +53,10 @@ class TiledLinear(_TiledLayer, nn.Linear):
 
 
 def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int], depth: int) -> Tensor:
-    """What the kernel sees at each place: (batch x places, channels x kernel).
+    """The kernel's inputs at each position: (batch x positions, channels x kernel).
 
-    torch's own unfold is for images and goes through every exporter; a signal is an image of height 1, and
-    a volume is cut by slices.
+    torch's unfold supports only images, but works with every exporter. A signal is treated as an image of
+    height 1, and a volume is cut by slices.
     """
     if all(step == (1, 1, 1) for step in steps):
         return x.flatten(2).transpose(1, 2).reshape(-1, depth)
@@ -78,7 +78,7 @@ def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int
 
 
 def _padding(layer: Any) -> list[int]:
-    """The padding of a convolution as `functional.pad` takes it: before and behind, the last axis first."""
+    """The padding of a convolution in the order of `functional.pad`: before and after, last axis first."""
     if layer.padding == "same":
         totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
     elif layer.padding == "valid":
@@ -89,10 +89,10 @@ def _padding(layer: Any) -> list[int]:
 
 
 class _TiledConvolution(_TiledLayer):
-    """A convolution as one product: a row for every place of the result, a column for every channel."""
+    """A convolution as one product: a row for each output position, a column for each channel."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The convolution of (batch, channels, *places), or without a batch."""
+        """The convolution of (batch, channels, *sizes), with or without a batch."""
         layer: Any = self
         dims = len(layer.kernel_size)
         alone = x.dim() == dims + 1
@@ -116,12 +116,12 @@ class _TiledConvolution(_TiledLayer):
 
 
 class TiledConv1d(_TiledConvolution, nn.Conv1d):
-    """nn.Conv1d by tile products, of (batch, channels, length), or without a batch."""
+    """nn.Conv1d by tile products, for (batch, channels, length), with or without a batch."""
 
 
 class TiledConv2d(_TiledConvolution, nn.Conv2d):
-    """nn.Conv2d by tile products, of (batch, channels, height, width), or without a batch."""
+    """nn.Conv2d by tile products, for (batch, channels, height, width), with or without a batch."""
 
 
 class TiledConv3d(_TiledConvolution, nn.Conv3d):
-    """nn.Conv3d by tile products, of (batch, channels, depth, height, width), or without a batch."""
+    """nn.Conv3d by tile products, for (batch, channels, depth, height, width), with or without a batch."""

@@ -1,10 +1,9 @@
-"""Tiled matmul in torch's own operators, so that whatever follows can read it: autograd, torch.jit.trace,
-torch.export, both ONNX exporters.
+"""Tiled matmul in plain torch operators, for autograd, torch.jit.trace, torch.export and both ONNX exporters.
 
-Every product is a `bmm` of TM x TK by TK x TN blocks, or less at a ragged edge, and what belongs to one block
-of the result is added up in the order of k. Blocks that share an operand are multiplied in one `bmm`, whose
-other operand is expanded, not copied: the operators are K/TK times the fewer of row and column blocks, not
-one for each of the 9,216 tile products of AlexNet's first Linear.
+Every product is a `bmm` of TM x TK by TK x TN blocks, smaller at ragged edges, and the products for one block
+of the result are added in the order of k. Blocks that share an operand are multiplied in one `bmm`, whose
+other operand is expanded without a copy. So there are only K/TK times min(row blocks, column blocks)
+operators, not one for each of the 9,216 tile products of AlexNet's first Linear.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Tile = tuple[int, int, int]
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The type of partial sums: float32 for half-precision operands, else the operands' own."""
+    """The type of partial sums: float32 for half precision, else the operands' type."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
@@ -28,17 +27,17 @@ def tiled_product(
 ) -> Tensor:
     """The product of x and the transposed weight, by tiles.
 
-    A trace of torch.jit.trace holds for every number of rows: it has the whole blocks of TM rows, however
-    many, and those that remain. Where torch.export leaves their number open they stay in one block, however
-    many they are (a size that depends on an open one through a division would be fixed by torch's guards):
-    TM then cuts nothing, which changes no number, as no sum goes across rows.
+    A torch.jit.trace works for every number of rows: it has the whole blocks of TM rows, however many, and
+    the remaining rows. If torch.export leaves the number of rows open, all rows stay in one block, because
+    torch's guards would fix a size that depends on an open one through a division. TM then cuts nothing,
+    which changes no result, because no sum crosses rows.
 
     Args:
         x: (M, K).
         weight: (N, K), as nn.Linear keeps it.
         tile: (TM, TK, TN).
-        padded: Fill operands up with zeros, so that every product is exactly TM x TK x TN.
-        sizes: (N, K) as numbers, which the weight's own shape is not while torch.jit.trace runs.
+        padded: Whether to pad operands with zeros, so that every product is exactly TM x TK x TN.
+        sizes: (N, K) as numbers; during torch.jit.trace the weight's own shape is traced.
 
     Returns:
         (M, N), in `accumulator(weight.dtype)`.
@@ -87,14 +86,14 @@ def _is_tracing() -> bool:
 
 
 def _filled(x: Tensor, rows: int, columns: int) -> Tensor:
-    """`x` with so many rows and columns of zeros behind its end."""
+    """`x` with rows and columns of zeros added at its end."""
     if isinstance(rows, int) and not rows and not columns:
         return x
     return torch.nn.functional.pad(x, (0, columns, 0, rows))
 
 
 def _cut(x: Tensor, size: int, rows: int, depth: int) -> list[_Blocks]:
-    """Blocks of `size` rows, and by themselves the rows that remain."""
+    """Blocks of `size` rows, and a separate block of the remaining rows."""
     whole = rows // size
     parts = []
     if whole:
@@ -135,7 +134,7 @@ def _open_region(row_blocks: Tensor, column_blocks: _Blocks, tk: int, depth: int
 def _summed(
     rows: Tensor, columns: Tensor, tk: int, depth: int, product: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """The products along K, added up in its order."""
+    """The products along K, added in order."""
     total: Tensor | None = None
     for k in range(0, depth, tk):
         part = product(rows[..., k : k + tk], columns[..., k : k + tk].transpose(-1, -2))

@@ -1,8 +1,7 @@
-"""Layer replacement: an nn.Module with tiled layers in place of its own, and the plan that says so.
+"""Layer replacement: makes an nn.Module with tiled layers, and the plan that describes it.
 
-The layers of a copy change their class, nothing else: parameters, buffers, hooks, flags, and whoever holds
-the module by another name than its parent's stay as they are. Tied weights stay tied, because the copy holds
-each tensor once, as the original does.
+Only the class of the copied layers changes. Parameters, buffers, hooks, flags, and other references to a
+module stay. Tied weights stay tied, because the copy stores each tensor once, as the original does.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ TILED: Mapping[type[nn.Module], type[nn.Module]] = {
     nn.Conv2d: TiledConv2d,
     nn.Conv3d: TiledConv3d,
 }
-"""What stands for what."""
+"""The tiled class of each layer class."""
 
 _LEFT: Mapping[type[nn.Module], str] = {
     nn.MultiheadAttention: "it reads the weights of its projections itself",
@@ -49,11 +48,11 @@ _LEFT: Mapping[type[nn.Module], str] = {
     nn.ConvTranspose3d: "transposed convolutions have no tiled layer",
     nn.Bilinear: "a product of three operands",
 }
-"""Layers that multiply matrices and have no tiled twin, and why."""
+"""Layers that multiply matrices but have no tiled class, with the reason."""
 
 
 class _Site(Struct, frozen=True):
-    """A layer that could be tiled."""
+    """A layer that can be tiled."""
 
     name: str
     module: nn.Module
@@ -63,20 +62,20 @@ class _Site(Struct, frozen=True):
 def tile_module(
     module: nn.Module, spec: TileSpec, calls: Calls, *, share: bool = False, macs_total: int | None = None
 ) -> tuple[nn.Module, Plan]:
-    """A copy of a module whose layers multiply by tiles; `module` stays as it is.
+    """Copies a module with layers that multiply by tiles; `module` is not changed.
 
     Args:
         module: Any module.
         spec: Tile size, layers, edges.
         calls: How often each layer runs, and with how many rows (see `rows_of_calls`).
-        share: The copy holds the same tensors; else it has tensors of its own, on the same devices.
+        share: Whether the copy shares the tensors; else it has its own, on the same devices.
         macs_total: MACs of the whole module, for the share that runs on tiles.
 
     Returns:
-        The copy, and the plan: a site for every layer, and for every number of rows that it runs with.
+        The copy, and the plan with a site for every layer and every number of rows that it runs with.
 
     Raises:
-        Misuse: The tile size is impossible, a form is asked for, a glob matches nothing, no layer can be
+        Misuse: The tile size is impossible, a form is given, a glob matches nothing, no layer can be
             tiled, or the module cannot be copied.
     """
     tile = check_tile(spec.tile)
@@ -87,7 +86,7 @@ def tile_module(
     plans: list[SitePlan] = []
     choices: dict[str, tuple[type[nn.Module], SiteChoice]] = {}
     for site in chosen_sites:
-        # one layer has one tile, whatever it is called with: its first call decides
+        # a layer has one tile for all calls: the first call decides
         rows, (depth, columns), op = calls[site.name], sizes_of(site.module), site.kind.__name__
         choice = choose(spec, site.name, op, (rows[0], depth, columns))
         if choice.on:
@@ -120,7 +119,7 @@ def tile_module(
 
 
 def rows_of_calls(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Runs a module, best on the meta device, and writes down with how many rows each layer runs.
+    """Runs a module, preferably on the meta device, and records the rows of each layer's calls.
 
     Raises:
         Exception: Whatever the module raises.
@@ -144,13 +143,13 @@ def sizes_of(layer: Any) -> tuple[int, int]:
 
 
 def rows_of(layer: Any, output: torch.Tensor) -> int:
-    """Rows of the product that made a layer's output."""
+    """The rows of the product behind a layer's output."""
     rows: int = output.numel() // max(layer.weight.shape[0], 1)
     return rows
 
 
 def _found(module: nn.Module, calls: Calls) -> tuple[list[_Site], list[SkippedSite]]:
-    """The layers that can be tiled, and those that multiply and cannot."""
+    """The layers that can be tiled, and those that multiply but cannot be tiled."""
     sites: list[_Site] = []
     skipped: list[SkippedSite] = []
     inside: tuple[str, ...] = ()
@@ -195,7 +194,7 @@ def _unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> str:
 
 
 def _chosen(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[_Site]:
-    """Those that the globs name, each one at least."""
+    """The layers that the globs match; each glob must match at least one."""
     if not sites:
         reasons = "; ".join(dict.fromkeys(s.reason for s in skipped))
         raise Misuse(f"no layer can be tiled ({reasons})" if reasons else "the module has no matmul")
@@ -215,7 +214,7 @@ def _chosen(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSp
 
 
 def _plans(site: _Site, choice: SiteChoice, rows: Sequence[int]) -> list[SitePlan]:
-    """The site's plans, one for each number of rows."""
+    """The plans of a site, one for each number of rows."""
     layer: Any = site.module
     depth, columns = sizes_of(layer)
     tm, tk, tn = check_tile(choice.tile)
@@ -248,10 +247,10 @@ def _plans(site: _Site, choice: SiteChoice, rows: Sequence[int]) -> list[SitePla
 
 
 def copied(module: nn.Module, share: bool) -> nn.Module:
-    """A copy of a module: with the same tensors, or with its own.
+    """A copy of a module that shares the tensors or has its own.
 
     Raises:
-        Misuse: It cannot be copied.
+        Misuse: The module cannot be copied.
     """
     if share:
         return sharing_values(module)
@@ -264,8 +263,9 @@ def copied(module: nn.Module, share: bool) -> nn.Module:
 
 
 def _by_their_layers(module: nn.Module) -> None:
-    """Keeps torch's transformer layers from their fused operator, which reads the weights of the layers in
-    them and never calls them.
+    """Disables torch's fused transformer operator.
+
+    It reads the weights of inner layers without calling them.
     """
     for layer in module.modules():
         if any(isinstance(inner, tuple(TILED.values())) for inner in layer.modules()):
