@@ -1,4 +1,4 @@
-"""Assumptions about huggingface_hub, by which transformers fetches files; imported when one is asked for."""
+"""Assumptions about huggingface_hub, by which transformers fetches files; imported on first use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Nothing is fetched: constructors may ask for a backbone's weights, or a processor's settings.
+    """Prevents downloads: constructors may fetch a backbone's weights, or a processor's settings.
 
     Assumes: `huggingface_hub.constants.HF_HUB_OFFLINE` is looked at before each request. The variable of the
     environment, which is documented, is read once, when the package is imported.

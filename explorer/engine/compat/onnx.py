@@ -1,4 +1,4 @@
-"""Assumptions about onnx, beside what it documents. onnx is imported when one of these is asked for."""
+"""Assumptions about onnx beyond its documentation. onnx is imported when one of these is used."""
 
 from __future__ import annotations
 

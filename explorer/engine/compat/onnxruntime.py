@@ -1,4 +1,4 @@
-"""Assumptions about onnxruntime: words of its errors, passes that it can leave out, names in its own graphs.
+"""Assumptions about onnxruntime: texts of its errors, passes to switch off, names in its own graphs.
 
 It documents none of these. Nothing here imports it.
 """
@@ -22,7 +22,7 @@ kernel, and fails where two nodes share a zero point; these have exact kernels a
 
 Assumes: the pass has this name.
 Seen: onnxruntime 1.23 to 1.32.
-Otherwise: it is not left out; a model that it spoils loads at a lower level of optimisation.
+Otherwise: it is not left out; a model that it spoils loads at a lower level of optimization.
 """
 
 ONE_ZERO_POINT = "QDQS8ToU8Transformer"
@@ -62,7 +62,7 @@ Otherwise: the time of others is that of no layer, and is shown as such.
 
 
 def message(error: BaseException) -> str:
-    """The words of an error without its number and the places in onnxruntime's own source; its kind if alone.
+    """The text of an error without its number and source places; its kind if no text is left.
 
     Assumes: a message begins with `[ONNXRuntimeError] : 1 : FAIL :`; places are paths or `onnxruntime::`.
     Seen: onnxruntime 1.23 to 1.32.
@@ -74,17 +74,17 @@ def message(error: BaseException) -> str:
 
 
 def is_of_a_pass(error: BaseException) -> bool:
-    """Whether a sound graph was refused for what a pass of onnxruntime's made of it.
+    """Whether onnxruntime refused a valid graph because of a change by one of its passes.
 
     Assumes: such errors have one of two sentences in them.
     Seen: onnxruntime 1.23 to 1.32.
-    Otherwise: no: the next lower level of optimisation is tried at once.
+    Otherwise: no: the next lower level of optimization is tried at once.
     """
     return any(words in str(error) for words in _OF_A_PASS)
 
 
 def blocked_values(node: str) -> tuple[str, ...]:
-    """The values that a node in blocked layout may stand for, by the node's name; none for another node.
+    """The values that a node in blocked layout may compute, by the node's name; none for another node.
 
     Assumes: such a node is called after the value, with `_nchwc` behind it; one that was a BatchNormalization
         has `_bn` between them.
@@ -96,7 +96,7 @@ def blocked_values(node: str) -> tuple[str, ...]:
 
 
 def without_precision(value: str) -> str:
-    """A value of the original graph, by what it is called in another precision.
+    """The name of a value in the original graph, by its name in another precision.
 
     Assumes: `InsertedPrecisionFreeCast_` stands before it, and names the Cast that makes it.
     Seen: onnxruntime 1.23 to 1.32.
@@ -106,7 +106,7 @@ def without_precision(value: str) -> str:
 
 
 def is_inserted_cast(node: str) -> bool:
-    """Whether onnxruntime put a Cast there, by the node's name.
+    """Whether onnxruntime inserted a Cast, by the node's name.
 
     Assumes: `InsertedPrecisionFreeCast_` stands before its name.
     Seen: onnxruntime 1.23 to 1.32.
@@ -116,7 +116,7 @@ def is_inserted_cast(node: str) -> bool:
 
 
 def is_piece(node: str) -> bool:
-    """Whether a node comes out of an operator without a kernel, or out of a branch that is known.
+    """Whether a node comes from an operator without a kernel, or from a branch with a constant condition.
 
     Assumes: `_inlfunc_` or `_if_` stands before its name.
     Seen: onnxruntime 1.23 to 1.32.
@@ -126,7 +126,7 @@ def is_piece(node: str) -> bool:
 
 
 def timed_kernel(event: str) -> str | None:
-    """The node whose kernel an event of a profile times; None for another event.
+    """The node whose kernel a profile event times; None for another event.
 
     Assumes: `_kernel_time` stands behind the node's name.
     Seen: onnxruntime 1.23 to 1.32.

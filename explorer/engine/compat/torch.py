@@ -1,4 +1,4 @@
-"""Assumptions about torch, beside what it documents. Only files that need torch import this one."""
+"""Assumptions about torch beyond its documentation. Only files that need torch import this one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODULE_DICTS = ("_parameters", "_buffers", "_modules")
 
 
 def control_flow(name: str) -> Any:
-    """The operator of torch that branches or loops over functions: 'cond', 'while_loop', 'scan'.
+    """The operator of torch for a branch or loop over functions: 'cond', 'while_loop', 'scan'.
 
     Assumes: `torch.ops.higher_order` has it, and takes functions in place of graphs of an exported program.
     Seen: torch 2.14.
@@ -40,7 +40,7 @@ def control_flow(name: str) -> Any:
 
 
 def storage_key(storage: Any) -> int:
-    """A number that stands for a storage while it lives, equal for tensors that share it.
+    """A number that identifies a storage while it lives; equal for tensors that share it.
 
     Assumes: `_cdata` of a storage is the address of its native part, on the meta device too.
     Seen: torch 2.9 to 2.15.
@@ -53,7 +53,7 @@ def storage_key(storage: Any) -> int:
 
 
 def leaves(values: Any) -> list[Any]:
-    """All that is in tuples, lists, dicts and registered classes, one within the other.
+    """All values in nested tuples, lists, dicts and registered classes.
 
     Assumes: `torch.utils._pytree.tree_leaves` lists them in the order in which torch.export has them.
     Seen: torch 2.9 to 2.15.
@@ -80,7 +80,7 @@ def _walk(values: Any) -> Iterator[Any]:
 
 
 def schema_of(operator: Any) -> Any:
-    """The schema of an operator with its overload: its name, its arguments and their defaults.
+    """The schema of an operator with its overload: name, arguments and their defaults.
 
     Assumes: `_schema` of the operator is its schema.
     Seen: torch 2.9 to 2.15.
@@ -96,7 +96,7 @@ def schema_of(operator: Any) -> Any:
 
 
 def operator_name(target: Any) -> str:
-    """The name of an operator without its library and its overload; "" for what is no operator of one.
+    """The name of an operator without library and overload; "" for anything but a library's operator.
 
     Assumes: it is the class that `OpOverload` is, with a name like `aten::add.Tensor`.
     Seen: torch 2.9 to 2.15.
@@ -108,7 +108,7 @@ def operator_name(target: Any) -> str:
 
 
 def is_higher_order(target: Any) -> bool:
-    """Whether a call in a graph is one of an operator that takes graphs.
+    """Whether a call in a graph is that of an operator that takes graphs.
 
     Assumes: such an operator is a `torch._ops.HigherOrderOperator`.
     Seen: torch 2.9 to 2.15.
@@ -121,7 +121,7 @@ def is_higher_order(target: Any) -> bool:
 
 
 def dense_kernel(operator: Any) -> Any:
-    """The function that computes a higher-order operator on tensors with values; None without one.
+    """The function that computes a higher-order operator on tensors with values; None if there is none.
 
     Assumes: `py_kernels` of the operator has it under `CompositeExplicitAutograd`.
     Seen: torch 2.14.
@@ -132,7 +132,7 @@ def dense_kernel(operator: Any) -> Any:
 
 
 def flex_attention_in_parts() -> Any:
-    """flex_attention by products and elementwise operators, called as its higher-order operator is.
+    """flex_attention by products and elementwise operators, with the arguments of its higher-order operator.
 
     Assumes: `torch._higher_order_ops.flex_attention.math_attention` computes it so.
     Seen: torch 2.14.
@@ -147,7 +147,7 @@ def flex_attention_in_parts() -> Any:
 
 
 def parameters_of(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
-    """The parameters that a module itself has, by name; None for one that was registered as None.
+    """A module's own parameters by name; None for one that was registered as None.
 
     Assumes: `_parameters` of a module is that dictionary.
     Seen: torch 2.9 to 2.15.
@@ -160,7 +160,7 @@ def parameters_of(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
 
 
 def buffers_of(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
-    """The buffers that a module itself has, by name; None for one that was registered as None.
+    """A module's own buffers by name; None for one that was registered as None.
 
     Assumes: `_buffers` of a module is that dictionary.
     Seen: torch 2.9 to 2.15.
@@ -173,7 +173,7 @@ def buffers_of(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
 
 
 def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
-    """The modules that a module itself has, by name, under each name; None for one registered as None.
+    """A module's own children by name, under each name; None for one registered as None.
 
     Assumes: `_modules` of a module is that dictionary.
     Seen: torch 2.9 to 2.15.
@@ -198,7 +198,7 @@ def module_dicts(module: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def with_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor | None]) -> Any:
-    """A shallow copy of a layer that has other tensors in the place of its parameters.
+    """A shallow copy of a layer with other tensors in place of its parameters.
 
     Assumes: a copy with another `_parameters` computes with those, parameters or plain tensors.
     Seen: torch 2.9 to 2.15.
@@ -236,7 +236,7 @@ def makes_weight(hook: Any) -> bool:
 
 
 def is_of_torch(module: nn.Module) -> bool:
-    """Whether the class of a module is torch's own, and not a user's or another library's.
+    """Whether the class of a module is torch's own and not a user's or another library's.
 
     Assumes: such a class is defined below the package `torch`.
     Seen: torch 2.9 to 2.15.
@@ -246,7 +246,7 @@ def is_of_torch(module: nn.Module) -> bool:
 
 
 def is_packed(module: nn.Module) -> bool:
-    """Whether a module is a quantized layer of torch's, one row whatever modules it keeps its weights in.
+    """Whether a module is a quantized layer of torch, which is one row whatever modules hold its weights.
 
     Assumes: the classes of such layers are those of `torch.ao.nn.quantized`, and of the fused and the sparse
     kinds beside it.
@@ -260,7 +260,7 @@ _PACKED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao
 
 
 def packed_handle(module: nn.Module) -> dict[str, Any]:
-    """The packed weights of a compiled quantized layer, by the attribute that holds them.
+    """The packed weights of a compiled quantized layer, by attribute.
 
     Assumes: every quantized layer of torch's keeps its handle as `_packed_params`, also when it is compiled,
         where no list of attributes has it.
@@ -272,7 +272,7 @@ def packed_handle(module: nn.Module) -> dict[str, Any]:
 
 
 def layer_state(module: nn.Module) -> dict[str, Any] | None:
-    """All that a layer of torch's holds, by attribute; None where it may do more than its class says.
+    """All attributes of a torch layer; None if it may do more than its class.
 
     Assumes: `vars` of a module in evaluation holds its settings, its tensors (`MODULE_DICTS`) and its hooks.
     Seen: torch 2.9 to 2.15.
@@ -295,7 +295,7 @@ _DICTS = frozenset(MODULE_DICTS)
 
 
 def has_global_hooks() -> bool:
-    """Whether a hook hears every module of the process.
+    """Whether a hook is registered for all modules of the process.
 
     Assumes: `torch.nn.modules.module` keeps such hooks in four dictionaries.
     Seen: torch 2.9 to 2.15.
@@ -306,7 +306,7 @@ def has_global_hooks() -> bool:
 
 
 apply_of_module: Callable[..., Any] = getattr(nn.Module, "_apply", nn.Module.apply)
-"""What `module.to` goes through, for a class that is to have the plain one back.
+"""The method behind `module.to`, to restore the plain one on a class.
 
 Assumes: that is `nn.Module._apply`; the own one of recurrent layers needs their weights in a list.
 Seen: torch 2.9 to 2.15.
@@ -314,11 +314,11 @@ Otherwise: nothing is put back: `to` of such a layer goes through its own.
 """
 
 
-# -- what is watched while a module runs
+# -- observing a running module
 
 
 class DispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What sees every call of an ATen operator, by its `__torch_dispatch__`.
+    """Base of modes that see every call of an ATen operator, by their `__torch_dispatch__`.
 
     Assumes: `torch.utils._python_dispatch` has `TorchDispatchMode`, as torch's manual says in passing; torch
     wraps the method so that its compiler skips it unless `_should_skip_dynamo` says no.
@@ -340,7 +340,7 @@ class DispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyp
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """Nobody who watches functions or operators sees what is called inside.
+    """Hides calls inside from all function and dispatch modes.
 
     Assumes: `torch.utils._python_dispatch._disable_current_modes` takes all modes off for a while.
     Seen: torch 2.9 to 2.15.
@@ -353,7 +353,7 @@ def without_modes() -> Iterator[None]:
 
 
 def without_dispatch() -> AbstractContextManager[None]:
-    """Operators inside are seen by no `__torch_dispatch__`.
+    """Hides operators inside from every `__torch_dispatch__`.
 
     Assumes: `torch._C._DisableTorchDispatch` does that.
     Seen: torch 2.9 to 2.15.
@@ -365,7 +365,7 @@ def without_dispatch() -> AbstractContextManager[None]:
 
 
 def hide(mode: TorchFunctionMode) -> bool:
-    """Takes a mode off the stack if it is the innermost one; says whether it was.
+    """Removes a mode from the stack if it is the innermost one; returns whether it was.
 
     Assumes: `torch._C` tells the depth of the stack and its modes, and takes them off it.
     Seen: torch 2.9 to 2.15.
@@ -383,7 +383,7 @@ def hide(mode: TorchFunctionMode) -> bool:
 
 
 def show(mode: TorchFunctionMode) -> None:
-    """Puts a mode that was hidden back.
+    """Restores a hidden mode.
 
     Assumes: `torch._C` puts it onto the stack that `hide` took it from.
     Seen: torch 2.9 to 2.15.
@@ -393,7 +393,7 @@ def show(mode: TorchFunctionMode) -> None:
 
 
 def mode_depths() -> tuple[int, int] | None:
-    """How many modes there are that hear functions, and operators; None where that is not known.
+    """Number of function modes and of dispatch modes; None if unknown.
 
     Assumes: `torch._C` tells the depth of both stacks.
     Seen: torch 2.9 to 2.15.
@@ -406,7 +406,7 @@ def mode_depths() -> tuple[int, int] | None:
 
 
 def is_autocast() -> bool:
-    """Whether torch chooses types by itself on any device.
+    """Whether autocast is on for any device.
 
     Assumes: `torch._C._is_any_autocast_enabled` answers for all devices at once.
     Seen: torch 2.9 to 2.15.
@@ -419,11 +419,11 @@ def is_autocast() -> bool:
 
 
 Run = Callable[[Callable[..., Any], nn.Module, Any, Any], Any]
-"""Makes a call of a module, and returns what it gives: of the call, the module, its arguments."""
+"""Calls a module and returns its result; takes the call, the module and its arguments."""
 
 
 class _Watching(threading.local):
-    """Who makes the calls of modules in this thread."""
+    """The function that makes the calls of modules in this thread."""
 
     run: Run | None = None
 
@@ -445,10 +445,10 @@ def _watched_call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def listening(run: Run, elsewhere: Callable[[nn.Module], None] = lambda module: None) -> Iterator[None]:
-    """Lets `run` make the calls of modules in this thread; `elsewhere` is told of those in other threads.
+    """Lets `run` make the calls of modules in this thread; `elsewhere` is called for other threads.
 
-    One place instead of two hooks on each module: those take longer than all the rest, and would stay on the
-    model if the process were stopped.
+    This replaces two hooks on each module, which take longer than everything else and would stay on the model
+    if the process were stopped.
 
     Assumes: every call of a module goes through `nn.Module.__call__`, which may be replaced for a while.
     Seen: torch 2.9 to 2.15.
@@ -481,7 +481,7 @@ _attention_watchers = 0
 
 
 class _Attending(threading.local):
-    """What computes attention in this thread."""
+    """The function that computes attention in this thread."""
 
     function: Callable[..., Any] | None = None
 
@@ -495,7 +495,7 @@ def _watched_attention(*args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def attention_by(function: Callable[..., Any]) -> Iterator[None]:
-    """`nn.functional.scaled_dot_product_attention` is `function` in this thread; others notice nothing.
+    """Replaces `nn.functional.scaled_dot_product_attention` with `function` in this thread only.
 
     Assumes: modules call it as an attribute of `torch.nn.functional`.
     Seen: torch 2.9 to 2.15.
@@ -520,7 +520,7 @@ def attention_by(function: Callable[..., Any]) -> Iterator[None]:
 
 
 class _Uncompiled(threading.local):
-    """Whether functions of this thread run uncompiled."""
+    """Whether functions in this thread run uncompiled."""
 
     on: bool = False
 
@@ -528,7 +528,7 @@ class _Uncompiled(threading.local):
 _UNCOMPILED = _Uncompiled()
 _COMPILE: Any = torch.compile
 _EAGER = contextlib.ExitStack()
-"""Gives back the stance of the compiler that was taken."""
+"""Restores the compiler's stance."""
 _is_eager = False
 _uncompiled_threads = 0
 
@@ -541,7 +541,7 @@ def _compile_unless_watched(model: Any = None, **options: Any) -> Any:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Functions run as they are written: nothing is compiled in this thread, nor run from what was before.
+    """Runs functions as written: nothing is compiled in this thread, and no earlier compilation is used.
 
     Assumes: `torch.cond` and its like compile themselves by the attribute `torch.compile`.
     Seen: torch 2.14.
@@ -553,8 +553,8 @@ def uncompiled() -> Iterator[None]:
         if not _uncompiled_threads:
             functions["compile"] = _compile_unless_watched
         if not _is_eager and "torch._dynamo" in sys.modules:
-            # what was compiled before can only be called where the compiler is there. There is one stance for
-            # all threads: the first one takes it, and the last one gives it back
+            # calling a function that was compiled before needs the compiler. There is one stance for all
+            # threads: the first thread sets it, and the last one restores it
             _EAGER.enter_context(torch.compiler.set_stance("force_eager"))
             _is_eager = True
         _uncompiled_threads += 1
@@ -572,7 +572,7 @@ def uncompiled() -> Iterator[None]:
 
 
 def mapped_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """`value` with each tensor in its tuples, lists and dicts replaced by what `change` makes of it.
+    """`value` with each tensor in its tuples, lists and dicts replaced by the result of `change`.
 
     Assumes: the named results of torch's functions are made from a list of their parts.
     Seen: torch 2.9 to 2.15.
@@ -593,7 +593,7 @@ def _like(value: Any, parts: list[Any]) -> Any:
 
 
 class _Place:
-    """A tensor of recorded calls, by its number."""
+    """Stands for a tensor of recorded calls, by its number."""
 
     __slots__ = ("number",)
 
@@ -602,7 +602,7 @@ class _Place:
 
 
 class RecordedCalls:
-    """The calls of ATen operators that a function made, to be made again with other tensors.
+    """Recorded calls of ATen operators of a function, to be repeated with other tensors.
 
     Assumes: a function of torch comes to the same operators for tensors of the same shapes and types.
     Seen: torch 2.9 to 2.15.
@@ -620,7 +620,7 @@ class RecordedCalls:
         return _Place(self.tensors - 1)
 
     def again(self, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """What the function returns for tensors of the shapes that it was recorded with."""
+        """The function's result for tensors of the recorded shapes."""
         tensors: dict[int, torch.Tensor] = {}
 
         def keep(tensor: torch.Tensor) -> None:
@@ -647,11 +647,11 @@ def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
 
 
 class _TooLong(Exception):
-    """A function makes more calls than were asked for."""
+    """The error for a function with more calls than the limit."""
 
 
 class _OnCpu(torch.Tensor):
-    """A tensor without values that says that it is on a CPU, and notes what operators are called with it."""
+    """A tensor without values that claims to be on a CPU, and records the operators called with it."""
 
     without_values: torch.Tensor
     place: _Place
@@ -660,7 +660,7 @@ class _OnCpu(torch.Tensor):
 
     @staticmethod
     def of(inner: torch.Tensor, like: Any, trained: bool = False) -> _OnCpu:
-        """A stand-in for `inner`, noted in the calls of `like`."""
+        """A stand-in for `inner`, recorded in the calls of `like`."""
         tensor: _OnCpu = torch.Tensor._make_wrapper_subclass(
             *(_OnCpu, inner.shape),
             strides=inner.stride(),
@@ -708,14 +708,14 @@ class _OnCpu(torch.Tensor):
 def attention_workspace(
     queries: int, keys: int, width: int, dtype: torch.dtype, *, backward: bool = False
 ) -> int:
-    """Bytes that one thread of a CPU's fused attention works in beside its results.
+    """Bytes of the work memory of one thread in a CPU's fused attention, besides its results.
 
     Args:
-        queries: Their number in one head.
-        keys: Their number in one head.
-        width: Of one head.
-        dtype: Of queries, keys and values.
-        backward: The kernel is that of the gradients.
+        queries: Number of queries in one head.
+        keys: Number of keys in one head.
+        width: Width of one head.
+        dtype: Type of queries, keys and values.
+        backward: Whether the kernel is that of the gradients.
 
     Assumes: torch splits queries into blocks of 256, 64 or 32 and keys into blocks of 512, and a thread holds
         one block of scores (two for gradients) with its sums, again in the narrower type where there is one.
@@ -734,10 +734,10 @@ def attention_workspace(
 def calls_on_cpu(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], longest: int
 ) -> RecordedCalls | None:
-    """The operators that a function calls with tensors like these on a CPU; None for more than `longest`.
+    """The operator calls of a function with tensors like these on a CPU; None for more than `longest`.
 
-    Nothing is computed and no memory is taken: torch looks at shapes, strides, types and which gradients are
-    wanted, as it does for tensors with values.
+    Nothing is computed and no memory is taken: torch checks shapes, strides, types and required gradients, as
+    for tensors with values.
 
     Assumes: `torch.Tensor._make_wrapper_subclass` makes a tensor of any device that has no memory, and torch
     chooses kernels by what such a tensor says of itself.
@@ -765,7 +765,7 @@ def calls_on_cpu(
     needed_places: set[int] = set()
     _add_places(root.result, needed_places)
     needed_calls = []
-    # what autograd does for itself with a result is none of the function's calls
+    # calls that autograd makes for a result do not belong to the function
     for call in reversed(root.calls):
         operator, positional, named, places = call
         output_places = {place.number for place in places if place is not None}
@@ -791,7 +791,7 @@ def _add_places(value: Any, numbers: set[int]) -> None:
 
 
 def step_number() -> int | None:
-    """The number that the next step of autograd's graph gets: later steps have larger ones.
+    """The number of the next step of autograd's graph; later steps have larger numbers.
 
     Assumes: `torch._C._autograd._get_sequence_nr` tells it.
     Seen: torch 2.9 to 2.15.
@@ -820,7 +820,7 @@ HOOKED = "_hooks_of_original"
 
 
 def has_gradient_hooks(tensor: torch.Tensor) -> bool:
-    """Whether code of a model is called with the gradient of a tensor.
+    """Whether a tensor has hooks that are called with its gradient.
 
     Assumes: `_backward_hooks` and `_post_accumulate_grad_hooks` of a tensor hold such functions.
     Seen: torch 2.9 to 2.15.
@@ -834,7 +834,7 @@ def has_gradient_hooks(tensor: torch.Tensor) -> bool:
 
 
 def export_cause(error: BaseException) -> BaseException:
-    """What went wrong inside of torch's ONNX exporter, which wraps it in pages of advice.
+    """The original error in torch's ONNX exporter, which wraps it in pages of advice.
 
     Assumes: the wrapping errors are classes of `torch.onnx` and have a cause.
     Seen: torch 2.9 to 2.15.
@@ -847,9 +847,10 @@ def export_cause(error: BaseException) -> BaseException:
 
 @contextlib.contextmanager
 def no_merging_by_value() -> Iterator[None]:
-    """The tracing exporter merges initializers that share memory, and not those that happen to be equal.
+    """Lets the tracing exporter merge initializers that share memory, but not those with equal values.
 
-    The exporter does so for training models alone: names of fresh biases and norms collapse into one.
+    By default the exporter does so for training models only: the names of new biases and norms collapse into
+    one.
 
     Assumes: `torch._C._jit_pass_onnx_deduplicate_initializers` is the pass, whose last argument says how.
     Seen: torch 2.9 to 2.15.

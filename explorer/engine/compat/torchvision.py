@@ -29,7 +29,7 @@ Wrap = Callable[[Any, Note], Any]
 def _mask_of_whole_image(original: Any, note: Note) -> Any:
     """`paste_mask_in_image` with the largest box: the image, grown by the border that masks are padded with.
 
-    A clipped box reaches x1 <= width; grown about its centre by g it ends at (x1 + x0 + g (x1 - x0)) / 2,
+    A clipped box reaches x1 <= width; grown about its center by g it ends at (x1 + x0 + g (x1 - x0)) / 2,
     which is largest for the whole image.
     """
 

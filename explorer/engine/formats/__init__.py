@@ -1,1 +1,1 @@
-"""Readers: what a file holds. Nothing here counts, runs or proves."""
+"""Readers of model files. Nothing here counts, runs or proves."""

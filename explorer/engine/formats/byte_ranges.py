@@ -1,10 +1,10 @@
-"""Byte ranges of tensors that are views of one storage: what they share counts once.
+"""Byte ranges of tensors that are views of one storage: shared bytes count once.
 
-Tensors of one storage may be the same, may lie side by side, or may share a part: a slice of a weight, a
-transpose, every second column. Here such tensors are cut into pieces, each of which belongs to all of the
-same tensors, so that whoever counts the pieces of several tensors counts each byte once.
+Tensors of one storage may be equal, may lie side by side, or may share a part: a slice of a weight, a
+transpose, every second column. This module cuts such tensors into pieces. All bytes of a piece belong to the
+same set of tensors, so counting each piece once counts each byte once.
 
-Nothing here imports more than the standard library: headers are printed before any of the engine is.
+Only the standard library is imported: headers are printed before the engine is loaded.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     Piece = tuple[Hashable, int, int]
-    """What counts it once, its elements, its bytes."""
+    """A piece: the key by which it counts once, its elements, its bytes."""
 
 MANY_RUNS = (
     "parameters and bytes are at most these: {name} is a view, and its bytes lie in more pieces than are"
     " told apart"
 )
-"""What to know about tensors whose bytes are an upper bound."""
+"""Note on tensors whose bytes are an upper bound."""
 
 RUNS = 1 << 20
-"""Runs of bytes in one tensor up to which each is looked at; of more, the tensor takes all from its first
-byte to its last."""
+"""Most runs of bytes of a tensor that are examined one by one; with more, the tensor takes its whole span."""
 
 MEMBERS = 1 << 20
-"""Pieces of all tensors of a storage together up to which they are told apart."""
+"""Most pieces of all tensors of a storage together; with more, pieces are not computed."""
 
 
 @record
@@ -39,12 +38,12 @@ class TensorView:
     """A tensor as a place in a storage.
 
     Args:
-        storage: What tells the storage from others.
-        start: Its first byte there.
+        storage: Key of the storage.
+        start: First byte of the tensor in the storage.
         width: Bytes of an element.
         shape, strides: In elements.
-        nbytes: Bytes that the tensor counts with by itself; other than those of its elements where a file
-            keeps it in another form.
+        nbytes: Bytes of the tensor alone; they differ from those of its elements if a file stores it in
+            another form.
     """
 
     storage: Hashable
@@ -56,23 +55,23 @@ class TensorView:
 
     @property
     def place(self) -> Hashable:
-        """The same for tensors of the same bytes, as far as their axes tell."""
+        """A key that is equal for tensors with the same bytes, as far as their axes tell."""
         return self.storage, self.start, self.width, tuple(_axes(self.shape, self.strides))
 
     @property
     def span(self) -> int:
-        """Bytes from its first to its last."""
+        """Number of bytes from its first byte to its last."""
         steps = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
         return (steps + 1) * self.width if prod(self.shape) else 0
 
     @property
     def repeats(self) -> bool:
-        """Whether its elements must lie over each other: an expanded tensor, or overlapping windows."""
+        """Whether its elements overlap: an expanded tensor, or overlapping windows."""
         return self.span < prod(self.shape) * self.width
 
 
 def _axes(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """(stride, size) of the axes that move, innermost first; axes that continue each other are one."""
+    """(stride, size) of the axes with a stride, innermost first; contiguous axes are merged."""
     axes: list[tuple[int, int]] = []
     for step, size in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1 and s):
         if axes and step == axes[-1][0] * axes[-1][1]:
@@ -83,18 +82,18 @@ def _axes(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements fill their place in some order of the axes, without a gap."""
+    """Whether the elements, in some order of the axes, are contiguous."""
     axes = _axes(shape, strides)
     return not axes or (len(axes) == 1 and axes[0][0] == 1)
 
 
 def _is_coarse(axes: Sequence[tuple[int, int]]) -> bool:
-    """Whether a tensor lies in so many runs, one for each step along these axes, that none is looked at."""
+    """Whether a tensor has too many runs (one for each step along these axes) to examine each."""
     return prod(size for _, size in axes) > RUNS
 
 
 def _runs(view: TensorView) -> list[tuple[int, int]]:
-    """The (begin, end) of the bytes of a tensor, in order, none touching another."""
+    """(begin, end) of the separate runs of bytes of a tensor, in order."""
     if not prod(view.shape):
         return []
     axes = _axes(view.shape, view.strides)
@@ -117,15 +116,15 @@ def _runs(view: TensorView) -> list[tuple[int, int]]:
 
 
 def pieces(views: Mapping[str, TensorView], bounded: set[str] | None = None) -> dict[str, tuple[Piece, ...]]:
-    """The pieces of those tensors that share some bytes with others, or repeat their own elements.
+    """The pieces of tensors that share some bytes with others, or repeat their own elements.
 
     Args:
-        views: Every tensor by its name; names of the same bytes get the same pieces.
-        bounded: Takes the names of the tensors of a storage whose bytes are at most these: it has more runs
-            of bytes, or more pieces, than are looked at.
+        views: Every tensor by its name; names with the same bytes get the same pieces.
+        bounded: Set that gets the names of tensors whose bytes are only an upper bound, because their storage
+            has too many runs or pieces.
 
     Returns:
-        The pieces of such tensors by name; a tensor that is not in it shares nothing, or all of its bytes.
+        The pieces by tensor name; a tensor that is missing shares nothing, or all of its bytes.
     """
     by_storage: dict[Hashable, dict[Hashable, list[str]]] = {}
     for name, view in views.items():
@@ -150,7 +149,7 @@ def _is_in_many_runs(view: TensorView) -> bool:
 
 
 def _touch(views: Iterable[TensorView]) -> bool:
-    """Whether the spans of some tensors overlap."""
+    """Whether the spans of any tensors overlap."""
     reached = -1
     for start, span in sorted((view.start, view.span) for view in views):
         if span and start < reached:
@@ -160,12 +159,12 @@ def _touch(views: Iterable[TensorView]) -> bool:
 
 
 def _cut(storage: Hashable, views: Sequence[TensorView]) -> list[tuple[Piece, ...]]:
-    """The pieces of each of the tensors of one storage."""
+    """The pieces of each tensor of one storage."""
     changes: list[tuple[int, int]] = []
     for number, view in enumerate(views):
         changes += [(place, number) for run in _runs(view) for place in run]
     changes.sort()
-    # bit n: tensor n is here
+    # bit n: tensor n covers this place
     inside, before = 0, 0
     parts: dict[int, tuple[int, int]] = {}
     for place, number in changes:

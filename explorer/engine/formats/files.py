@@ -1,4 +1,4 @@
-"""File access: files that a user names, regular ones only, and mapped where they are looked at in places."""
+"""File access: opens and maps files that a user names, regular files only."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Whether a file lies in a folder, or is one of its in huggingface_hub's cache; both without links."""
+    """Whether a file lies in a folder or in its blobs of huggingface_hub's cache; both paths are resolved."""
     return path.startswith(folder.rstrip(os.sep) + os.sep) or os.path.dirname(path) == blobs_of(folder)
 
 
 def named_inside(location: str, folder: str, model: str = "") -> str:
-    """Where a file lies that a model names, without links; '' where the name leads out of the model.
+    """The path, with links resolved, of a file that a model names; '' if the name leads out of the model.
 
-    Inside is what lies below the folder of the model, below the folder of the file that the model is a link
-    to, or in the blobs of huggingface_hub's cache. An absolute name leads out, and so does one that climbs.
+    Allowed places are the folder of the model, the folder of the file that the model links to, and the blobs
+    of huggingface_hub's cache. An absolute name leads out, and so does one with '..'.
 
     Args:
-        location: As the model names it.
-        folder: Of the model, as the user named it.
-        model: The model's own file; '' where it is the folder.
+        location: The name in the model.
+        folder: Folder of the model, as the user named it.
+        model: The model's own file; '' if the model is the folder.
     """
     # a NUL ends a path for the system, but not for the check
     if not location or "\0" in location or os.path.isabs(location):
@@ -36,7 +36,7 @@ def named_inside(location: str, folder: str, model: str = "") -> str:
         return ""
     try:
         target = os.path.realpath(os.path.join(folder, location))
-    except ValueError:  # half of a character, which no name of a file has
+    except ValueError:  # a lone surrogate, which no file name has
         return ""
     roots = [os.path.realpath(folder), *([os.path.dirname(os.path.realpath(model))] if model else ())]
     return target if any(target == root or is_inside(target, root) for root in roots) else ""
@@ -46,12 +46,12 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def is_lfs_pointer(head: bytes) -> bool:
-    """Whether a file begins as what Git LFS leaves in place of one that was not fetched."""
+    """Whether a file begins like a Git LFS pointer, which stands for a file that was not fetched."""
     return head.startswith(_POINTER)
 
 
 def lfs_pointer(source: str, head: bytes) -> BadModel:
-    """Says what such a file is, how large the model is, and what fetches it."""
+    """The error for a Git LFS pointer: the size of the model, and the command that fetches it."""
     size = head.partition(b"\nsize ")[2].partition(b"\n")[0]
     many = f" of {int(size):,} bytes" if size.isdigit() and len(size) <= _DIGITS else ""
     problem = f"this is a pointer of Git LFS's, not the model{many}"
@@ -62,7 +62,7 @@ _DIGITS = 19
 
 
 def open_regular(path: str) -> tuple[int, int]:
-    """Opens a file for reading, unbuffered: every byte that is read was asked for.
+    """Opens a file for unbuffered reading.
 
     Returns:
         Its descriptor, which the caller closes, and its size in bytes.
@@ -78,7 +78,7 @@ def open_regular(path: str) -> tuple[int, int]:
 
 
 def mapped(path: str) -> mmap.mmap:
-    """A file as memory, of which the kernel reads what is looked at.
+    """A file mapped into memory; the kernel reads the pages that are used.
 
     Raises:
         BadModel, Misuse: As `open_regular`, or it is empty.
@@ -92,6 +92,6 @@ def mapped(path: str) -> mmap.mmap:
         raise BadModel(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=path) from None
     finally:
         os.close(descriptor)
-    # read-ahead would pull in weights around every header
+    # read-ahead would load weights around every header
     input_files.no_read_ahead(mapping)
     return mapping

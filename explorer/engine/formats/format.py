@@ -1,8 +1,7 @@
-"""Format registration: how a format says what recognises it, what opens it, what it can do.
+"""Format registration: what recognizes a format, what opens it, and what it supports.
 
-These few names are all that a format needs to register itself, and they import nothing: asking what a
-file is comes before anything that a particular format needs, at every start of the program. What an opened
-model can be asked is in `models.opened_model`.
+A format needs only these names to register, and they import nothing heavy: a file is recognized at every
+start, before the needs of its format are known. `models.opened_model` defines what an opened model answers.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ if TYPE_CHECKING:
     from explorer.engine.formats.tensor_index import TensorIndex
 
 HEAD_BYTES = 4096
-"""How much of a file is read to recognise it."""
+"""Bytes of a file that are read to recognize it."""
 
 _ZIP = b"PK\x03\x04"
 
 
 class SourceProbe:
-    """What can be known of a source without opening it as anything, looked up once for every format.
+    """Facts about a source before it is opened, looked up once for all formats.
 
     Args:
         source: A path or a name, as the user typed it.
 
     Attributes:
         source: The same.
-        exists: Whether there is something at this path (a link that leads nowhere does not count).
+        exists: Whether the path exists (a dangling link does not count).
         is_dir: Whether it is a folder.
-        is_file: Whether it is a regular file; nothing else is ever opened, a pipe would wait for a writer.
-        size: Bytes of the file; 0 of anything else.
-        head: Its first `HEAD_BYTES` bytes, fewer of a small file; empty of anything else.
+        is_file: Whether it is a regular file. Nothing else is opened: a pipe would wait for a writer.
+        size: Bytes of the file; 0 for anything else.
+        head: Its first `HEAD_BYTES` bytes, fewer for a small file; empty for anything else.
         unreadable: Why the file cannot be read; empty if it can.
     """
 
@@ -66,7 +65,7 @@ class SourceProbe:
             return
         self.size = status.st_size
         try:
-            # without a file of Python's: one read, and nothing more of the file is touched
+            # no Python file object: a single read, which touches nothing else of the file
             descriptor, self.size = input_files.descriptor(source)
             try:
                 self.head = os.read(descriptor, HEAD_BYTES)
@@ -84,7 +83,7 @@ class SourceProbe:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the entries of a zip archive; none of anything else, and of one that is broken."""
+        """Names of the entries of a zip archive; none for a broken archive or another file."""
         if self._names is None:
             entries: list[str] | None = None
             if self.is_zip:
@@ -97,51 +96,50 @@ class SourceProbe:
 
     @property
     def inner(self) -> frozenset[str]:
-        """`names`, and the same without the folder that the writers of torch put around them."""
+        """`names`, and the same names without the top folder that torch writes."""
         if self._inner is None:
             self._inner = frozenset(self.names) | {name.partition("/")[2] for name in self.names}
         return self._inner
 
 
 def named(entry: str) -> Callable[..., Any]:
-    """What 'module:name' stands for in the engine, imported when it is called."""
+    """A function that imports 'module:name' of the engine when it is called."""
     module, _, name = entry.partition(":")
     return lambda *args: getattr(import_module(f"explorer.engine.{module}"), name)(*args)
 
 
 def graph_file(format: str, read: str) -> Callable[[str, Any], Any]:
-    """Opens the files of a format each of which is a graph of ONNX's operators, as an ONNX file is.
+    """The `open` of a format whose files are graphs of ONNX operators.
 
     Args:
         format: Name of the format.
-        read: What makes a `graph.model.Model` of a path, as for `named`.
+        read: 'module:name' of the function that reads a path into a `graph.model.Model`.
     """
     return lambda source, options: named("models.onnx:open_graph")(source, options, format, named(read))
 
 
 @record
 class Format:
-    """A kind of model: how it is recognised, opened and looked at.
+    """A kind of model: how to recognize, open and outline it.
 
     Args:
-        name: What `ModelInfo.format` says.
-        about: What it is, for a person: 'an ONNX file (.onnx)'.
-        label: What stands beside a model's name, for a person: 'ONNX'; empty for the name.
+        name: Value of `ModelInfo.format`.
+        about: Description for a person: 'an ONNX file (.onnx)'.
+        label: Text beside a model's name, for a person: 'ONNX'; empty for the name.
         recognise: Whether a source is of this kind, by its content. It must be cheap and import nothing
-            heavy, and it is asked of everything: files, folders, and what exists nowhere.
-        open: Opens a path with `OpenOptions` (`models.opened_model`): gives the `OpenedModel` that answers,
-            or the `TensorIndex` of a file that holds nothing but tensors. What is heavy to import is `named`.
-        tensors: Reads the tensors of a path and no more, where `open` makes more of them.
-        outline: Looks at its header only, without running or analysing anything; None where there is no
-            file to look at.
-        endings: How its files are called. A name decides only where no content does: of a file that is
-            missing, broken or cut off; the format's `open` then says what is wrong with it.
-        recognised: By what, for a person: 'fields of a protobuf ModelProto'.
-        shows: What is known of such a model, for a person.
+            heavy. It is called for everything: files, folders, and names that do not exist.
+        open: Opens a path with `OpenOptions` (`models.opened_model`). Returns an `OpenedModel`, or the
+            `TensorIndex` of a file with tensors only. A heavy module is imported by `named`.
+        tensors: Reads only the tensors of a path, if `open` does more.
+        outline: Reads the header only, without running or analyzing anything; None if there is no file.
+        endings: Endings of its files. They decide only if no content does: for a missing, broken or
+            truncated file, where the format's `open` says what is wrong.
+        recognised: The sign of the format, for a person: 'fields of a protobuf ModelProto'.
+        shows: The known facts of such a model, for a person.
         needs: The extra of this package that `open` needs, such as 'torch'; empty for none. An outline
             never needs one.
-        analysed: Whether MACs, memory and the execution order are known, as there is a graph or code.
-        chooses: It is no model itself, but holds some to choose from: the rows of its outline.
+        analysed: Whether MACs, memory and the execution order are known from a graph or code.
+        chooses: Whether it is no model but a set of models to choose from, the rows of its outline.
     """
 
     name: str

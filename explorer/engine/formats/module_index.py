@@ -1,8 +1,8 @@
 """Module index: the modules that a file describes, with classes, settings, tensors and operators.
 
-A pickled module, a TorchScript file and an exported program say which modules there are and what each
-holds, long before any of them is built. Each has a reader that makes `ModulePart`s; the outline and, where
-torch is not installed or may not run the file's code, the layer tree are made of these.
+A pickled module, a TorchScript file and an exported program list their modules and the contents of each,
+before any module is built. Each format has a reader that makes `ModulePart`s. The outline is built from
+these, and so is the layer tree if torch is not installed or may not run the file's code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Shape = tuple[int | str | None, ...]
 
 SETTINGS = 6
-"""How many settings of a module stand beside it in an outline."""
+"""Most settings of a module that an outline shows."""
 
 
 @record
@@ -28,13 +28,13 @@ class OperatorRow:
 
     Args:
         kind: Its name: 'aten.conv2d', 'torch.relu'.
-        name: In the graph.
-        inputs: Type and shape of every tensor that goes in, by its name; None where the file does not say.
-        outputs: Of every tensor that comes out.
+        name: Its name in the graph.
+        inputs: Name, type and shape of every input tensor; None where the file does not say.
+        outputs: Name, type and shape of every output tensor.
         settings: Its other arguments.
-        line: Where in the source it stands: 'resnet.py:285'.
-        calls: How often it stands there.
-        uses: Names in the graph of the values that go in.
+        line: Its place in the source: 'resnet.py:285'.
+        calls: Number of equal calls in a row.
+        uses: Names of the input values in the graph.
     """
 
     kind: str
@@ -49,19 +49,19 @@ class OperatorRow:
 
 @record
 class ModulePart:
-    """A module, tensors that belong to none, or operators of a module that was shown before.
+    """A module, tensors outside modules, or operators of a module that is listed before.
 
     Args:
-        path: Dotted; '' is the model itself.
-        kind: The class's own name; empty for tensors that belong to none.
-        depth: Of its row: the model itself has none, so what is in it is at 0.
-        inside: Whether there are modules in it.
+        path: Dotted path; '' is the model itself.
+        kind: Name of the class; empty for tensors outside modules.
+        depth: Depth of its row. The model itself has no row, so its members have depth 0.
+        inside: Whether it contains modules.
         qualname: The class with its module.
-        settings: What it was made with, as far as the file says.
-        parameters: Its own.
+        settings: Its constructor arguments, as far as the file gives them.
+        parameters: Its own parameters.
         buffers: Its own tensors that are no parameters.
         operators: Its own calls, in the order of the code.
-        role: '' for the model; 'optimizer state' or the like for what is beside it.
+        role: '' for the model; for other objects a text such as 'optimizer state'.
     """
 
     path: str
@@ -77,7 +77,7 @@ class ModulePart:
 
     @property
     def name(self) -> str:
-        """Its last piece."""
+        """The last piece of its path."""
         return self.path.rpartition(".")[2]
 
 
@@ -97,7 +97,7 @@ def outline_rows(parts: Iterable[ModulePart], notes: Mapping[str, str]) -> Itera
 
     Args:
         parts: In pre-order.
-        notes: What is to be said of a tensor, by its name.
+        notes: Notes on tensors, by name.
     """
     for part in parts:
         if not part.kind and not part.operators:

@@ -1,9 +1,8 @@
-"""Tensor index of a file, as its header says: names, types, shapes, and where the bytes lie.
+"""Tensor index of a file, from its header: names, types, shapes, and places of the bytes.
 
-safetensors, GGUF and checkpoints differ in how their headers are written and in nothing else, so each has
-a reader that makes `TensorIndex`; the layer tree, the outline and the statistics are made of these. Nothing
-here reads a value, and nothing here imports more than the standard library's small parts: a header is
-printed before any of the engine is.
+safetensors, GGUF and checkpoints differ in their headers only, so each has a reader that makes a
+`TensorIndex`. The layer tree, the outline and the statistics are built from it. No value is read here, and
+only small modules of the standard library are imported: a header is printed before the engine is loaded.
 """
 
 from __future__ import annotations
@@ -62,34 +61,34 @@ def plain_note(note: str) -> str:
 
 
 NO_GRAPH = "the file holds tensors and no graph"
-"""Why nothing is known of the work."""
+"""Reason for unknown MACs."""
 
 DEPTH = 32
-"""Levels that a name is split into at most: each costs memory, and no model of anybody's is deeper."""
+"""Most levels that a name is split into: each costs memory, and no real model is deeper."""
 
 SPLIT = 512
-"""Characters of a name that is split at all: each level keeps the name up to there."""
+"""Longest name that is split, in characters: each level stores the name up to it."""
 
 
 @record
 class StoredTensor:
-    """One tensor of a file. A plain class, because a named tuple takes 13 ms to import.
+    """One tensor of a file. It is a plain class, because named tuples take 13 ms to import.
 
     Args:
-        name: As the file has it.
-        dtype: In numpy's (or ml_dtypes') spelling; of blocks that ggml defines in ggml's ('Q4_K'); else as
-            the file has it.
-        shape: Outermost dimension first.
-        nbytes: As stored.
+        name: Its name in the file.
+        dtype: Type in numpy's (or ml_dtypes') spelling, or in ggml's for its block types ('Q4_K'); else as in
+            the file.
+        shape: Sizes, outermost dimension first.
+        nbytes: Bytes as stored.
         path: The file that holds it.
-        offset: Of its first byte there.
-        identity: The same for names that are one stored tensor; None: it is nobody else's.
+        offset: Place of its first byte in that file.
+        identity: Equal for names of the same stored tensor; None if it has no other name.
         trainable: Whether it is a parameter with requires_grad; None if the format does not say.
-        unread: Why its values cannot be read; empty if they can.
-        numbers: How many numbers of the model it stands for, where those are not its own: the first inner
-            tensor of a tensor subclass stands for all of the whole, the others for none.
-        pieces: Parts of its bytes, where it shares only some of them with other tensors.
-        bounded: Whether its pieces are at most these: they are too many to be told apart.
+        unread: Reason why its values cannot be read; empty if they can.
+        numbers: Number of elements of the model that it stands for, if not its own: the first inner tensor of
+            a tensor subclass stands for the whole, the others for none.
+        pieces: Parts of its bytes, if it shares some of them with other tensors.
+        bounded: Whether its bytes are an upper bound, because there are too many pieces.
     """
 
     name: str
@@ -107,12 +106,12 @@ class StoredTensor:
 
     @property
     def counted(self) -> Sequence[Piece]:
-        """What it stores, in pieces that count once: several where it is a view of a larger storage."""
+        """The pieces in which it counts; several if it is a view of a larger storage."""
         return self.pieces or ((self.key, self.elements, self.nbytes),)
 
     @property
     def elements(self) -> int:
-        """How many numbers of the model it stands for."""
+        """Number of elements of the model that it stands for."""
         return prod(self.shape) if self.numbers is None else self.numbers
 
     @property
@@ -122,29 +121,29 @@ class StoredTensor:
 
     @property
     def key(self) -> Hashable:
-        """What counts it once: the same for names that are one stored tensor."""
+        """The key by which it counts once: equal for names of the same stored tensor."""
         return self.name if self.identity is None else ("shared", self.identity)
 
 
 @record
 class TensorIndex:
-    """Everything that the headers of a model's files say.
+    """Contents of the headers of a model's files.
 
     Args:
         format: Name of the format.
-        source: What the user named.
-        tensors: In the order of the file; no two of one name.
-        files: Those that hold the tensors.
-        file_bytes: Of all of them.
-        facts: What else is said, as key and text, for a person.
-        notes: What is worth knowing before a number is believed.
-        producer: Who wrote it, if it says so.
-        kinds: Class of a module by its path, where the file names it.
-        why: Why nothing is known of the work that the model does.
-        missing: Files and tensors that belong to the model and are not there.
-        config: What is said of the architecture, by the keys of config.json or of a file's own metadata.
-        unclaimed: (name, why) of data in the files that is in none of the tensors.
-        quantization: How the files say that their weights are quantized: 'Q4_K_M', 'gptq, 4 bits'.
+        source: The source that the user named.
+        tensors: Tensors in the order of the file; names are unique.
+        files: Files that hold the tensors.
+        file_bytes: Total size of these files.
+        facts: Other facts as key and text, for a person.
+        notes: Notes that a reader of the figures needs.
+        producer: The program that wrote it, if known.
+        kinds: Class of a module by its path, if the file names it.
+        why: Reason for unknown MACs.
+        missing: Files and tensors of the model that are missing.
+        config: Settings of the architecture, by the keys of config.json or of the file's metadata.
+        unclaimed: (name, reason) of data in the files outside all tensors.
+        quantization: Quantization in the files, for a person: 'Q4_K_M', 'gptq, 4 bits'.
     """
 
     format: str
@@ -165,7 +164,7 @@ class TensorIndex:
 
 @record
 class TreeRow:
-    """A module or (with `stored`) a tensor in the tree that names make."""
+    """A module or (with `stored`) a tensor in the tree of tensor names."""
 
     path: str
     name: str
@@ -174,12 +173,12 @@ class TreeRow:
 
 
 def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | None = None) -> Outline:
-    """The outline of what is stored: modules and tensors in the order of the tree.
+    """The outline of a tensor index: modules and tensors in the order of the tree.
 
     Args:
-        contents: What is stored.
-        cut: That the file ends before its tensors do; raised behind the rows, which its header has.
-        weights: How many parameters the stored numbers stand for, where those are others.
+        contents: The tensor index.
+        cut: The error for a truncated file. It is raised after the rows, which the header gives.
+        weights: Number of parameters that the stored numbers stand for, if it differs.
     """
     kinds = contents.kinds
 
@@ -216,16 +215,16 @@ def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | 
 
 
 def distinct_elements(tensors: Sequence[StoredTensor]) -> int:
-    """Numbers in tensors, those of several names once."""
+    """Total elements of tensors; a tensor with several names counts once."""
     return sum({key: elements for tensor in tensors for key, elements, _ in tensor.counted}.values())
 
 
 def share_pieces(tensors: Iterable[StoredTensor], views: Mapping[str, TensorView]) -> None:
-    """Gives tensors that share some of their bytes the pieces of which each counts once.
+    """Sets the pieces of tensors that share some of their bytes.
 
     Args:
-        tensors: Those of a file.
-        views: Places of those that lie in a storage, by name.
+        tensors: Tensors of a file.
+        views: Places of the tensors in storages, by name.
     """
     bounded: set[str] = set()
     shared = pieces(views, bounded)
@@ -235,19 +234,19 @@ def share_pieces(tensors: Iterable[StoredTensor], views: Mapping[str, TensorView
 
 
 def bound_note(tensors: Iterable[StoredTensor]) -> tuple[str, ...]:
-    """What to know where bytes that tensors share could not be told apart; nothing where they could."""
+    """A note if shared bytes of tensors could not be separated; else none."""
     name = next((tensor.name for tensor in tensors if tensor.bounded), None)
     return () if name is None else (MANY_RUNS.format(name=printable(name)),)
 
 
 def distinct(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
-    """Tensors, those of several names once."""
+    """Tensors without repetitions under other names."""
     shared = {tensor.identity: tensor for tensor in tensors if tensor.identity is not None}
     return [*shared.values(), *[tensor for tensor in tensors if tensor.identity is None]]
 
 
 def _types(tensors: Sequence[StoredTensor]) -> str:
-    """How many tensors there are of each type, most first."""
+    """Number of tensors of each type as text, most frequent first."""
     counts: dict[str, int] = {}
     for tensor in tensors:
         counts[tensor.dtype] = counts.get(tensor.dtype, 0) + 1
@@ -255,18 +254,18 @@ def _types(tensors: Sequence[StoredTensor]) -> str:
 
 
 def unused_bytes(tensors: Iterable[StoredTensor], start: int, size: int) -> int:
-    """How many bytes of a file belong to none of its tensors.
+    """Bytes of a file that belong to none of its tensors.
 
     Args:
-        tensors: All of one file.
-        start: Where they may begin.
-        size: Of the file.
+        tensors: All tensors of the file.
+        start: First byte that may belong to a tensor.
+        size: Size of the file.
 
     Raises:
-        BadModel: Two lie over each other.
+        BadModel: Two tensors overlap.
     """
     reached, unused = start, 0
-    # one after the other, for a million pairs to sort by would take more memory than the tensors
+    # two sorts, because a million pairs as sort keys would take more memory than the tensors
     by_size = sorted(tensors, key=attrgetter("nbytes"))
     for tensor in sorted(by_size, key=attrgetter("offset")):
         if tensor.offset < reached:
@@ -278,15 +277,15 @@ def unused_bytes(tensors: Iterable[StoredTensor], start: int, size: int) -> int:
 
 
 def named_few(names: Sequence[str], most: int = 4) -> str:
-    """The first of some names, and how many more there are: 'a, b, c and 12 more'."""
+    """The first names and the number of others: 'a, b, c and 12 more'."""
     text = ", ".join(names[:most])
     return text if len(names) <= most else f"{text} and {len(names) - most:,} more"
 
 
 def part_of(name: str) -> tuple[str, int, int] | None:
-    """What a file is called without its part, which part it is and of how many: model-00002-of-00030.gguf.
+    """Name without the part, index of the part, and number of parts, for model-00002-of-00030.gguf.
 
-    None for a file that is not called like the parts of a model that is stored in several.
+    None if the name is not that of a part.
     """
     stem, _, ending = name.rpartition(".")
     rest, _, count = stem.rpartition("-of-")
@@ -298,7 +297,7 @@ def part_of(name: str) -> tuple[str, int, int] | None:
 
 
 def shortened(text: str) -> str:
-    """A text of somebody's as one line: of a long one the beginning, and how long it is."""
+    """A foreign text as one line; of a long text, the beginning and the length."""
     line = " ".join(text[: 4 * _LINE].split())
     if len(text) <= _LINE or (len(line) <= _LINE and len(text) <= 4 * _LINE):
         return line
@@ -306,11 +305,11 @@ def shortened(text: str) -> str:
 
 
 _LINE = 160
-"""Characters of a text that are shown."""
+"""Most characters of a text that are shown."""
 
 
 def rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
-    """The tree that the names of tensors make, modules before what is in them.
+    """The tree of tensor names in pre-order.
 
     Siblings stand in the order of the file, except that numbered ones stand in the order of their numbers:
     a writer that sorts by name puts `layers.10` before `layers.2`.
@@ -320,7 +319,7 @@ def rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
         separator, pieces = _split(tensor.name)
         group = root
         for piece in pieces[:-1]:
-            # a module and a tensor may be called alike, and so may two with different separators
+            # a module and a tensor may have the same name, and so may modules with different separators
             key = piece, separator
             inner = group.children.get(key)
             if not isinstance(inner, _Group):
@@ -343,7 +342,7 @@ def rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
 
 
 def modules_of(name: str) -> Iterator[str]:
-    """The paths of the modules around a tensor, outermost first, as `rows` has them."""
+    """Paths of the modules that contain a tensor, outermost first, as in `rows`."""
     separator, pieces = _split(name)
     path = ""
     for piece in pieces[:-1]:
@@ -353,7 +352,7 @@ def modules_of(name: str) -> Iterator[str]:
 
 @record
 class _Group:
-    """A module while the tree is put together."""
+    """A module while the tree is built."""
 
     path: str
     name: str
@@ -362,7 +361,7 @@ class _Group:
 
 
 def _split(name: str) -> tuple[str, list[str]]:
-    """The separator of a name and its pieces; a name with an empty piece, or too long a one, is one piece."""
+    """The separator of a name, and its pieces; a name with an empty piece, or too long, is one piece."""
     separator = "." if "." in name else "/"
     pieces = name.split(separator, DEPTH - 1)
     if len(name) > SPLIT or not all(pieces):
@@ -386,5 +385,5 @@ def _in_order(
 
 def _number(key: str | tuple[str, str]) -> int | None:
     piece = key if isinstance(key, str) else key[0]
-    # nobody numbers with more digits, and int() of many takes long
+    # no writer uses more digits, and int() of many digits is slow
     return int(piece) if len(piece) < 10 and piece.isascii() and piece.isdecimal() else None

@@ -99,7 +99,7 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
 
 
 def _model(path: str, label: str) -> OutlineRow | None:
-    """The row of a file or folder, None if no format recognises what is in it.
+    """The row of a file or folder, None if no format recognizes what is in it.
 
     A Git LFS pointer stands for a model that was not fetched; reading its header says so.
     """

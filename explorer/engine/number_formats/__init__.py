@@ -1,4 +1,4 @@
-"""Number formats: what a tensor's numbers are rounded to, by the names that a user writes."""
+"""Number formats to which a tensor's numbers are rounded, by their names for users."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _ROOMS = (integer, minifloat, microscaling, narrow)
 FAMILIES: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = tuple(
     family for room in _ROOMS for family in room.FAMILY
 )
-"""A regular expression for the names of a family, and what makes the format of a match.
+"""A regular expression for the names of a family, and the function that makes the format of a match.
 
-What makes it raises ValueError with the reason where no format has these numbers.
+The function raises ValueError with the reason if no format has these numbers.
 """
 
 EXAMPLES = ("float32", *(name for room in _ROOMS for name in room.EXAMPLES))
-"""Names to show and to guess from."""
+"""Names for help texts and guesses."""
 
 
 def format_of(name: str, where: str = "--to") -> NumberFormat | None:
-    """The number format of this name; None for 'float32', which leaves things as they are.
+    """The number format of this name; None for 'float32', which changes nothing.
 
     Raises:
-        Misuse: There is none.
+        Misuse: There is no such format.
     """
     if name == "float32":
         return None

@@ -35,7 +35,7 @@ class Integer(NumberFormat, frozen=True):
 
     @property
     def element_type(self) -> str:
-        """The integer of as many bits; '' where only a function says the format."""
+        """The integer type with as many bits; '' if only a function can express the format."""
         return f"{'' if self.signed else 'u'}int{self.bits}" if self.writing == "linear" else ""
 
     @property
@@ -67,23 +67,23 @@ class Integer(NumberFormat, frozen=True):
         return scale_grid(scale, axis, np.asarray(zero, np.int32))
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
-        """Rounded half to even, with the zero point, saturated; of odd sizes in the next larger integer."""
+        """Codes rounded half to even, with the zero point, saturated; odd sizes use the next larger type."""
         wide = next(bits for bits in (8, 16, 32) if self.bits <= bits)
         return self._whole(values, grid).astype(f"{'' if self.signed else 'u'}int{wide}")
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
-        """What DequantizeLinear gives of the codes."""
+        """The values that DequantizeLinear computes from the codes."""
         return self.of_steps(self.steps(values, grid), grid)
 
     def steps(self, values: Array, grid: Grid) -> Array:
-        """Codes less their zero point, in a float that holds all of them exactly."""
+        """Codes minus their zero point, in a float that holds all of them exactly."""
         whole = self._whole(values, grid)
         if grid.zero.any():
             whole -= along(grid.zero.astype(whole.dtype), values.shape, grid)
         return whole
 
     def of_steps(self, steps: Array, grid: Grid) -> Array:
-        """The values of `steps`, whose memory they take."""
+        """The values of `steps`, computed in place."""
         values = steps.astype(np.float32, copy=False)
         values *= along(grid.scale, steps.shape, grid)
         return values
@@ -91,9 +91,7 @@ class Integer(NumberFormat, frozen=True):
     def _whole(self, values: Array, grid: Grid) -> Array:
         """The codes, in a float that holds all of them exactly."""
         wide = np.float32 if self.bits <= 24 else np.float64
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # what is beyond the float by now saturates all the same
+        with np.errstate(over="ignore", invalid="ignore"):  # values beyond the float saturate anyway
             whole = np.asarray(np.divide(values, along(grid.scale, values.shape, grid), dtype=wide))
         np.rint(whole, out=whole)
         if grid.zero.any():
@@ -101,7 +99,7 @@ class Integer(NumberFormat, frozen=True):
         return np.clip(whole, self.least, self.largest, out=whole)
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
-        """Of the smallest and the largest code."""
+        """The values of the smallest and the largest code."""
         low = (self.least - grid.zero).astype(np.float32) * grid.scale
         high = (self.largest - grid.zero).astype(np.float32) * grid.scale
         return cast(Array, low), cast(Array, high)
@@ -110,7 +108,7 @@ class Integer(NumberFormat, frozen=True):
 class FixedPoint(Integer, frozen=True):
     """An integer whose scale is 2**-fraction, whatever the tensor: rounded half to even, saturated.
 
-    Of 4, 8 and 16 bits it is what QuantizeLinear says, with that scale and zero point 0.
+    With 4, 8 and 16 bits it equals QuantizeLinear with that scale and zero point 0.
     """
 
     fraction: int = 0
@@ -122,7 +120,7 @@ class FixedPoint(Integer, frozen=True):
         return "linear" if self.bits in (4, 8, 16) else "function"
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """One scale for all, whatever lies between `low` and `high`."""
+        """One fixed scale, whatever `low` and `high` are."""
         return Grid(np.asarray(np.ldexp(np.float32(1), -self.fraction)), np.zeros((), np.int32))
 
 

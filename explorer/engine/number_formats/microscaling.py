@@ -1,4 +1,4 @@
-"""Microscaling (MX) of the Open Compute Project: blocks of 32 narrow numbers that share a power of two.
+"""Microscaling (MX) of the Open Compute Project: blocks of 32 narrow numbers with a common power of two.
 
 "OCP Microscaling Formats (MX) Specification", version 1.0 (2023): 5.3 has the formats, 6.3 the conversion.
 """
@@ -17,28 +17,28 @@ BLOCK = 32
 """Elements that share an exponent."""
 
 SCALE_BITS = 8
-"""Of the shared exponent: E8M0, powers of two from 2**-127 to 2**127, and NaN."""
+"""Bits of the shared exponent: E8M0, powers of two from 2**-127 to 2**127, and NaN."""
 
 LEAST_EXPONENT = -127
-"""Of E8M0."""
+"""Smallest exponent of E8M0."""
 
 
 class Microscaling(NumberFormat, frozen=True):
     """value = 2**shared x element; shared = floor(log2(the block's largest magnitude)) - `reach`.
 
     Elements are rounded half to even and saturate. The last block of an axis may be short. A block that holds
-    a NaN or an infinity has no such power of two: its scale is NaN, and so are all its numbers. What is too
-    small for 2**-127 is rounded with it.
+    a NaN or an infinity has no such power of two: its scale is NaN, and so are all its numbers. Values too
+    small for 2**-127 are rounded with it.
 
     Attributes:
-        element: What the numbers of a block are.
+        element: Format of the numbers in a block.
     """
 
     element: Minifloat
 
     @property
     def stored_bits(self) -> float:
-        """With a 32nd of the shared exponent."""
+        """Bits of a number, including a 32nd of the shared exponent."""
         return self.bits + SCALE_BITS / BLOCK
 
     @property
@@ -47,7 +47,7 @@ class Microscaling(NumberFormat, frozen=True):
         return int(np.frexp(self.element.largest)[1]) - 1
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
-        """Block by block along `axis`; the grid says nothing to it."""
+        """Rounds block by block along `axis`; the grid is not used."""
         flat = values.reshape(1, 1) if values.ndim == 0 else values
         out = np.empty(flat.shape, np.float32)
         for where, blocks in _slabs(flat.shape, axis % flat.ndim):
@@ -67,12 +67,12 @@ class Microscaling(NumberFormat, frozen=True):
         return np.where(np.isfinite(largest), scale, np.float32(np.nan))
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
-        """None: the shared exponent follows whatever float32 has."""
+        """No limits: the shared exponent covers the range of float32."""
         return np.asarray(-np.inf, np.float32), np.asarray(np.inf, np.float32)
 
 
 def _slabs(shape: tuple[int, ...], axis: int) -> Iterator[tuple[tuple[slice, ...], tuple[int, ...]]]:
-    """Pieces of whole blocks: where each lies, and its shape as (before, blocks, of a block, behind)."""
+    """Pieces of whole blocks: the place of each, and its shape as (before, blocks, elements, after)."""
     length = shape[axis]
     before, behind = int(np.prod(shape[:axis])), int(np.prod(shape[axis + 1 :]))
     whole = length - length % BLOCK
@@ -96,7 +96,7 @@ ELEMENTS: Mapping[str, Minifloat] = {
     "mxfp6e3m2": minifloat("e3m2", 3, 2),
     "mxfp4": minifloat("e2m1", 2, 1),
 }
-"""The formats, and what their numbers are; a family's own name is the one with more mantissa."""
+"""The formats by name, with their element formats; a family's name means the one with more mantissa."""
 
 
 def _made(match: re.Match[str]) -> Microscaling:

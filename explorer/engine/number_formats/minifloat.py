@@ -11,14 +11,14 @@ from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
 
 SLAB = 1 << 18
-"""Elements that are worked on at a time: some MiB of what lies between, however large a weight is."""
+"""Elements computed at a time: intermediate values take a few MiB, however large a weight is."""
 
 MOST_EXPONENT, MOST_MANTISSA = 7, 14
-"""Beyond them a number of float32 is not rounded alike by everyone: its exponent comes out of a logarithm."""
+"""Beyond these limits libraries round float32 numbers differently, because a logarithm gives the exponent."""
 
 
 class Half(NumberFormat, frozen=True):
-    """A float of 16 bits. Cast does not saturate it: beyond its range is infinity, as hardware has it."""
+    """A float of 16 bits. Cast does not saturate: values beyond its range become infinite, as in hardware."""
 
     @property
     def writing(self) -> Writing:
@@ -31,16 +31,16 @@ class Half(NumberFormat, frozen=True):
         return self.name
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
-        """Rounded half to even."""
+        """Codes rounded half to even."""
         with np.errstate(over="ignore"):
             return values.astype(numpy_type(self.name))
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
-        """The same, in float32 again."""
+        """Rounded values in float32."""
         return self.codes(values, grid).astype(np.float32)
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
-        """The largest finite number, either way: what is beyond it becomes infinite."""
+        """Plus and minus the largest finite number; larger values become infinite."""
         # 65504; all bits of bfloat16's eight below 2**128
         high = np.asarray(65504 if self.name == "float16" else 2.0**128 - 2.0**120, np.float32)
         return cast(Array, -high), high
@@ -71,11 +71,9 @@ class Minifloat(NumberFormat, frozen=True):
         return scale_grid(larger_end(low, high) / np.float32(self.largest), axis)
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
-        """Divided by the scale, rounded, multiplied by it again."""
+        """Values divided by the scale, rounded, and multiplied by the scale."""
         scale = along(grid.scale, values.shape, grid)
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # what is beyond float32 by now saturates all the same
+        with np.errstate(over="ignore", invalid="ignore"):  # values beyond float32 saturate anyway
             out = np.asarray(np.divide(values, scale, dtype=np.float32))
         flat = out.reshape(-1)
         for start in range(0, flat.size, SLAB):
@@ -87,7 +85,7 @@ class Minifloat(NumberFormat, frozen=True):
         """The nearest numbers of scale 1, saturated; a NaN stays one."""
         near: Array = np.clip(values, np.float32(-self.largest), np.float32(self.largest))
         exponent = (near.view(np.int32) >> 23 & 255) - 127
-        # between two powers of two the step is the mantissa's last bit; subnormals have that of the least one
+        # between two powers of two the step is the mantissa's last bit; subnormals have that of the smallest
         step = np.maximum(exponent, 1 - self.bias) - self.mantissa
         near *= _power_of_two(-step)
         np.rint(near, out=near)
@@ -95,13 +93,13 @@ class Minifloat(NumberFormat, frozen=True):
         return near
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
-        """The largest number, either way."""
+        """Plus and minus the largest number."""
         high = np.float32(self.largest) * grid.scale
         return cast(Array, -high), cast(Array, high)
 
 
 def larger_end(low: Array, high: Array) -> Array:
-    """How far a range reaches from zero, float32."""
+    """Larger distance of the ends of a range from zero, float32."""
     return np.maximum(np.abs(np.asarray(low, np.float32)), np.abs(np.asarray(high, np.float32)))
 
 
@@ -126,11 +124,11 @@ class Float8(Minifloat, frozen=True):
 
     @property
     def element_type(self) -> str:
-        """As ml_dtypes has it."""
+        """The type's name in ml_dtypes."""
         return "float8_e4m3fn" if self.exponent == 4 else "float8_e5m2"
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
-        """Of ml_dtypes' type."""
+        """Codes of ml_dtypes' type."""
         unit_grid = Grid(np.ones((), np.float32), np.zeros((), np.int32))
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.divide(values, along(grid.scale, values.shape, grid), dtype=np.float32)
@@ -138,7 +136,7 @@ class Float8(Minifloat, frozen=True):
 
 
 def minifloat(name: str, exponent: int, mantissa: int, bias: int | None = None) -> Minifloat:
-    """One whose codes are all numbers."""
+    """A minifloat whose codes are all numbers."""
     bias = (1 << (exponent - 1)) - 1 if bias is None else bias
     largest = 2.0 ** ((1 << exponent) - 1 - bias) * (2 - 2.0**-mantissa)
     return Minifloat(name, 1 + exponent + mantissa, exponent, mantissa, bias, largest)

@@ -16,18 +16,18 @@ SLAB = 1 << 20
 
 
 class Binary(NumberFormat, frozen=True):
-    """+scale for what is not below zero, else -scale: QONNX's BipolarQuant, of a NaN too."""
+    """+scale for values that are not below zero (and for NaN), else -scale: QONNX's BipolarQuant."""
 
     scaled: ClassVar[bool] = True
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Half the larger end, the least squares' choice where all magnitudes up to it are as frequent."""
+        """Half the larger end: the least-squares choice if all magnitudes up to it are equally frequent."""
         return _grid(larger_end(low, high) / np.float32(2), axis)
 
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
-        """The mean magnitude, which has the least squares' error (Rastegari et al., XNOR-Net, 2016)."""
+        """The mean magnitude, which has the least squared error (Rastegari et al., XNOR-Net, 2016)."""
         parts = _channels(values, axis)
         return _grid(np.stack([np.asarray(_sum(part) / max(1, part.size)) for part in parts]), axis)
 
@@ -42,7 +42,7 @@ class Binary(NumberFormat, frozen=True):
 
 
 class Ternary(Integer, frozen=True):
-    """-scale, 0 or +scale, the nearest: an integer of 2 bits without its least code."""
+    """The nearest of -scale, 0 and +scale: an integer of 2 bits without its smallest code."""
 
     @property
     def writing(self) -> Writing:
@@ -55,13 +55,13 @@ class Ternary(Integer, frozen=True):
         return -1
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Two thirds of the larger end, which leave equal thirds to the three values."""
+        """Two thirds of the larger end, which gives the three values equal thirds of the range."""
         return _grid(larger_end(low, high) * np.float32(2) / np.float32(3), axis)
 
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
-        """The scale of the least squares' error.
+        """The scale with the least squared error.
 
         Where the n largest magnitudes become +-scale, their mean is the best scale, and the squared error is
         sum w**2 - (their sum)**2 / n: the best n has the largest (sum)**2 / n.
@@ -75,7 +75,7 @@ def _grid(scale: Array, axis: int | None) -> Grid:
 
 
 def _channels(values: Array, axis: int | None) -> Iterator[Array]:
-    """What shares a scale, flat."""
+    """The values that share a scale, flattened."""
     if axis is None:
         yield values.reshape(-1)
         return
@@ -84,7 +84,7 @@ def _channels(values: Array, axis: int | None) -> Iterator[Array]:
 
 
 def _sum(values: Array) -> float:
-    """Of magnitudes, in float64."""
+    """Sum of magnitudes, in float64."""
     pieces = (values[start : start + SLAB] for start in range(0, values.size, SLAB))
     return float(sum(float(np.abs(piece).sum(dtype=np.float64)) for piece in pieces))
 

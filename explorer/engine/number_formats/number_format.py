@@ -1,4 +1,4 @@
-"""Number format: what every family (integer, fixed point, float, block, binary) answers of itself."""
+"""Number format: the interface of every family (integer, fixed point, float, block, binary)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Writing = Literal["linear", "cast", "function"]
 
 
 class Grid(Struct, frozen=True):
-    """Where the numbers of a format lie for one tensor: value = (code - zero) x scale.
+    """The numbers of a format for one tensor: value = (code - zero) x scale.
 
     Attributes:
         scale: float32, of shape () or, for a scale each, one along `axis`; of blocks the shape of the tensor
@@ -31,11 +31,11 @@ class Grid(Struct, frozen=True):
 
 
 class NumberFormat(Struct, frozen=True):
-    """A format by itself; subclasses say what it means.
+    """A number format; subclasses implement it.
 
     Attributes:
-        name: As it is written: 'int8', 'fixed8.4', 'mxfp8'.
-        bits: Of one stored number.
+        name: Its name: 'int8', 'fixed8.4', 'mxfp8'.
+        bits: Bits of one stored number.
         scaled: Whether a tensor needs a range (calibration) to choose its scale.
     """
 
@@ -45,17 +45,17 @@ class NumberFormat(Struct, frozen=True):
 
     @property
     def stored_bits(self) -> float:
-        """Bits of a number with its share of what a block has in common."""
+        """Bits of a number, including its share of the common bits of a block."""
         return float(self.bits)
 
     @property
     def writing(self) -> Writing:
-        """How ONNX can say it: QuantizeLinear and DequantizeLinear, a Cast there and back, or a function."""
+        """Its form in ONNX: QuantizeLinear and DequantizeLinear, a Cast there and back, or a function."""
         return "function"
 
     @property
     def element_type(self) -> str:
-        """Of 'linear' and 'cast': the ONNX element type, in numpy's or ml_dtypes' spelling; else ''."""
+        """For 'linear' and 'cast': the ONNX element type, in numpy's or ml_dtypes' spelling; else ''."""
         return ""
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
@@ -69,7 +69,7 @@ class NumberFormat(Struct, frozen=True):
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
-        """The grid for a tensor whose numbers are all known: a weight.
+        """The grid for a tensor whose numbers are known, such as a weight.
 
         Args:
             values: float32, of any shape.
@@ -90,19 +90,19 @@ class NumberFormat(Struct, frozen=True):
         raise NotImplementedError
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
-        """The values as the format has them, in float32; saturated where they lie beyond its range.
+        """The values rounded to the format, in float32; values beyond its range are saturated.
 
         A NaN stays one. `axis` is the one along which a format's own blocks lie (the depth of a product).
         """
         raise NotImplementedError
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
-        """The least and the largest value that it has on a grid: beyond them it saturates."""
+        """The smallest and the largest value on a grid, where it saturates."""
         raise NotImplementedError
 
 
 def ends(values: Array, reduce: np.ufunc, axis: int | None = None, block: int = 0) -> Array:
-    """The least or the largest of what shares a scale; the arguments are those of `NumberFormat.fitted`."""
+    """The smallest or largest of the values that share a scale; arguments as for `NumberFormat.fitted`."""
     if axis is None:
         return np.asarray(reduce.reduce(values, axis=None), np.float32)
     axis %= values.ndim
@@ -114,7 +114,7 @@ def ends(values: Array, reduce: np.ufunc, axis: int | None = None, block: int = 
 
 
 def along(values: Array, shape: tuple[int, ...], grid: Grid) -> Array:
-    """Scales or zero points of a grid, of a shape that goes with a tensor's by broadcasting."""
+    """Scales or zero points of a grid, in a shape that broadcasts with the tensor's."""
     if grid.axis is None or values.ndim == 0:
         return values.reshape(())
     axis = grid.axis % len(shape)
@@ -125,6 +125,6 @@ def along(values: Array, shape: tuple[int, ...], grid: Grid) -> Array:
 
 
 def scale_grid(scale: Array, axis: int | None, zero: Array | None = None) -> Grid:
-    """The grid of these scales; what would be no float32 is 1, as zeros alone are exact with any scale."""
+    """The grid of these scales; a scale too small for float32 becomes 1: zeros are exact with any scale."""
     scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1).astype(np.float32)
     return Grid(scale, np.zeros(scale.shape, np.int32) if zero is None else zero, axis)

@@ -1,4 +1,4 @@
-"""ONNX files, read and written; how they are recognised, which every start imports: so it is light."""
+"""ONNX files: reading, writing and recognition. Every start imports this module, so it is light."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _recognise(probe: SourceProbe) -> bool:
 
 
 def _varint(head: bytes, at: int) -> tuple[int, int]:
-    """A varint and where it ends, -1 if the head does first."""
+    """A varint and the place after it, -1 if the head ends first."""
     value = shift = 0
     for here in range(at, min(at + 10, len(head))):
         value |= (head[here] & 127) << shift

@@ -1,4 +1,4 @@
-"""Sequence and optional types of a ValueInfoProto: what they hold, which a `Value` has no fields for.
+"""Sequence and optional types of a ValueInfoProto, for which `Value` has no fields.
 
 Field numbers are those of onnx.proto (IR version 13): TypeProto.sequence_type is 4, optional_type 9, and the
 type of what either holds is field 1 of its message.
@@ -20,7 +20,7 @@ _CONTAINERS = (4, 9)
 _TENSOR = 1
 
 MOST = 8
-"""Containers within containers that are looked into."""
+"""Most levels of nested containers that are read."""
 
 
 class Container(Struct, frozen=True):
@@ -39,12 +39,12 @@ class Container(Struct, frozen=True):
     shape: Shape | None
 
     def resized(self, change: Callable[[Shape], Shape | None]) -> Container:
-        """The container with the sizes that `change` makes of those of its tensors."""
+        """The container with its tensor sizes changed by `change`."""
         shape = None if self.shape is None else change(self.shape)
         return Container(self.name, self.kinds, self.dtype, shape)
 
     def value(self) -> Value:
-        """The declaration, as a model has it."""
+        """The declaration as a `Value` of a model."""
         body = tensor_type(self.dtype, self.shape)
         for kind in reversed(self.kinds):
             body = length_delimited(kind, length_delimited(1, body))
@@ -53,7 +53,7 @@ class Container(Struct, frozen=True):
 
 
 def container(value: Value) -> Container | None:
-    """What a declared sequence or optional of tensors holds; None for any other value."""
+    """The container type of a declared sequence or optional of tensors; None for any other value."""
     if value.dtype is not None or value.record is None:
         return None
     encoded = bytes(value.record.view())
@@ -85,7 +85,7 @@ def declared_shape(value: Value) -> Shape | None:
 
 
 def _field(encoded: bytes, start: int, stop: int, numbers: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Number, begin and end of the first message among fields of these numbers."""
+    """Number, begin and end of the first message field with one of these numbers."""
     for number, wire, _, at, end in fields(encoded, start, stop):
         if wire == 2 and number in numbers:
             return number, at, end

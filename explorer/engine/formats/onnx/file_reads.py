@@ -1,4 +1,4 @@
-"""Bytes of an ONNX file that an analysis read: all but the weights that it passed over."""
+"""Bytes of an ONNX file that an analysis read: everything except the skipped weights."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from explorer.engine.graph.model import FileSpan, Model
 from explorer.host.file_reads import FileRead, joined, read_of
 
 _LARGE = 1 << 16
-"""Bytes of a weight from which on it is worth being told apart from what lies around it."""
+"""Smallest size of a weight that is recorded as skipped, in bytes."""
 
 
 def model_reads(model: Model) -> tuple[FileRead, ...]:
-    """What was read so far of the files of a model that was read from one.
+    """The parts of its files that a model has read so far.
 
     Between the lengths that the reader walks by, the bytes of a weight were read only if somebody looked at
     them: `FileSpan.view` writes that down. Of files beside the model nothing else was read.
@@ -24,7 +24,7 @@ def model_reads(model: Model) -> tuple[FileRead, ...]:
     passed = sorted(
         (payload.offset, payload.size)
         for tensor in model.graph.initializers.values()
-        # what says that it lies elsewhere may lie anywhere, also in the midst of this file
+        # an external tensor may lie anywhere, even within this file
         if not tensor.external
         and isinstance(payload := tensor.payload, FileSpan)
         and payload.source is source

@@ -1,7 +1,7 @@
-"""Messages of onnx.proto that every reader of an ONNX file meets: texts, pairs, operator sets, dimensions.
+"""Messages of onnx.proto that every reader needs: texts, pairs, operator sets, dimensions.
 
-Field numbers are those of onnx.proto (IR version 13). `most` bounds the bytes of a text that are read: the
-outline shows the beginning of one that may be as long as its file.
+Field numbers are those of onnx.proto (IR version 13). `most` limits the bytes that are read of a text: the
+outline shows the beginning only, and a text may be as long as the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def decoded(encoded: bytes) -> str:
-    """Bytes as text; those that are no UTF-8 stay readable."""
+    """Decodes bytes as UTF-8; other bytes are escaped."""
     try:
         return encoded.decode()
     except UnicodeDecodeError:
@@ -50,7 +50,7 @@ def opset(buffer: Buffer, start: int, stop: int, most: int | None = None) -> tup
 
 
 def dimension(buffer: Buffer, start: int, stop: int, most: int | None = None) -> int | str | None:
-    """A size or its name, as a TensorShapeProto.Dimension has it; None if it has neither."""
+    """The size or the name in a TensorShapeProto.Dimension; None if it has neither."""
     for number, wire, _, at, end in fields(buffer, start, stop):
         if number == 1 and wire == 0:
             return signed(at)
@@ -62,7 +62,7 @@ def dimension(buffer: Buffer, start: int, stop: int, most: int | None = None) ->
 def tensor_type(
     buffer: Buffer, start: int, stop: int, most: int | None = None
 ) -> tuple[int, list[int | str | None] | None]:
-    """The element type of a TypeProto.Tensor, by its number, and its sizes; None where it gives none."""
+    """The number of the element type of a TypeProto.Tensor, and its sizes; None if it has no shape."""
     code, sizes = 0, None
     for number, wire, _, at, end in fields(buffer, start, stop):
         if number == 1 and wire == 0:
@@ -74,9 +74,10 @@ def tensor_type(
 
 
 def not_onnx(head: bytes) -> BadModel | None:
-    """Why a file that begins with `head` can be no ONNX model (it carries no magic number); None if it can.
+    """The error for a file whose `head` cannot be that of an ONNX model; None if it can be one.
 
-    A ModelProto starts with one of its own fields; every writer known puts ir_version (0x08) first.
+    There is no magic number. A ModelProto starts with one of its fields; all known writers put ir_version
+    (0x08) first.
     """
     if head and head[0] in (0x08, 0x12, 0x1A, 0x22, 0x28, 0x3A, 0x42):
         return None

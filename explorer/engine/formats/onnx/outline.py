@@ -1,8 +1,8 @@
-"""Outline of an ONNX file: its nodes and initializers by their headers, one at a time.
+"""Outline of an ONNX file: reads the headers of its nodes and initializers, one at a time.
 
-The reader (`reader`) makes everything that an analysis needs of every node; this one makes a row and
-forgets it, so that a file of any size is looked at in the memory of one row. It knows less and checks less:
-what a node means is not asked, and what cannot be is said in the row's note instead of refusing the file.
+The reader (`reader`) builds everything that an analysis needs of a node. This module makes one row at a time
+and drops it, so a file of any size takes the memory of one row. It checks less: the meaning of a node is
+ignored, and a contradiction becomes a note on the row instead of an error.
 
 Field numbers are those of onnx.proto (IR version 13).
 """
@@ -25,37 +25,37 @@ if TYPE_CHECKING:
     from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
 MAX_DEPTH = 32
-"""Subgraphs within subgraphs; real models stay below 5."""
+"""Most levels of nested subgraphs; real models stay below 5."""
 
 MAX_RANK = 64
 _MAX_ELEMENTS = 1 << 48
 _MAX_TEXT = 16_384
-"""Bytes of a name that are read: nobody looks at more, and a hostile one may be as long as its file."""
+"""Most bytes read of a name: a hostile name may be as long as its file."""
 _MAX_FACTS = 32
 _DIGITS = 19
-"""Of an offset or a length in a file."""
+"""Most digits of an offset or a length in a file."""
 _SHOWN = 3
-"""Inputs and outputs of a node that its row names."""
+"""Most inputs and outputs of a node that its row names."""
 _WINDOW = 1 << 15
-"""Bytes of nodes that are taken out of the map at once."""
+"""Bytes of nodes that are copied from the map at once."""
 _FORGET = 1 << 24
-"""Bytes after which the kernel may forget the mapped pages behind us, which count as our memory."""
+"""Bytes after which pages that were read are released; they count as this process's memory."""
 _MAX_ATTRIBUTES = 4096
 
 _ELEMENTS = {code: (name, bits) for code, name, bits in ELEMENT_TYPES}
 _BODIES = (b"If", b"Loop", b"Scan", b"SequenceMap")
 _LOOKED_INTO = (b"Constant", *_BODIES)
-"""Operators whose attributes are rows, or part of one."""
+"""Operators whose attributes have rows, or belong to one."""
 _NODE_TEXTS = (1, 2, 3, 4, 7)
-"""NodeProto's inputs, outputs, name, operator and domain."""
+"""Field numbers of NodeProto's inputs, outputs, name, operator and domain."""
 _STRING = 8
 
 
 def outline(source: str) -> Outline:
-    """What the headers of the ONNX file `source` say.
+    """The outline of the ONNX file `source`.
 
     Raises:
-        BadModel: It is not an ONNX model; or, behind the rows that are there, it ends where it should not.
+        BadModel: It is not an ONNX model; or, after its rows, the file is truncated.
     """
     buffer = mapped(source)
     try:
@@ -70,13 +70,13 @@ def outline(source: str) -> Outline:
 
 
 class _TopLevel:
-    """The fields of a ModelProto, those of a file that was cut off, too: its graph is what there is of it.
+    """The fields of a ModelProto, also of a truncated file, whose graph then ends with the file.
 
     Args:
         data: The file.
 
     Attributes:
-        broken: What is wrong with the file, once its fields were read.
+        broken: The error in the file, known once its fields were read.
     """
 
     def __init__(self, buffer: Buffer) -> None:
@@ -102,7 +102,7 @@ _GRAPH = b"\x3a"
 
 
 def _model(buffer: Buffer, top: _TopLevel) -> tuple[list[tuple[str, str]], tuple[int, int] | None, int]:
-    """The facts of a ModelProto, where its graph lies, and its IR version."""
+    """The facts of a ModelProto, the place of its graph, and its IR version."""
     texts: dict[int, str] = {}
     opsets: list[str] = []
     more: list[tuple[str, str]] = []
@@ -150,7 +150,7 @@ def _rows(
 def _graph(
     buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int, doubled: bool
 ) -> Iterator[OutlineRow]:
-    """The rows of a GraphProto in its own order; `doubled`: initializers are listed as inputs, too."""
+    """The rows of a GraphProto in file order; `doubled`: initializers are also listed as inputs."""
     if depth > MAX_DEPTH:
         raise BadModel(f"graphs are nested more than {MAX_DEPTH} deep")
     initializer_names: set[str] = set()
@@ -160,8 +160,8 @@ def _graph(
         if at - forgotten > _FORGET:
             forgotten = _forget(buffer, forgotten, at)
         if buffer[at] == 0x0A:
-            # nodes lie side by side: a window of them is taken out of the map, and most are read without a
-            # call for a field
+            # nodes are contiguous: a window is copied from the map, and most nodes are read without a call
+            # per field
             here = at - base
             if here >= len(window):
                 window, base, here = buffer[at : min(stop, at + _WINDOW)], at, 0
@@ -180,7 +180,7 @@ def _graph(
                 yield row
                 here = end
             if not fits and here:
-                window = b""  # its end is in the next one
+                window = b""  # the node ends in the next window
             if base + here > at:
                 at = base + here
                 continue
@@ -204,7 +204,7 @@ def _graph(
 
 
 def _plain_node(window: bytes, at: int, end: int, prefix: str) -> OutlineRow | None:
-    """The row of a NodeProto in window[at:end] of short fields; None if it is more than that."""
+    """The row of a NodeProto with short fields only, in window[at:end]; None if it has others."""
     inputs: list[bytes] = []
     outputs: list[bytes] = []
     name = op = domain = b""
@@ -262,7 +262,7 @@ def _forget(buffer: mmap.mmap, start: int, stop: int) -> int:
 
 
 def _function(buffer: mmap.mmap, start: int, stop: int) -> Iterator[OutlineRow]:
-    """A FunctionProto and its nodes: what it stands for, not what it unfolds to where it is called."""
+    """The rows of a FunctionProto and its nodes, which are listed once and not at each call."""
     name = domain = ""
     nodes = 0
     for number, wire, _, at, end in fields(buffer, start, stop):
@@ -318,7 +318,7 @@ def _node(buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> 
 
 
 def _constant(buffer: mmap.mmap, attributes: list[tuple[int, int]]) -> OutlineRow | None:
-    """The tensor that a Constant node holds."""
+    """The row of the tensor in a Constant node."""
     for start, stop in attributes:
         for number, wire, _, at, end in fields(buffer, start, stop):
             if number == 5 and wire == 2:
@@ -327,7 +327,7 @@ def _constant(buffer: mmap.mmap, attributes: list[tuple[int, int]]) -> OutlineRo
 
 
 def _bodies(buffer: mmap.mmap, start: int, stop: int, path: str, depth: int) -> Iterator[OutlineRow]:
-    """The graphs in an attribute of a control-flow node."""
+    """The rows of the graphs in an attribute of a control-flow node."""
     name = ""
     for number, wire, _, at, end in fields(buffer, start, stop):
         if number == 1 and wire == 2:
@@ -337,7 +337,7 @@ def _bodies(buffer: mmap.mmap, start: int, stop: int, path: str, depth: int) -> 
 
 
 def _tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
-    """A TensorProto, its values untouched."""
+    """The row of a TensorProto; its values are not read."""
     name, code, rank, data_bytes = b"", 0, 0, -1
     dims: list[int] = []
     external: dict[str, str] = {}
@@ -370,7 +370,7 @@ def _tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow
 
 
 def _span(location: str, external: dict[str, str], nbytes: int | None) -> tuple[str, int, int] | None:
-    """Where bytes lie in another file; None if what says so is broken."""
+    """The place of bytes in another file; None if the entry is broken."""
     offset, length = external.get("offset", "0"), external.get("length", "")
     if not offset.isdecimal() or len(offset) > _DIGITS or not nbytes:
         return None
@@ -380,15 +380,15 @@ def _span(location: str, external: dict[str, str], nbytes: int | None) -> tuple[
 def _tensor_row(
     name: str, code: int, dims: list[int], rank: int, data_bytes: int, location: str | None
 ) -> OutlineRow:
-    """The row of a tensor: its type and bytes from its code and sizes, and what is to be said of it.
+    """The row of a tensor: type and bytes from its code and sizes, and notes.
 
     Args:
-        name: Of the row.
-        code: Of its element type.
-        dims: Its dimensions.
-        rank: How many there are, where those are more than any tensor has.
-        data_bytes: Bytes of data inside the file; negative if there are none, or not in one piece.
-        location: The file that holds them, if it is another.
+        name: Name of the row.
+        code: Code of the element type.
+        dims: Dimensions, as many as are read.
+        rank: Number of dimensions; above `MAX_RANK` the tensor is impossible.
+        data_bytes: Bytes of data in the file; negative if there are none, or not in one piece.
+        location: The other file that holds the data, if any.
     """
     dims = [signed(d) for d in dims[:MAX_RANK]]
     dtype, bits = _ELEMENTS.get(code, (f"type {code}", None))
@@ -413,7 +413,7 @@ def _tensor_row(
 
 
 def _sparse(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
-    """A SparseTensorProto: the shape is the whole one, the bytes are those of values and indices."""
+    """The row of a SparseTensorProto: the dense shape, and the bytes of values and indices."""
     path = dtype = ""
     nbytes = 0
     shape: list[int | str | None] = []
@@ -430,7 +430,7 @@ def _sparse(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow
 
 
 def _value(buffer: mmap.mmap, start: int, stop: int, kind: str, prefix: str) -> OutlineRow:
-    """A ValueInfoProto: the name and the type of an input or output."""
+    """The row of a ValueInfoProto: name and type of an input or output."""
     path, dtype = "", ""
     shape: list[int | str | None] | None = None
     for number, wire, _, at, end in fields(buffer, start, stop):
@@ -450,4 +450,4 @@ def _value(buffer: mmap.mmap, start: int, stop: int, kind: str, prefix: str) -> 
 
 
 _OTHER_TYPES = {4: "sequence", 5: "map", 9: "optional", 7: "opaque"}
-"""TypeProto's kinds that are no tensors."""
+"""Kinds of TypeProto that are no tensors."""

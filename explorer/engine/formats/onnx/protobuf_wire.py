@@ -1,8 +1,8 @@
-"""The protobuf wire format, read over a memory map and written piece by piece.
+"""The protobuf wire format, read from a memory map and written in pieces.
 
-Why not protobuf's own parser: it copies every weight before it can name the first layer, and refuses
-messages above 2 GiB. Hopping over the length prefixes touches only the pages that hold structure. A
-file may be hostile, so every length is checked against the end of its parent before it is used.
+Why not protobuf's own parser: it copies every weight before it can name the first layer, and it refuses
+messages above 2 GiB. Skipping by length prefixes touches only the pages with structure. A file may be
+hostile, so every length is checked against the end of its parent before use.
 
 Source of the format: the Protocol Buffers encoding guide (varint, LEN, I64, I32).
 """
@@ -23,7 +23,7 @@ _MAX_SHIFT = 63
 
 
 def varint_at(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
-    """The varint at `at` of a message that ends at `end`, and where it ends.
+    """The varint at `at` in a message that ends at `end`, and the place after it.
 
     Raises:
         BadModel: It does not end there.
@@ -55,7 +55,7 @@ def fields(buffer: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int
     at = start
     while at < end:
         begin = at
-        # the one-byte case first: it is nearly every tag and length in a graph of nodes
+        # the one-byte case first: nearly every tag and length in a graph is one
         tag = buffer[at]
         at += 1
         if tag > 127:
@@ -123,7 +123,7 @@ _LEN_TAGS = tuple(varint(number << 3 | 2) for number in range(32))
 
 def length_delimited(number: int, payload: bytes) -> bytes:
     """A LEN field: tag, length, payload."""
-    # the table saves two calls a name, and a tiled graph is made of names
+    # the table saves two calls per name, and a tiled graph consists of names
     size = len(payload)
     return _LEN_TAGS[number] + (_ONE_BYTE[size] if size < 128 else varint(size)) + payload
 

@@ -1,8 +1,8 @@
-"""ONNX reader: a file to a `Model`, without reading its weights.
+"""ONNX reader: reads a file into a `Model`, without its weights.
 
-The file is mapped and walked by its length prefixes; a weight becomes the place where its bytes lie.
-Files come from strangers: lengths and nesting are checked here, sizes and external paths in `tensors`,
-once, so that everything behind these modules may trust what a model holds.
+The file is mapped and walked by its length prefixes; a weight becomes the place of its bytes. Files are not
+trusted: lengths and nesting are checked here, and sizes and external paths in `tensors`, once, so that all
+other modules can trust a model.
 
 Field numbers are those of onnx.proto (IR version 13).
 """
@@ -35,16 +35,16 @@ from explorer.facts import Dim
 from explorer.host.gc_pause import gc_pause
 
 MAX_DEPTH = 32
-"""Subgraphs within subgraphs; real models stay below 5."""
+"""Most levels of nested subgraphs; real models stay below 5."""
 
 _MOST_ALIKE = 256
-"""Bytes of attributes up to which nodes are looked at for having the same."""
+"""Largest size of attributes, in bytes, for which nodes are compared."""
 
 _MOST_REST = 320
-"""Bytes of a node from its operator on up to which nodes are looked at for being of one kind."""
+"""Largest size of a node from its operator on, in bytes, that identifies its kind."""
 
 _SWEPT = 1 << 24
-"""Bytes of a file after which the pages are let go that it took to get there."""
+"""Bytes of a file after which the pages read so far are released."""
 
 _NODE, _GRAPH_NAME, _STORED, _FEED, _RESULT, _VALUE = (number << 3 | 2 for number in (1, 2, 5, 11, 12, 13))
 """Tags of GraphProto's fields, all of which have a length."""
@@ -55,7 +55,7 @@ _INPUT, _OUTPUT, _NAME, _OP, _ATTRIBUTE, _DOMAIN, _OVERLOAD, _METADATA = (
 """Tags of NodeProto's fields, all of which have a length."""
 _NODE_TAGS = frozenset((_INPUT, _OUTPUT, _NAME, _OP, _ATTRIBUTE, _DOMAIN, _OVERLOAD, _METADATA))
 _OWN_TAGS = frozenset((_INPUT, _OUTPUT, _NAME, _METADATA))
-"""Of these what each node has for itself."""
+"""Those of `_NODE_TAGS` that differ for each node."""
 
 
 def read(path: str) -> Model:
@@ -103,11 +103,11 @@ def read(path: str) -> Model:
 
 
 _Kind = tuple[str, str, str, bytes | None, Callable[[], Mapping[str, Any]] | None]
-"""Operator, domain, overload, what tells equal attributes, and what decodes them."""
+"""Operator, domain, overload, key of equal attributes, and their decoder."""
 
 
 class _Reader(TensorReader):
-    """Walks one file: everything around its tensors."""
+    """Reads everything of one file except its tensors."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -115,7 +115,7 @@ class _Reader(TensorReader):
         self.kinds: dict[bytes, _Kind] = {}
 
     def forget_nodes(self) -> None:
-        """Lets go of what decodes attributes, which knows the reader: a cycle would keep the file mapped."""
+        """Drops the attribute decoders, which refer to the reader: the cycle would keep the file mapped."""
         self.decoders.clear()
         self.kinds.clear()
 
@@ -151,7 +151,7 @@ class _Reader(TensorReader):
         if graph is None:
             raise BadModel("this is not an ONNX model", hint="it holds no graph")
         if not opsets:
-            # before IR version 3 there was no import: version 1 of the default set is meant
+            # before IR version 3 there were no imports: the default operator set has version 1
             opsets[""] = 1
         return Model(
             graph=self.graph(*graph, depth=0),
@@ -181,7 +181,7 @@ class _Reader(TensorReader):
         while end < stop:
             begin, tag = end, buffer[end]
             if tag in _GRAPH_TAGS and begin + 4 < stop:
-                # without a call: a graph is made of them
+                # read without a call: most of a graph is such fields
                 size, at = buffer[begin + 1], begin + 2
                 if size > 127:
                     more = buffer[at]
@@ -216,16 +216,16 @@ class _Reader(TensorReader):
         return Graph(name, tuple(nodes), tuple(inputs), tuple(outputs), tensors, tuple(values), tuple(extra))
 
     def node(self, start: int, stop: int, depth: int) -> Node:
-        # the bytes at once, and one-byte tags and lengths without a call: a graph is made of nodes
+        # copies all bytes and reads one-byte tags and lengths without a call: most of a graph is nodes
         encoded = self.data[start:stop]
         inputs: list[str] = []
         outputs: list[str] = []
-        # a value is made once and read many times: its name is kept once
+        # a value is made once and read many times: equal names share one string
         same = self.names.setdefault
         name, rest = "", b""
         at, end = 0, stop - start
         try:
-            # writers put names first: what follows is the same in all nodes of a kind
+            # writers put names first: the rest is equal in all nodes of a kind
             while at < end:
                 tag, size, first = encoded[at], encoded[at + 1], at + 2
                 if size > 127:
@@ -255,7 +255,7 @@ class _Reader(TensorReader):
         except UnicodeDecodeError:
             return self.other_node(encoded, start, depth, 0, [], [], "", b"")
         except IndexError:
-            pass  # it is damaged, and read up to there
+            pass  # the node is damaged; `other_node` goes on from here
         return self.other_node(encoded, start, depth, at, inputs, outputs, name, rest)
 
     def other_node(
@@ -269,7 +269,7 @@ class _Reader(TensorReader):
         name: str,
         rest: bytes,
     ) -> Node:
-        """The first node of its kind, which has been read up to `at`; `rest` is what tells the kind."""
+        """The first node of a kind, read up to `at`; `rest` identifies the kind."""
         op = domain = overload = ""
         attributes: list[tuple[int, int]] = []
         metadata: dict[str, str] = {}
@@ -307,7 +307,7 @@ class _Reader(TensorReader):
             at = end + 1
         if at > end:
             for _ in fields(self.data, start, stop):
-                pass  # says what does not fit
+                pass  # raises the error for the length that does not fit
         alike, decode = self.attributes(encoded, start, attributes, depth) if attributes else (b"", None)
         if rest:
             self.kinds[rest] = op, domain, overload, alike, decode
@@ -317,7 +317,7 @@ class _Reader(TensorReader):
     def attributes(
         self, encoded: bytes, start: int, places: Sequence[tuple[int, int]], depth: int
     ) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
-        """What tells nodes of equal attributes, and what decodes them, once for all of these."""
+        """Key that is equal for nodes with equal attributes, and their common decoder."""
         raw = b"".join([encoded[first:last] for first, last in places])
         decoder = self.decoders.get(raw)
         if decoder is None:
@@ -336,7 +336,7 @@ class _Reader(TensorReader):
         return decoder
 
     def field(self, at: int, stop: int) -> tuple[int, int, int, int]:
-        """The field at `at`: number, wire type, where its payload begins (or its value), where it ends.
+        """The field at `at`: number, wire type, begin of its payload (or its value), end.
 
         Raises:
             BadModel: It does not fit in its message.
@@ -437,7 +437,7 @@ class _Reader(TensorReader):
         )
 
     def value(self, start: int, stop: int) -> Value:
-        """A ValueInfoProto; only tensor types carry a shape that we use."""
+        """A ValueInfoProto; only tensor types have a shape here."""
         name, dtype, shape = "", None, None
         for number, wire, _, at, end in fields(self.data, start, stop):
             if number == 1 and wire == 2:

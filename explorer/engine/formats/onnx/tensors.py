@@ -1,8 +1,7 @@
-"""TensorProto: the tensors of an ONNX file, what each is, and where its bytes lie.
+"""TensorProto: type, shape and place of the bytes of each tensor in an ONNX file.
 
-A tensor is written in one of many ways: raw, in a typed field, packed or one element a field, in a file
-beside the model, or sparse. None of its bytes is read here; what must be decoded is put off until somebody
-asks for values.
+A tensor is stored in one of many ways: raw, in a typed field (packed, or one element per field), in a file
+beside the model, or sparse. Its bytes are not read here. Decoding is deferred until the values are read.
 
 Field numbers are those of onnx.proto (IR version 13).
 """
@@ -35,21 +34,20 @@ MAX_RANK = 64
 _MAX_ELEMENTS = 1 << 48
 
 _TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
-"""TensorProto's typed data fields and how they may be encoded: packed, or one element a field."""
+"""TensorProto's typed data fields and their encodings: packed, or one element per field."""
 
 
 _TYPED_FIELDS = {
     "float32": 4, "complex64": 4, "int64": 7, "float64": 10, "complex128": 10, "uint32": 11, "uint64": 11,
 }  # fmt: skip
-"""The field that the numbers of a type are in; those of all others are in int32_data."""
+"""Data field of an element type; all other types use int32_data."""
 
 
 def sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
-    """What an encoded SparseTensorProto holds.
+    """Reads an encoded SparseTensorProto.
 
     Returns:
-        The values that are stored, under the tensor's name; the shape of the whole; and the bytes of the
-        indices.
+        The stored values, under the tensor's name; the dense shape; and the bytes of the indices.
 
     Raises:
         BadModel: It contradicts itself.
@@ -76,7 +74,7 @@ def sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
 
 
 def sparse_spans(graph: Graph) -> Iterator[FileSpan]:
-    """Where the sparse initializers of a graph lie, which the reader leaves encoded (GraphProto field 15)."""
+    """Places of a graph's sparse initializers, which the reader leaves encoded (GraphProto field 15)."""
     for part in graph.extra:
         for number, wire, _, at, end in fields(part.source.map, part.offset, part.offset + part.size):
             if number == 15 and wire == 2:
@@ -92,7 +90,7 @@ def _map_file(path: str) -> Source:
     """Maps a file.
 
     Raises:
-        OSError: It cannot be opened, or is no file: opening a pipe would wait for a writer for ever.
+        OSError: It cannot be opened, or is no regular file: opening a pipe would wait forever.
     """
     if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
         raise OSError(errno.EINVAL, "not a regular file")
@@ -100,16 +98,16 @@ def _map_file(path: str) -> Source:
 
 
 class TensorReader:
-    """Reads the tensors of one file; holds what every message needs.
+    """Reads the tensors of one file, and the messages that all readers need.
 
     Args:
         source: The file.
 
     Attributes:
         data: Its map.
-        folder: Where external data may lie.
-        externals: The files of external data that are open, by the paths that the model names.
-        names: Those of values that nodes have, each once.
+        folder: Folder that may hold external data.
+        externals: Open files of external data, by their paths in the model.
+        names: Value names in nodes; equal names share one string.
     """
 
     def __init__(self, source: Source) -> None:
@@ -169,7 +167,7 @@ class TensorReader:
         if len(shape) > MAX_RANK or (shape and min(shape) < 0):
             raise BadModel(f"tensor '{name}' has impossible dimensions {list(shape)[:8]}")
         count = math.prod(shape)
-        # an empty tensor may have absurd other dimensions, which no array can
+        # an empty tensor may have other dimensions that are too large for an array
         claimed = count or math.prod([d for d in shape if d])
         if claimed > _MAX_ELEMENTS:
             raise BadModel(f"tensor '{name}' claims {claimed:,} elements")
@@ -195,8 +193,8 @@ class TensorReader:
     def typed(self, dtype: str, parts: list[tuple[int, int, int, int]]) -> Payload:
         """The data of a tensor that uses a typed field instead of raw_data.
 
-        float_data and double_data are little-endian already when packed; varints must be decoded,
-        which is put off until somebody asks for values.
+        Packed float_data and double_data are little-endian already. Varints must be decoded, which is
+        deferred until the values are read.
         """
         number, wire, at, end = parts[0]
         if any(part[0] != _TYPED_FIELDS.get(dtype, 5) for part in parts):
@@ -220,7 +218,7 @@ class TensorReader:
         for _, wire_, a, b in parts:
             # a varint ends at the first byte below 128
             count += _varints(self.data, a, b) if wire_ == 2 else 1
-        if width == 6:  # one element a varint, where raw data has four in three bytes
+        if width == 6:  # one element per varint, while raw data has four in three bytes
             return ComputedPayload((count * width + 7) // 8, lambda: _packed(make(), width))
         return ComputedPayload(count * unit, make)
 
@@ -266,7 +264,7 @@ _LONG_BYTES = bytes(range(128, 256))
 
 
 def _varints(buffer: Buffer, start: int, end: int) -> int:
-    """How many varints lie in a packed field, without decoding them: most of a file may be one field."""
+    """Number of varints in a packed field, without decoding: one field may be most of a file."""
     step = 1 << 20
     return sum(
         len(bytes(buffer[at : min(at + step, end)]).translate(None, _LONG_BYTES))
@@ -275,7 +273,7 @@ def _varints(buffer: Buffer, start: int, end: int) -> int:
 
 
 def _packed(pieces: Iterator[memoryview], bits: int) -> Iterator[memoryview]:
-    """Numbers of fewer than 8 bits, one a byte, as one stream of bits."""
+    """Packs numbers of fewer than 8 bits (one per byte) into a stream of bits."""
     import numpy as np
 
     flat = np.frombuffer(b"".join(pieces), np.uint8)
@@ -287,7 +285,7 @@ _DECODED = 1 << 16
 
 
 def _unpacked(buffer: Buffer, start: int, end: int, unit: int) -> Iterator[memoryview]:
-    """The integers of a packed varint field, each as `unit` little-endian bytes, a piece at a time."""
+    """The integers of a packed varint field, each as `unit` little-endian bytes, in pieces."""
     import numpy as np
 
     at = start

@@ -1,9 +1,8 @@
-"""Graph validation: can this graph be run at all? Asked once, right after a model is read.
+"""Graph validation: checks, right after reading, that a graph can run.
 
-Analysis, transforms and diff walk graphs in order and look values up by name. They may do so without
-a thought only if every value is defined exactly once, every name leads to a definition, and nothing
-goes round in circles. A file may break each of these, by accident or on purpose, so they are checked
-here, and a file whose nodes merely stand in the wrong order is put in order.
+Analysis, transforms and diff walk graphs in order and look values up by name. This needs every value to be
+defined exactly once, every name to have a definition, and no cycles. A file may break each rule, by accident
+or on purpose, so they are checked here. Nodes in the wrong order are sorted.
 
 The rules are those of the ONNX IR specification (single static assignment, imports, functions without
 recursion), except that an unsorted graph is accepted and that a subgraph may shadow an outer name.
@@ -25,14 +24,14 @@ from explorer.engine.graph.arity import LEAST
 from explorer.engine.graph.model import CONTROL_FLOW, Function, Graph, Model, Node, subgraphs
 
 MAX_EXPANDED = 10_000_000
-"""Operators after every function call is replaced by its body. The largest graph met in earnest, AlexNet
-in tiles of 16x16x16, has 229,000; a dozen functions that call each other tenfold have a billion."""
+"""Most operators after every function call is replaced by its body. The largest real graph, AlexNet in tiles
+of 16x16x16, has 229,000; a dozen functions that call each other ten times have a billion."""
 
 MAX_NESTED = 48
-"""Bodies within bodies, of functions and of branches and loops together: who walks them recurses."""
+"""Most levels of nested bodies (functions, branches and loops together): walking them recurses."""
 
 MAX_CALL_DEPTH = 64
-"""Functions calling functions; real models stay below 5."""
+"""Most levels of functions that call functions; real models stay below 5."""
 
 _Key = tuple[str, str, str]
 
@@ -82,7 +81,7 @@ def _validated(model: Model) -> Model:
 
 
 class _Census(Struct):
-    """What one body (the main graph, or a function) contains, its subgraphs included.
+    """Counts of one body (the main graph, or a function), including its subgraphs.
 
     `calls` counts the calls of each local function, `nodes` every operator; `within` says how deep in
     subgraphs a function is called at most, `deepest` how deep subgraphs go.
@@ -97,7 +96,7 @@ class _Census(Struct):
 
 
 def _distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
-    """The names of inputs or outputs, none of which may be there twice."""
+    """The set of these names; raises an error if a name occurs twice."""
     distinct: set[str] = set()
     for name in names:
         if name in distinct:
@@ -107,7 +106,7 @@ def _distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
 
 
 def _order_graph(graph: Graph, outer: list[set[str]], where: str, census: _Census) -> tuple[Graph, set[str]]:
-    """The graph in order, and the names that it takes from around it."""
+    """The graph with sorted nodes, and the names that it takes from enclosing scopes."""
     sources = _distinct(where, "inputs", (v.name for v in graph.inputs))
     # an initializer may share the name of an input: it is the input's default
     sources.update(graph.initializers)
@@ -126,7 +125,7 @@ def _order_body(
     where: str,
     census: _Census,
 ) -> tuple[Sequence[Node], set[str]]:
-    """The nodes in order, and the names that they take from the scopes in `outer`."""
+    """The sorted nodes, and the names that they take from the scopes in `outer`."""
     producers = _producers(nodes, sources, results, where)
     free: set[str] = set()
     ordered = True
@@ -142,7 +141,7 @@ def _order_body(
         if not node.op:
             raise BadModel(f"{where}: node '{node.label}' has no operator")
         least = LEAST.get((node.domain, node.op))
-        if least is not None or node.op == "Einsum":  # which takes as many as its equation says
+        if least is not None or node.op == "Einsum":  # the equation of Einsum gives its number of inputs
             _check_arity(node, least or 0, where, functions)
         if functions and node.key in functions:
             calls[node.key] += 1
@@ -182,7 +181,7 @@ def _order_body(
 def _producers(
     nodes: Sequence[Node], sources: set[str], results: Sequence[str], where: str
 ) -> dict[str, int]:
-    """Which node defines a value, of those that the nodes define; each is defined and listed once."""
+    """Index of the node that defines each value; raises an error if a value is defined or listed twice."""
     producers: dict[str, int] = {}
     for i, node in enumerate(nodes):
         for name in node.outputs:
@@ -201,7 +200,7 @@ def _producers(
 def _results_from_outside(
     results: Sequence[str], producers: Mapping[str, int], sources: set[str], outer: list[set[str]], where: str
 ) -> set[str]:
-    """Names of the results that come from the scopes in `outer`."""
+    """Names of results that are defined in the scopes in `outer`."""
     free = {name for name in results if name not in producers and name not in sources}
     for name in results:
         if name in free and not any(name in scope for scope in outer):
@@ -212,13 +211,13 @@ def _results_from_outside(
 def _order_bodies(
     node: Node, inside: Sequence[tuple[str, Graph]], scopes: list[set[str]], where: str, census: _Census
 ) -> tuple[Node, set[str]]:
-    """The node with its subgraphs in order, and the names that they take from around them."""
+    """The node with sorted subgraphs, and the names that these take from enclosing scopes."""
     taken: set[str] = set()
     changed: dict[str, Graph] = {}
     for name, graph in inside:
         inner = f"{where}, node '{node.label}', {name}"
         ordered, free = _order_graph(graph, scopes, inner, census)
-        # what lies outside the caller too is found by the caller's own look-up
+        # the caller looks up the names that lie outside the caller, too
         taken |= free
         if ordered is not graph:
             changed[name] = ordered
@@ -233,7 +232,7 @@ def _order_bodies(
 
 
 def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Function]) -> None:
-    """Refuses a node without an input that its operator cannot do without, or without any output."""
+    """Refuses a node that lacks a required input, or has no output."""
     count = len(node.inputs)
     if node.key in functions:
         return
@@ -263,7 +262,7 @@ def _refuse_domain(node: Node, where: str, opsets: Mapping[str, int]) -> None:
 
 
 def _order(nodes: Sequence[Node], needs: Sequence[Sequence[int]], where: str) -> list[int]:
-    """Indices of the nodes such that each comes after what it needs (Kahn, the earliest ready first)."""
+    """Indices of the nodes in topological order (Kahn's algorithm, earliest ready node first)."""
     waiting = [len(set(need)) for need in needs]
     users: list[list[int]] = [[] for _ in nodes]
     for i, need in enumerate(needs):
@@ -286,9 +285,9 @@ def _order(nodes: Sequence[Node], needs: Sequence[Sequence[int]], where: str) ->
 
 
 def _cycle(waiting: Sequence[int], needs: Sequence[Sequence[int]]) -> list[int]:
-    """One cycle among the nodes that still wait, in the direction in which data flows.
+    """One cycle among the waiting nodes, in the direction of the data flow.
 
-    Whoever waits, waits for another that waits: walking back through them must come round.
+    Every waiting node needs another waiting node, so walking back through them must reach a node twice.
     """
     at = next(i for i, count in enumerate(waiting) if count)
     path_index: dict[int, int] = {}
@@ -303,7 +302,7 @@ def _cycle(waiting: Sequence[int], needs: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _check_calls(functions: Mapping[_Key, Function], bodies: Mapping[_Key | None, _Census]) -> None:
-    """No function may call itself, nest too deeply, or expand beyond all measure."""
+    """Refuses functions that call themselves, nest too deeply, or expand to too many operators."""
     # operators after expansion, and call depth, of each finished body
     size: dict[_Key | None, int] = {}
     depth: dict[_Key | None, int] = {}
@@ -340,7 +339,7 @@ def _check_calls(functions: Mapping[_Key, Function], bodies: Mapping[_Key | None
             stack.extend(pending)
         if depth[root] - 1 > MAX_CALL_DEPTH:
             raise BadModel(f"local functions are nested more than {MAX_CALL_DEPTH} deep")
-        # functions alone may go deeper: who walks them takes fewer steps of Python's own stack
+        # functions alone may nest deeper: walking them takes less of Python's stack
         if nested[root] > max(MAX_NESTED, depth[root] - 1):
             raise BadModel(f"functions, branches and loops are nested more than {MAX_NESTED} deep together")
         if size[root] > MAX_EXPANDED:

@@ -1,10 +1,10 @@
-"""ONNX writer: a `Model` to a file, as one stream of bytes.
+"""ONNX writer: writes a `Model` to a file as one stream of bytes.
 
-Untouched nodes and tensors are copied as they stand in their source; a computed payload (the tiles of
-a weight) is made a slab at a time while it is written. Nothing holds a second copy of the weights.
+Unchanged nodes and tensors are copied from their source. A computed payload (the tiles of a weight) is
+computed a slab at a time while it is written. The weights are never held twice.
 
-`skeleton` writes the same model with its weights left out or referred to: what onnx's shape inference
-and onnxruntime get to see.
+`skeleton` writes the model with its weights left out or replaced by references, for onnx's shape inference
+and for onnxruntime.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ Part = bytes | Payload
 Piece = bytes | bytearray | memoryview
 
 PROTOBUF_LIMIT = (1 << 31) - 1
-"""No protobuf parser reads a larger message; beyond it weights go into a file beside the model."""
+"""Largest message of protobuf parsers; the weights of a larger model go into a file beside it."""
 
 _SMALL = 1024
 """Payloads below this many bytes stay inside a skeleton: shapes, axes, scalars."""
 
 _LARGEST_SIZES = 1 << 16
-"""64-bit integers up to this many bytes stay where shape inference sees them."""
+"""64-bit integers up to this size stay in the skeleton, where shape inference needs them."""
 
 _LARGE = 1 << 20
 
@@ -58,7 +58,7 @@ _PIECE = 1 << 24
 
 
 class _Parts(list[Part]):
-    """Encoded pieces with their total size, because a length stands in front of every message."""
+    """Encoded pieces with their total size, because every message begins with its length."""
 
     def __init__(self, parts: Iterable[Part] = ()) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class _Parts(list[Part]):
 
 
 class _Encoder:
-    """Turns a model into parts.
+    """Encodes a model as parts.
 
     Args:
         refer: For a payload of 1 KB and more, (location, offset) to write as external data instead of
@@ -92,7 +92,7 @@ class _Encoder:
     def __init__(self, refer: Callable[[Tensor], tuple[str, int] | None]) -> None:
         self.refer = refer
         self.kinds: dict[tuple[tuple[int, ...], str], bytes] = {}
-        """Shape and type as they are written: thousands of tiles have the same."""
+        """Encoded shape and type, cached: thousands of tiles share them."""
 
     def model(self, model: Model) -> _Parts:
         parts = _Parts([tagged_varint(1, model.ir_version)])
@@ -130,7 +130,7 @@ class _Encoder:
         return parts
 
     def bundle(self, number: int, bundle: WeightBundle) -> ComputedPayload:
-        """Tensors as the repeated field `number`, put together while they are written."""
+        """Tensors as the repeated field `number`, joined while they are written."""
         heads: list[bytes] = []
         sizes: list[int] = []
         names = list(map(str.encode, bundle.names))
@@ -153,7 +153,7 @@ class _Encoder:
         return ComputedPayload(sum(sizes), functools.partial(_with_heads, heads, bundle.data), tuple(bands))
 
     def kind(self, shape: tuple[int, ...], dtype: str) -> bytes:
-        """Shape and type of a tensor."""
+        """The encoded shape and type of a tensor."""
         kind = shape, dtype
         if kind not in self.kinds:
             dims = b"".join(tagged_varint(1, dim) for dim in shape)
@@ -161,7 +161,7 @@ class _Encoder:
         return self.kinds[kind]
 
     def nodes(self, parts: _Parts, number: int, nodes: Sequence[Node]) -> None:
-        """Adds nodes as the repeated field `number`; runs of plain ones as one piece."""
+        """Adds nodes as the repeated field `number`; a run of plain nodes is one piece."""
         run: list[bytes] = []
         for node in node_sequence(nodes):
             if isinstance(node, NodeRun):
@@ -227,7 +227,7 @@ class _Encoder:
             return _Parts([body])
         if payload is None:
             return _Parts([body])
-        # the weights of an external file come inside when they fit
+        # the weights of an external file are written into the model if they fit
         return _Parts([body + varint(9 << 3 | 2) + varint(payload.size), payload])
 
     def function(self, function: Function) -> _Parts:
@@ -253,7 +253,7 @@ class _Encoder:
 def _with_heads(
     heads: Sequence[bytes], read_tensors: Callable[[], Iterator[memoryview]]
 ) -> Iterator[memoryview]:
-    """Tensors with what stands in front of each, in large pieces."""
+    """Tensors with their headers, in large pieces."""
     pieces: list[bytes | memoryview] = []
     size = 0
     for head, tensor in zip(heads, read_tensors(), strict=True):
@@ -275,7 +275,7 @@ def _head(node: Node) -> bytes:
 
 
 def _repeated(number: int, words: Sequence[str]) -> bytes:
-    """Words as the repeated field `number`: a tiled graph is all names, most of them as long as the next."""
+    """Words as the repeated field `number`. A tiled graph is mostly names, often of equal length."""
     if not "".join(words).isascii():
         return b"".join([length_delimited(number, word.encode()) for word in words])
     text = []
@@ -288,8 +288,8 @@ def _repeated(number: int, words: Sequence[str]) -> bytes:
 def _encode_run(number: int, run: NodeRun) -> list[bytes]:
     """The nodes of a run as the repeated field `number`.
 
-    They are put together as text: neighbours mostly have names of the same lengths, and then the same letters
-    stand between these.
+    They are joined as text: neighbors mostly have names of the same lengths, and then the bytes between the
+    names are equal.
     """
     shared = _field_text(4, run.op) + _field_text(7, run.domain)
     for key, value in run.metadata.items():
@@ -311,7 +311,7 @@ def _encode_run(number: int, run: NodeRun) -> list[bytes]:
 
 @functools.lru_cache(maxsize=64)
 def _between(number: int, sizes: tuple[int, ...], label_key: str, shared: str) -> tuple[str, ...]:
-    """What stands before, between and behind the words of a node of a run, which have these sizes."""
+    """The text before, between and after the words of a node in a run, for words of these sizes."""
     *inputs, output, name, label = sizes
     pair = _field_text(1, label_key) + _field_head(2, label)
     heads = [_field_head(1, size) for size in inputs]
@@ -322,7 +322,7 @@ def _between(number: int, sizes: tuple[int, ...], label_key: str, shared: str) -
 
 @functools.lru_cache(maxsize=1024)
 def _field_head(number: int, size: int) -> str:
-    """What stands in front of a field of this many bytes, a letter a byte."""
+    """Tag and length of a field of this many bytes, as text with one letter per byte."""
     return (varint(number << 3 | 2) + varint(size)).decode("latin-1")
 
 
@@ -385,7 +385,7 @@ def _keep(_: Tensor) -> None:
 
 
 def _is_sizes(tensor: Tensor) -> bool:
-    """Whether a tensor can hold shapes or axes, which shape inference must see.
+    """Whether a tensor can hold shapes or axes, which shape inference needs.
 
     The sizes of a Split into hundreds of tiles are beyond the kilobyte of other small tensors.
     """
@@ -435,9 +435,9 @@ def _join(parts: _Parts) -> bytes:
 
 
 def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Cancel = None) -> None:
-    """Writes the model to the file `path`, as it goes; in an `atomic_write` it is all or nothing.
+    """Writes the model to the file `path`; use it in an `atomic_write` to write all or nothing.
 
-    A model beyond protobuf's 2 GiB gets its weights in `path` + '.data' beside it.
+    The weights of a model above protobuf's 2 GiB go into `path` + '.data'.
 
     Args:
         model: The model; its payloads are read while writing.
@@ -479,8 +479,8 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
 def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -> None:
     """Writes the parts to a new file, with two threads.
 
-    What can be made by itself is made and written by whichever has time; for what must be made in order,
-    the other one writes while the next piece is made.
+    Independent pieces are computed and written by either thread. For pieces in a fixed order, one thread
+    writes while the other computes the next.
     """
     descriptor = output_files.descriptor(path)
     beside = _Beside(descriptor)
@@ -515,7 +515,7 @@ def _tell(done: int, total: int, on_progress: OnProgress, cancel: Cancel) -> Non
 
 
 def _jobs(parts: _Parts) -> Iterator[tuple[list[Part], int, bool]]:
-    """Neighbours that have a MB together, their size, and whether another thread may make them."""
+    """Neighboring parts of about 1 MB together, their size, and whether another thread may compute them."""
     job: list[Part] = []
     size, alone = 0, True
     for part, by_itself in _split_computed(parts):
@@ -530,7 +530,7 @@ def _jobs(parts: _Parts) -> Iterator[tuple[list[Part], int, bool]]:
 
 
 def _split_computed(parts: _Parts) -> Iterator[tuple[Part, bool]]:
-    """Parts, and whether they can be made at any time."""
+    """Parts, and whether each can be computed at any time."""
     for part in parts:
         if isinstance(part, ComputedPayload) and part.parts:
             yield from ((piece, piece.alone) for piece in part.parts)
@@ -542,9 +542,9 @@ def _split_computed(parts: _Parts) -> Iterator[tuple[Part, bool]]:
 
 
 class _Beside:
-    """Makes and writes parts of a file in a thread, which for the most part does without the interpreter.
+    """Computes and writes parts of a file in a thread, which mostly runs without Python's lock.
 
-    concurrent.futures would do the same, and imports logging, which takes as long as tiling a small model.
+    concurrent.futures would do the same but imports logging, which takes as long as tiling a small model.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -556,11 +556,11 @@ class _Beside:
         self._thread: threading.Thread | None = threading.Thread(target=self._run, daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # the system gives no more of them
+        except RuntimeError:  # the system has no more threads
             self._thread = None
 
     def write(self, piece: Piece, offset: int) -> None:
-        """Takes a piece over; waits while two others are not written yet."""
+        """Queues a piece; waits while two others are not written yet."""
         if self._thread is None:
             _put(self.descriptor, piece, offset)
             return
@@ -569,7 +569,7 @@ class _Beside:
         self._work.put(((piece,), offset))
 
     def offer(self, pieces: Iterator[Piece], offset: int) -> bool:
-        """Takes pieces over that are yet to be made, unless there is enough to do."""
+        """Queues pieces to compute; refuses them if there is enough to do."""
         if self._thread is None or not self._room.acquire(blocking=False):
             return False
         self._check()
@@ -577,18 +577,18 @@ class _Beside:
         return True
 
     def wait(self) -> None:
-        """Waits until what was taken over is written."""
+        """Waits until the queued pieces are written."""
         for _ in range(2):
             self._room.acquire()
         self._room.release(2)
 
     def finish(self) -> None:
-        """Waits until everything is written, for the last time."""
+        """Waits until everything is written, and ends the thread."""
         self._end()
         self._check()
 
     def stop(self) -> None:
-        """Ends the thread, and gives up what it has not written: afterwards nobody uses the file."""
+        """Ends the thread and discards unwritten pieces; afterwards the thread does not use the file."""
         self._given_up = True
         self._end()
 
@@ -610,7 +610,7 @@ class _Beside:
                         break
                     _put(self.descriptor, piece, offset)
                     offset += len(piece)
-            except Exception as error:  # whoever waits for it raises it
+            except Exception as error:  # raised again in the thread that waits
                 self._failed = error
             self._room.release()
 
@@ -621,13 +621,13 @@ def _put(descriptor: int, piece: Piece, offset: int) -> None:
     view = memoryview(piece)
     while len(view):
         written = os.pwrite(descriptor, view, offset)
-        if not written:  # some file systems of other makers say so of a disk that is full
+        if not written:  # some file systems report a full disk this way
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         view, offset = view[written:], offset + written
 
 
 def _is_all_zeros(piece: Piece) -> bool:
-    """Whether a large piece is all zeros: such a stretch of a file takes no room on the disk."""
+    """Whether a large piece is all zeros: as a hole in the file it takes no disk space."""
     if len(piece) < _LARGE or any(piece[:64]) or any(piece[-64:]):
         return False
     import numpy as np
@@ -644,7 +644,7 @@ def _pieces(parts: Iterable[Part]) -> Iterator[bytes | memoryview]:
 
 
 def _batches(pieces: Iterator[bytes | memoryview]) -> Iterator[Piece]:
-    """Small pieces joined to blocks; large ones by themselves, uncopied, valid until the next step."""
+    """Joins small pieces into blocks; yields large ones uncopied, valid until the next step."""
     block = bytearray()
     for piece in pieces:
         if len(piece) >= _LARGE:

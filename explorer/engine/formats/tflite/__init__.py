@@ -1,4 +1,4 @@
-"""TensorFlow Lite files, read; how they are recognised, which every start imports: so it is light."""
+"""TensorFlow Lite files: reading and recognition. Every start imports this module, so it is light."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""FlatBuffers, read over a memory map with every offset checked before it is followed.
+"""FlatBuffers: reads a memory map and checks every offset before it follows it.
 
-The flatbuffers package has no verifier for Python: its accessors follow whatever offsets a file holds, a
-vector of four billion elements is as good to them as one of four, and a thousand tables may share one
-vector of a megabyte. Here a table is checked when it is entered, a field when it is read, and a `ReadBudget`
-pays for every element: a file cannot make more of itself than it has bytes.
+The flatbuffers package has no verifier for Python. Its accessors follow any offset, accept a vector of four
+billion elements, and let a thousand tables share one vector of a megabyte. Here a table is checked when it is
+entered and a field when it is read. A `ReadBudget` limits the elements read to the bytes of the file.
 
-`CheckedTable` puts these checks under the accessors that flatc generates, so that a schema package can read
-tables of which nothing is known here.
+`CheckedTable` puts these checks under the accessors that flatc generates, so a schema package can read tables
+that are unknown here.
 
 Source of the format: the FlatBuffers internals guide (table, vtable, vector, string).
 """
@@ -32,11 +31,11 @@ _NUMBERS = {form: struct.Struct(f"<{form}") for form in "bBhHiIqQfd"}
 """Numbers by their letter for `struct`."""
 
 _SMALL = 1 << 16
-"""What may be read of the smallest file."""
+"""Read budget of the smallest file."""
 
 
 class ReadBudget:
-    """What may still be read of a file: as many elements and letters as it has bytes."""
+    """Remaining elements and characters that may be read of a file; it starts with the file's bytes."""
 
     __slots__ = ("left", "texts")
 
@@ -56,12 +55,12 @@ class ReadBudget:
 
 
 class FlatTable:
-    """A table at a place of a file.
+    """A table in a file.
 
     Args:
         data: The file.
-        at: Where the table begins.
-        budget: Pays for what is read.
+        at: First byte of the table.
+        budget: Budget for reading.
 
     Raises:
         BadModel: Table or vtable leave the file.
@@ -90,14 +89,14 @@ class FlatTable:
 
     @property
     def raw(self) -> bytes:
-        """Its layout and what it holds itself: the same for tables of equal numbers, none of them offsets."""
+        """Its layout and inline bytes: equal for tables with equal numbers and without offsets."""
         first = self._first - 4
         return bytes(self.data[first : self._first + 2 * self._slots]) + bytes(
             self.data[self.at + 4 : self.at + self.size]
         )
 
     def place(self, slot: int, width: int) -> int:
-        """Where the field in `slot` lies; 0 if the file leaves it out.
+        """Place of the field in `slot`; 0 if the file leaves it out.
 
         Raises:
             BadModel: It does not fit in the table.
@@ -112,7 +111,7 @@ class FlatTable:
         return self.at + offset
 
     def number(self, slot: int, form: str, default: int = 0) -> int:
-        """A field of one number; `form` is its letter for `struct`."""
+        """A number field; `form` is its letter for `struct`."""
         kind = _NUMBERS[form]
         at = self.place(slot, kind.size)
         return kind.unpack_from(self.data, at)[0] if at else default
@@ -127,7 +126,7 @@ class FlatTable:
         return target
 
     def table(self, slot: int) -> FlatTable | None:
-        """A field that is a table; None if the file leaves it out."""
+        """A table field; None if the file leaves it out."""
         at = self._target(slot)
         return FlatTable(self.data, at, self.budget) if at else None
 
@@ -136,7 +135,7 @@ class FlatTable:
         return FlatTable(self.data, at + _U32.unpack_from(self.data, at)[0], self.budget)
 
     def vector(self, slot: int, width: int) -> tuple[int, int]:
-        """Where the elements of a vector of `width` bytes each lie, and how many there are.
+        """Place of a vector's elements of `width` bytes each, and their number.
 
         Raises:
             BadModel: It leaves the file.
@@ -147,7 +146,7 @@ class FlatTable:
     def tables(self, slot: int) -> list[FlatTable]:
         """A vector of tables, each checked."""
         at, count = self.vector(slot, 4)
-        # a table costs some hundred times what a number costs
+        # a table takes about a hundred times the memory of a number
         self.budget.spend(8 * count)
         buffer, budget = self.data, self.budget
         places = struct.unpack_from(f"<{count}I", buffer, at) if count else ()
@@ -174,7 +173,7 @@ class FlatTable:
 
 
 def root(buffer: Buffer, budget: ReadBudget) -> FlatTable:
-    """The table with which a file begins.
+    """The root table of a file.
 
     Raises:
         BadModel: There is none.
@@ -207,9 +206,9 @@ def _outside(what: str, at: int) -> BadModel:
 
 
 class CheckedTable:
-    """What flatc's accessors take for a `flatbuffers.table.Table`, checked: `_tab = CheckedTable(table)`.
+    """A checked stand-in for `flatbuffers.table.Table` in flatc's accessors: `_tab = CheckedTable(table)`.
 
-    Whoever reads a vector asks for its length first, which pays for all of its elements.
+    An accessor reads the length of a vector first, which charges the budget for all its elements.
     """
 
     __slots__ = ("Bytes", "Pos", "_table")
@@ -220,7 +219,7 @@ class CheckedTable:
         self.Pos = table.at
 
     def Offset(self, at: int) -> int:  # noqa: N802 - flatbuffers' name
-        """Where a field lies, from the table on; 0 if the file leaves it out."""
+        """Place of a field relative to the table; 0 if the file leaves it out."""
         place = self._table.place((at - 4) >> 1, 1)
         return place - self.Pos if place else 0
 
@@ -240,13 +239,13 @@ class CheckedTable:
         return target
 
     def VectorLen(self, offset: int) -> int:  # noqa: N802
-        """How many elements the vector of a field has."""
+        """Number of elements in the vector of a field."""
         _, count = _vector(self.Bytes, self.Indirect(self.Pos + offset), 1)
         self._table.budget.spend(count)
         return count
 
     def Vector(self, offset: int) -> int:  # noqa: N802
-        """Where the elements of the vector of a field begin."""
+        """Place of the first element in the vector of a field."""
         return self.Indirect(self.Pos + offset) + 4
 
     def String(self, at: int) -> bytes:  # noqa: N802

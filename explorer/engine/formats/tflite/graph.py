@@ -1,9 +1,9 @@
-"""TensorFlow Lite file (.tflite) as a `Model`: what analysis, statistics and comparison work on.
+"""TensorFlow Lite file (.tflite) as a `Model`, for analysis, statistics and comparison.
 
-An operator keeps the schema's name and stands in the domain `tflite` (a custom one in `tflite.custom`).
-What runs other subgraphs becomes what the engine knows already: IF and WHILE carry graphs as ONNX's If and
-Loop do, CALL and STABLEHLO_COMPOSITE are calls of local functions. A subgraph brings constants of its own
-where an ONNX function cannot; they go to the main graph, and its callers hand them in.
+An operator keeps its name from the schema, in the domain `tflite` (custom operators: `tflite.custom`).
+Operators that run subgraphs become forms that the engine knows: IF and WHILE contain graphs like ONNX's If
+and Loop, and CALL and STABLEHLO_COMPOSITE call local functions. A subgraph can have constants but an ONNX
+function cannot, so they move to the main graph and the callers pass them in.
 """
 
 from __future__ import annotations
@@ -39,41 +39,41 @@ DOMAIN = "tflite"
 CUSTOM = "tflite.custom"
 
 BATCH = "batch"
-"""What the first axis of an input is called that may be resized; the file has no names for sizes."""
+"""Name of a resizable first axis of an input; the file has no names for sizes."""
 
 MAX_ELEMENTS = 1 << 48
-"""What a stored tensor may claim to hold."""
+"""Most elements that a stored tensor may claim."""
 
 MAX_DEPTH = 32
-"""Subgraphs within subgraphs; real models stay below 5."""
+"""Most levels of nested subgraphs; real models stay below 5."""
 
 MAX_OPENED = 200_000
-"""Operators and values that bodies of IF and WHILE open into, all together; what has more stays closed."""
+"""Most operators and values that all opened bodies of IF and WHILE may have; further bodies stay closed."""
 
 _LARGEST = 1 << 62
-"""Where counting what bodies open into ends."""
+"""Upper limit of the count of operators and values in opened bodies."""
 
 _CALLS = {"CALL": "subgraph", "STABLEHLO_COMPOSITE": "decomposition_subgraph_index"}
 _BRANCHES = {"IF": ("then_subgraph_index", "else_subgraph_index")}
 _LOOPS = dict.fromkeys(("WHILE", "STABLEHLO_WHILE"), ("cond_subgraph_index", "body_subgraph_index"))
-"""Operators that run subgraphs, and the options that say which."""
+"""Operators that run subgraphs, and the options that name these."""
 
 _ALIKE = 4096
-"""Letters of options up to which operators are looked at for having the same."""
+"""Longest text of options for which operators are compared."""
 
 
 class Tflite(Struct, frozen=True):
-    """A file that has been read.
+    """A file as read.
 
     Attributes:
-        model: The first subgraph, and what it runs.
+        model: The first subgraph, and the subgraphs that it runs.
         sizes: The size that the file gives each of the model's symbolic dimensions.
-        bodies: The subgraphs behind the model's functions, with what is declared in them.
-        made_up: Stored values that are not in the file.
-        states: Tensors that keep their values from run to run: name and bytes.
-        quantized: How many tensors are quantized, and in which way.
-        scales: How the integers of stored tensors stand for numbers, by name.
-        signatures: Names under which the model can be called.
+        bodies: The subgraphs of the model's functions, with their declarations.
+        made_up: Names of stored values that are not in the file.
+        states: Tensors that keep their values between runs: name and bytes.
+        quantized: Number of quantized tensors, by kind of quantization.
+        scales: Quantization of stored tensors, by name.
+        signatures: Names of the model's signatures.
     """
 
     model: Model
@@ -104,14 +104,14 @@ def read(path: str) -> Tflite:
 
 
 class _Body(Struct):
-    """A subgraph that is being turned into a graph.
+    """A subgraph during its conversion to a graph.
 
     Attributes:
-        subgraph: As read.
-        prefix: In front of the names of its stored tensors when they leave it; empty for the main graph.
-        names: Of its values, by the numbers of its tensors.
-        runs: For each operator the subgraphs that it runs.
-        options: Those of its operators, for those that run subgraphs.
+        subgraph: The subgraph as read.
+        prefix: Prefix of its stored tensors' names outside it; empty for the main graph.
+        names: Names of its values, by tensor number.
+        runs: Subgraphs that each operator runs, by operator index.
+        options: Options of the operators that run subgraphs.
     """
 
     subgraph: Subgraph
@@ -122,7 +122,7 @@ class _Body(Struct):
 
 
 class _Maker:
-    """Makes one model; holds what its parts share."""
+    """Builds one model; holds the state that its parts share."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -145,7 +145,7 @@ class _Maker:
         self.scales: dict[str, TfliteQuantization] = {}
 
     def read(self) -> Tflite:
-        """Everything."""
+        """Reads the whole file."""
         file = self.file
         self._measure(0, ())
         main = self.bodies[0]
@@ -174,7 +174,7 @@ class _Maker:
     # -- which subgraph runs which --------------------------------------------------------------
 
     def _measure(self, at: int, around: tuple[int, ...]) -> int:
-        """Reads a subgraph and those that it runs; how many parts it has when all are put in place.
+        """Reads a subgraph and those that it runs; returns its size with all of them opened.
 
         Raises:
             BadModel: Subgraphs run each other in a circle, or nest too deeply.
@@ -207,7 +207,7 @@ class _Maker:
         return self.sizes[at]
 
     def _check_ends(self, operator: TfliteOperator, runs: Sequence[int]) -> None:
-        """An operator hands on and takes back as many values as the subgraphs that it runs.
+        """Checks that an operator has as many inputs and outputs as the subgraphs that it runs.
 
         Raises:
             BadModel: It does not.
@@ -224,7 +224,7 @@ class _Maker:
                 )
 
     def _called_constants(self, body: _Body) -> dict[str, Tensor]:
-        """Stored tensors of the functions that a subgraph calls, and that those call, by their names."""
+        """Stored tensors of all functions that a subgraph calls, also indirectly, by name."""
         key = id(body)
         if key not in self.hoisted:
             constants: dict[str, Tensor] = {}
@@ -242,7 +242,7 @@ class _Maker:
     # -- values ---------------------------------------------------------------------------------
 
     def _name_sizes(self, main: _Body) -> None:
-        """Names the sizes of inputs that may change, and keeps what the file takes them for."""
+        """Names the resizable sizes of inputs, and records their sizes in the file."""
         tensors = [main.subgraph.tensors[n] for n in main.subgraph.inputs]
         first = {t.shape[0] for t in tensors if t.signature[:1] == (-1,) and t.shape}
         for number, tensor in zip(main.subgraph.inputs, tensors, strict=True):
@@ -252,11 +252,11 @@ class _Maker:
                 if size == -1:
                     shared = axis == 0 and len(first) == 1
                     name = BATCH if shared else f"{main.names[number]}_{axis}"
-                    # a size that the file does not give is one
+                    # a size missing in the file is 1
                     self.symbols[name] = max(tensor.shape[axis], 1)
 
     def _value(self, body: _Body, number: int, name: str, *, name_sizes: bool = False) -> Value:
-        """What a subgraph declares of a value; `name_sizes` gives names to sizes that may change."""
+        """The declaration of a value in a subgraph; `name_sizes` names the resizable sizes."""
         tensor = body.subgraph.tensors[number]
         dims: tuple[Dim, ...] | None = tensor.dims
         if dims is not None and tensor.signature:
@@ -269,7 +269,7 @@ class _Maker:
         return Value(name, tensor.dtype, dims)
 
     def _constants(self, body: _Body, names: Sequence[str]) -> dict[str, Tensor]:
-        """The stored tensors of a subgraph under these names of its values."""
+        """The stored tensors of a subgraph, under these names of its values."""
         tensors = body.subgraph.tensors
         return {
             name: self._tensor(tensor, name, tensors)
@@ -317,13 +317,13 @@ class _Maker:
     def _graph(
         self, body: _Body, names: Sequence[str], title: str, *, inputs: Sequence[Value] | None = None
     ) -> Graph:
-        """A subgraph under the names that its values have here.
+        """A subgraph as a graph with these value names.
 
         Args:
             body: The subgraph.
-            names: Of its values, by the numbers of its tensors.
-            title: Of the graph.
-            inputs: What it takes, if not what the subgraph declares.
+            names: Names of its values, by tensor number.
+            title: Name of the graph.
+            inputs: Its inputs, if they differ from those of the subgraph.
         """
         subgraph = body.subgraph
         self._count_quantized(body)
@@ -334,7 +334,7 @@ class _Maker:
         )
         constants = self._constants(body, names)
         if inputs is None:
-            # only the main graph's inputs are given from outside, under names for their sizes
+            # only the inputs of the main graph come from the user, so only their sizes have names
             name_sizes = not body.prefix
             inputs = [self._value(body, n, names[n], name_sizes=name_sizes) for n in subgraph.inputs]
         outputs = [self._value(body, n, names[n]) for n in subgraph.outputs]
@@ -366,7 +366,7 @@ class _Maker:
             self.quantized[kind] = self.quantized.get(kind, 0) + 1
 
     def _check_order(self, body: _Body) -> None:
-        """Every value is made before it is used, once: operators run in the order of the file.
+        """Checks that every value is made once and before its use: operators run in file order.
 
         Raises:
             BadModel: One is not.
@@ -393,14 +393,14 @@ class _Maker:
     def _node(
         self, body: _Body, at: int, operator: TfliteOperator, names: Sequence[str], labels: set[str]
     ) -> Node:
-        """An operator; `labels` are those of the graph that are taken."""
+        """The node of an operator; `labels` are the labels in use in the graph."""
         inputs = [names[n] if n >= 0 else "" for n in operator.inputs]
         outputs = [names[n] if n >= 0 else "" for n in operator.outputs]
         first_output = next((n for n in operator.outputs if n >= 0), None)
         label = ""
         if first_output is not None:
             name = body.subgraph.tensors[first_output].name
-            # the first of the operators that were fused into the one that makes the tensor
+            # a fused operator joins names with ';': take the first
             label = _label(name.partition(";")[0])
             if label in labels:
                 label = _label(name)
@@ -413,7 +413,7 @@ class _Maker:
                 return self._call(body, operator, at, inputs, outputs, label)
             make = self._if if operator.op in _BRANCHES else self._while
             if self.opening:
-                # what is in a body was counted with it
+                # the contents of a body were counted with it
                 return make(body, at, inputs, outputs, label)
             size = sum(self.sizes[n] for n in runs)
             if self.opened + size <= MAX_OPENED:
@@ -428,7 +428,7 @@ class _Maker:
         return Node(operator.op, inputs, outputs, name=label, domain=domain, decode=decode, alike=alike)
 
     def _attributes(self, operator: TfliteOperator) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
-        """What tells operators of equal options, and what decodes them, once for all of these."""
+        """Key that is equal for operators with equal options, and their common decoder."""
         key: Any = None
         kind = schema.options(*operator.kind) if operator.kind is not None else None
         if operator.custom:
@@ -459,7 +459,7 @@ class _Maker:
         outputs: Sequence[str],
         label: str,
     ) -> Node:
-        """A subgraph that is called, as a local function."""
+        """The call of a subgraph as a call of a local function."""
         number = body.runs[at][0]
         options = body.options[at]
         inner = self.bodies[number]
@@ -473,7 +473,7 @@ class _Maker:
                 if t.stored
             )
             handed = self.handed[number] = (*constant_names, *self._called_constants(inner))
-        # a thousand calls that hand in a thousand constants each are more than their file
+        # a thousand calls with a thousand constants each would be larger than their file
         self.file.budget.spend(len(handed))
         if key not in self.functions:
             names = [
@@ -505,7 +505,7 @@ class _Maker:
         )
 
     def _body_names(self, number: int, outside: Iterable[str], taken: Sequence[str] | None) -> list[str]:
-        """Names for the values of a body, none of them one of `outside`; its inputs get those in `taken`."""
+        """Unique names for the values of a body, not in `outside`; its inputs get those in `taken`."""
         inner = self.bodies[number]
         used = {*outside, *(taken or ())}
         names = []
@@ -519,7 +519,7 @@ class _Maker:
         return names
 
     def _if(self, body: _Body, at: int, inputs: Sequence[str], outputs: Sequence[str], label: str) -> Node:
-        """IF hands its inputs on; the graphs of If take them from around."""
+        """IF as If: IF passes its inputs on, while the graphs of If read them from the enclosing graph."""
         graphs = {}
         for branch, number in zip(("then_branch", "else_branch"), body.runs[at], strict=True):
             names = self._body_names(number, (), inputs[1:])
@@ -527,7 +527,7 @@ class _Maker:
         return Node("If", inputs[:1], outputs, name=label, attributes=graphs)
 
     def _while(self, body: _Body, at: int, inputs: Sequence[str], outputs: Sequence[str], label: str) -> Node:
-        """WHILE as Loop: the body, then the question whether to go on."""
+        """WHILE as Loop: the body, followed by the condition."""
         asks, runs = (self.bodies[n] for n in body.runs[at])
         names = self._body_names(body.runs[at][1], (), None)
         graph = self._graph(runs, names, "body")
@@ -554,7 +554,7 @@ class _Maker:
 
 
 def _stored_values(tensor: FileTensor, size: int, bits: int, count: int) -> int:
-    """How many of the `count` numbers of a sparse tensor are stored, in `size` bytes.
+    """Number of the `count` elements of a sparse tensor that are stored in `size` bytes.
 
     Raises:
         BadModel: Its indices name another number, more than there are, or the bytes are no whole numbers.
@@ -572,7 +572,7 @@ def _stored_values(tensor: FileTensor, size: int, bits: int, count: int) -> int:
 
 
 def _subgraph_options(operator: TfliteOperator) -> tuple[str, ...]:
-    """The options of an operator that name subgraphs which run as a part of it."""
+    """Names of the options in which an operator refers to the subgraphs that it runs."""
     if operator.custom:
         return ()
     called = _CALLS.get(operator.op)
@@ -580,13 +580,13 @@ def _subgraph_options(operator: TfliteOperator) -> tuple[str, ...]:
 
 
 def _options(operator: TfliteOperator) -> Mapping[str, Any]:
-    """The options of a builtin operator; empty if it has none, or some that nobody knows."""
+    """The options of a builtin operator; empty if it has none, or unknown ones."""
     kind = schema.options(*operator.kind) if operator.kind is not None else None
     return {} if kind is None or operator.options is None else kind.read(operator.options)
 
 
 def _names(tensors: Sequence[FileTensor]) -> list[str]:
-    """Names for the values of a subgraph, each its own."""
+    """Unique names for the values of a subgraph."""
     used: set[str] = set()
     names = []
     for number, tensor in enumerate(tensors):
@@ -601,9 +601,9 @@ def _names(tensors: Sequence[FileTensor]) -> list[str]:
 
 
 def _label(name: str) -> str:
-    """The path of an operator by what it makes; slashes lead to it, and dots are no levels.
+    """The path of an operator from the name of its output; slashes separate levels, dots do not.
 
-    A piece may be a class with its module (torch.nn.modules.conv.Conv2d_1), of which the class tells enough.
+    A piece may be a class with its module (torch.nn.modules.conv.Conv2d_1); only the class is kept.
     """
     if "." not in name:
         return name

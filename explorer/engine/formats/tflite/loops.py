@@ -1,7 +1,7 @@
-"""Trip counts: how often a loop of TensorFlow Lite runs, where that is written in the file.
+"""Trip counts: how often a loop of TensorFlow Lite runs, if the file tells.
 
-A WHILE has a subgraph that asks whether to go on and one that runs. Keras' recurrent layers become such
-loops, with conditions like `i < 28`: without their number nothing would be known of what they cost.
+A WHILE has a subgraph for its condition and one for its body. Keras' recurrent layers become such loops, with
+conditions like `i < 28`; their costs need the number of iterations.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from explorer.engine.formats.tflite.reader import Subgraph, TfliteOperator
 def trips_of(
     buffer: Buffer, around: Subgraph, loop: TfliteOperator, asks: Subgraph, runs: Subgraph
 ) -> tuple[int | None, bool]:
-    """How often a WHILE runs at most (None: unknown), and whether it runs that often.
+    """Most iterations of a WHILE (None: unknown), and whether the number is exact.
 
-    Known is what counts up to a limit: conditions `i < limit`, joined by `and`, where the body adds to `i`,
-    all else being constant.
+    Supported are conditions `i < limit`, joined by `and`, where the body adds a constant to `i` and the limit
+    is constant.
 
     Args:
         buffer: The file.
-        around: The subgraph in which the loop stands.
+        around: The subgraph that contains the loop.
         loop: The operator.
-        asks: Whether to go on.
-        runs: What is done.
+        asks: The subgraph of the condition.
+        runs: The subgraph of the body.
     """
     makers = {n: o for o in asks.operators for n in o.outputs}
     open_, limits, exact = [asks.outputs[0]], [], True
@@ -52,13 +52,13 @@ def _loop_count(
     runs: Subgraph,
     less: TfliteOperator,
 ) -> int | None:
-    """How often `i < limit` holds; None if that does not follow."""
+    """Number of iterations for which `i < limit` holds; None if unknown."""
     if len(less.inputs) != 2 or less.inputs[0] not in asks.inputs:
         return None
     place = asks.inputs.index(less.inputs[0])
     limit = _constant_integer(buffer, asks, less.inputs[1])
     if limit is None and less.inputs[1] in asks.inputs:
-        # a limit that goes round unchanged
+        # a limit that the body passes on unchanged
         limit_place = asks.inputs.index(less.inputs[1])
         if runs.outputs[limit_place] == runs.inputs[limit_place]:
             limit = _constant_integer(buffer, around, loop.inputs[limit_place])
@@ -74,7 +74,7 @@ def _loop_count(
 
 
 def _constant_integer(buffer: Buffer, subgraph: Subgraph, number: int) -> int | None:
-    """The one integer that a tensor holds; None if it is no constant, or something else."""
+    """The integer in a constant scalar tensor; None for any other tensor."""
     tensor = subgraph.tensors[number] if number >= 0 else None
     if tensor is None or tensor.data is None or tensor.dtype not in ("int32", "int64"):
         return None

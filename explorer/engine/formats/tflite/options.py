@@ -1,10 +1,10 @@
-"""Custom options of TensorFlow Lite operators: a map in FlexBuffers; else so many bytes.
+"""Custom options of TensorFlow Lite operators: a FlexBuffers map, or a number of bytes.
 
-A map of numbers, texts and short lists is told by its keys. Anything else, and what contradicts itself, is
-told by its size: nobody but the operator knows what its options mean.
+A map of numbers, texts and short lists is shown by key. Anything else, or a broken map, is shown by its size:
+only the operator knows what its options mean.
 
 Source of the format: the FlexBuffers internals guide. A value ends with its type and width, so it is read
-from the back, and offsets lead towards the front.
+backward, and offsets lead backward.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
 LARGEST = 1 << 16
-"""Bytes of options that are looked into."""
+"""Largest options that are decoded, in bytes."""
 
 MOST = 64
-"""Entries of a map or a list that are told."""
+"""Most entries of a map or a list that are decoded."""
 
 _INT, _UINT, _FLOAT, _KEY, _STRING, _MAP, _VECTOR, _BOOL = 1, 2, 3, 4, 5, 9, 10, 26
 _INDIRECT = {6: _INT, 7: _UINT, 8: _FLOAT}
@@ -30,11 +30,11 @@ _FORMS: Mapping[int, str] = {_INT: "bhiq", _UINT: "BHIQ", _FLOAT: "  fd", _BOOL:
 
 
 class _Unknown(Exception):
-    """Something that is not told."""
+    """Options that are not decoded."""
 
 
 def custom_options(buffer: Buffer, at: int, size: int) -> dict[str, Any]:
-    """What is known of the options of a custom operator that lie in buffer[at : at + size]."""
+    """The options of a custom operator in buffer[at : at + size], or their size if they cannot be decoded."""
     if not size:
         return {}
     if size <= LARGEST:
@@ -48,13 +48,13 @@ def custom_options(buffer: Buffer, at: int, size: int) -> dict[str, Any]:
 
 
 class _Flex:
-    """A buffer; every place that is read is checked to lie in it."""
+    """A FlexBuffer; every place is checked before it is read."""
 
     def __init__(self, buffer: bytes) -> None:
         self.data = buffer
 
     def root(self) -> dict[str, Any] | None:
-        """What the map at the root holds; None if there is none."""
+        """The entries of the root map; None if the root is no map."""
         if len(self.data) < 3:
             return None
         width, kind = self.data[-1], self.data[-2]
@@ -73,21 +73,21 @@ class _Flex:
         return struct.unpack_from(f"<{form}", self.data, at)[0]
 
     def behind(self, at: int, width: int) -> int:
-        """Where the offset at `at` leads."""
+        """The place that the offset at `at` points to."""
         target: int = at - self.number(at, width)
         if target < 0:
             raise _Unknown
         return target
 
     def key(self, at: int) -> str:
-        """A text that ends with a zero."""
+        """A zero-terminated text."""
         end = self.data.find(b"\0", at)
         if end < 0:
             raise _Unknown
         return self.data[at:end].decode("utf-8", "backslashreplace")
 
     def entries(self, first: int, width: int) -> dict[str, Any]:
-        """The map whose values begin at `first`; keys, their width and the count stand in front."""
+        """The map whose values begin at `first`; its keys, their width and the count precede it."""
         count = self.number(first - width, width)
         key_width = self.number(first - 2 * width, width)
         keys = self.behind(first - 3 * width, width)
@@ -122,7 +122,7 @@ class _Flex:
         raise _Unknown
 
     def elements(self, first: int, width: int, kind: int) -> tuple[Any, ...]:
-        """A list; of one that holds lists nothing is told."""
+        """A list; a list of lists is not decoded."""
         each, count = (
             _FIXED[kind] if kind in _FIXED else (_TYPED.get(kind, 0), self.number(first - width, width))
         )

@@ -16,7 +16,7 @@ _BITS = {name: bits for _, name, bits in ELEMENT_TYPES}
 
 
 def outline(source: str) -> Outline:
-    """What the structure of the file `source` says.
+    """The outline of the file `source`.
 
     Raises:
         BadModel: It is no TensorFlow Lite model, or contradicts itself.
@@ -44,7 +44,7 @@ def _facts(file: TfliteFile) -> Sequence[tuple[str, str]]:
 
 
 def _rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
-    """Every subgraph: what goes in, operators, what comes out, then the tensors that are stored."""
+    """Rows of every subgraph: inputs, operators, outputs, then stored tensors."""
     for at in range(file.count):
         try:
             subgraph = file.subgraph(at)
@@ -67,7 +67,7 @@ def _rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
 
 
 def _operator(prefix: str, number: int, operator: TfliteOperator, subgraph: Subgraph) -> OutlineRow:
-    """An operator goes by the name of the first tensor that it makes."""
+    """The row of an operator, named after its first output tensor."""
     first_output = next((subgraph.tensors[n] for n in operator.outputs if n >= 0), None)
     name = first_output.name.partition(";")[0] if first_output is not None else ""
     notes = []
@@ -111,7 +111,7 @@ def _tensor(prefix: str, number: int, tensor: TfliteTensor, kind: str) -> Outlin
 
 
 def _bytes(tensor: TfliteTensor) -> int | None:
-    """Bytes of a tensor that is made while the model runs; None if its size may change."""
+    """Bytes of a computed tensor; None if its size may change."""
     bits = _BITS.get(tensor.dtype or "", 0)
     count = 1
     for size in tensor.dims or ():

@@ -1,10 +1,10 @@
-"""TensorFlow Lite reader: what a file says, every index and offset checked: tensors, operators, buffers.
+"""TensorFlow Lite reader: tensors, operators and buffers of a file, with every index and offset checked.
 
-The structure is read over the map, payloads stay where they are: inside the flatbuffer, or behind it, where
-files above 2 GiB keep them. An outline is made of this alone; `graph` makes a model of it.
+The structure is read from the map, and payloads stay in the file: inside the flatbuffer, or after it in files
+above 2 GiB. An outline needs only this module; `graph` builds a model from it.
 
-Slots are the numbers of the fields in schema.fbs, in the order in which they stand there; a flatbuffer's
-fields never change their numbers.
+Slots are the field numbers of schema.fbs, in its order; the fields of a flatbuffer never change their
+numbers.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 MAX_RANK = 64
 
 _FORGOTTEN = 16
-"""Buffers after which the kernel may forget the mapped pages around them, which count as our memory."""
+"""Number of buffers after which mapped pages are released; they count as this process's memory."""
 
 _CUSTOM = 32
-"""The schema's number of an operator with a name of its own."""
+"""The schema's number of a custom operator."""
 
 
 class TfliteQuantization:
-    """How integers stand for numbers: number = scale x (integer - zero point).
+    """Quantization of a tensor: number = scale x (integer - zero point).
 
     Attributes:
-        scales: How many there are: one for the tensor, or one for each place on `axis`.
-        zero_points: How many there are.
-        scale: The first.
-        zero_point: The first.
-        axis: On which axis the scales change; means something only if there are several.
-        block: Elements that share a scale, where those are tensors of the file; else 0.
-        beside: The numbers of these tensors.
+        scales: Number of scales: one for the tensor, or one for each index of `axis`.
+        zero_points: Number of zero points.
+        scale: The first scale.
+        zero_point: The first zero point.
+        axis: Axis along which the scales change; relevant only if there are several.
+        block: Elements that share a scale, if scales are tensors of the file; else 0.
+        beside: Numbers of the tensors of scales and zero points.
     """
 
     __slots__ = ("_table", "axis", "beside", "block", "scale", "scales", "zero_point", "zero_points")
@@ -56,21 +56,21 @@ class TfliteQuantization:
         self.beside: tuple[int, ...] = ()
         details = table.table(5) if table.number(4, "B") == 2 else None
         if details is not None:
-            # LiteRT's blocks: scales and zero points are tensors, 0 stands for none
+            # LiteRT's blocks: scales and zero points are tensors, and 0 means none
             self.block = max(details.number(2, "i"), 1)
             self.beside = tuple([n for n in (details.number(0, "i"), details.number(1, "i")) if n > 0])
 
     def numbers(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """All scales, and all zero points; none of these means that they are 0."""
+        """All scales and all zero points; no zero points means that they are 0."""
         return self._table.numbers(2, "f"), self._table.numbers(3, "q")
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the scales (float32) and zero points (int64) that stand in the file's structure."""
+        """Bytes of the scales (float32) and zero points (int64) in the file's structure."""
         return 4 * self.scales + 8 * self.zero_points
 
     def text(self) -> str:
-        """For a person."""
+        """Description for a person."""
         if self.block:
             return f"a scale for every {self.block:,} elements"
         if self.scales > 1:
@@ -82,18 +82,18 @@ class TfliteTensor:
     """A tensor of a subgraph.
 
     Attributes:
-        name: As the file has it; may be empty, and not the only one of its kind.
-        dtype: Its element type in our spelling; None for a handle, a list, or a type that is not known.
-        type: That type's name in the schema.
-        shape: As the interpreter takes it unless it is resized; None if not even its rank is known.
-        signature: The same with -1 for a size that may change; empty if none may.
-        data: Where its bytes lie in the file, and how many; None if they are not in it.
+        name: Its name in the file; may be empty or not unique.
+        dtype: Its element type in our spelling; None for a handle, a list, or an unknown type.
+        type: The type's name in the schema.
+        shape: Its shape unless it is resized; None if its rank is unknown.
+        signature: The shape with -1 for resizable sizes; empty if there are none.
+        data: Offset and size of its bytes in the file; None if they are not in the file.
         external: Whether its bytes are in another file.
-        variable: Whether it keeps its values from one run to the next.
-        sparse: Whether only a part of it is stored.
-        indices: Bytes that say which part.
-        values: How many numbers a sparse tensor stores, by its indices; None where they do not say.
-        quantization: None if its elements are what they say.
+        variable: Whether it keeps its values between runs.
+        sparse: Whether it is stored sparsely.
+        indices: Bytes of the sparse indices.
+        values: Number of stored elements of a sparse tensor, from its indices; None if unknown.
+        quantization: Its quantization; None if there is none.
     """
 
     __slots__ = (
@@ -136,12 +136,12 @@ class TfliteTensor:
         self.values = _values(dimensions)
         quantization = table.table(4)
         record = TfliteQuantization(quantization) if quantization is not None else None
-        # converters leave an empty record, or one of the smallest and largest values only
+        # converters leave an empty record, or one with the smallest and largest values only
         self.quantization = record if record is not None and (record.scales or record.block) else None
 
     @property
     def dims(self) -> tuple[int, ...] | None:
-        """The shape with -1 for every size that may change."""
+        """The shape with -1 for every resizable size."""
         return self.signature or self.shape
 
     @property
@@ -154,14 +154,14 @@ class TfliteOperator:
     """An operator of a subgraph.
 
     Attributes:
-        op: Its name in the schema, or the name that a custom operator gives itself.
-        custom: Whether it is a custom one.
-        version: Of its definition.
-        inputs: Numbers of tensors; -1 where one is left out.
-        outputs: Numbers of tensors; -1 where one is left out.
-        kind: What its options are; None if it has none, or none that are known.
-        options: Their table.
-        own: Where the options of a custom operator lie, and how many bytes they take.
+        op: Its name in the schema, or the name of a custom operator.
+        custom: Whether it is a custom operator.
+        version: Version of its definition.
+        inputs: Numbers of its input tensors; -1 for an omitted one.
+        outputs: Numbers of its output tensors; -1 for an omitted one.
+        kind: Kind of its options; None if it has none, or unknown ones.
+        options: Table of its options.
+        own: Offset and size of a custom operator's options.
     """
 
     __slots__ = ("custom", "inputs", "kind", "op", "options", "outputs", "own", "version")
@@ -187,7 +187,7 @@ class TfliteOperator:
 
 
 class Subgraph:
-    """Tensors, and operators in the order in which they run.
+    """A subgraph: tensors, and operators in execution order.
 
     Attributes:
         name: May be empty.
@@ -205,7 +205,7 @@ class Subgraph:
         self.tensors = [TfliteTensor(t, file.buffer(t.number(2, "I"))) for t in tables]
         ranked = [bool(t.number(8, "B")) for t in tables]
         if any(ranked):
-            # who writes this field tells scalars from what has no rank
+            # writers that set this field distinguish scalars from tensors of unknown rank
             for tensor, has_rank in zip(self.tensors, ranked, strict=True):
                 if not has_rank and not tensor.shape and not tensor.stored:
                     tensor.shape = None
@@ -227,7 +227,7 @@ class Subgraph:
                 and number not in computed
                 and not tensor.stored
             ):
-                # a constant of no elements has no bytes by which to tell that it is one
+                # a constant without elements has no bytes that identify it as a constant
                 tensor.data = 0, 0
         for number in (*self.inputs, *self.outputs):
             if not 0 <= number < count:
@@ -242,14 +242,14 @@ class TfliteFile:
 
     Attributes:
         data: The same.
-        budget: Pays for what is made of the file.
-        version: Of the schema.
-        description: By whoever wrote it.
-        codes: Name, whether it is a custom one, and version of the operators that it uses.
-        subgraphs: Those that `subgraph` takes, the first is what runs.
-        buffers: How many buffers there are.
-        metadata: Names, and where the bytes lie.
-        signatures: The names under which it can be called, with the number of the subgraph.
+        budget: Budget for reading.
+        version: Version of the schema.
+        description: The writer's description.
+        codes: Operators that it uses: name, whether it is custom, and version.
+        subgraphs: Numbers that `subgraph` takes; the first subgraph is the main one.
+        buffers: Number of buffers.
+        metadata: Offset and size of each metadata entry, by name.
+        signatures: Names of signatures, with the number of the subgraph.
 
     Raises:
         BadModel: It is no TensorFlow Lite model, is cut off, or contradicts itself.
@@ -265,7 +265,7 @@ class TfliteFile:
         self.version = model.number(0, "I")
         self.description = model.text(3)
         self.codes = [_code(t) for t in model.tables(1)]
-        # a buffer's table lies beside its payload: only those that are asked for are touched
+        # a buffer's table lies beside its payload: read only those that are needed
         self._model = model
         self._places, self._count = model.vector(4, 4)
         model.budget.spend(8 * self._count)
@@ -282,7 +282,7 @@ class TfliteFile:
 
     @property
     def count(self) -> int:
-        """How many subgraphs there are."""
+        """Number of subgraphs."""
         return len(self._tables)
 
     def subgraph(self, at: int) -> Subgraph:
@@ -296,7 +296,7 @@ class TfliteFile:
         return Subgraph(self._tables[at], self)
 
     def buffer(self, at: int) -> tuple[int, int] | None:
-        """Where the bytes of the buffer of this number lie, and how many; None if it has none.
+        """Offset and size of the bytes of the buffer with this number; None if it has none.
 
         Raises:
             BadModel: There is no such buffer, or it does not lie in the file.
@@ -310,7 +310,7 @@ class TfliteFile:
             place, size = table.vector(0, 1)
             offset = table.number(1, "Q")
             if offset > 1:
-                # behind the flatbuffer, whose own offsets end at 2 GiB
+                # after the flatbuffer, whose own offsets end at 2 GiB
                 place, size = _inside(offset, table.number(2, "Q"), len(self.data), f"buffer {at:,}")
             self._known[at] = (place, size) if size else None
         return self._known[at]
@@ -332,10 +332,10 @@ def _indices(dimension: FlatTable) -> int:
 
 
 def _values(dimensions: Sequence[FlatTable]) -> int | None:
-    """Values that a sparse tensor stores, by its dimensions; None where these do not say.
+    """Number of values that a sparse tensor stores, from its dimensions; None if unknown.
 
-    From the outermost to the innermost a dense dimension has as many of each before it, and a sparse one as
-    many as it has indices.
+    From the outermost to the innermost dimension, a dense one multiplies the number by its size, and a sparse
+    one sets it to the number of its indices.
     """
     count = 1
     for dimension in dimensions:
@@ -355,8 +355,8 @@ def _inside(offset: int, count: int, size: int, what: str) -> tuple[int, int]:
 
 
 def _code(table: FlatTable) -> tuple[str, bool, int]:
-    """Name, whether it is a custom one, and version of an operator code."""
-    # numbers from 127 on stand in a field that came later
+    """Name, whether it is custom, and version of an operator code."""
+    # numbers from 127 on are in a field that was added later
     number = max(table.number(0, "b"), table.number(3, "i"))
     version = table.number(2, "i", 1)
     if number == _CUSTOM:

@@ -1,11 +1,11 @@
-"""TensorFlow Lite schema, as far as names go: the `tflite` package, taken apart.
+"""TensorFlow Lite schema: names of enumerations and options, from the `tflite` package.
 
-The package is what flatc makes of the schema: an enumeration is a module that holds numbers, a table a
-module of accessors. Importing the package imports all of its 180 modules and numpy; one enumeration alone
-takes less than a millisecond, so that an outline waits for nothing. Which options an operator has, what
-they are called and what they are by default is asked of the accessors: nothing of it is written down here.
+flatc generates the package from the schema: an enumeration is a module of numbers, a table is a module of
+accessors. Importing the package loads all of its 180 modules and numpy, while one enumeration takes less than
+a millisecond, so an outline does not wait. Options of operators, their names and their defaults come from the
+accessors; no list is kept here.
 
-The accessors follow any offset; `flatbuffer.CheckedTable` puts checked ones under them.
+The accessors follow any offset; `flatbuffer.CheckedTable` gives them checked ones.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ DTYPES: Mapping[int, str | None] = {
     21: "float8_e4m3fn",
     22: "float8_e5m2",
 }
-"""Element types by their number in the schema, in our spelling; 19 to 22 are of LiteRT's newer schema."""
+"""Element types by their number in the schema, in our spelling; 19 to 22 are from LiteRT's newer schema."""
 
 _NEWER: Mapping[str, Mapping[int, str]] = {"BuiltinOperator": {209: "STABLEHLO_CASE"}}
-"""Names that the package does not have yet."""
+"""Names that are missing in the package."""
 
 _ENUMERATIONS = {
     "Combiner": "CombinerType",
@@ -73,15 +73,15 @@ _ENUMERATIONS = {
     "ValueDtype": "TensorType",
     "WeightsFormat": "FullyConnectedOptionsWeightsFormat",
 }
-"""Fields whose numbers have names, by accessor: the accessors themselves do not say."""
+"""Enumerations of number fields, by accessor; the accessors do not tell them."""
 
 _UNSAID = ("quantized_bias_type",)
-"""Fields whose default means that the file does not say."""
+"""Fields whose default means unknown."""
 
 
 @cache
 def _kind(name: str) -> Any:
-    """A class of the package, from its module alone.
+    """A class of the package; imports only its module.
 
     Raises:
         MissingExtra: The package is not installed.
@@ -110,11 +110,11 @@ class _Field:
     """A field of a table of options.
 
     Attributes:
-        name: What it is called in the schema.
-        accessor: What reads it.
+        name: Its name in the schema.
+        accessor: Name of the accessor that reads it.
         many: Whether it is a vector.
         raw: Whether it is a vector of bytes.
-        enumeration: What its numbers are names of; empty if they are numbers.
+        enumeration: Enumeration of its values; empty for plain numbers.
     """
 
     __slots__ = ("accessor", "enumeration", "many", "name", "raw")
@@ -124,11 +124,11 @@ class _Field:
         self.accessor = accessor
         self.many = f"{accessor}Length" in vars(kind)
         self.raw = self.many and "Uint8Flags" in names_in(kind, accessor)
-        # StableHLO has paddings that are numbers
+        # in StableHLO, paddings are numbers
         self.enumeration = "" if self.many and accessor == "Padding" else _ENUMERATIONS.get(accessor, "")
 
     def read(self, accessors: Any) -> Any:
-        """Its value; of bytes, how many."""
+        """Its value; for bytes, their number."""
         read = getattr(accessors, self.accessor)
         if not self.many:
             return self._named(read())
@@ -148,9 +148,9 @@ class OptionsTable:
     """A kind of options: a table of the schema.
 
     Attributes:
-        name: Of the table.
-        fields: In the order of the schema.
-        flat: Whether no field is behind an offset, so that equal bytes are equal options.
+        name: Name of the table.
+        fields: Fields in the order of the schema.
+        flat: Whether no field needs an offset, so that equal bytes mean equal options.
     """
 
     __slots__ = ("_kind", "fields", "flat", "name")
@@ -164,7 +164,7 @@ class OptionsTable:
         self.flat = not any(f.many or "String" in names_in(kind, f.accessor) for f in self.fields)
 
     def read(self, table: FlatTable) -> dict[str, Any]:
-        """Values by name, defaults included where they mean something.
+        """Values by name, including defaults that are not unknown.
 
         Raises:
             BadModel: The table contradicts itself.
@@ -179,13 +179,13 @@ class OptionsTable:
 
 @cache
 def options(union: str, number: int) -> OptionsTable | None:
-    """What stands in a union of options ('BuiltinOptions', 'BuiltinOptions2'); None if that is not known."""
+    """The table at this number of a union ('BuiltinOptions', 'BuiltinOptions2'); None if unknown."""
     name = names(union).get(number, "NONE")
     return None if name == "NONE" else OptionsTable(name)
 
 
 def _is_helper(entry: str) -> bool:
-    """Whether an accessor is no field but an aid of flatc's."""
+    """Whether an accessor is a helper of flatc and no field."""
     if entry == "Init" or entry.startswith("GetRootAs"):
         return True
     return entry.endswith(("BufferHasIdentifier", "Length", "AsNumpy", "IsNone"))

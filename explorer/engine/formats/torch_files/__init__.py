@@ -1,1 +1,1 @@
-"""Files of PyTorch, read as data: nothing in them runs."""
+"""PyTorch files, read as data: nothing in them runs."""

@@ -1,9 +1,9 @@
-"""Checkpoints as torch.save and pickle write them, in all their forms, read as descriptions.
+"""Checkpoints of torch.save and pickle, in all their forms, read as descriptions.
 
-Three forms are alike in what they hold: a zip archive with the pickle in `data.pkl` and a file for every
-storage (torch 1.6 and later); a row of pickles behind a magic number with the storages behind them (before
-that); and a plain pickle in which the storages stand as bytes. Whichever it is, what comes out is the same:
-the values that were saved, tensors as places in the file, classes and functions as names. Nothing is run.
+There are three forms: a zip archive with the pickle in `data.pkl` and a file for every storage (torch 1.6 and
+later); a magic number, a row of pickles, and then the storages (older torch); and a plain pickle that
+contains the storages as bytes. The result is the same for all: the saved values, tensors as places in the
+file, and classes and functions as names. Nothing runs.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_files.pickle_machine import Content
 
 MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-"""How a checkpoint of torch before 1.6 begins: its magic number, pickled."""
+"""Begin of a checkpoint of torch before 1.6: its pickled magic number."""
 
 TAR = b"ustar"
-"""At byte 257 of what torch before 0.2 wrote."""
+"""Marker at byte 257 of files from torch before 0.2."""
 
 PICKLE_BYTES = 1 << 30
-"""Longest pickle of an archive that is read: a description of some seven million tensors."""
+"""Longest pickle read from an archive: it describes about seven million tensors."""
 
 HEAD = 1 << 16
-"""Bytes in front of a storage that is stored by itself, at most."""
+"""Most bytes in front of a storage that is stored by itself."""
 
 _PROTOCOL = 1001
-"""Of the form with the magic number; there has been no other."""
+"""Protocol number of the form with the magic number; there is no other."""
 
 _AGAIN = "fetch or save the file again"
 
 
 @record
 class SavedFile:
-    """What a checkpoint holds.
+    """Contents of a checkpoint.
 
     Args:
         source: The file.
         form: 'zip', 'legacy' or 'pickle'.
-        root: What was saved: plain values, `Ordered`, `ReducedObject`, `TensorSpec`, `Global`.
-        named: Every name of code in the pickle, and how often it would be called.
+        root: The saved object: plain values, `Ordered`, `ReducedObject`, `TensorSpec`, `Global`.
+        named: Every name of code in the pickle, with the number of its calls.
         size: Bytes of the file.
-        place: Where a storage lies: its first byte in the file, None if it is in no file as it is.
+        place: Returns the first byte of a storage in the file; None if it is not stored uncompressed.
         swapped: Whether the values are stored in the other byte order.
-        base: Where the pickle's own bytes begin in the file; None if they are packed.
-        storages: Type and elements of every storage that the pickle names, by its key.
+        base: First byte of the pickle in the file; None if it is compressed.
+        storages: Type and elements of every storage in the pickle, by its key.
     """
 
     source: str
@@ -73,15 +73,15 @@ class SavedFile:
 
 
 def read(source: str, *, places: bool = True) -> SavedFile:
-    """What a checkpoint holds; no weight is read.
+    """Reads a checkpoint without its weights.
 
     Args:
         source: The file.
-        places: Whether it has to be known where in an archive every storage begins, which takes a look at
-            each; the sizes are checked in any case.
+        places: Whether to find the first byte of every storage in an archive, which reads each header. The
+            sizes are checked in any case.
 
     Raises:
-        BadModel: It is none, is broken, or describes what cannot be.
+        BadModel: It is no checkpoint, is broken, or contradicts itself.
     """
     descriptor, size = open_regular(source)
     try:
@@ -168,9 +168,9 @@ def _legacy(source: str, content: Content, size: int) -> SavedFile:
 def _places(
     source: str, storages: Mapping[str, tuple[str, int]], order: list[str], at: int, size: int
 ) -> dict[str, int]:
-    """Where every storage begins: each has its count of elements in front, in the order of the keys.
+    """The first byte of every storage, in the order of the keys; a count of elements precedes each.
 
-    The counts stand in the pickle as well, so nothing has to be read from between the storages.
+    The pickle has the counts, too, so nothing between the storages has to be read.
     """
     offsets: dict[str, int] = {}
     for key in order:
@@ -191,7 +191,7 @@ def _places(
 
 
 def _plain_pickle(source: str, content: Content, size: int) -> SavedFile:
-    """A plain pickle: its storages are checkpoints of their own, as bytes inside it."""
+    """A plain pickle, whose storages are checkpoints of their own, as bytes inside it."""
     inner: dict[str, int | None] = {}
     storages: dict[str, tuple[str, int]] = {}
 
@@ -200,7 +200,7 @@ def _plain_pickle(source: str, content: Content, size: int) -> SavedFile:
             encoded = ByteSpan(encoded, 0, len(encoded))
         if not isinstance(encoded, ByteSpan):
             raise ValueError("a storage is not stored as bytes")
-        # what is in front of the storage is short, and it is all that is read
+        # only the short head before the storage is read
         saved = _legacy(source, encoded.read(HEAD), encoded.size)
         if not isinstance(saved.root, StorageRef):
             raise ValueError("a storage is something else")
@@ -222,16 +222,16 @@ def _plain_pickle(source: str, content: Content, size: int) -> SavedFile:
 
 
 def _encoded(text: Any, encoding: Any = "utf-8") -> bytes:
-    """How protocols before 3 write bytes: as text."""
+    """Decodes bytes, which pickle protocols before 3 write as text."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise ValueError("bytes are written in an unknown way")
     return text.encode("latin-1")
 
 
 _MORE: dict[tuple[str, str], Callable[..., Any]] = {("_codecs", "encode"): _encoded}
-"""What stands for further calls."""
+"""Stand-ins for further calls."""
 
-# -- arrays of numpy's
+# -- numpy arrays
 
 _KINDS = {
     "f2": "float16",
@@ -253,14 +253,14 @@ _KINDS = {
 
 
 def array_type(described: ReducedObject) -> tuple[str, bool]:
-    """The element type of an array of numpy's, and whether its bytes are in the other order."""
+    """The element type of a numpy array, and whether its bytes are in the other order."""
     code = described.args[0] if described.args else ""
     state = described.state if isinstance(described.state, tuple) else ()
     name = _KINDS.get(code.lstrip("<>|="), code) if isinstance(code, str) else "object"
     return name, len(state) > 1 and state[1] == ">"
 
 
-# -- what would run
+# -- code that loading would run
 
 _HARMLESS = frozenset({
     "collections.OrderedDict", "collections.defaultdict", "builtins.set", "__builtin__.set",
@@ -270,7 +270,7 @@ _HARMLESS = frozenset({
     "numpy._core.multiarray._reconstruct", "numpy.core.multiarray.scalar",
     "numpy._core.multiarray.scalar",
 })  # fmt: skip
-"""Names that every checkpoint may hold and that do nothing but put values together."""
+"""Harmless names, which every checkpoint may have and which only build values."""
 
 _DANGEROUS = (
     "os", "posix", "nt", "subprocess", "builtins", "__builtin__", "sys", "runpy", "importlib", "socket",
@@ -278,12 +278,12 @@ _DANGEROUS = (
     "multiprocessing", "asyncio", "operator", "functools", "types", "marshal", "tempfile", "pathlib",
     "io", "codecs", "_io", "torch.hub", "torch.utils.cpp_extension",
 )  # fmt: skip
-"""Modules whose functions no model needs to be put together."""
+"""Modules that no model needs for loading."""
 
 
 def calls(saved: SavedFile) -> Iterator[tuple[str, int, bool]]:
-    """Names of the code that loading would import, how often each would be called, and whether that is
-    suspicious; suspicious ones first.
+    """Names of code that loading would import: name, number of calls, and whether it is suspicious (first in
+    order).
     """
     entries = []
     for name, times in saved.named.items():

@@ -1,8 +1,8 @@
-"""Contents of a checkpoint: the model's tensors, a pickled module's tree, and what lies beside them.
+"""Contents of a checkpoint: the model's tensors, the tree of a pickled module, and other data.
 
-People save what they like: a state_dict, a dictionary of the model, the optimizer and the epoch, a whole
-module, or modules inside dictionaries. All of it is one walk over what the pickle describes. Tensors are
-told apart by what they are for, so that an optimizer's moments do not count as parameters.
+A checkpoint may hold anything: a state_dict, a dictionary of model, optimizer and epoch, a whole module, or
+modules in dictionaries. One walk over the pickle's description covers all. Tensors get roles, so that the
+moments of an optimizer do not count as parameters.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEPTH = 64
-"""Levels of containers or modules inside each other."""
+"""Most levels of nested containers or modules."""
 TIMES = 10_000
-"""Names that one tensor or container may have."""
+"""Most names of one tensor or container."""
 NAME = 512
-"""Characters of a name; of a longer one the two ends are kept."""
+"""Longest name in characters; a longer name keeps its two ends."""
 VALUES = 40
-"""Plain values beside the tensors that are named."""
+"""Most plain values that are listed beside the tensors."""
 TEXT = 200
-"""Characters of such a value."""
+"""Longest text of such a value, in characters."""
 
 PICKLED = "the file holds a pickled module, whose code was not run"
-"""Why nothing is known of the work of a whole module."""
+"""Reason for unknown MACs of a pickled module."""
 
 _OPTIMIZER = "optimizer state"
 _COPY = "averaged copy"
@@ -58,7 +58,7 @@ ROLES = {
     **dict.fromkeys(("scaler", "grad_scaler", "amp", "rng_state", "rng", "cuda_rng_state"), _BESIDE),
     **dict.fromkeys(("random_state", "torch_rng_state", "rng_states", "callbacks", "loops"), _BESIDE),
 }
-"""What lies under these keys of a dictionary, in lower case."""
+"""Roles of the contents of a dictionary, by its key in lower case."""
 
 _UNREAD = {
     "meta": "it is on the meta device",
@@ -66,23 +66,23 @@ _UNREAD = {
     "conj": "its numbers are the complex conjugates of those that are stored",
     "neg": "its numbers are the negatives of those that are stored",
 }
-"""Why the values of a tensor that is not strided are not read."""
+"""Reason for unread values, by layout of a tensor that is not strided."""
 
 
 @record
 class Checkpoint:
-    """Everything that is known of a checkpoint.
+    """A parsed checkpoint.
 
     Attributes:
-        contents: The model's tensors and what lies beside them, and what else there is to say.
-        parts: The same in the order of the file, with modules.
-        whole: Paths and classes of the modules that were pickled whole; empty for tensors alone.
-        strides: Of those tensors that do not lie in one piece, in elements.
-        notes: What is to be said of a tensor, by its name.
-        roles: What a tensor is for that is no part of the model, by its name.
-        wrapped: Tensors that the file keeps as others, by their paths.
-        unclaimed: Data of the file that is in none of the tensors: its name, and why.
-        renamed: Names that the file does not have, because two paths are called alike or one is too long.
+        contents: The tensors of the model and others, facts and notes.
+        parts: The same tensors in the order of the file, with modules.
+        whole: Paths and classes of modules that were pickled whole; empty if there are only tensors.
+        strides: Strides of the tensors that are not contiguous, in elements.
+        notes: Notes on tensors, by name.
+        roles: Roles of the tensors outside the model, by name.
+        wrapped: Tensors that are stored as other tensors, by path.
+        unclaimed: Data of the file outside all tensors: name and reason.
+        renamed: Names that differ from the file, because two paths are equal or one is too long.
         swapped: Whether values are stored in the other byte order.
         form: 'zip', 'legacy' or 'pickle'.
     """
@@ -101,7 +101,7 @@ class Checkpoint:
 
 
 class _Walk:
-    """One pass over what a pickle describes."""
+    """One pass over the description of a pickle."""
 
     def __init__(self, saved: SavedFile) -> None:
         self.saved = saved
@@ -122,10 +122,10 @@ class _Walk:
         self.views: dict[str, TensorView] = {}
 
     def run(self) -> None:
-        """Goes through everything, depth first and in order; a list of a million is not copied."""
+        """Walks everything depth-first and in order, without copying long lists."""
         stack = [iter([("", self.saved.root)])]
-        # of each level: its path, what it is for, its depth, whether its keys say what is under them, and
-        # whether it is an attribute of a tensor, of which nothing is a parameter
+        # of each level: its path, role and depth, whether its keys give roles, and whether it is an
+        # attribute of a tensor, which has no parameters
         levels: list[tuple[str, str, int, bool, bool]] = [("", "", 0, True, False)]
         while stack:
             entry = next(stack[-1], None)
@@ -160,7 +160,7 @@ class _Walk:
                 below = self.opened(path, value, role, depth)
                 if below is not None:
                     stack.append(iter(below))
-                    # how a module calls what is in it says nothing
+                    # the names of a module's members give no roles
                     module = _is_module(value)
                     inner = depth + 1 if path and module else depth
                     levels.append((path, role, inner, telling and not module, attribute))
@@ -168,7 +168,7 @@ class _Walk:
         share_pieces(self.tensors, self.views)
 
     def leftover(self) -> None:
-        """Notes storages that the pickle names and no tensor of the walk is of."""
+        """Records storages of the pickle that belong to no tensor of the walk."""
         for key, (dtype, elements) in self.saved.storages.items():
             if key in self.storages or key in self.bare:
                 continue
@@ -176,7 +176,7 @@ class _Walk:
             self.checkpoint.unclaimed.append((f"storage {key}", f"{size} of {dtype} that no tensor is of"))
 
     def opened(self, path: str, value: Any, role: str, depth: int) -> Iterable[tuple[str, Any]] | None:
-        """What is inside a container, a module or an object; None if that is nothing, or noted already."""
+        """The members of a container, module or object; None if there are none, or it is recorded already."""
         if _is_module(value):
             return self.module(path, value, role, depth)
         if isinstance(value, ReducedObject) and self.array(path, value, role, depth):
@@ -187,12 +187,12 @@ class _Walk:
         return _inside(value)
 
     def often(self, times: int) -> None:
-        """Refuses what a few bytes of a pickle can say a million times, and no model does."""
+        """Refuses a count that no model reaches but a few bytes of a pickle can."""
         if times > TIMES:
             raise BadModel(f"it names one thing more than {TIMES:,} times", where=self.saved.source)
 
     def value(self, path: str, value: Any) -> None:
-        """Something beside the tensors."""
+        """Records a value that is no tensor."""
         if len(self.values) < VALUES:
             text = _text(value)
             if path and text:
@@ -201,18 +201,18 @@ class _Walk:
             self.left += 1
 
     def unique(self, name: str) -> str:
-        """`name`, or with '#2' behind it if it is taken."""
+        """`name`, or `name` with '#2' if it is taken."""
         times = self.names.get(name, 0)
         self.names[name] = times + 1
         return self.unique(f"{name}#{times + 1}") if times else name
 
     def often_named(self, value: object) -> None:
-        """Refuses an object that is named more often than any model does."""
+        """Refuses an object with more names than any model gives it."""
         times = self.times[id(value)] = self.times.get(id(value), 0) + 1
         self.often(times)
 
     def loose(self, path: str, spec: TensorSpec, role: str, depth: int, attribute: bool) -> None:
-        """A tensor that belongs to no module."""
+        """Records a tensor outside modules."""
         self.often_named(spec)
         numbers = 0 if attribute else None
         self.beside(role, depth).append(self.tensor(path or "tensor", spec, role, numbers=numbers))
@@ -227,19 +227,19 @@ class _Walk:
         trained: bool | None = None,
         depth: int = 0,
     ) -> list[tuple[str, Any]]:
-        """Notes a tensor that the file keeps as others.
+        """Records a tensor that is stored as other tensors.
 
         Args:
             path: Its name.
-            value: What the file says of it.
-            role: What it is for; '' for the model.
-            into: Takes its inner tensors.
-            numbers: How many numbers of the model it stands for; None: those of its shape.
-            trained: Whether it is trained, if its place says so.
-            depth: How many tensors it is inside of.
+            value: Its description in the file.
+            role: Its role; '' for the model.
+            into: List that gets its inner tensors.
+            numbers: Number of the model's elements that it stands for; None: those of its shape.
+            trained: Whether it is trained, if its place tells.
+            depth: Number of tensors that contain it.
 
         Returns:
-            What else it holds, by whole path.
+            Its other contents, by full path.
         """
         if depth > DEPTH:
             raise BadModel("it is nested deeper than any model", where=self.saved.source)
@@ -262,17 +262,17 @@ class _Walk:
         return rest
 
     def beside(self, role: str, depth: int) -> list[StoredTensor]:
-        """Where a tensor goes that belongs to no module."""
+        """The list for a tensor outside modules."""
         parts = self.checkpoint.parts
         if not parts or parts[-1].kind or parts[-1].role != role:
             parts.append(ModulePart("", depth=depth, role=role))
         return parts[-1].parameters
 
     def module(self, path: str, value: ReducedObject, role: str, depth: int) -> list[tuple[str, Any]]:
-        """A pickled module.
+        """Records a pickled module.
 
         Returns:
-            What is inside it.
+            Its members.
         """
         state: Mapping[Any, Any] = value.state
         children = [(_name(k), v) for k, v in state["_modules"].items() if v is not None]
@@ -302,7 +302,7 @@ class _Walk:
                 elif entry is not None:
                     children.append((_name(key), entry))
         for key, entry in state.items():
-            # a tensor that is neither: torch does not move it with the model, but it is in the file
+            # neither parameter nor buffer: torch does not move it with the model, but it is in the file
             name = _joined(path, _name(key))
             if isinstance(entry, TensorSpec):
                 part.buffers.append(self.tensor(name, entry, role, False))
@@ -313,7 +313,7 @@ class _Walk:
         return children
 
     def below(self, path: str, entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """What tensors hold beside tensors, with names as inside of a module."""
+        """Contents of tensors that are no tensors, with names relative to the module."""
         return [(name[len(path) + 1 :] if path else name, entry) for name, entry in entries]
 
     def tensor(
@@ -325,7 +325,7 @@ class _Walk:
         *,
         numbers: int | None = None,
     ) -> StoredTensor:
-        """What the file stores of one tensor; `numbers` as in `StoredTensor`."""
+        """Records one tensor of the file; `numbers` as in `StoredTensor`."""
         stored_name, name = name, self.unique(name)
         if name != stored_name or len(name) > NAME:
             self.checkpoint.renamed.append(name)
@@ -341,7 +341,7 @@ class _Walk:
             elif not unread:
                 offset = start_of_storage + spec.offset * width
         if spec.layout == "strided":
-            # a tensor that repeats its elements takes no more than its storage
+            # a tensor with repeated elements takes at most its storage
             nbytes = min(spec.elements * width, storage_bytes)
             if spec.elements * width > storage_bytes:
                 unread = unread or "its elements lie over each other"
@@ -378,7 +378,7 @@ class _Walk:
         return tensor
 
     def shared(self, name: str, identity: tuple[str, int, int], spec: TensorSpec) -> None:
-        """Notes which tensor this is the same as, or lies over."""
+        """Records a note if this tensor is tied to another one, or shares its storage."""
         notes = []
         first = self.first.setdefault(identity, name)
         if first != name:
@@ -392,7 +392,7 @@ class _Walk:
             self.checkpoint.notes[name] = ", ".join(notes)
 
     def array(self, path: str, value: ReducedObject, role: str, depth: int) -> bool:
-        """Whether an object is an array of numpy's; then it is noted."""
+        """Records an object if it is a numpy array; returns whether it is one."""
         description = _array_of(value)
         if description is None:
             return False
@@ -417,12 +417,12 @@ _TABLES = frozenset({
     "_forward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks", "_non_persistent_buffers_set",
 })  # fmt: skip
-"""Attributes that every module has: what holds its tensors and modules, and its hooks."""
+"""Attributes of every module: its tensors, modules and hooks."""
 
 
 def _array_of(value: ReducedObject) -> tuple[str, bool, tuple[int, ...], Any, Any] | None:
-    """Of an array of numpy's its type, whether its bytes are in the other order, its shape, whether its axes
-    are, and its bytes; None for another object, and for an array of anything but numbers.
+    """A numpy array as (type, swapped byte order, shape, swapped axes, bytes); None for another object, and
+    for an array of anything but numbers.
     """
     if not value.qualname.endswith("multiarray._reconstruct"):
         return None
@@ -438,7 +438,7 @@ def _array_of(value: ReducedObject) -> tuple[str, bool, tuple[int, ...], Any, An
 
 
 def is_array(value: Any) -> bool:
-    """Whether an object is an array of numpy's whose numbers lie one behind the other."""
+    """Whether an object is a numpy array of contiguous numbers."""
     return isinstance(value, ReducedObject) and _array_of(value) is not None
 
 
@@ -465,7 +465,7 @@ def _is_module(value: Any) -> bool:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a container or an object holds, by name."""
+    """The members of a container or an object, by name."""
     if isinstance(value, dict):
         for key, entry in value.items():
             yield _name(key), entry
@@ -497,17 +497,17 @@ def _only_values(value: Any) -> bool:
 
 
 def _role(path: str, key: str, value: Any) -> str:
-    """What lies under a key that is no part of the model; '' if it may be."""
+    """The role of the contents of a key; '' if they may belong to the model."""
     role = ROLES.get(key.lower(), "") if not path else ""
     if isinstance(value, (TensorSpec, WrappedTensor)) and "rng" not in key:
-        return ""  # a parameter may be called anything
+        return ""  # a parameter may have any name
     if isinstance(value, dict) and "state" in value and "param_groups" in value:
         return _OPTIMIZER
     return role
 
 
 def _is_setting(key: Any, value: Any) -> bool:
-    """Whether an attribute of a module says how it was made."""
+    """Whether an attribute of a module is a constructor setting."""
     if not isinstance(key, str) or key.startswith("_") or key == "training":
         return False
     return isinstance(value, (*PLAIN, Global)) or (
@@ -524,7 +524,7 @@ def _setting(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A plain value for a person; empty for one that says nothing."""
+    """A plain value as text; empty if it has nothing to show."""
     if isinstance(value, Global):
         return value.qualname
     if isinstance(value, ReducedObject):
@@ -541,7 +541,7 @@ def _text(value: Any) -> str:
     return "" if value is None or isinstance(value, (dict, Device)) else str(value)[:TEXT]
 
 
-# -- what there is to say of the whole
+# -- the whole checkpoint
 
 _FORMS = {
     "zip": "zip archive of torch.save",
@@ -551,25 +551,25 @@ _FORMS = {
 
 
 def read_checkpoint(path: str, format: str) -> Checkpoint:
-    """What is in a file that torch.save wrote; see `checkpoint`."""
+    """Parses a file of torch.save; see `checkpoint`."""
     return checkpoint(read(path), format)
 
 
 def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
-    """What a checkpoint is made of.
+    """Parses the contents of a checkpoint.
 
     Args:
         saved: From `checkpoint.read`.
         format: Name of the format.
 
     Raises:
-        BadModel: It describes what cannot be, or holds no tensors and no module.
+        BadModel: It contradicts itself, or holds no tensors and no module.
     """
     walk = _Walk(saved)
     walk.run()
     parsed = walk.checkpoint
     if all(role == _COPY for role in (parsed.roles.get(t.name, "") for t in walk.tensors)):
-        # an averaged copy alone is the model
+        # if there is only an averaged copy, it is the model
         parsed.roles.clear()
         for part in parsed.parts:
             part.role = ""
@@ -649,7 +649,7 @@ def _notes(walk: _Walk) -> Iterator[str]:
 
 
 def _by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]:
-    """Paths of tensors that are kept as others, by their class."""
+    """Paths of tensors that are stored as other tensors, by class."""
     groups: dict[str, list[str]] = {}
     for path, tensor in wrapped.items():
         if list(tensor.inner) != [""] and any(
@@ -660,7 +660,7 @@ def _by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]:
 
 
 def outline(source: str) -> Outline:
-    """What its header tells: modules, where it holds any, and tensors."""
+    """The outline of a checkpoint: modules, if it has any, and tensors."""
     parsed = checkpoint(read(source, places=False), "checkpoint")
     contents = parsed.contents
     facts = [*contents.facts, *(("note", note) for note in contents.notes)]

@@ -1,7 +1,7 @@
-"""Exported program (.pt2), what it is made of: operators with shapes, the modules they ran in, source lines.
+"""Exported program (.pt2): operators with shapes, the modules that they ran in, source lines.
 
-All of it is JSON in the archive. It is read here with the standard library alone, as far as an outline and
-a layer tree without torch need it; who rebuilds the program reads it more closely (`torch_replay`).
+The archive has these as JSON. This module reads them with the standard library only, as far as an outline and
+a layer tree without torch need. `torch_replay` reads more, to rebuild the program.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ SYMBOL = re.compile(r"Symbol\('([^']+)'[^()]*\)")
 _INTEGER = re.compile(r"Integer\((-?\d{1,20})\)")
 
 EMPTY = "_empty_nn_module_stack_from_metadata_hook"
-"""How a node says that it ran in no module."""
+"""Module stack of a node that ran in no module."""
 
 RANK = 64
-"""Dimensions that torch's tensors can have."""
+"""Most dimensions of a torch tensor."""
 
 _FRAME = re.compile(r'File "([^"\n]{1,4096}+)", line (\d{1,9})')
 _SELF = re.compile(r"^L(__self__|\['self'\])\.?")
@@ -82,10 +82,10 @@ def symbol_of(text: str) -> str:
 
 
 def batch_of(firsts: Collection[str | None], names: Collection[str]) -> str | None:
-    """The symbol that a user calls 'batch': the first dimension that all inputs have in common.
+    """The symbol for the dimension 'batch': the common first dimension of all inputs.
 
     Args:
-        firsts: First dimensions of the inputs; None for one that is a number.
+        firsts: First dimensions of the inputs; None for a number.
         names: Symbols that the program leaves open.
     """
     common = next(iter(firsts)) if len(set(firsts)) == 1 else None
@@ -93,7 +93,7 @@ def batch_of(firsts: Collection[str | None], names: Collection[str]) -> str | No
 
 
 def module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
-    """Key, path and class of the modules around a node, outermost first, without the model itself."""
+    """Key, path and class of the modules that contain a node, outermost first, without the model itself."""
     modules = []
     for entry in text.split(";"):
         key, _, rest = entry.partition(",")
@@ -107,7 +107,7 @@ def module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
 
 @record
 class ProgramCall:
-    """An operator, and the calls of modules that it ran in, outermost first: key, path, class."""
+    """An operator, and the module calls that contain it, outermost first: key, path, class."""
 
     operator: OperatorRow
     stack: tuple[tuple[str, str, str], ...]
@@ -115,17 +115,17 @@ class ProgramCall:
 
 @record
 class ProgramDescription:
-    """What an exported program is made of.
+    """A described exported program.
 
     Attributes:
-        contents: Its tensors, and what else it says.
-        nodes: In execution order.
-        inputs: Name, type and shape of what it takes; `outputs` likewise.
-        parameters: Names of the stored tensors that are.
-        values: Name in the graph of every stored tensor, to its name in the state_dict.
-        strides: Of those tensors that do not lie in one piece, in elements.
-        notes: What is to be said of a tensor, by its name.
-        kinds: Class of every module by its path, with its package.
+        contents: Its tensors, facts and notes.
+        nodes: Operators in execution order.
+        inputs: Name, type and shape of its inputs; `outputs` likewise.
+        parameters: Names of the stored tensors that are parameters.
+        values: Name in the state_dict by name in the graph, for every stored tensor.
+        strides: Strides of the tensors that are not contiguous, in elements.
+        notes: Notes on tensors, by name.
+        kinds: Class of every module with its package, by path.
     """
 
     contents: TensorIndex = field(init=False)
@@ -139,7 +139,7 @@ class ProgramDescription:
     kinds: dict[str, str] = field(default_factory=dict)
 
     def parts(self) -> Iterator[ModulePart]:
-        """Modules where they first run, with their tensors, and every operator where it runs."""
+        """Modules at their first run, with their tensors, and every operator where it runs."""
         owned: dict[str, list[StoredTensor]] = {}
         for tensor in self.contents.tensors:
             owned.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
@@ -179,13 +179,13 @@ class ProgramDescription:
 
 
 def described(path: str, why: str, *, exported: bool = False, places: bool = True) -> ProgramDescription:
-    """What an exported program is made of.
+    """Reads an exported program as a description.
 
     Args:
         path: The file.
-        why: Why nothing is known of its work, for who opens it without torch.
-        exported: Sizes that the program leaves open stand at what it was exported with, not as names.
-        places: Whether it has to be known where every tensor lies, which takes a look at each.
+        why: Reason for unknown MACs without torch.
+        exported: Gives open sizes their values at export instead of names.
+        places: Whether to find the place of every tensor, which reads each header.
 
     Raises:
         BadModel: There is no program in it, or it cannot be read.
@@ -203,10 +203,10 @@ def described(path: str, why: str, *, exported: bool = False, places: bool = Tru
 
 
 def read_graph(archive: ZipArchive, make: Callable[[dict[str, Any]], Made], hint: str) -> Made:
-    """What `make` makes of the graph in an archive.
+    """The result of `make` for the graph in an archive.
 
     Raises:
-        BadModel: There is none, or it is not as torch writes it; `hint` says what to do then.
+        BadModel: There is none, or it is not in torch's form; `hint` is the next step.
     """
     models = sorted(n for n in archive.names() if n.startswith("models/") and n.endswith(".json"))
     if not models:
@@ -225,7 +225,7 @@ def read_graph(archive: ZipArchive, make: Callable[[dict[str, Any]], Made], hint
 
 
 def _not_a_program(archive: ZipArchive) -> BadModel:
-    """What to say of an archive that looks like an exported program and holds none."""
+    """The error for an archive that looks like an exported program and holds none."""
     if any(n.startswith("data/aotinductor") for n in archive.names()):
         return BadModel(
             "this is a compiled package (AOTInductor): it holds machine code and no graph",
@@ -279,7 +279,7 @@ def _described(archive: ZipArchive, document: dict[str, Any], why: str, places: 
 
 
 def _span(span: Mapping[str, Any]) -> str:
-    """The sizes that a dimension may have."""
+    """The range of a dimension as text."""
     low, high = span.get("min_val"), span.get("max_val")
     if high is None:
         return "any" if low is None else f"{low} or more"
@@ -287,7 +287,7 @@ def _span(span: Mapping[str, Any]) -> str:
 
 
 def _use_exported_sizes(tensor_values: Mapping[str, Any]) -> None:
-    """Puts sizes at export in place of open ones."""
+    """Replaces open sizes with those at export."""
     for meta in tensor_values.values():
         for at, size in enumerate(meta["sizes"]):
             hint = (size.get("as_expr") or {}).get("hint") if isinstance(size, dict) else None
@@ -296,7 +296,7 @@ def _use_exported_sizes(tensor_values: Mapping[str, Any]) -> None:
 
 
 def _name_batch(document: dict[str, Any]) -> None:
-    """Calls the batch what it is called everywhere else."""
+    """Renames the symbol of the batch to 'batch', as everywhere else."""
     graph, signature = document["graph_module"]["graph"], document["graph_module"]["signature"]
     tensor_values, ranges = graph["tensor_values"], document.get("range_constraints") or {}
     program = ProgramDescription()
@@ -322,7 +322,7 @@ def _opsets(versions: Mapping[str, Any]) -> str:
 def _signature(
     program: ProgramDescription, signature: Mapping[str, Any], tensor_values: Mapping[str, Any]
 ) -> dict[str, bool]:
-    """Notes inputs, outputs and stored tensors.
+    """Records inputs, outputs and stored tensors.
 
     Returns:
         Whether a stored tensor is trained, by its name in the state_dict.
@@ -354,7 +354,7 @@ def _program_call(node: Mapping[str, Any], tensor_values: Mapping[str, Any]) -> 
         values = list(_values(argument["arg"], tensor_values))
         uses += [name for name, _, _ in values]
         if values or "as_none" in argument["arg"]:
-            # where a tensor is left out, its place stays
+            # an omitted tensor keeps its place
             inputs += [(str(argument["name"]), dtype, shape) for _, dtype, shape in values] or [
                 (str(argument["name"]), None, None)
             ]
@@ -410,7 +410,7 @@ def _readable_expression(text: str) -> str:
 
 
 def _argument_value(arg: Any) -> Any:
-    """An argument that is no tensor: a number, text, or a list of them."""
+    """The value of an argument without tensors: a number, text, or a list of them."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if isinstance(value, list):
             return [_argument_value(v) if isinstance(v, dict) else v for v in value[:64]]
@@ -423,7 +423,7 @@ def _argument_value(arg: Any) -> Any:
 
 
 def _source_line(trace: str) -> str:
-    """Where in the user's own code a node comes from: the innermost frame that is not torch's."""
+    """The place of a node in the user's code: the innermost frame outside torch."""
     frames = _FRAME.findall(trace)
     for path, line in reversed(frames):
         if not any(library in path for library in _LIBRARY):
@@ -434,7 +434,7 @@ def _source_line(trace: str) -> str:
 def _tensors(
     archive: ZipArchive, program: ProgramDescription, trained: Mapping[str, bool], places: bool
 ) -> list[StoredTensor]:
-    """Every stored tensor, as the two lists in the archive describe it."""
+    """Every stored tensor, from the two lists in the archive."""
     first: dict[Any, str] = {}
     views: dict[str, TensorView] = {}
     tensors: list[StoredTensor] = []
@@ -512,7 +512,7 @@ def _stored_tensor(
 
 
 def outline(source: str) -> Outline:
-    """What its header tells: inputs, modules with their tensors, outputs."""
+    """The outline of a program: inputs, modules with their tensors, outputs."""
     program = described(source, "", places=False)
     contents = program.contents
     facts = [*([("written by", contents.producer)] if contents.producer else []), *contents.facts]

@@ -1,13 +1,13 @@
-"""Pickle machine that runs no code: its stack and memo, and what it makes in place of objects.
+"""Pickle machine that runs no code: its stack and memo, and the stand-ins for objects.
 
-A pickle is a program for a small stack machine, and two of its instructions call whatever function it
-names. Python's own machine can be told which names to allow, and no more than that: a pickle of twenty
-bytes makes it take gigabytes for its memo, and a tuple nested a million times crashes it. This is the
-same machine written out with the calls left out. A name stays a name (`Global`), a call stays a note of
-what would be called with what (`ReducedObject`), unless whoever reads gives a function that makes a
-description in its place; and depth, counts and lengths are checked before memory is taken.
+A pickle is a program for a small stack machine, and two of its instructions call any function by name.
+Python's own machine can restrict the names but nothing else: a pickle of twenty bytes makes it take gigabytes
+for its memo, and a tuple nested a million times crashes it. This is the same machine without the calls. A
+name stays a name (`Global`) and a call becomes a record of the function and its arguments (`ReducedObject`),
+unless the reader passes a function that makes a description instead. Depth, counts and lengths are checked
+before memory is allocated.
 
-All protocols are read, 0 to 5. What each instruction does, and `load`, stand in `pickle_steps`.
+All protocols from 0 to 5 are supported. `pickle_steps` has the instructions and `load`.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
     Maker = Callable[..., Any]
 
 MARKS = 10_000
-"""Containers that may be open inside each other."""
+"""Most levels of nested open containers."""
 DIGITS = 4_000
 """Digits of the longest number."""
 LINE = 1 << 16
 """Bytes of the longest line of the text protocol."""
 LONG = 64
-"""Bytes from which they are left where they are."""
+"""Smallest length of bytes that are not copied."""
 KEY = 16
-"""Parts of a tuple that can be a key."""
+"""Most parts of a tuple that is a key."""
 
 
 class PickleError(Exception):
-    """It is no pickle, or does what no pickle of a model does; the text says what."""
+    """The error for bytes that are no pickle, or no pickle of a model; its text says why."""
 
 
 class TruncatedPickle(PickleError):
-    """It ends before it should."""
+    """The error for a truncated pickle."""
 
 
 class Global:
-    """A name of code: a class or function that Python's machine would have imported.
+    """A name of code: a class or function that Python's machine would import.
 
     Attributes:
-        module, name: As the pickle has them.
-        make: Stands for it where it is called; None leaves a `ReducedObject`.
+        module, name: Its module and name in the pickle.
+        make: Function to call in its place; None makes a `ReducedObject`.
         qualname: 'torch.nn.modules.linear.Linear'.
     """
 
@@ -64,7 +64,7 @@ class Global:
 
 @record
 class ByteSpan:
-    """Bytes that are left where they are: in what, from where, how many."""
+    """Bytes that are not copied: their container, offset and length."""
 
     content: Content
     at: int
@@ -77,14 +77,14 @@ class ByteSpan:
 
 @record
 class ReducedObject:
-    """An object that was not made: what would have been called, with what, and what it would hold.
+    """An object that was not built: the function, its arguments and the object's contents.
 
     Attributes:
-        kind: What would be called: a `Global`, or another object.
-        args: With these.
-        state: What it would be given to restore itself from.
-        items: Appended or added to it.
-        pairs: Set in it, key and value.
+        kind: The function to call: a `Global`, or another object.
+        args: Arguments of the call.
+        state: State that the object would restore.
+        items: Elements appended or added to it.
+        pairs: Keys and values set in it.
     """
 
     kind: Any
@@ -95,12 +95,12 @@ class ReducedObject:
 
     @property
     def qualname(self) -> str:
-        """Name of what would be called; empty if it has none."""
+        """Name of the function; empty if it has none."""
         return self.kind.qualname if isinstance(self.kind, Global) else ""
 
 
 class PickledDict(dict):  # type: ignore[type-arg]
-    """A dictionary that can have attributes, as torch gives one to a state_dict (`_metadata`)."""
+    """A dictionary with attributes, such as `_metadata` of a state_dict."""
 
     __slots__ = ("state",)
 
@@ -117,7 +117,7 @@ def checked_key(key: Any) -> Any:
     """`key` if it is safe to hash.
 
     Raises:
-        PickleError: It is no key, or a tuple so nested that hashing it would not end.
+        PickleError: It is no key, or a tuple too deeply nested for hashing.
     """
     if isinstance(key, tuple):
         if len(key) > KEY or not all(isinstance(part, (*PLAIN, Global)) for part in key):
@@ -128,17 +128,17 @@ def checked_key(key: Any) -> Any:
 
 
 class Pickle:
-    """One pickle, read from its beginning to its end.
+    """The machine for one pickle.
 
     Args:
-        content: Holds it.
-        at: Where it begins.
-        find: What a name stands for; may raise.
-        persistent: What an object outside the pickle stands for; None: there are none.
+        content: Holds the pickle.
+        at: First byte of the pickle.
+        find: Returns the stand-in for a name; may raise.
+        persistent: Returns the stand-in for an object outside the pickle; None: there are none.
 
     Attributes:
-        at: Behind it, once it is read.
-        named: Every name of code in it, and how often it would be called.
+        at: The place after the pickle, once it is read.
+        named: Every name of code in it, with the number of its calls.
     """
 
     def __init__(
@@ -190,13 +190,13 @@ class Pickle:
     # -- the stack
 
     def marked(self) -> list[Any]:
-        """What lies above the last mark, which goes too."""
+        """Pops the values above the last mark, and the mark."""
         above_mark = self.stack
         self.stack = self.below.pop()
         return above_mark
 
     def called(self, func: Any, args: Any) -> Any:
-        """What stands for a call."""
+        """The stand-in for a call."""
         if not isinstance(args, tuple):
             raise PickleError("it calls something without arguments")
         if isinstance(func, Global):
@@ -208,7 +208,7 @@ class Pickle:
         return ReducedObject(func, args)
 
     def named_as(self, module: str, name: str) -> Any:
-        """What stands for a name of code."""
+        """The stand-in for a name of code."""
         key = module, name
         stand_in = self.known.get(key)
         if stand_in is None:

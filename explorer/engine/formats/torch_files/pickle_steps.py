@@ -1,7 +1,6 @@
-"""Pickle opcodes, and reading a pickle as data: what each does to the machine (`pickle_machine`).
+"""Pickle opcodes: the effect of each on the machine (`pickle_machine`), and `load`.
 
-A table from the byte of an instruction to a function; their codes and meanings are those of Python's
-pickletools.
+A table maps the byte of an instruction to a function; codes and meanings are those of Python's pickletools.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ if TYPE_CHECKING:
     Step = Callable[[Pickle], None]
 
 MEMO = 20_000_000
-"""Objects that a pickle may refer back to."""
+"""Most objects in the memo of a pickle."""
 STACK = 4_000_000
-"""Values that may wait on the stack; a list is appended to a thousand at a time."""
+"""Most values on the stack; a list is appended to a thousand at a time."""
 
 
 def _push(make: Callable[[Pickle], Any]) -> Step:
     def step(m: Pickle) -> None:
         value = make(m)
-        # only now: what makes the value may have taken the stack down to the last mark
+        # only now: making the value may have popped the stack down to the last mark
         m.stack.append(value)
 
     return step
@@ -122,7 +121,7 @@ def _dict(m: Pickle) -> PickledDict:
 
 
 def _fill(target: Any, flat: list[Any]) -> None:
-    """Sets keys and values, which lie in turn."""
+    """Sets alternating keys and values."""
     if len(flat) % 2:
         raise PickleError("a key has no value")
     if isinstance(target, dict):
@@ -241,7 +240,7 @@ def _build(m: Pickle) -> None:
         target.state = state
     elif isinstance(target, (list, tuple, Global, *PLAIN)):
         raise PickleError(f"it restores a {type(target).__name__}")
-    # of what stands for a call (a tensor) the description is whole already
+    # the stand-in for a call (a tensor) is complete already
 
 
 def _outside(m: Pickle) -> None:
@@ -338,15 +337,15 @@ _STEPS: dict[bytes, Step] = {
 }
 
 _TABLE: tuple[Step, ...] = tuple(_STEPS.get(bytes((code,)), _unknown) for code in range(256))
-"""What every instruction does, by its byte."""
+"""Function of every instruction, by its byte."""
 
 _STOP = 0x2E
 _BETWEEN = 4096
-"""Instructions between two looks at how much there is."""
+"""Instructions between two checks of the limits."""
 
 
 def load(machine: Pickle) -> Any:
-    """What a pickle describes; `machine.at` is behind it afterwards.
+    """Reads a pickle and returns its object; `machine.at` is then the place after it.
 
     Raises:
         PickleError: It is no pickle, or not one of a model.

@@ -1,8 +1,8 @@
-"""Tensors in pickles of torch, as places in storages, without torch and without running any.
+"""Tensors in torch's pickles, as places in storages, without torch and without running code.
 
-A TorchScript file may only name a few constructors (`strict`), each of which makes a plain description.
-A checkpoint may name anything, as whoever saved it had classes of their own (`lenient`): what is not known
-here stays a note of what would have been called.
+A TorchScript file may name only a few constructors (`strict`), and each makes a plain description. A
+checkpoint may name anything, such as a user's own classes (`lenient`): an unknown call stays a record of the
+call.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ RENAMED = {
     "quint8": "uint8",
     "qint32": "int32",
 }
-"""Types that go by a second name; quantized ones by the integers that they are stored as."""
+"""Types with a second name; quantized types by the integers that store them."""
 
 _STORAGES = {
     "ByteStorage": "uint8",
@@ -73,18 +73,18 @@ _STORAGES = {
     "QInt32Storage": "int32",
     "UntypedStorage": "uint8",
 }
-"""Element types of storages; quantized ones by the integers that they are stored as."""
+"""Element types of storages; quantized types by the integers that store them."""
 
 _SIZES = 1 << 62
 _RANK = 64
-"""Dimensions that torch's tensors can have."""
+"""Most dimensions of a torch tensor."""
 
 
 @record
 class StorageRef:
-    """Stored bytes: the entry's key, the type of the elements in torch's words ('float32'), how many.
+    """A storage: key of its entry, element type in torch's spelling ('float32'), and number of elements.
 
-    `start` is the element at which a view of it begins (the form of before torch 1.6 has such).
+    `start` is the first element of a view (in files of torch before 1.6).
     """
 
     key: str
@@ -94,17 +94,17 @@ class StorageRef:
 
     @property
     def identity(self) -> tuple[str, str, int, int]:
-        """What tells it from others of its file."""
+        """Key that is unique in its file."""
         return self.key, self.dtype, self.elements, self.start
 
 
 @record
 class TensorSpec:
-    """A tensor as a file describes it: a place in a storage. Strides and offset are in elements.
+    """A tensor as described by a file: a place in a storage. Strides and offset are in elements.
 
-    `storage` is None where the file holds no values (a tensor of the meta device); `layout` is 'strided', or
-    says what kind of tensor this only holds the values of ('meta', 'sparse'), or what is still to be done to
-    them ('conj', 'neg'); `parameter`: whether it was saved as one.
+    `storage` is None if the file holds no values (a meta tensor). `layout` is 'strided', a kind of tensor
+    whose values these are ('meta', 'sparse'), or a pending operation on them ('conj', 'neg'). `parameter`
+    tells whether it was saved as one.
     """
 
     storage: StorageRef
@@ -118,12 +118,12 @@ class TensorSpec:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """The same for names of one tensor."""
+        """Key that is equal for names of the same tensor."""
         return self.storage.identity, self.dtype, self.offset, self.shape, self.stride, self.requires_grad
 
     @property
     def elements(self) -> int:
-        """How many numbers."""
+        """Number of elements."""
         return prod(self.shape)
 
     @property
@@ -136,21 +136,21 @@ class TensorSpec:
 
     @property
     def contiguous(self) -> bool:
-        """Whether its elements lie one behind the other, in order."""
+        """Whether its elements are contiguous and in order."""
         return in_order(self.shape, self.stride)
 
 
 @record
 class WrappedTensor:
-    """A tensor that a file keeps as other tensors: a subclass, a quantized tensor, a nested one.
+    """A tensor that is stored as other tensors: a subclass, a quantized or a nested tensor.
 
     Attributes:
         kind: Its class or layout: 'torchao.quantization.Int8Tensor', 'quantized'.
-        dtype: What its users see; empty where the file does not say.
-        shape: Likewise; None where the file does not say, or where rows have several lengths.
-        inner: What it is made of, by attribute: tensors, and values that say how they go together. '' is the
-            tensor that carries the name of the whole.
-        requires_grad, parameter: As of a `TensorSpec`.
+        dtype: Its logical type; empty if the file does not say.
+        shape: Its logical shape; None if the file does not say, or rows have several lengths.
+        inner: Its parts by attribute: tensors, and values that tell how to combine them. '' is the tensor
+            with the name of the whole.
+        requires_grad, parameter: As in `TensorSpec`.
     """
 
     kind: str
@@ -162,7 +162,7 @@ class WrappedTensor:
 
 
 def in_order(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements at these strides lie one behind the other."""
+    """Whether elements at these strides are contiguous and in order."""
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=False):
         if stride != step and size > 1:
@@ -172,7 +172,7 @@ def in_order(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 class Device:
-    """A device that a file names; it is not asked for."""
+    """A device named in a file; it is ignored."""
 
     __slots__ = ("index", "kind")
 
@@ -182,7 +182,7 @@ class Device:
 
 
 def checked(spec: TensorSpec) -> TensorSpec:
-    """`spec`, if it describes a tensor at all.
+    """`spec`, after a check that it describes a tensor.
 
     Raises:
         ValueError: Its sizes are no counts, do not fit together, or exceed the storage.
@@ -205,7 +205,7 @@ def _tensor(storage: Any, offset: int, shape: Sequence[int], stride: Sequence[in
         raise ValueError("a tensor has no storage")
     dtype = rest[2] if len(rest) > 2 and isinstance(rest[2], str) else storage.dtype
     spec = checked(TensorSpec(storage, dtype, offset, tuple(shape), tuple(stride), rest[:1] == (True,)))
-    # behind the hooks, and behind the type of version 3: what is still to be done to the stored numbers
+    # after the hooks, and after the type in version 3: pending operations on the stored numbers
     pending = next((part for part in rest[2:4] if isinstance(part, dict)), {})
     spec.layout = next((bit for bit in ("conj", "neg") if pending.get(bit) is True), spec.layout)
     return spec
@@ -241,7 +241,7 @@ def _no_values(dtype: Any, shape: Sequence[int], stride: Sequence[int], *rest: A
 
 
 def _sparse(layout: Any, state: Any) -> Any:
-    """A sparse tensor: its values, under the whole's shape."""
+    """A sparse tensor: its stored values, with the dense shape."""
     parts = state if isinstance(state, tuple) else ()
     values = next((part for part in reversed(parts) if isinstance(part, TensorSpec)), None)
     if values is None:
@@ -256,7 +256,7 @@ def _is_shape(value: Any) -> bool:
 
 
 def _subclass(kind: Any, dtype: Any = "", shape: Any = None, *rest: Any) -> WrappedTensor:
-    """A subclass that has no numbers of its own: its attributes, which come as its state, hold them."""
+    """A subclass without numbers of its own; its attributes, which follow as its state, hold them."""
     wrapped = WrappedTensor(_name_of(kind), dtype if isinstance(dtype, str) else "")
     wrapped.shape = tuple(shape) if _is_shape(shape) else None
     wrapped.requires_grad = rest[-1:] == (True,)
@@ -264,7 +264,7 @@ def _subclass(kind: Any, dtype: Any = "", shape: Any = None, *rest: Any) -> Wrap
 
 
 def _nested(values: Any, *places: Any) -> WrappedTensor:
-    """A nested tensor in the layout of before 'jagged': all numbers in one, and where each tensor lies."""
+    """A nested tensor in the layout before 'jagged': one tensor of all numbers, and each part's place."""
     names = ("sizes", "strides", "storage_offsets")
     wrapped = WrappedTensor("nested", getattr(values, "dtype", ""))
     wrapped.inner = {"values": values, **dict(zip(names, places, strict=False))}
@@ -272,7 +272,7 @@ def _nested(values: Any, *places: Any) -> WrappedTensor:
 
 
 def _quantized(storage: Any, offset: int, shape: Any, stride: Any, quantizer: Any, *rest: Any) -> Any:
-    """A tensor of torch's quantized types: integers under its own name, and what they are times."""
+    """A tensor of torch's quantized types: integers under its own name, with scales and zero points."""
     whole = _tensor(storage, offset, shape, stride, *rest[:1])
     scheme, *parameters = quantizer if isinstance(quantizer, tuple) and quantizer else ("",)
     names = ("scale", "zero_point") if len(parameters) == 2 else ("scales", "zero_points", "axis")
@@ -281,13 +281,13 @@ def _quantized(storage: Any, offset: int, shape: Any, stride: Any, quantizer: An
 
 
 def _on_other_device(values: Any, dtype: Any, device: Any, requires_grad: Any = False) -> Any:
-    """A tensor of a device that stores none itself: its numbers as a tensor of the processor, or numpy's."""
+    """A tensor of a device without storages of its own: its numbers as a CPU tensor or a numpy array."""
     inner = {"data": values, "device": device}
     return WrappedTensor("moved", str(dtype), getattr(values, "shape", None), inner, requires_grad is True)
 
 
 def _rebuild_subclass(func: Any, kind: Any, args: Any, state: Any = None) -> Any:
-    """A subclass of Tensor: what it is made of, and what else it holds."""
+    """A subclass of Tensor: its parts and its other attributes."""
     called = _name_of(kind)
     if isinstance(func, Global) and func.make is not None and isinstance(args, tuple):
         tensor = func.make(*args)
@@ -301,7 +301,7 @@ def _rebuild_subclass(func: Any, kind: Any, args: Any, state: Any = None) -> Any
 
 
 def _with_attributes(tensor: Any, kind: str, state: Any) -> Any:
-    """A tensor with what else its object holds; plain ones that hold nothing else stay what they are."""
+    """A tensor with the attributes of its object; a plain tensor without any is unchanged."""
     parts = state if isinstance(state, tuple) else (state,)
     attributes = {str(key): value for part in parts if isinstance(part, dict) for key, value in part.items()}
     if isinstance(tensor, WrappedTensor):
@@ -324,7 +324,7 @@ def _name_of(kind: Any) -> str:
 
 
 class _Storage(Global):
-    """A storage class of torch's, which names the type of what is stored."""
+    """A storage class of torch, which names the element type."""
 
     __slots__ = ("dtype",)
 
@@ -350,7 +350,7 @@ _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch", "device"): Device,
     ("collections", "OrderedDict"): PickledDict,
 }
-"""What stands for a call in any pickle of torch's: each makes a description and touches nothing else."""
+"""Stand-ins for calls in all of torch's pickles: each only makes a description."""
 
 _MORE: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor"): _tensor,
@@ -367,7 +367,7 @@ _MORE: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._tensor", "_rebuild_from_type"): _rebuild_subclass,
     ("torch", "Size"): _sizes,
 }
-"""What stands for further calls in checkpoints."""
+"""Stand-ins for further calls in checkpoints."""
 
 _PLAIN_NAMES = {
     ("torch", "per_tensor_affine"): "per_tensor_affine",
@@ -377,7 +377,7 @@ _PLAIN_NAMES = {
 
 
 def _stand_in(module: str, name: str) -> Any:
-    """What stands for a name that every file of torch's may use; None if it may not."""
+    """The stand-in for a name that all of torch's files may use; None for another name."""
     plain = _PLAIN_NAMES.get((module, name))
     if plain is not None:
         return plain
@@ -390,11 +390,11 @@ def _stand_in(module: str, name: str) -> Any:
 
 
 class _UnsafePickle(Exception):
-    """A pickle asks for something that no file of its kind needs."""
+    """The error for a pickle that needs a name which no file of its kind needs."""
 
 
 def _persistent(pid: Any) -> Any:
-    """What an object outside the pickle stands for: a storage, or the class that a legacy file calls so.
+    """The stand-in for an object outside the pickle: a storage, or a class in a legacy file.
 
     Raises:
         PickleError: It is neither.
@@ -409,7 +409,7 @@ def _persistent(pid: Any) -> Any:
     if isinstance(kind, _Storage):
         dtype = kind.dtype
     elif isinstance(kind, Global) and kind.name.endswith("Storage"):
-        # of four bits or two: a type that nobody but torch can unpack
+        # types of four or two bits, which only torch can unpack
         dtype = kind.name.removesuffix("Storage").lower()
     else:
         raise PickleError("it refers to an entry of unknown kind")
@@ -423,21 +423,21 @@ def _persistent(pid: Any) -> Any:
 
 
 def broken(error: PickleError, where: str) -> BadModel:
-    """What is wrong with a pickle, for a person."""
+    """The error for a broken pickle."""
     return BadModel(
         f"its pickle is broken ({printable(str(error))})", where=where, hint="fetch or save the file again"
     )
 
 
 def strict(content: bytes, where: str) -> Any:
-    """What a pickle in a TorchScript file describes: plain values, `TensorSpec`, `ReducedObject`.
+    """Reads a pickle in a TorchScript file: plain values, `TensorSpec`, `ReducedObject`.
 
     Args:
         content: The pickle.
         where: The file, for the message.
 
     Raises:
-        BadModel: It is broken, or names something that such a file does not need.
+        BadModel: It is broken, or names code that such a file does not need.
     """
 
     def find(module: str, name: str) -> Any:
@@ -467,13 +467,13 @@ def lenient(
     more: Mapping[tuple[str, str], Callable[..., Any]] | None = None,
     storages: dict[str, tuple[str, int]] | None = None,
 ) -> Pickle:
-    """The machine for a checkpoint's pickle, which may name anything; nothing of it is called.
+    """The machine for a checkpoint's pickle, which may name anything; no code is called.
 
     Args:
         content: Holds the pickle.
-        at: Where it begins.
-        more: What stands for further calls.
-        storages: Takes the type and the elements of every storage, by its key.
+        at: First byte of the pickle.
+        more: Stand-ins for further calls.
+        storages: Dictionary that gets type and elements of every storage, by its key.
     """
     further = _MORE if more is None else _MORE | dict(more)
 

@@ -1,8 +1,8 @@
-"""TorchScript file, what it is made of: its modules, their classes and tensors, and the calls of its code.
+"""TorchScript file: its modules, their classes and tensors, and the calls in its code.
 
-The tree is in a pickle, the classes are in text. Both are read as data, and the text not even parsed: a
-line says what it declares or calls, so a large model's code is looked through in milliseconds, without
-torch. Who analyses the model parses it (`torch_replay`).
+The tree is in a pickle, the classes are in text. Both are read as data. The text is not parsed but searched
+line by line for declarations and calls, so a large model's code takes milliseconds, without torch.
+`torch_replay` parses it for analysis.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEPTH = 64
-"""Levels of modules inside each other."""
+"""Most levels of nested modules."""
 ARGUMENTS = 60
-"""Characters of the arguments of a call that are shown."""
+"""Most characters of a call's arguments that are shown."""
 CALLS = 256
-"""Calls of one module that are listed."""
+"""Most calls of a module that are listed."""
 
 _CLASS = re.compile(r"^class ([^\s(:]{1,512}+)\(?([A-Za-z]{0,32})\)?:", re.MULTILINE)
 _NAMES = re.compile(r"^  __(parameters|buffers)__ = \[([^\n]*)\]", re.MULTILINE)
@@ -59,14 +59,14 @@ def plain_name(qualname: str) -> str:
 
 
 class _Kind:
-    """A class of the file, as far as lines of its text say.
+    """A class of the file, from the lines of its text.
 
     Attributes:
         base: 'Module', 'NamedTuple' or the like.
-        parameters: Names of its attributes that are; `buffers` likewise.
+        parameters: Names of the attributes that are parameters; `buffers` likewise.
         constants: Attributes whose value is in the code.
         calls: Operators and functions that its methods call.
-        takes: Name and type of what its forward takes, without itself.
+        takes: Name and type of its forward's arguments, without `self`.
     """
 
     __slots__ = ("base", "buffers", "calls", "constants", "parameters", "takes")
@@ -82,7 +82,7 @@ class _Kind:
 
 
 def _literal(text: str) -> Any:
-    """A constant of the code, as far as it is plain; else its text."""
+    """A constant of the code, if it is a plain value; else its text."""
     if text in ("True", "False", "None"):
         return {"True": True, "False": False, "None": None}[text]
     try:
@@ -93,7 +93,7 @@ def _literal(text: str) -> Any:
 
 
 def _calls(text: str) -> Iterator[OperatorRow]:
-    """The calls of a class's methods in the order of the text; the same call in a row counts."""
+    """The calls of a class's methods in the order of the text; equal calls in a row are counted."""
     start = _METHOD.search(text)
     if start is None:
         return
@@ -117,7 +117,7 @@ def _calls(text: str) -> Iterator[OperatorRow]:
 _SIZES = "dim|size|len|eq|ne|lt|gt|le|ge|__is__|__isnot__|__not__|__contains__|__getitem__"
 _CHOICES = "format|warn|append|str|int|bool|float"
 _TRIVIAL = frozenset(f"torch.{name}" for name in f"{_SIZES}|{_CHOICES}".split("|"))
-"""Calls that compute sizes and choices, which every scripted layer is full of."""
+"""Calls that compute sizes and choices; every scripted layer has many."""
 
 
 def _argument_types(text: str) -> list[tuple[str, str]]:
@@ -125,12 +125,12 @@ def _argument_types(text: str) -> list[tuple[str, str]]:
     if start < 0:
         return []
     head = text[start : text.find(":\n    ", start + 14) + 1][:8192]
-    # the first is the module itself, whatever its author calls it
+    # the first is the module itself, whatever its name
     return _TAKES.findall(head)[1:]
 
 
 class _Code:
-    """The text of the classes in an archive, looked through file by file when one is needed."""
+    """The text of the classes in an archive, searched file by file on demand."""
 
     def __init__(self, archive: ZipArchive) -> None:
         self.archive = archive
@@ -157,14 +157,14 @@ class _Code:
 
 @record
 class ScriptDescription:
-    """What a TorchScript file is made of.
+    """A described TorchScript file.
 
     Attributes:
-        contents: Its tensors, and what else it says.
+        contents: Its tensors, facts and notes.
         parts: Its modules in pre-order.
-        strides: Of those tensors that do not lie in one piece, in elements.
-        notes: What is to be said of a tensor, by its name.
-        inputs: Name, type and shape of what it takes; traced models know the shapes.
+        strides: Strides of the tensors that are not contiguous, in elements.
+        notes: Notes on tensors, by name.
+        inputs: Name, type and shape of its inputs; traced models know the shapes.
     """
 
     contents: TensorIndex = field(init=False)
@@ -185,7 +185,7 @@ class _Reader:
         self.views: dict[str, TensorView] = {}
 
     def modules(self, root: ReducedObject) -> None:
-        """Every module in pre-order; one that is there twice stands at its first place."""
+        """Reads every module in pre-order; a repeated module is listed once, at its first place."""
         stack: list[tuple[str, ReducedObject, int]] = [("", root, 0)]
         visited: set[int] = set()
         while stack:
@@ -221,10 +221,10 @@ class _Reader:
         return kind is not None and kind.base == "Module"
 
     def constants(self) -> int:
-        """Tensors among the constants of the code: a frozen model keeps its weights there.
+        """Reads tensors among the constants of the code, where a frozen model keeps its weights.
 
         Returns:
-            How many.
+            Their number.
         """
         if "constants.pkl" not in self.archive:
             return 0
@@ -273,7 +273,7 @@ class _Reader:
         return tensor
 
     def inputs(self, root: ReducedObject) -> None:
-        """What forward takes, with the shapes that it was traced with."""
+        """Reads the inputs of forward, with their shapes at tracing."""
         kind = self.code.kind(root.qualname)
         traced: Any = None
         if "traced_inputs.pkl" in self.archive:
@@ -289,7 +289,7 @@ class _Reader:
 
 
 def _settings(kind: _Kind | None, state: Mapping[Any, Any]) -> dict[str, Any]:
-    """What a module was made with, as far as its attributes and its code's constants say."""
+    """Constructor settings of a module, from its attributes and the constants of its code."""
     settings = dict(kind.constants) if kind is not None else {}
     for key, value in state.items():
         if isinstance(key, str) and not key.startswith("_") and key != "training":
@@ -297,7 +297,7 @@ def _settings(kind: _Kind | None, state: Mapping[Any, Any]) -> dict[str, Any]:
             short = isinstance(value, (list, tuple)) and len(value) <= 16
             if plain or (short and all(isinstance(v, (bool, int, float)) for v in value)):
                 settings[key] = value[:200] if isinstance(value, str) else value
-    # the code has its constants in no order
+    # constants in the code have no order
     return {
         key: settings[key]
         for key in (*filter(settings.__contains__, _FIRST), *sorted(settings.keys() - _FIRST.keys()))
@@ -308,19 +308,19 @@ _FIRST = dict.fromkeys((
     "in_channels", "out_channels", "in_features", "out_features", "num_features", "num_embeddings",
     "embedding_dim", "normalized_shape", "kernel_size", "stride", "padding",
 ))  # fmt: skip
-"""Settings that say most, in the order of torch's constructors."""
+"""The most important settings, in the order of torch's constructors."""
 
 
 def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
-    """What a TorchScript file is made of.
+    """Reads a TorchScript file as a description.
 
     Args:
         path: The file.
-        why: Why nothing is known of its work, for who opens it without torch.
-        places: Whether it has to be known where every tensor lies, which takes a look at each.
+        why: Reason for unknown MACs without torch.
+        places: Whether to find the place of every tensor, which reads each header.
 
     Raises:
-        BadModel: It is broken, or holds what a TorchScript file does not.
+        BadModel: It is broken, or is no TorchScript file.
     """
     archive = ZipArchive(path)
     root = strict(archive.read("data.pkl"), path)
@@ -360,7 +360,7 @@ def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
 
 
 def outline(source: str) -> Outline:
-    """What its header tells: inputs, then modules with their tensors."""
+    """The outline of a TorchScript file: inputs, then modules with their tensors."""
     description = script(source, "", places=False)
     contents = description.contents
     params = distinct_elements([tensor for part in description.parts for tensor in part.parameters])

@@ -1,10 +1,9 @@
-"""Zip archives that torch writes, read without trusting them: where every entry lies, and its bytes.
+"""Zip archives of torch, read without trust: the place and the bytes of every entry.
 
-The standard library's reader makes an object of every entry and is slow to import; and it leaves to its
-user what matters with files of strangers: two entries of one name (of which every reader sees another),
-entries that share their bytes (a small file that unpacks to a huge one), sizes that the file cannot hold.
-All of that is looked at here, once, before anything is read; and weights are never read at all unless
-somebody asks for them, where they lie.
+The standard library's reader builds an object for every entry and is slow to import. It also leaves the
+checks for hostile files to its user: two entries with one name (each reader sees another one), entries that
+share bytes (a small file unpacks to a huge one), and sizes that the file cannot hold. All are checked here
+once, before anything is read. Weights are read only on demand, in place.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Read = Callable[[int, int], bytes]
-    """Bytes of a file: so many, from there."""
+    """Reads bytes of a file: (length, offset)."""
 
 INFLATED = 64 << 20
-"""Largest entry that may be compressed: torch compresses its text at most, and weights never."""
+"""Largest compressed entry: torch compresses at most its text, and never weights."""
 PICKLED = 8 << 20
-"""Largest pickle or JSON that may be compressed: torch never does it, and a few bytes make an object."""
+"""Largest compressed pickle or JSON: torch never compresses these, and a few bytes make an object."""
 ENTRIES = 2_000_000
-"""More entries than any model has tensors: a directory that large is not read."""
+"""Most entries of a directory: more than any model has tensors."""
 
 _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s4B4H3L5H2L")
@@ -47,14 +46,14 @@ _STORED, _DEFLATED = 0, 8
 
 @record
 class ZipEntry:
-    """One entry as the directory describes it.
+    """One entry of the directory.
 
     Args:
         method: 0 stored, 8 deflated.
-        crc: Of its content.
+        crc: Checksum of its content.
         packed: Bytes in the file.
         size: Bytes unpacked.
-        header: Where its own header begins.
+        header: First byte of its own header.
         secret: Whether it is encrypted.
     """
 
@@ -72,7 +71,7 @@ def _broken(why: str = "") -> BadModel:
 
 
 def _end_of(read: Read, size: int) -> tuple[int, int, int]:
-    """Number of entries, and place and length of the directory, as the end of the archive says."""
+    """Number of entries, and length and place of the directory, from the end of the archive."""
     start = max(size - _COMMENT, 0)
     tail = read(size - start, start)
     at = tail.rfind(b"PK\x05\x06")
@@ -95,7 +94,7 @@ def _end_of(read: Read, size: int) -> tuple[int, int, int]:
 
 
 def _apply_zip64(extra: bytes, values: list[int]) -> None:
-    """Puts the 64-bit numbers of a zip64 field in place of those that do not fit into 32 bits."""
+    """Replaces numbers that do not fit into 32 bits with those of the zip64 field."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, at)
@@ -112,14 +111,14 @@ def _apply_zip64(extra: bytes, values: list[int]) -> None:
 
 
 def directory(read: Read, size: int) -> dict[str, ZipEntry]:
-    """Every entry of an archive by its name, in the order of the file.
+    """Every entry of an archive by name, in the order of the file.
 
     Args:
         read: Gives bytes of the file.
         size: Of the file.
 
     Raises:
-        BadModel: Without a place: there is no directory, or it says what cannot be.
+        BadModel: There is no directory, or it contradicts itself. The error has no path.
     """
     count, length, offset = _end_of(read, size)
     if count > ENTRIES:
@@ -165,7 +164,7 @@ def _check_overlap(entries: dict[str, ZipEntry], end: int) -> None:
 
 
 def entry_names(path: str) -> list[str] | None:
-    """Names in a zip archive's directory, None if the file is no whole archive."""
+    """Names in a zip archive's directory, None if the file is no complete archive."""
     try:
         archive = ZipArchive(path)
     except BadModel:
@@ -174,13 +173,13 @@ def entry_names(path: str) -> list[str] | None:
 
 
 class ZipArchive:
-    """A zip archive whose entries lie under one folder, as torch writes them.
+    """A zip archive of torch, whose entries lie in one folder.
 
     Args:
         path: The file.
 
     Raises:
-        BadModel: It is no archive, is cut off, or says of itself what cannot be.
+        BadModel: It is no archive, is truncated, or contradicts itself.
     """
 
     def __init__(self, path: str) -> None:
@@ -188,7 +187,7 @@ class ZipArchive:
         self._map: mmap.mmap | None = None
         self._fd = -1
         try:
-            # open until nobody has it any more: weights are read when they are asked for
+            # stays open as long as the archive is in use, because weights are read on demand
             self._fd, self.size = input_files.descriptor(path)
             entries = directory(self.raw, self.size)
         except (OSError, ValueError, BadModel) as error:
@@ -206,31 +205,31 @@ class ZipArchive:
         return name in self.entries
 
     def names(self) -> list[str]:
-        """Entries, without the folder that they share."""
+        """Names of the entries, without their common folder."""
         return list(self.entries)
 
     @property
     def big_endian(self) -> bool:
-        """Whether its weights are stored with the highest byte first."""
+        """Whether its weights are stored big-endian."""
         return "byteorder" in self and self.read("byteorder").strip() == b"big"
 
     def raw(self, size: int, at: int) -> bytes:
-        """Bytes of the file, as many as there are."""
+        """Bytes of the file; fewer if the file ends."""
         return os.pread(self._fd, size, at)
 
     @property
     def data(self) -> mmap.mmap:
         """The whole file, mapped."""
         if self._map is None:
-            # copy on write: whoever changes a tensor in place must not reach the file
+            # copy on write: a tensor that is changed in place must not change the file
             self._map = input_files.mapping(self._fd, self.size, private=True)
         return self._map
 
     def size_of(self, name: str) -> int:
-        """Bytes of an entry, after a check that the file can hold them.
+        """Size of an entry, after a check that the file can hold it.
 
         Raises:
-            BadModel: There is no such entry, or it is larger than the file or than text can be.
+            BadModel: There is no such entry, or its size is impossible.
         """
         entry = self.entries.get(name)
         if entry is None:
@@ -282,7 +281,7 @@ class ZipArchive:
             raise BadModel(f"'{printable(name)}' is no text", where=self.path) from error
 
     def view(self, name: str) -> memoryview:
-        """The bytes of an uncompressed entry where they lie in the file.
+        """The bytes of an uncompressed entry, mapped.
 
         Raises:
             BadModel: It is missing, compressed, or outside the file.
@@ -294,7 +293,7 @@ class ZipArchive:
         return memoryview(self.data)[start : start + size]
 
     def start_of(self, name: str) -> int:
-        """Where the bytes of an entry begin: behind its own header.
+        """The first byte of an entry's content, after its own header.
 
         Raises:
             BadModel: It lies outside the file.

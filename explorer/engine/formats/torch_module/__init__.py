@@ -1,1 +1,1 @@
-"""An nn.Module: how it is had, and what inputs it takes."""
+"""Loading an nn.Module, and finding its inputs."""

@@ -1,7 +1,7 @@
-"""Arguments of an nn.Module's forward: the inputs of one use of it, and tensors of them.
+"""Arguments of an nn.Module's forward: the bound inputs, and tensors for them.
 
-Inputs that were settled (`inputs.bind`), or that a user gave as they are, come as a flat list of tensors; how
-they are packed when the module is called is known here.
+Inputs that `inputs.bind` found, or that a user passes as they are, form a flat list of tensors. This module
+packs them into the arguments of a call.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from explorer.facts import TensorInfo
 
 
 class BoundInputs(Struct, frozen=True):
-    """The inputs of one use of a model.
+    """The inputs of a model with types and shapes.
 
     Attributes:
-        inputs: In the order in which the model takes them.
-        dims: {'batch': n} where the first dimension is a batch of our choosing.
-        notes: What was guessed.
-        positional: How many of the inputs go by position; the others go by name.
-        images: The model takes a list of images (detection): there is one input for each.
-        example: The user's own arguments, whose tensors the inputs stand for.
+        inputs: Inputs in the order of the arguments.
+        dims: {'batch': n} if the first dimension is a batch size that was assumed.
+        notes: Guesses, for a person.
+        positional: Number of inputs that are passed by position; the others are passed by name.
+        images: Whether the model takes a list of images (detection), with one input for each.
+        example: The user's own arguments, if the inputs stand for their tensors.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -42,8 +42,8 @@ class BoundInputs(Struct, frozen=True):
     def arguments(self, *, device: str, seed: int = 0) -> tuple[list[Any], dict[str, Any]]:
         """Tensors to call the model with: without values on 'meta', seeded random ones on 'cpu'.
 
-        Of the user's own tensors those on 'cpu' are given as they are, if they still have the shape that was
-        asked for; on 'meta' short lists of integers (lengths, positions) keep their values.
+        On 'cpu', a user's own tensors are used unchanged if they have the bound shape. On 'meta', short
+        tensors of integers (lengths, positions) keep their values.
         """
         arguments: list[torch.Tensor] = []
         chance = torch.Generator().manual_seed(seed)
@@ -57,7 +57,7 @@ class BoundInputs(Struct, frozen=True):
                 arguments.append(example.detach().to("cpu"))
                 continue
             if example is not None and example.is_nested:
-                # the strided layout has no form without values: who counts says so
+                # the strided layout has no form without values; the counting code reports it
                 arguments.append(jagged.without_values(example) if jagged.is_jagged(example) else example)
                 continue
             kind = getattr(torch, info.dtype or "float32")
@@ -72,7 +72,7 @@ class BoundInputs(Struct, frozen=True):
         return self.call(arguments)
 
     def call(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments that carry `tensors`, one per input, into the model."""
+        """Positional and keyword arguments of a call with `tensors`, one per input."""
         if self.example is not None:
             return self.example.filled(tensors)
         if self.images:
@@ -82,7 +82,7 @@ class BoundInputs(Struct, frozen=True):
 
 
 class Example(Struct, frozen=True):
-    """Arguments that a user calls a model with: tensors, in whatever they are packed, and anything else."""
+    """A user's arguments for a model: tensors in any containers, and anything else."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -104,13 +104,13 @@ class Example(Struct, frozen=True):
         return [tensor for _, tensor in tensors([self.args, dict(self.kwargs)])]
 
     def named(self, names: Sequence[str]) -> dict[str, TensorInfo]:
-        """Every tensor by the name of its argument in `names`, and its place in that."""
+        """Every tensor, by the name of its argument in `names` and its place there."""
         items = [(names[i] if i < len(names) else f"input{i}", v) for i, v in enumerate(self.args)]
         infos = [info for name, value in (*items, *self.kwargs.items()) for info in described(value, name)]
         return {info.name: replace(info, origin="declared") for info in infos}
 
     def filled(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments with `tensors` in the places of the user's."""
+        """Positional and keyword arguments with the user's tensors replaced by `tensors`."""
         rest = iter(tensors)
         args, kwargs = _replace_tensors((self.args, dict(self.kwargs)), lambda _: next(rest))
         return list(args), kwargs
@@ -139,7 +139,7 @@ def _replace_tensors(value: Any, by: Callable[[Any], Any]) -> Any:
 
 
 def moved(arguments: Any, device: torch.device | None) -> Any:
-    """Arguments with their tensors on another device; None and the CPU leave them where they are made."""
+    """Arguments with their tensors on another device; None and the CPU leave them unchanged."""
     return (
         arguments
         if device is None or device.type == "cpu"
@@ -152,7 +152,7 @@ def _fits_input(tensor: Any, info: TensorInfo) -> bool:
 
 
 def _is_length_or_count(tensor: Any) -> bool:
-    """Whether a tensor says how long or how many, rather than being worked on."""
+    """Whether a tensor holds lengths or counts and no data."""
     return (
         not tensor.is_nested
         and tensor.dim() < 2

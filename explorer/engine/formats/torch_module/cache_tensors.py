@@ -1,7 +1,7 @@
-"""Tensors of a key-value cache: what a cache object holds, whatever class of whichever library it is.
+"""Tensors of a KV cache: the tensors in a cache object of any class and library.
 
-A module hands its cache on as an object of its own, which nothing else looks into: what lies in it is alive
-as long as the cache is, and counts as read where a layer reads it.
+A module passes its cache on as an opaque object. Its tensors live as long as the cache, and count as read in
+the layer that reads them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import nn
 from explorer.engine.compat.transformers import is_cache
 
 _DEPTH = 6
-"""Of attributes, lists and dicts in a cache."""
+"""Most levels of attributes, lists and dicts in a cache."""
 
 
 class CacheTensor(Struct, frozen=True):
     """A tensor of a cache.
 
     Attributes:
-        layer: Which of the cache's layers holds it; -1 where the cache has none.
-        name: What it is called there: 'keys', 'conv_states.0'.
-        tensor: On the meta device.
+        layer: Index of the cache layer that holds it; -1 if the cache has no layers.
+        name: Its name there: 'keys', 'conv_states.0'.
+        tensor: The tensor, on the meta device.
     """
 
     layer: int
@@ -35,12 +35,12 @@ class CacheTensor(Struct, frozen=True):
 
     @property
     def keys(self) -> bool:
-        """Whether it holds keys, values or what stands for them, and no state of a recurrence."""
+        """Whether it holds keys, values or a substitute for them, and no recurrent state."""
         return "state" not in self.name and self.tensor.is_floating_point()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements; a view of a longer tensor has but its own."""
+        """Bytes of its own elements, also for a view of a longer tensor."""
         return self.tensor.numel() * self.tensor.element_size()
 
 
@@ -49,7 +49,7 @@ def tensors_of(cache: Any) -> tuple[CacheTensor, ...]:
     cache_tensors = []
     for path, tensor in _tensors(cache, ()):
         at = next((at for at, piece in enumerate(path) if piece.isdigit()), -1)
-        # what is no list of layers says itself what its tensors are: 'rnn_state.0'
+        # a container that is no list of layers names its tensors itself: 'rnn_state.0'
         kind = ("state",) if len(path) == 1 else () if path[at - 1] == "layers" else path[at - 1 : at]
         name = ".".join((*kind, *path[at + 1 :]))
         cache_tensors.append(CacheTensor(int(path[at]) if at >= 0 else -1, name, tensor))
@@ -89,7 +89,7 @@ def within(value: Any) -> Iterator[torch.Tensor]:
 
 
 def unshared(value: Any) -> Any:
-    """Arguments whose caches are copies that hold the same tensors: who runs with them changes no other's."""
+    """Arguments with copies of their caches that hold the same tensors, so a run changes no other cache."""
     if isinstance(value, Mapping):
         return {name: _copied(part) for name, part in value.items()}
     return tuple([_copied(part) for part in value])

@@ -1,8 +1,8 @@
-"""Inputs of models whose configuration says what they take: those of transformers, timm and the like.
+"""Inputs of models from their configuration: models of transformers, timm and similar libraries.
 
-Such a model has a `config` object (or timm's `pretrained_cfg`) beside its layers. What its forward takes is
-called alike everywhere: `pixel_values` of images, `input_values` of sound, `input_features` of spectra,
-`input_ids` of text. A few models fit more than one shape: the first with which the model runs is taken.
+Such a model has a `config` object (or timm's `pretrained_cfg`). The arguments of forward have common names:
+`pixel_values` for images, `input_values` for sound, `input_features` for spectra, `input_ids` for text. If
+several shapes fit, the first with which the model runs is used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 Size = tuple[int, ...]
 Sizes = dict[str, tuple[str, Size]]
-"""Type and shape by the name of an input; the type is '' for that of the weights."""
+"""Type and shape by input name; the type '' is that of the weights."""
 
 _SAMPLES = 16_000
 _FRAMES = 1_024
@@ -21,7 +21,7 @@ _PICTURE = 224
 
 
 class _Config:
-    """What a configuration and the parts of it that are configurations themselves say."""
+    """Settings of a configuration and of the configurations inside it."""
 
     def __init__(self, model: Any, *parts: str) -> None:
         config = getattr(model, "config", None)
@@ -29,7 +29,7 @@ class _Config:
         self.sources = [source for source in reversed(self.sources) if source is not None]
 
     def get(self, *names: str) -> Any:
-        """The first of these settings that there is; of the parts before the whole."""
+        """The first of these settings that exists; inner configurations come first."""
         for source in self.sources:
             for name in names:
                 value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
@@ -38,7 +38,7 @@ class _Config:
         return None
 
     def whole(self, *names: str) -> int | None:
-        """As `get`, a whole number above zero."""
+        """Like `get`, for an integer above zero."""
         value = self.get(*names)
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
@@ -46,13 +46,13 @@ class _Config:
 def candidates(
     model: Any, names: Sequence[str], required: Sequence[str], dummy_sizes: Sizes
 ) -> Iterator[Sizes]:
-    """Sets of inputs that a model may take, likeliest first; none if it has no configuration.
+    """Possible sets of inputs, most likely first; none if the model has no configuration.
 
     Args:
-        model: With a `config`, or timm's `pretrained_cfg`.
-        names: That its forward has.
-        required: Those without which it cannot be called.
-        dummy_sizes: What it says by `dummy_inputs`, if anything.
+        model: A model with a `config`, or timm's `pretrained_cfg`.
+        names: Names of all arguments of its forward.
+        required: Names of the required arguments.
+        dummy_sizes: Types and shapes of its `dummy_inputs`, if any.
     """
     size = _input_size(model)
     if size is not None and len(required) == 1:
@@ -86,7 +86,7 @@ def candidates(
 def _combinations(
     sizes_by_name: Mapping[str, list[tuple[str, Size]]], names: Sequence[str], more: Sizes
 ) -> Iterator[Sizes]:
-    """Every shape of the first of some inputs, with the likeliest of the others."""
+    """Every shape of the first input in `names`, with the most likely shapes of the others."""
     first, *rest = names
     others = {name: sizes_by_name[name][0] for name in rest if sizes_by_name[name]}
     for sized in sizes_by_name[first]:
@@ -96,7 +96,7 @@ def _combinations(
 
 
 def _input_size(model: Any) -> Size | None:
-    """Channels, height and width as timm's models say them."""
+    """Channels, height and width from the configuration of a timm model."""
     for source in (getattr(model, name, None) for name in ("pretrained_cfg", "default_cfg", "config")):
         input_size = (
             source.get("input_size") if isinstance(source, Mapping) else getattr(source, "input_size", ())
@@ -158,7 +158,7 @@ _MADE: dict[str, Callable[[Any], Iterator[tuple[str, Size]]]] = {
 
 
 def likely_shape(model: Any, name: str) -> Size | None:
-    """The shape that an input of this name usually has; None for a name that says nothing."""
+    """The usual shape of an input with this name; None for an unknown name."""
     if name in _MADE:
         return next(_MADE[name](model))[1]
     config = _Config(model)

@@ -1,9 +1,8 @@
-"""Inputs of an nn.Module, settled: names, types and shapes of what goes into its forward.
+"""Inputs of an nn.Module: finds names, types and shapes of its forward's inputs.
 
-An nn.Module does not say what it takes. In this order: what the user gave; what came with the model
-(`example_input_array`, or inputs that the callable returned beside it); torchvision's own input size; what
-its configuration implies, or its `dummy_inputs`; what the first layer implies, tried out on the meta device.
-What was assumed is said.
+An nn.Module does not declare its inputs. The sources, in order: the user's options; inputs that come with the
+model (`example_input_array`, or inputs that the callable returns beside it); torchvision's input size; the
+configuration, or its `dummy_inputs`; the first layer, tried on the meta device. Notes tell the assumptions.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from explorer.facts import TensorInfo
 Size = tuple[int, ...]
 
 Failure = Callable[..., tuple[str, str] | None]
-"""Where and why a module fails on tensors without values; None if it runs."""
+"""Returns where and why a module fails on tensors without values; None if it runs."""
 
 
 def bind(
@@ -42,17 +41,17 @@ def bind(
     *,
     try_run: Failure,
 ) -> BoundInputs:
-    """Settles the inputs of a model, and leaves them in `loaded.bound`.
+    """Finds the inputs of a model, and stores them in `loaded.bound`.
 
     Args:
         loaded: The model; it is built on the meta device.
         input_shapes: dtype (None: the model's own, else float32) and shape by input name.
-        dims: Only 'batch', the first dimension of every input, but where the file says which are open.
-        try_run: Runs a module on shapes, operator by operator, where a plain call of it fails.
+        dims: Only 'batch', the first dimension of every input, unless the file names its open dimensions.
+        try_run: Runs a module on shapes, operator by operator, if a plain call fails.
 
     Raises:
         Misuse: An input or dimension does not exist.
-        UnknownShape: A shape is neither given nor to be guessed.
+        UnknownShape: A shape is not given and cannot be guessed.
     """
     if loaded.binding is not None:
         loaded.bound = loaded.binding(input_shapes, dims)
@@ -76,7 +75,7 @@ def bind(
         kind = _dtype(name, dtype, {**dict(_examples(_dummy(model), required)), **infos}, usual)
         infos[name] = TensorInfo(name, kind, _shape(name, shape), "declared")
     if untyped or not infos or not infos.keys() >= set(required):
-        model = loaded.meta()  # it may be run to find out what it takes
+        model = loaded.meta()  # it may be run to find its inputs
     fails = partial(_failure, try_run)
     infos, notes = _complete_inputs(loaded, model, infos, (required, optional, variadic), fails)
     order = [n for n in parameter_names if n in infos] + [n for n in infos if n not in parameter_names]
@@ -104,13 +103,13 @@ def _check_dims(dims: Mapping[str, int]) -> None:
     for name in dims:
         if name != "batch":
             raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=nearest(name, ["batch"]))
-        # an input's shape may be empty (a cache before the first step), but what has a name is there
+        # an input's shape may be empty (a cache before the first step)
         if dims[name] < 1:
             raise Misuse(f"a dimension cannot be {dims[name]}", where=f"--dim {name}")
 
 
 def _positional(order: Sequence[str], names: Sequence[str]) -> int:
-    """How many of the inputs can go by position."""
+    """Number of inputs that can be passed by position."""
     count = 0
     while count < len(order) and (order[count] not in names or order[count] == names[count]):
         count += 1
@@ -124,10 +123,10 @@ def _complete_inputs(
     parameters: tuple[list[str], list[str], bool],
     fails: Failure,
 ) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
-    """The inputs with those that nobody gave, and what was guessed.
+    """The inputs with the missing ones added, and notes on guesses.
 
     Raises:
-        UnknownShape: One is not to be guessed.
+        UnknownShape: An input cannot be guessed.
     """
     required, optional, variadic = parameters
     notes: tuple[str, ...] = ()
@@ -152,7 +151,7 @@ def _example_inputs(
     input_shapes: Mapping[str, tuple[str | None, Any]],
     dims: Mapping[str, int],
 ) -> BoundInputs:
-    """The user's own arguments, with the shapes that were asked for."""
+    """The user's own arguments, with the shapes of the options."""
     infos = example.named(names)
     for name, (dtype, shape) in input_shapes.items():
         if name not in infos:
@@ -180,8 +179,8 @@ def _unknown_shape(
 
 
 def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
-    """Names of the inputs that a model must have, of those that it may have, and whether it takes any
-    number of them.
+    """Names of required inputs, names of optional inputs, and whether the model takes any number of
+    inputs.
     """
     required: list[str] = []
     optional: list[str] = []
@@ -189,7 +188,7 @@ def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
     try:
         parameters = inspect.signature(model.forward).parameters.values()
     except ValueError:
-        # a compiled forward has a schema of its own
+        # a compiled forward has its own schema
         schema = getattr(model.forward, "schema", None)
         for argument in () if schema is None else schema.arguments[1:]:
             (optional if argument.has_default_value() else required).append(argument.name)
@@ -214,7 +213,7 @@ def _dtype(name: str, dtype: str | None, infos: Mapping[str, TensorInfo], usual:
 
 
 def _floating(model: nn.Module) -> str:
-    """The type of a model's weights, which its inputs have to have too; float32 if it has none."""
+    """The type of a model's weights, which its inputs need, too; float32 if it has none."""
     return next((dtype_name(p.dtype) for p in model.parameters() if p.is_floating_point()), "float32")
 
 
@@ -224,11 +223,11 @@ def _shape(name: str, shape: Sequence[Any]) -> Size:
     return tuple(shape)
 
 
-# -- what a model says of itself
+# -- inputs that a model declares
 
 
 def _known_inputs(loaded: LoadedModule, model: nn.Module, required: Sequence[str]) -> dict[str, TensorInfo]:
-    """The inputs that are known without the user, by name."""
+    """The inputs that are known without options, by name."""
     if loaded.torchvision:
         shapes = _torchvision_shapes(loaded, model, len(required))
         names = required or ["x"]
@@ -247,9 +246,9 @@ def _inputs_of_configuration(
     required: Sequence[str],
     fails: Failure,
 ) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
-    """The inputs that a model's configuration implies, or that it has for trying it out, and what to say.
+    """The inputs from a model's configuration or its dummy inputs, and notes.
 
-    Of several sets the first with which the model runs; if it runs with none, the first.
+    Of several sets, the first with which the model runs; if there is none, the first set.
     """
     dummy = {n: i for n, i in _examples(_dummy(model), required) if n in parameter_names}
     plain = {
@@ -309,9 +308,9 @@ def _examples(example: Any, names: Sequence[str]) -> Iterator[tuple[str, TensorI
 # -- torchvision's own sizes
 
 _FRAMES = 16
-"""Frames of a video: what torchvision trained its video models with."""
+"""Frames of a video, as in the training of torchvision's video models."""
 _FLOW = (520, 960)
-"""Height and width of an optical flow pair, as torchvision's reference evaluates them."""
+"""Height and width of an optical flow pair, as in torchvision's reference evaluation."""
 
 
 def _torchvision_shapes(loaded: LoadedModule, model: nn.Module, inputs: int) -> list[Size]:
@@ -337,8 +336,8 @@ def _detection_size(model: Any) -> tuple[int, int]:
 
 
 def _image_size(name: str, model: Any) -> tuple[int, int]:
-    """Height and width of what torchvision feeds a model: its own attribute, else the crop of its first
-    trained weights.
+    """Height and width of a torchvision model's input: its own attribute, else the crop of its first trained
+    weights.
     """
     from torchvision import models
 
@@ -355,34 +354,34 @@ def _image_size(name: str, model: Any) -> tuple[int, int]:
 
 
 def _split_images(images: TensorInfo) -> tuple[TensorInfo, ...]:
-    """A batch of images as that many inputs of rank 3, as detection models take them."""
+    """A batch of images as single inputs of rank 3, as detection models take them."""
     *batch, channels, height, width = images.shape or ()
     count = int(batch[0]) if batch and isinstance(batch[0], int) else 1
     image = replace(images, shape=(channels, height, width))
     return tuple(replace(image, name=f"{images.name}.{i}") for i in range(count)) if count > 1 else (image,)
 
 
-# -- what the first layer implies
+# -- inputs from the first layer
 
 _SIDES = (224, 32, 28, 64, 128, 299, 256, 96, 48, 16, 8)
 _LENGTHS = (128, 64, 32, 16, 256, 512, 8)
 _FEW = 4
-"""Inputs of unknown type up to which every set of them is tried as integers."""
+"""Most inputs of unknown type for which every subset is tried as integers."""
 
 
 def _described_candidates(first: nn.Module | None) -> tuple[str, list[tuple[int, ...]]]:
-    """`_candidates` of a layer that a file describes: what it says of itself may be anything."""
+    """`_candidates` of a layer from a file, whose attributes may be anything."""
     try:
         dtype, shapes = _candidates(first)
-        # more elements than memory has bytes, and less than none, are no shape
+        # a shape with negative sizes, or more elements than memory has bytes, is impossible
         return dtype, [s for s in shapes if all(n >= 0 for n in s) and math.prod(s) < 1 << 56]
     except (ValueError, TypeError, AttributeError, ArithmeticError):
         return "float32", []
 
 
 def _candidates(layer: Any) -> tuple[str, list[Size]]:
-    """Input type and shapes that could go into a layer, likeliest first; no shapes if it says nothing."""
-    # the last name of the row is the attribute that holds the channels or features
+    """Possible input type and shapes of a layer, most likely first; no shapes if it does not tell."""
+    # the last name of the row is the attribute with the channels or features
     table: list[tuple[Any, str, list[Size]]] = [
         (nn.Linear, "in_features", [(1,), (1, 16)]),
         (nn.BatchNorm1d, "num_features", [(1,)]),
@@ -406,14 +405,14 @@ def _candidates(layer: Any) -> tuple[str, list[Size]]:
 
 
 class _InputsSettled(Exception):
-    """Every embedding was reached: the types of the inputs are settled."""
+    """Ends a trial run: every embedding was reached, so the types of the inputs are known."""
 
 
 def _indices(
     loaded: LoadedModule, model: nn.Module, bound_inputs: BoundInputs, untyped: Sequence[str]
 ) -> tuple[str, ...]:
-    """Which of the inputs whose type nobody gave are rows of embeddings: those that have to be integers for
-    the model to get to its last embedding. Tried on shapes, and no further than there.
+    """Inputs without a given type that are rows of embeddings: they must be integers for the model to reach
+    its last embedding. Tried on shapes, up to that embedding only.
     """
     if not untyped or not any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in model.modules()):
         return ()
@@ -432,7 +431,7 @@ def _indices(
 
     tables = [m for m in twin.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
     for table in tables:
-        # torch 2.9 looks up any number where there are no values
+        # without values, torch 2.9 accepts any type as rows
         table.register_forward_pre_hook(check_rows, with_kwargs=True)
         table.register_forward_hook(reached)
     sizes = range(len(untyped) + 1) if len(untyped) <= _FEW else (0, 1, len(untyped))
@@ -452,7 +451,7 @@ def _indices(
 
 
 def _first_layer(model: nn.Module) -> nn.Module | None:
-    """The first layer that says what goes into it."""
+    """The first layer whose attributes tell its input."""
     return next(
         (m for m in model.modules() if next(m.children(), None) is None and _described_candidates(m)[1]), None
     )
@@ -461,10 +460,10 @@ def _first_layer(model: nn.Module) -> nn.Module | None:
 def _guess(
     loaded: LoadedModule, model: nn.Module, name: str, fails: Failure
 ) -> tuple[TensorInfo | None, str]:
-    """The first shape that the first layer allows and with which the model runs, and a note of it.
+    """The first shape that the first layer allows and the model accepts, and a note.
 
     Returns:
-        None and what came of the likeliest shape, when the model runs with none.
+        None and the failure with the most likely shape, if the model runs with none.
     """
     first = _first_layer(model)
     dtype, shapes = _described_candidates(first)
@@ -490,14 +489,14 @@ def _failure(
 ) -> tuple[str, str] | None:
     """Where and why a model does not run on tensors without values; None if it does."""
     lazy = any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers()))
-    # a recurrent layer runs in one piece where it is watched, and step by step where it is not
+    # a recurrent layer runs as a whole under a dispatch mode, and step by step without one
     if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
         try:
-            # a layer that waits for its first input would keep the size of a shape that failed
+            # a lazy layer would keep the size of a shape that failed
             with torch.no_grad():
                 (without_values(model) if lazy else model)(*args, **kwargs)
             return None
         except Exception:
-            # what is data-dependent answers with its bound only where every operator is watched
+            # data-dependent operators return their bound only under a dispatch mode
             pass
     return try_run(without_values(model) if lazy else model, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Jagged nested tensors: how long their rows are, which a tensor without values no longer says."""
+"""Jagged nested tensors: keeps the lengths of their rows, which a tensor without values loses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 _ATTRIBUTE = "_row_lengths"
 
 MOST = 4_096
-"""Rows of a tensor whose lengths are kept."""
+"""Most rows of a tensor whose lengths are kept."""
 
 
 def is_jagged(tensor: Any) -> bool:
@@ -21,14 +21,14 @@ def is_jagged(tensor: Any) -> bool:
 STRIDED = (
     "an input is a nested tensor in the strided layout, whose work is not counted; pass layout=torch.jagged"
 )
-"""Why nothing is known of a model that is called with one."""
+"""Reason why nothing is known of a model that takes a strided nested tensor."""
 
 
 STRIDED_INSIDE = (
     "the model makes a nested tensor in the strided layout, whose work is not counted;"
     " pass layout=torch.jagged"
 )
-"""Why a run on shapes ends where one is made."""
+"""Reason why a run on shapes ends where such a tensor is made."""
 
 
 def is_strided(tensor: Any) -> bool:
@@ -37,21 +37,21 @@ def is_strided(tensor: Any) -> bool:
 
 
 def without_values(tensor: Any) -> Any:
-    """A jagged tensor on the meta device, whose rows are as long."""
+    """A jagged tensor on the meta device with the same row lengths."""
     twin = tensor.detach().to("meta")
     mark(twin.offsets(), tensor.offsets())
     return twin
 
 
 def mark(twin: torch.Tensor, offsets: torch.Tensor) -> None:
-    """Lets the offsets of rows keep the lengths that `offsets`, with values, say."""
+    """Attaches the row lengths from `offsets`, which has values, to offsets without values."""
     lengths = row_lengths(offsets)
     if lengths is not None:
         setattr(twin, _ATTRIBUTE, lengths)
 
 
 def row_lengths(offsets: torch.Tensor) -> Sequence[int] | None:
-    """The lengths of the rows between offsets; None where they are not known, or too many."""
+    """The lengths of the rows between offsets; None if they are unknown, or too many."""
     if offsets.is_meta:
         return getattr(offsets, _ATTRIBUTE, None)
     if offsets.dim() != 1 or offsets.is_floating_point() or not 1 < offsets.numel() <= MOST:

@@ -1,9 +1,8 @@
 """nn.Module by name: a torchvision model, or what `package.module:callable` returns.
 
-A model is built twice at most, and only when asked: on the meta device for the analysis, where a 70 B
-model costs nothing, and with real weights when it is to be exported or run. Random weights are seeded,
-so the same command makes the same file. What a constructor or an import prints goes nowhere: standard
-output belongs to the answer.
+A model is built at most twice, on demand: on the meta device for the analysis, where a 70 B model costs
+nothing, and with real weights for an export or a run. Random weights are seeded, so the same command makes
+the same file. Output of a constructor or an import is discarded: standard output is for results.
 """
 
 from __future__ import annotations
@@ -49,25 +48,25 @@ class CopyOf:
 
 
 class LoadedModule(Struct):
-    """A model that can be built.
+    """A model that is built on demand.
 
     Attributes:
-        source: What the user asked for.
-        build: Makes the module, on the device that is current.
-        weights_text: Where the weights come from, for a person.
-        weights_from: The same for code: random numbers, a file of weights, or the model itself.
-        seed: Of the random weights.
-        notes: What is worth knowing about how the model is made.
+        source: The source that the user named.
+        build: Builds the module on the current device.
+        weights_text: Origin of the weights, for a person.
+        weights_from: Origin of the weights for code: random numbers, a file of weights, or the model itself.
+        seed: Seed of the random weights.
+        notes: Notes on how the model is built.
         trained: Whether the weights have values that `build` alone does not give (then the model is built
-            once, and its twin on the meta device is made from that).
-        torchvision: Whether it is one of torchvision's.
+            once, and its twin on the meta device is made from it).
+        torchvision: Whether it is a torchvision model.
         example: Inputs that came with the model.
-        binding: Settles the inputs of given shapes and dimensions, where the file says which sizes are open.
-        bound: The inputs that were settled last.
-        values: Builds the model with the values of its files, which `build` makes without them; then it is
-            never built with others.
-        asks: Its forward is known to ask for values, so that no run on shapes alone is tried first.
-        new: `build` makes a module of its own at each call, which nobody else holds.
+        binding: Binds inputs to shapes and dimensions, if the file has open sizes.
+        bound: The inputs that were bound last.
+        values: Builds the model with the values of its files, if `build` makes it without; no other values
+            are then used.
+        asks: Whether its forward is known to read values, so that no run on shapes is tried first.
+        new: Whether `build` makes a new module at each call, which nothing else holds.
     """
 
     source: str
@@ -91,10 +90,10 @@ class LoadedModule(Struct):
     _unused: bool = False
 
     def shapes(self) -> nn.Module:
-        """The model on the meta device, to be read and not to be run: parameters without values.
+        """The model on the meta device, for reading and not for running: parameters without values.
 
-        A model that is going to be run with the values of its small tensors is built with them, and the next
-        `valued` returns this one, so that it is not built twice.
+        If a later run needs the values of small tensors, the model is built with them, and the next `valued`
+        returns it, so that it is not built twice.
         """
         if self._meta is None and self._shapes is None and self.asks and self.new:
             try:
@@ -109,9 +108,9 @@ class LoadedModule(Struct):
     def meta(self) -> nn.Module:
         """The model on the meta device, in evaluation mode: shapes without weights.
 
-        A constructor that reads the values of its tensors cannot run there. Then only what it leaves
-        uninitialised, as torch's own layers do with their weights, goes there; when that fails too the
-        model is built on the CPU and its tensors are replaced.
+        A constructor that reads values cannot run there. Then only uninitialized tensors, such as the weights
+        of torch's own layers, go to the meta device. If that fails, too, the model is built on the CPU and
+        its tensors are replaced.
         """
         if self._meta is not None:
             return self._meta
@@ -145,17 +144,17 @@ class LoadedModule(Struct):
         return self.build.module if isinstance(self.build, CopyOf) else self.as_built()
 
     def _without_values(self, model: nn.Module) -> nn.Module:
-        """A copy on the meta device; tensor subclasses in `model` are noted."""
+        """A copy on the meta device; adds a note on tensor subclasses in `model`."""
         note = wrappers_note((*model.parameters(), *model.buffers()))
         if note and note not in self.notes:
             self.notes = (*self.notes, note)
         return without_values(model)
 
     def valued(self) -> nn.Module:
-        """As `meta`, but small tensors that are no parameters keep their values: a model may ask for them.
+        """Like `meta`, but small tensors that are no parameters keep their values, which a model may read.
 
         Raises:
-            Exception: It cannot be built so; then its constructor did without them.
+            Exception: It cannot be built this way.
         """
         if self.trained or self._built is not None:
             return without_values(self._with_tensors(), numbers=True).eval()
@@ -165,16 +164,16 @@ class LoadedModule(Struct):
         with self.quiet(), torch.random.fork_rng(devices=[]), UninitialisedOnMeta(), UnfilledTensors():
             torch.manual_seed(self.seed)
             model = self.build()
-        # what a callable hands back may be somebody's; a configuration's module is new
+        # a callable may return a module that is in use elsewhere; a module from a configuration is new
         return (emptied(model) if self.new else without_values(model, numbers=True)).eval()
 
     def materialise(self) -> nn.Module:
-        """The model with its weights on the CPU, in evaluation mode; the same for the same seed.
+        """The model with its weights on the CPU, in evaluation mode; equal seeds give equal weights.
 
-        Tensor subclasses are plain tensors in it: quantized weights are dequantized.
+        Tensor subclasses become plain tensors: quantized weights are dequantized.
 
         Raises:
-            BadModel: The constructor fails, or a tensor subclass does not tell its numbers.
+            BadModel: The constructor fails, or a tensor subclass cannot give its numbers.
         """
         if self._real is None:
             with self.quiet():
@@ -189,7 +188,7 @@ class LoadedModule(Struct):
         return self._real
 
     def as_built(self) -> nn.Module:
-        """The model as its constructor makes it, with whatever tensor subclasses it holds.
+        """The model as its constructor makes it, with its tensor subclasses.
 
         Raises:
             BadModel: The constructor fails.
@@ -209,11 +208,11 @@ class LoadedModule(Struct):
         return self._built
 
     quiet = staticmethod(silence)
-    """Nothing that the model's code, torch or an exporter says reaches the terminal."""
+    """Discards the output of the model's code, torch and exporters."""
 
 
 def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedModule:
-    """Opens a model; nothing is built yet.
+    """Opens a model without building it.
 
     Args:
         source: A torchvision model's name, or `package.module:callable`, the callable (or nn.Module)
@@ -244,8 +243,8 @@ _OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "quantized_googlenet": ({"aux_logits": False}, "built without the auxiliary heads"),
     "inception_v3": ({"init_weights": True}, ""),
 }
-"""Arguments of a constructor, and what to say about them: GoogLeNet as it is used, without the heads
-that serve training only (torchvision's trained one is without them too)."""
+"""Arguments of a constructor, and a note: GoogLeNet as in use, without the heads for training
+(torchvision's trained model has none, either)."""
 
 
 def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule:
@@ -334,7 +333,7 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
 
     def build() -> nn.Module:
         result = target()
-        # a callable may hand over its example inputs beside the module
+        # a callable may return example inputs beside the module
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], nn.Module):
             result, loaded.example = result
         if not isinstance(result, nn.Module):
@@ -347,16 +346,16 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
 
 
 def of(module: nn.Module, inputs: Any = None, *, source: str = "") -> LoadedModule:
-    """A module that exists already, with whatever weights it has.
+    """Wraps an existing module with its weights.
 
-    The object is never touched: not moved, not changed, and its training flags stay. A twin without weights
-    is analysed, and one that holds the same weights is run and exported.
+    The object is never moved or changed, and its training flags stay. A twin without weights is analyzed, and
+    a twin with the same weights is run and exported.
 
     Args:
-        module: With its weights on any device.
-        inputs: To call it with: a tensor or array, a tuple or list of positional ones, or a dict of keyword
-            ones; each may hold tensors in nested tuples, lists and dicts. None: see `inputs`.
-        source: What to call it; the name of its class by default.
+        module: The module, with its weights on any device.
+        inputs: Arguments of a call: a tensor or array, a tuple or list of positional arguments, or a dict of
+            keyword arguments; each may hold tensors in nested tuples, lists and dicts. None: see `inputs`.
+        source: Its name in messages; by default the name of its class.
     """
     return LoadedModule(
         source=source or type(module).__name__,
@@ -381,7 +380,7 @@ def _imported(path: str, source: str) -> Any:
     """
     folder = os.getcwd()
     importlib.invalidate_caches()
-    keeps_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # the user's folder stays as it is
+    keeps_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # no files in the user's folder
     try:
         if path.endswith(".py"):
             name = _own_name(os.path.basename(path)[:-3], path)
@@ -413,7 +412,7 @@ def _imported(path: str, source: str) -> Any:
 
 
 def _own_name(name: str, path: str) -> str:
-    """A name for the module in a file of the user's: the file's, if no other module is meant by that."""
+    """A name for the module in a user's file: the file's name, unless another module has it."""
     if name in sys.modules:
         return name if _is_file(sys.modules[name], path) else f"{name}_of_the_user"
     is_taken = name.isidentifier() and importlib.util.find_spec(name) is not None

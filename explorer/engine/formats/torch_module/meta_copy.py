@@ -1,8 +1,8 @@
-"""Meta copy of an nn.Module, without its weights: it runs on shapes while the original stays as it is.
+"""Meta copy of an nn.Module, without its weights: it runs on shapes and the original stays unchanged.
 
-The twin has modules of its own, so that whatever a forward writes to itself (shapes of lazy layers,
-counters, cached tensors) is written there, and parameters on the meta device that take no memory. Tensors
-that share storage share it in the twin too, so tied weights stay tied.
+The twin has its own modules, so that a forward writes only to them (shapes of lazy layers, counters, cached
+tensors). Its parameters are on the meta device and take no memory. Tensors that share storage share it in the
+twin, too, so tied weights stay tied.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from explorer.engine.formats.torch_module.tensor_subclass import (
 )
 
 MOST_KEPT = 4096
-"""Elements up to which a tensor that no input goes into keeps its values: programs index and branch with
-them."""
+"""Most elements of a non-parameter tensor that keeps its values: code uses such tensors for indices and
+branches."""
 
 
 def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
-    """A copy of `model` whose parameters and buffers lie on the meta device; `model` stays as it is.
+    """A copy of `model` with parameters and buffers on the meta device; `model` stays unchanged.
 
-    Small tensors of integers that are no parameters keep their values, in a copy.
+    Small integer tensors that are no parameters keep a copy of their values.
 
     Args:
-        model: With its values.
-        numbers: Small ones of floating-point numbers keep theirs, too, but for what layers of torch hold.
+        model: The model with its values.
+        numbers: Whether small floating-point tensors keep their values, too, except those of torch's layers.
     """
     return _without_values(model, _unregistered_tensors(model), numbers)
 
@@ -66,7 +66,7 @@ def _without_values(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bo
 
 
 def emptied(model: nn.Module) -> nn.Module:
-    """As a copy `without_values` with numbers, of a model that nobody else has: itself where that is easy."""
+    """Like `without_values` with `numbers`, for a model in no other use; changes it in place if easy."""
     loose = _unregistered_tensors(model)
     if loose:
         return _without_values(model, loose, numbers=True)
@@ -82,7 +82,7 @@ def emptied(model: nn.Module) -> nn.Module:
 
 
 def _twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> dict[int, Any]:
-    """What stands for each tensor, `loose` ones too, by its id; tensors that share storage share it there."""
+    """The replacement of each tensor, also of `loose` ones, by its id; shared storage stays shared."""
     of_torch = [m for m in model.modules() if is_of_torch(m)]
     torch_buffers = {id(b) for m in of_torch for b in m.buffers(recurse=False)}
     storages: dict[Any, Any] = {}
@@ -110,9 +110,9 @@ def _twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> di
 
 
 def materialised(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
-    """A twin without values whose lazy modules got their shapes from one run; `model` stays lazy.
+    """A twin without values whose lazy modules got their shapes from a run; `model` stays lazy.
 
-    A run that fails gives shapes to those that it reached.
+    A run that fails gives shapes to the modules that it reached.
     """
     twin = without_values(model).eval()
     with torch.no_grad(), contextlib.suppress(Exception):
@@ -121,8 +121,8 @@ def materialised(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def sharing_values(model: nn.Module) -> nn.Module:
-    """A copy of `model` that holds the same tensors: to be put in evaluation mode, and run, without a trace
-    on `model`.
+    """A copy of `model` with the same tensors, which can be put in evaluation mode and run without changing
+    `model`.
     """
     return _deep_copy(
         model, {id(t): t for t in (*model.parameters(), *model.buffers(), *_unregistered_tensors(model))}
@@ -130,11 +130,11 @@ def sharing_values(model: nn.Module) -> nn.Module:
 
 
 def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
-    """A copy of a model whose tensor subclasses are plain tensors of the same numbers; without any, itself.
+    """A copy of a model with plain tensors in place of tensor subclasses; the model itself without any.
 
     Returns:
-        The model, and the name and the class of the first tensor whose numbers its class cannot tell: that
-        tensor stays what it is. The name is empty where there is none.
+        The model, and name and class of the first tensor whose class cannot give its numbers, which stays
+        unchanged. The text is empty if there is none.
     """
     memo: dict[int, Any] = {}
     failed = ""
@@ -166,7 +166,7 @@ def _keeps_values(tensor: torch.Tensor) -> bool:
 
 
 def _logical(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
-    """What a tensor subclass is to its users, without values: the same for two of the same inner tensors."""
+    """The logical form of a tensor subclass, without values; shared if the inner tensors are the same."""
     places = tuple(place(inner) for inner in inner_tensors(tensor))
     twin = storages.get((places, tensor.shape))
     if twin is None:
@@ -176,7 +176,7 @@ def _logical(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
 
 
 def _without_numbers(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
-    """The same view of storage without values."""
+    """The same view of a storage without values."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     storage = tensor.untyped_storage()
@@ -200,7 +200,7 @@ def _as_parameter(bare: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
 
 
 def _unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
-    """Tensors that modules hold beside their parameters and buffers: masks, tables, a computed weight."""
+    """Tensors of modules other than parameters and buffers: masks, tables, a computed weight."""
     modules = named(model)
     attributes = own_attributes(modules)
     loose: list[torch.Tensor] = []
@@ -208,16 +208,16 @@ def _unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
         if isinstance(value, torch.Tensor):
             loose.append(value)
         elif isinstance(value, (list, tuple)):
-            loose += [item for item in value if isinstance(item, torch.Tensor)]
+            loose += [element for element in value if isinstance(element, torch.Tensor)]
         elif isinstance(value, dict):
-            loose += [item for item in value.values() if isinstance(item, torch.Tensor)]
+            loose += [element for element in value.values() if isinstance(element, torch.Tensor)]
     beside = tensors_beside(modules, attributes)
     return loose + [tensor for _, tensor in unregistered_parameters(modules, beside)]
 
 
 def _deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """A deep copy that takes tensors from `memo`. What cannot be copied (an open file, a lock, a handle of
-    native code, packed weights) is shared.
+    """A deep copy with tensors from `memo`. Objects that cannot be copied (an open file, a lock, a native
+    handle, packed weights) are shared.
     """
     for module in model.modules():
         memo.update((id(v), v) for v in vars(module).values() if isinstance(v, torch.ScriptObject))
@@ -230,7 +230,7 @@ def _deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
 
 
 def _module_by_module(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """A copy of the modules alone: every other attribute is the original's."""
+    """A copy of the modules only: all other attributes are shared with the original."""
     twins: dict[int, Any] = {}
     for module in model.modules():
         twin = twins[id(module)] = module.__new__(type(module))

@@ -1,7 +1,7 @@
-"""Meta initialisation: a model is built where tensors have no values, and nothing is drawn for them.
+"""Meta initialization: builds a model whose tensors have no values, and draws nothing for them.
 
-torch works out the shapes of random numbers in Python, on its slowest path, and the first call imports its
-compiler: longer than everything else together. On the meta device there is nothing to fill.
+torch computes the shapes of random numbers in Python, on its slowest path, and the first call imports its
+compiler, which takes longer than everything else together. On the meta device there is nothing to fill.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FILLS = frozenset(
 
 
 class UnfilledTensors(DispatchMode):
-    """Leaves tensors of the meta device as they are where they would be filled."""
+    """Skips filling tensors of the meta device."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -35,14 +35,14 @@ class UnfilledTensors(DispatchMode):
 
 
 _LARGE = 1 << 20
-"""Elements above which a tensor that is filled alike, or by chance, is one of weights."""
+"""Most elements of a tensor with constant or random values that is no weight."""
 
 _ALIKE = frozenset((torch.zeros, torch.ones, torch.rand, torch.randn))
 
 
 class UninitialisedOnMeta(TorchFunctionMode):
-    """Tensors made by `torch.empty` live on the meta device, others have values: nothing can be read from
-    the former anyway, and weights are made with it. So do large ones that are filled alike, or by chance.
+    """Puts tensors of `torch.empty`, with which weights are made, on the meta device; they hold no values to
+    read. So do large tensors with constant or random values. Other tensors have values.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,6 +1,6 @@
-"""nn.Modules and tensors, asked plain questions: name of a dtype, bytes, tensors in a nest, modules by path.
+"""Basic queries of nn.Modules and tensors: name of a dtype, bytes, nested tensors, modules by path.
 
-What reading a module, counting it and running it ask alike, whatever of it has values.
+Reading, counting and running a module share them, with or without values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def size_of(tensor: torch.Tensor) -> int:
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int | str, ...]:
-    """Sizes of a tensor; of a nested one, whose rows have sizes of their own, 'ragged' where they differ."""
+    """Sizes of a tensor; in a nested tensor, 'ragged' where the sizes of rows differ."""
     if not tensor.is_nested:
         return tuple(tensor.shape)
     sizes: list[int | str] = []
@@ -73,7 +73,7 @@ def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors of `tensors`, without their places, which takes a third of the time."""
+    """Like `tensors`, without the places, in a third of the time."""
     collected: list[torch.Tensor] = []
     _add_tensors(value, collected)
     return collected
@@ -96,7 +96,7 @@ def _add_tensors(value: Any, collected: list[torch.Tensor]) -> None:
 
 
 _NOT_TENSORS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size))
-"""Classes of most arguments that are no tensors; a size holds numbers alone."""
+"""Classes of most arguments that hold no tensors; a size holds only numbers."""
 
 
 def described(value: Any, name: str) -> tuple[TensorInfo, ...]:
@@ -121,7 +121,7 @@ def flat(values: Any) -> list[torch.Tensor]:
 
 
 def registered(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Every module at every path at which it is registered; torch's own walk takes ten times as long."""
+    """Every module at every path where it is registered; torch's own walk takes ten times as long."""
     yield path, module
     for name, child in children_of(module).items():
         if child is not None:
@@ -129,7 +129,7 @@ def registered(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Modu
 
 
 def named(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module by its path, the first one where it is registered several times."""
+    """Every module by its path; the first path if it is registered several times."""
     visited: set[int] = set()
     return {
         path: module
@@ -144,12 +144,12 @@ _WITHOUT_TENSORS = (bool, int, float, complex, str, bytes, type(None), type, Mod
 def held(
     value: Any, place: str = "", *, skipped: Collection[int] | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors in containers and in attributes of objects, however deep, each with the way to it.
+    """Tensors in nested containers and object attributes, each with its expression.
 
     Args:
-        value: Where to look.
-        place: The expression that reaches `value`; the ways begin with it.
-        skipped: Ids of the modules whose tensors are known; None skips all modules.
+        value: The value to search.
+        place: The expression of `value`, with which all others begin.
+        skipped: Ids of modules to skip; None skips all modules.
     """
     return _tensors_of(contents(value, place, skipped=skipped, plain=False))
 
@@ -176,15 +176,15 @@ def _is_bare(value: Any) -> bool:
 def contents(
     value: Any, place: str = "", *, skipped: Collection[int] | None = None, plain: bool = True
 ) -> Iterator[tuple[str, Any]]:
-    """All that containers and attributes of objects hold, however deep, as in `held`.
+    """All values in nested containers and object attributes, as in `held`.
 
-    Each object is looked at once, so that objects which hold each other end.
+    Each object is visited once, so that cycles end.
 
     Args:
-        value: Where to look.
-        place: The expression that reaches `value`.
+        value: The value to search.
+        place: The expression of `value`.
         skipped: As in `held`.
-        plain: Numbers, text and containers without anything else are wanted, too.
+        plain: Whether to include numbers, text and containers of only these.
     """
     return _contents([(place, value)], skipped=skipped, plain=plain)
 
@@ -199,7 +199,7 @@ def _contents(
         yield where, part
         if isinstance(part, torch.Tensor) or id(part) in visited or isinstance(part, _WITHOUT_TENSORS):
             continue
-        visited[id(part)] = part  # held, so that no other object gets its place
+        visited[id(part)] = part  # kept alive, so that no other object gets its id
         inner: list[tuple[str, Any]]
         if isinstance(part, nn.Module):
             if skipped is None or id(part) in skipped:
@@ -231,18 +231,18 @@ def _contents(
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is made to be trained: an nn.Parameter, or one that wants a gradient of its own."""
+    """Whether a tensor can be trained: an nn.Parameter, or a leaf that requires a gradient."""
     return (tensor.requires_grad and tensor.is_leaf) or isinstance(tensor, nn.Parameter)
 
 
 def own_attributes(modules: Mapping[str, nn.Module]) -> list[tuple[str, Any]]:
-    """Attributes of modules that may hold tensors and are no parameters, buffers or modules of theirs.
+    """Attributes of modules that may hold tensors, except parameters, buffers and children.
 
     Args:
         modules: All modules of a model by their paths, as in `named`.
 
     Returns:
-        Values, each after the expression that reaches it: 'encoder.table'.
+        Pairs of an expression and its value: 'encoder.table'.
     """
     return [
         (f"{path}.{name}" if path else name, value)
@@ -301,8 +301,8 @@ def unregistered_parameters(
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether a parameter or buffer gets its shape from the first input that its module sees."""
-    # asking for the class of a parameter in torch's own way takes ten times as long
+    """Whether a parameter or buffer gets its shape from the first input of its module."""
+    # torch's own check of a parameter's class takes ten times as long
     return type(tensor) not in _SETTLED and isinstance(tensor, (UninitializedParameter, UninitializedBuffer))
 
 
@@ -311,7 +311,7 @@ _SETTLED = frozenset((torch.Tensor, nn.Parameter))
 
 
 def plain(value: Any) -> Any:
-    """A value that can go into a fact: numbers, text, lists of them; anything else as text."""
+    """A value for a fact: numbers, text and lists stay, anything else becomes text."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (tuple, list)):

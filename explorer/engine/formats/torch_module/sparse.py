@@ -1,7 +1,7 @@
-"""Sparse tensors of a module: the dense tensors that stand for them know how many elements are stored.
+"""Sparse tensors of a module: records the number of stored elements on the dense tensors that replace them.
 
-Without values a sparse tensor is run as a dense one of its shape. Its products are an upper bound then, and
-its bytes are those of the values and indices that it holds.
+Without values, a sparse tensor is run as a dense one of its shape. Its products are then an upper bound, and
+its bytes are those of its values and indices.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _PARTS: dict[torch.layout, tuple[str, ...]] = {
     torch.sparse_csc: ("values", "ccol_indices", "row_indices"),
     torch.sparse_bsc: ("values", "ccol_indices", "row_indices"),
 }
-"""Methods that give the tensors which a layout keeps, its values first."""
+"""Methods that return the tensors of a layout, values first."""
 
 
 def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The values and the indices of a sparse tensor; none of another one."""
+    """The values and the indices of a sparse tensor; none for another tensor."""
     names = _PARTS.get(tensor.layout, ())
     if not names or tensor.is_meta:
         return ()
@@ -35,7 +35,7 @@ def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def marked(twin: Tensor, original: torch.Tensor) -> Tensor:
-    """`twin`, which knows how many elements `original` stores if that is sparse."""
+    """`twin`, marked with the number of elements that `original` stores if it is sparse."""
     sparse_parts = parts(original)
     if sparse_parts:
         setattr(twin, _ATTRIBUTE, sparse_parts[0].numel())
@@ -43,5 +43,5 @@ def marked(twin: Tensor, original: torch.Tensor) -> Tensor:
 
 
 def stored_elements(tensor: torch.Tensor) -> int | None:
-    """How many elements the sparse tensor stores that a dense one stands for; None of another tensor."""
+    """Number of elements stored in the sparse tensor that a dense one replaces; None for another tensor."""
     return getattr(tensor, _ATTRIBUTE, None)

@@ -1,8 +1,8 @@
-"""Stored form of parameters: the type and bytes that a file keeps them in, where a module computes in others.
+"""Stored form of parameters: type and bytes in the file, if the module computes in another type.
 
-A quantized weight is a tensor of bfloat16 to the code that multiplies with it, and half a byte a number in
-its file. Each module of such parameters keeps what is known in a plain attribute, which copies of it share
-and which makes two layers differ that store their weights differently.
+A quantized weight is a bfloat16 tensor for the code that multiplies with it, and half a byte per number in
+its file. Each module with such parameters keeps the stored forms in a plain attribute. Copies share it, and
+it makes layers with different stored forms unequal.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _ATTRIBUTE = "_stored_as"
 
 
 class StoredForm(NamedTuple):
-    """How a file holds a parameter: the type of its numbers, and all its bytes with scales and tables."""
+    """Stored form of a parameter in a file: type of its numbers, and bytes including scales and tables."""
 
     dtype: str
     nbytes: int
 
 
 def attach(module: nn.Module, forms: Mapping[str, StoredForm]) -> None:
-    """Tells the modules in `module` how their parameters are stored, by the parameters' names."""
+    """Attaches stored forms, by parameter name, to the modules in `module`."""
     by_owner: dict[str, list[tuple[str, str, int]]] = {}
     for name, form in forms.items():
         owner, _, last = name.rpartition(".")
@@ -39,9 +39,9 @@ def attach(module: nn.Module, forms: Mapping[str, StoredForm]) -> None:
 
 
 def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
-    """Tells the modules of a copy how subclasses and sparse tensors in `module` keep numbers.
+    """Attaches the stored forms of subclasses and sparse tensors in `module` to the modules of a copy.
 
-    The type is that of the largest inner tensor, the bytes those of all of them.
+    The type is that of the largest inner tensor, the bytes are those of all inner tensors.
     """
     for (_, part), (_, twin_part) in zip(registered(module), registered(twin), strict=True):
         known_forms = of_module(twin_part)
@@ -56,18 +56,18 @@ def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
 
 
 def of_module(module: nn.Module) -> Mapping[str, StoredForm]:
-    """How the own parameters of a module are stored, by name, as far as files were matched with it."""
+    """Attached stored forms of a module's own parameters, by name."""
     return {name: StoredForm(dtype, nbytes) for name, dtype, nbytes in vars(module).get(_ATTRIBUTE, ())}
 
 
 def forget(module: nn.Module) -> None:
-    """Takes what is known of files from a module that is to be told in its own types."""
+    """Removes the attached stored forms of a module, so that its own types count."""
     for part in module.modules():
         vars(part).pop(_ATTRIBUTE, None)
 
 
 def of_own(module: nn.Module) -> dict[nn.Parameter, StoredForm]:
-    """How the own parameters of a module are stored: as files hold them, else as they are."""
+    """Stored forms of a module's own parameters: as in files, else as they are."""
     file_forms = of_module(module)
     parameters = {name: p for name, p in parameters_of(module).items() if p is not None}
     return {

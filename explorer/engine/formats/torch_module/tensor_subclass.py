@@ -1,7 +1,7 @@
-"""Tensor subclasses that hold their numbers in other tensors: torchao's, DTensor, MaskedTensor, a user's own.
+"""Tensor subclasses that hold their numbers in other tensors: torchao's, DTensor, MaskedTensor, users' own.
 
-To its users such a tensor has a shape and a type of its own. Its bytes are those of its inner tensors, and
-its numbers are known where the subclass can turn itself into a plain tensor.
+Such a tensor has its own shape and type. Its bytes are those of its inner tensors, and its numbers are known
+if the subclass can convert itself into a plain tensor.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from explorer.base.units import many_text
 from explorer.engine.compat.torch import storage_key
 
 DEPTH = 16
-"""Levels of subclasses inside each other that are looked into."""
+"""Most levels of nested subclasses."""
 
 _CONVERSIONS = ("dequantize", "full_tensor", "to_tensor", "get_data", "get_original_weight")
-"""Methods by which subclasses turn themselves into plain tensors, in the order in which they are tried:
-torchao's, DTensor's, MaskedTensor's, and that of torchao's NF4Tensor."""
+"""Methods that convert a subclass into a plain tensor, in the order of trial: torchao's, DTensor's,
+MaskedTensor's, and that of torchao's NF4Tensor."""
 
 _FILLED = {"to_tensor": (0,)}
-"""Arguments of those methods: what stands at the places that a MaskedTensor masks."""
+"""Arguments of those methods: the fill value of a MaskedTensor."""
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
@@ -46,10 +46,10 @@ def _plain(tensor: torch.Tensor, depth: int) -> Iterator[torch.Tensor]:
 
 
 def _parts(tensor: Any) -> list[torch.Tensor]:
-    """The tensors that a subclass says it is made of, else those that it holds as attributes."""
+    """The inner tensors that a subclass declares, else those in its attributes."""
     kind = type(tensor)
     if kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
-        return []  # a subclass with numbers of its own
+        return []  # a subclass that holds its own numbers
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:
         names, _ = flatten()
@@ -60,7 +60,7 @@ def _parts(tensor: Any) -> list[torch.Tensor]:
 
 
 def wrappers_note(tensors: Iterable[torch.Tensor]) -> str:
-    """What to say of the tensor subclasses among a model's tensors; empty where there are none."""
+    """A note on the tensor subclasses among a model's tensors; empty if there are none."""
     counts: dict[str, int] = {}
     for tensor in tensors:
         if is_wrapper(tensor):
@@ -75,18 +75,18 @@ def wrappers_note(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def distinct(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Tensors without those that are the same part of the same storage as one before."""
+    """Tensors without repetitions of the same part of the same storage."""
     return tuple({place(tensor): tensor for tensor in reversed(tensors)}.values())
 
 
 def place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Which part of which storage a plain tensor is."""
+    """Key of the part of a storage that a plain tensor covers."""
     storage = storage_key(tensor.untyped_storage())
     return storage, tensor.storage_offset(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def dequantized(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The numbers of a tensor subclass as a plain tensor; None where the subclass cannot tell them."""
+    """The numbers of a tensor subclass as a plain tensor; None if the subclass cannot give them."""
     for name in (*_CONVERSIONS, "mul"):
         method = getattr(tensor, name, None)
         arguments = (1,) if name == "mul" else _FILLED.get(name, ())
@@ -102,6 +102,6 @@ def dequantized(tensor: torch.Tensor) -> torch.Tensor | None:
         if not is_wrapper(plain):
             return plain.detach().to(tensor.dtype)
         if type(plain) is not type(tensor):
-            # one subclass in another, such as a distributed tensor of quantized ones
+            # a subclass in another one, such as a distributed tensor of quantized tensors
             return dequantized(plain)
     return None

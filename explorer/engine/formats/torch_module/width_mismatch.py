@@ -1,4 +1,4 @@
-"""Why a module does not run on an input: in our words where a layer was given another width than it takes."""
+"""Errors of a module on an input: a clear message if a layer gets an input of the wrong width."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _WIDTHS: Mapping[type[nn.Module], tuple[str, int, int]] = {
     nn.BatchNorm2d: ("num_features", 1, 4),
     nn.BatchNorm3d: ("num_features", 1, 5),
 }
-"""Layers by type: what they call their width, on which axis it stands, how many axes there are (0: any)."""
+"""Width rules by layer type: attribute of the width, axis, and number of axes (0: any)."""
 
 
 def failure(module: nn.Module, again: Callable[[], object], error: Exception, place: str = "") -> str:
-    """What went wrong when a module was called.
+    """Message for a failed call of a module.
 
     Args:
-        module: That failed.
-        again: Calls it once more, as it was called.
-        error: What it raised.
+        module: The module that failed.
+        again: Repeats the call.
+        error: The error that it raised.
         place: Where the model failed: ' in layers.3', ' on its first input'.
 
     Returns:
-        'the model failed: ', with `place`, and the first layer that was given another width than it takes;
-        else the error, as torch has it.
+        'the model failed: ', with `place`, and the first layer with an input of the wrong width; else torch's
+        error.
     """
     problems: list[str] = []
     paths = {id(layer): path for path, layer in module.named_modules()}

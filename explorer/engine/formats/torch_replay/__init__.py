@@ -1,1 +1,1 @@
-"""TorchScript and torch.export programs, run as modules from what their files say."""
+"""TorchScript and torch.export programs, rebuilt from their files and run as modules."""

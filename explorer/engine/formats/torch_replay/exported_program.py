@@ -1,13 +1,13 @@
-"""Exported program (.pt2), as torch.export.save wrote it, rebuilt as an nn.Module.
+"""Exported program (.pt2) of torch.export.save, rebuilt as an nn.Module.
 
 torch.export.load unpickles weights and sample inputs without restriction, evaluates the expressions of
-dynamic sizes, and calls whatever function of torch a node names: a file can run anything. What matters
-in the archive is JSON (the graph, where every weight lies) and raw bytes. Both are read here as data;
-only operators of the libraries in `operators` are called, and nothing is unpickled.
+dynamic sizes, and calls any torch function that a node names, so a file can run anything. The important parts
+of the archive are JSON (the graph and the places of the weights) and raw bytes. Both are read here as data.
+Only operators of the libraries in `operators` are called, and nothing is unpickled.
 
-Every node of the graph says under which module it ran. From that the tree of modules comes back: a run
-of nodes under one module is one call of its twin, so that hooks, counters and exporters see the calls of
-the original. Sizes that the program leaves open stand at what it was exported with until they are bound.
+Every node of the graph names the module that it ran in, which gives the tree of modules. Consecutive nodes of
+one module are one call of its twin, so hooks, counters and exporters see the calls of the original. Open
+sizes have their values at export until they are bound.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from explorer.engine.formats.torch_replay.rebuilt_module import (
 from explorer.engine.formats.torch_replay.storages import Storages
 from explorer.facts import TensorInfo
 
-# -- sizes that are left open
+# -- open sizes
 
 
 def _evaluate(text: str, values: Mapping[str, int]) -> int:
     """The value of an expression of sizes: sums, products and powers of symbols and integers.
 
     Raises:
-        ValueError: It is anything else.
+        ValueError: It is no such expression.
     """
     return _number(ast.parse(SYMBOL.sub(r"\1", text), mode="eval").body, values)
 
@@ -93,8 +93,8 @@ def _number(node: ast.expr, values: Mapping[str, int]) -> int:
 
 
 def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
-    """Names that a user may bind: symbol and its value at export. 'batch' is the first dimension that
-    all inputs have in common.
+    """Dimensions that a user may bind: name to symbol and value at export. 'batch' is the common first
+    dimension of all inputs.
     """
     open_dims: dict[str, tuple[str, int]] = {}
     firsts = set()
@@ -114,10 +114,10 @@ def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
 def _bind(
     program: Program, input_shapes: Mapping[str, tuple[str | None, Any]], dims: Mapping[str, int]
 ) -> BoundInputs:
-    """The inputs to use: the user's sizes for the dimensions that are open, else those at export.
+    """The inputs with the user's sizes for open dimensions, else the sizes at export.
 
     Raises:
-        Misuse: A size is fixed in the program, or outside its range, or there is no such dimension.
+        Misuse: A size is fixed in the program or outside its range, or there is no such dimension.
     """
     open_dims = _open_dims(program)
     values = dict(open_dims.values())
@@ -179,7 +179,7 @@ def _size(size: int | tuple[str, int], values: Mapping[str, int]) -> int:
 
 
 def _note(name: str, symbol: str, size: int, program: Program, exported: bool) -> str:
-    """What to know of an open dimension; `exported`: its size is that of the inputs at the export."""
+    """A note on an open dimension; `exported`: its size is that at export."""
     low, high = program.ranges.get(symbol, (None, None))
     span = f" ({low} to {high})" if low is not None and high is not None else ""
     source = " as it was exported" if exported else ""
@@ -193,7 +193,7 @@ def load(path: str) -> LoadedModule:
     """Opens an exported program; its weights stay where they are.
 
     Raises:
-        BadModel: It is broken, or holds what an exported program does not.
+        BadModel: It is broken, or is no exported program.
     """
     archive = ZipArchive(path)
     program = read(archive)

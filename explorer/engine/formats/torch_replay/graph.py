@@ -1,7 +1,7 @@
-"""Graph of an exported program, read from its JSON: nodes, under the calls of modules they ran in.
+"""Graph of an exported program, read from its JSON: nodes in the module calls that they ran in.
 
-Every node says under which module it ran, and in which of its calls. A run of nodes of one call is a
-segment; what goes into it and what comes out follows from who uses what.
+Every node names its module and the call of it. Consecutive nodes of one call are a segment. Its inputs and
+outputs follow from the uses of the values.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from explorer.engine.formats.torch_files.exported_program import DTYPES, module_
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 LARGEST = 1 << 56
-"""Elements that no tensor has; more would not fit into the number of its bytes."""
+"""Upper limit of a tensor's elements: a larger number of bytes would overflow."""
 
 
 class GraphNode(Struct):
-    """An operator: arguments still as JSON, names of its results, and what is not needed behind it."""
+    """An operator: arguments as JSON, names of its results, and the values that it uses last."""
 
     target: str
     inputs: list[dict[str, Any]]
@@ -33,19 +33,19 @@ class GraphNode(Struct):
     spent: list[str] = field(default_factory=list)
 
     def made(self) -> Iterator[str]:
-        """Names of the values that it makes."""
+        """Names of its results."""
         for out in self.outputs:
             yield from names_in(out)
 
 
 class Segment(Struct):
-    """Nodes that ran in one call of a module, and calls of modules inside it.
+    """Nodes of one module call, and module calls inside it.
 
     Attributes:
-        path: Of the module; '' is the model.
-        key: Of the call: a module that runs twice has two.
-        items: In execution order.
-        given: Names of the values that come in from outside; `result` those that are used outside.
+        path: Path of the module; '' is the model.
+        key: Key of the call: a module that runs twice has two.
+        items: Nodes and inner segments in execution order.
+        given: Names of the values from outside; `result`: names of the values used outside.
     """
 
     path: str
@@ -56,7 +56,7 @@ class Segment(Struct):
 
 
 class ProgramInput(Struct):
-    """An input of the program: sizes are numbers, or expressions with the value at export."""
+    """An input of the program; a size is a number, or an expression with its value at export."""
 
     name: str
     dtype: str
@@ -64,17 +64,17 @@ class ProgramInput(Struct):
 
 
 class Program(Struct):
-    """An exported program as its file describes it.
+    """An exported program from its file.
 
     Attributes:
-        root: All nodes, under the calls of modules.
+        root: All nodes, in module calls.
         kinds: Class of every module, by its path.
-        inputs: Tensors that it takes.
+        inputs: Input tensors.
         stored: Kind, name in the graph and name in the state_dict of every stored tensor.
-        results: What it returns, as arguments.
-        layout: How the results are nested, as torch describes trees.
+        results: Results, in the form of arguments.
+        layout: Nesting of the results, as a torch tree description.
         ranges: Smallest and largest value of every symbol.
-        version: Of the torch that wrote it.
+        version: Version of torch that wrote it.
     """
 
     root: Segment
@@ -98,7 +98,7 @@ def names_in(arg: Any) -> Iterator[str]:
 
 
 def _segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segment, dict[str, str]]:
-    """The nodes under the calls of modules that they belong to, and the class of each module."""
+    """The nodes in their module calls, and the class of each module."""
     root = Segment("", "")
     kinds: dict[str, str] = {}
     open_calls = [root]
@@ -107,7 +107,7 @@ def _segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segme
         kinds.update((path, kind) for _, path, kind in stack)
         inner = [(key, path) for key, path, _ in stack if path]
         if not stack:
-            # a node of nobody's (a size that is asked for) stays where the last one was
+            # a node without a module (a query of a size) stays in the last call
             inner = [(s.key, s.path) for s in open_calls[1:]]
         depth = 1
         while depth < len(open_calls) and depth <= len(inner):
@@ -126,7 +126,7 @@ def _segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segme
 
 
 def _set_call_values(root: Segment, results: set[str]) -> None:
-    """Settles what goes into every call and what comes out of it."""
+    """Sets the inputs and outputs of every call."""
     uses: dict[str, int] = {}
 
     def count(segment: Segment) -> tuple[dict[str, int], list[str]]:
@@ -161,7 +161,7 @@ def _set_call_values(root: Segment, results: set[str]) -> None:
 
 
 def _note_last_uses(nodes: Sequence[GraphNode], results: set[str]) -> None:
-    """Notes at every node which values are used there for the last time."""
+    """Sets, for every node, the values that it uses last."""
     used_later = set(results)
     for node in reversed(nodes):
         used = {n for argument in node.inputs for n in names_in(argument["arg"])} | set(node.made())
@@ -170,7 +170,7 @@ def _note_last_uses(nodes: Sequence[GraphNode], results: set[str]) -> None:
 
 
 def read(archive: ZipArchive) -> Program:
-    """The program in an archive.
+    """Reads the program in an archive.
 
     Raises:
         BadModel: There is none, or its graph cannot be read.

@@ -27,7 +27,7 @@ _FORMATS = {
 
 
 DECIDING: ContextVar[int] = ContextVar("DECIDING", default=0)
-"""Which branch or loop of a program runs now: a number of its own, 0 outside of all."""
+"""Unique number of the running branch or loop of a program; 0 outside of all."""
 
 
 class GraphReplay:
@@ -43,7 +43,7 @@ class GraphReplay:
         return self
 
     def run(self, twin: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The forward of a twin: of the model, or of the call of a module that is due."""
+        """The forward of a twin: that of the model, or of the next module call."""
         due, self.next = self.next, None
         if due is None:
             return self._model(twin, args, kwargs)
@@ -66,7 +66,7 @@ class GraphReplay:
         return _unflattened(self.program.layout, leaves)
 
     def _result(self, value: Any) -> Any:
-        """A result, a number of Python's as a tensor: what is exported has no other results."""
+        """A result; a Python number becomes a tensor, because results of exported models are tensors."""
         plain = isinstance(value, (bool, int, float))
         return torch.tensor(value, device=self.device) if plain else value
 
@@ -152,11 +152,11 @@ class GraphReplay:
         return operators.tensors(library, name, args, kwargs, self.device)
 
     def _region(self, name: str, args: list[Any]) -> Any:
-        """A part of the graph that is a graph of its own: under a switch that changes no count (gradients,
-        autocast), one of two branches, or a loop.
+        """Runs a graph inside the graph: under a switch that changes no count (gradients, autocast), a
+        branch, or a loop.
 
-        torch.export is handed torch's own operator, so that what it writes branches and loops, and so is who
-        watches a run on shapes. A trace would follow one way through, and is refused.
+        torch.export and runs on shapes get torch's own operator, so that exports branch and loop, too. A
+        trace would follow one path only, and is refused.
         """
         arity = _FLOW.get(name)
         if arity == len(args):
@@ -181,7 +181,7 @@ class GraphReplay:
         return self._graph(args[at], args[at + 1 :])
 
     def _as_torch(self, name: str, args: Sequence[Any]) -> Any:
-        """What torch's own operator makes of a branch or a loop."""
+        """The result of torch's own operator for a branch or a loop."""
         graph = next((id(a) for a in args if isinstance(a, Mapping)), 0)
         token = DECIDING.set(self.flows.setdefault(graph, len(self.flows) + 1))
         try:
@@ -192,7 +192,7 @@ class GraphReplay:
     def _scan(
         self, step: Mapping[str, Any], carried: list[Any], scanned: list[Any], more: Sequence[Any]
     ) -> tuple[Any, ...]:
-        """A loop over the first axis of tensors: what is carried at the end, and what each step puts out."""
+        """A loop over the first axis of tensors: final carried values, and stacked outputs of the steps."""
         rows: list[Sequence[Any]] = []
         count = len(carried)
         for row in zip(*scanned, strict=True):
@@ -201,13 +201,13 @@ class GraphReplay:
         return (*carried, *(torch.stack(list(column)) for column in zip(*rows, strict=True)))
 
     def _callable(self, value: Any) -> Any:
-        """An argument of torch's own operator: a graph as a function."""
+        """An argument of torch's own operator; a graph becomes a function."""
         if isinstance(value, Mapping) and "nodes" in value:
             return lambda *args: self._graph(value, args)
         return tuple(value) if isinstance(value, list) else value
 
     def _graph(self, graph: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
-        """The results of a graph inside the graph, in a tuple."""
+        """Runs a graph inside the graph and returns its results as a tuple."""
         inner: dict[str, Any] = {}
         for described, value in zip(graph["inputs"], arguments, strict=True):
             for given_name in names_in(described):
@@ -222,7 +222,7 @@ def _is_tracing() -> bool:
 
 
 _FLOW = {"cond": 4, "while_loop": 4, "scan": 4}
-"""Operators that decide by values which graph runs, or how often: how many arguments each has."""
+"""Number of arguments of the operators that choose, by values, which graph runs or how often."""
 
 _TARGET = re.compile(r"torch\.ops\.(\w+)\.(\w+)(?:\.\w+)?")
 
@@ -230,7 +230,7 @@ _CHECKS = frozenset({
     "_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
     "sym_constrain_range_for_size",
 })  # fmt: skip
-"""Operators that check what was assumed at export, and compute nothing."""
+"""Operators that check the assumptions of the export, and compute nothing."""
 
 _SIZES: dict[str, Callable[..., Any]] = {
     "sym_size": lambda self, dim=None: tuple(map(int, self.shape)) if dim is None else int(self.shape[dim]),
@@ -256,18 +256,18 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "torch.sym_ite": lambda test, yes, no: yes if test else no,
     "torch._sym_sqrt": math.sqrt,
 }
-"""Functions of plain numbers that a graph may call."""
+"""Functions on plain numbers that a graph may call."""
 
 
 def _float(value: Any) -> Any:
-    """JSON has no infinities: the file has them as text."""
+    """A float; infinities are text in the file, because JSON has none."""
     if isinstance(value, list):
         return [_float(v) for v in value]
     return float(value) if isinstance(value, (str, int)) else value
 
 
 def _unflattened(layout: Any, leaves: list[Any]) -> Any:
-    """The results as the model returned them: tuples, lists and dicts of tensors."""
+    """The results in the model's nesting: tuples, lists and dicts of tensors."""
     rest = iter(leaves)
 
     def build(spec: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Operators of TorchScript files and exported programs, what they do: TorchScript's builtins on numbers,
-lists and text in Python, everything on tensors by torch's own operators.
+"""Operators of TorchScript files and exported programs: builtins on numbers, lists and text in Python, and
+tensor operators by torch.
 
-An operator is looked up by its name in tables and in the operator libraries named here; a name from a
-file never reaches torch's Python functions. Operators that open files are in no table.
+An operator is looked up by name in tables and in the operator libraries listed here. A name from a file never
+reaches torch's Python functions. Operators that open files are in no table.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import torch
 from explorer.engine.compat.torch import schema_of, without_modes
 
 LIBRARIES = frozenset({"aten", "torchvision", "quantized", "quantized_decomposed"})
-"""Operator libraries from which a file may call."""
+"""Operator libraries that a file may call."""
 
 FORBIDDEN = frozenset({"save", "from_file", "_print", "set_", "_test_only"})
-"""Operators that write or read files, print, or swap the memory under a tensor."""
+"""Operators that read or write files, print, or replace the memory of a tensor."""
 
 DTYPES: tuple[torch.dtype, ...] = (
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
     torch.float64, torch.complex32, torch.complex64, torch.complex128, torch.bool, torch.qint8,
     torch.quint8, torch.qint32, torch.bfloat16,
 )  # fmt: skip
-"""Types by the number that TorchScript has for them."""
+"""Types by their number in TorchScript."""
 
 
 _SIGNS = {"__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor"}
-"""What Python's signs between tensors are, of the operators that do the same."""
+"""Tensor operators of Python's operator signs."""
 
 
 class UnknownOperator(Exception):
-    """There is no such operator, or it may not be called."""
+    """The error for an unknown or forbidden operator."""
 
 
 class NotTraceable(UnknownOperator):
@@ -46,17 +46,17 @@ def call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torc
     """Calls an operator.
 
     Args:
-        name: As TorchScript writes it: 'torch.add', 'ops.prim.dtype', 'ops.torchvision.nms'.
+        name: Its name in TorchScript: 'torch.add', 'ops.prim.dtype', 'ops.torchvision.nms'.
         args: Plain values and tensors.
-        kwargs: Likewise.
-        device: Where tensors are made that are made from nothing.
+        kwargs: Plain values and tensors.
+        device: Device for new tensors of operators without tensor arguments.
 
     Raises:
         UnknownOperator: It is not known, or may not be called.
     """
     root, _, rest = name.partition(".")
     if rest in ("device", "prim.device"):
-        # where the model was saved to run does not matter here: everything is where the run is
+        # the saved device does not matter: everything is on the device of the run
         return device
     if root == "ops":
         library, _, rest = rest.partition(".")
@@ -102,10 +102,10 @@ def tensors(
 
 
 def _check_sizes(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Looks at the sizes of what is computed from constants, before it is: these are real, and take time.
+    """Checks the sizes of a computation on constants first: constants have values, so it takes time.
 
     Raises:
-        UnknownOperator: They are larger than any constant of a model.
+        UnknownOperator: The results are larger than any constant of a model.
     """
 
     def without_values(value: Any) -> Any:
@@ -113,26 +113,26 @@ def _check_sizes(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
     taken = sum(a.numel() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
     try:
-        # nobody who counts operators may see it: it is not part of the model
+        # hidden from operator counters: it is not part of the model
         with without_modes():
             result = packet(
                 *(without_values(a) for a in args), **{name: without_values(a) for name, a in kwargs.items()}
             )
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
-        result = None  # it fails, or what it makes depends on the values, of which it makes no more
+        result = None  # it fails, or its sizes depend on values and do not exceed those of its inputs
     made_of = result if isinstance(result, (list, tuple)) else [result]
     if taken + sum(m.numel() for m in made_of if isinstance(m, torch.Tensor)) > LARGEST_CONSTANT:
         raise UnknownOperator("its code computes more constants than a model has")
 
 
 LARGEST_CONSTANT = 1 << 26
-"""Elements of what is computed from constants while shapes are inferred."""
+"""Most elements computed from constants while shapes are inferred."""
 
 _MAKES: dict[Any, bool] = {}
 
 
 def _takes_device(packet: Any) -> bool:
-    """Whether an operator makes a tensor on a device of its caller's choosing."""
+    """Whether an operator has a `device` argument."""
     takes_device = _MAKES.get(packet)
     if takes_device is None:
         schemas = [schema_of(getattr(packet, o)) for o in packet.overloads()]
@@ -147,12 +147,12 @@ def _load_torchvision() -> None:
         raise UnknownOperator("it uses torchvision's operators, and torchvision is not installed") from error
 
 
-# -- operators that torch itself has as one function for whole layers
+# -- operators for whole layers
 
 
 def _recurrent(name: str) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
-        # through torch's function, as nn.LSTM does: whoever watches takes the layer in one piece
+        # by torch's function, as in nn.LSTM: counters see the layer as one call
         return getattr(torch, name)(*args, **kwargs)
 
     return run
@@ -242,7 +242,7 @@ def _encoder_layer(
 
 
 _BACKEND_HINTS = frozenset(("benchmark", "deterministic", "cudnn_enabled", "allow_tf32"))
-"""Last arguments of a traced convolution, which choose a kernel and no value."""
+"""Number of last arguments of a traced convolution that only choose a kernel."""
 
 
 def _convolution(*args: Any, **kwargs: Any) -> Any:
@@ -252,7 +252,7 @@ def _convolution(*args: Any, **kwargs: Any) -> Any:
 
 
 def _scaled_attention(*args: Any, **kwargs: Any) -> Any:
-    """Attention by torch's function: whoever counts hears of it as of a module's own call."""
+    """Attention by torch's function, so that counters see it as in a module."""
     return torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
 
 
@@ -315,7 +315,7 @@ def _format(text: str, *values: Any) -> str:
 
 
 def _ignore_message(*args: Any, **kwargs: Any) -> None:
-    """Warnings and prints of the model go nowhere."""
+    """Discards warnings and prints of the model."""
 
 
 def _false(*args: Any, **kwargs: Any) -> bool:
@@ -367,12 +367,12 @@ _VALUES: dict[str, Callable[..., Any]] = {
     "is_scripting": lambda: True,
     **dict.fromkeys(("warn", "manual_seed"), _ignore_message),
 }
-"""Builtins that act on plain values, or ask a tensor what it is."""
+"""Builtins on plain values, and queries of a tensor's properties."""
 
 LONGEST = 1_000_000
-"""Items of a list, or characters of a text, that code may make at once."""
+"""Most items of a list, or characters of a text, that code may create at once."""
 WIDEST = 4096
-"""Bits of a number that code may make: TorchScript's have 64."""
+"""Most bits of a number that code may create; TorchScript's have 64."""
 
 
 def _add(left: Any, right: Any, *rest: Any) -> Any:
@@ -421,7 +421,7 @@ _NUMBERS: dict[str, Callable[..., Any]] = {
     "index": _method("index"),
     "count": _method("count"),
 }
-"""Builtins on numbers, lists and text, which on tensors are operators."""
+"""Builtins on numbers, lists and text that are tensor operators for tensors."""
 
 
 def _prim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -1,10 +1,10 @@
-"""nn.Module rebuilt from a file, of the same shape as the one that was saved.
+"""nn.Module rebuilt from a file, with the structure of the saved module.
 
-Everything that the program knows to do with an nn.Module (count it, watch it run, look at its weights,
-export it to ONNX) it can do with a TorchScript file or an exported program, once the file is an nn.Module
-again. A twin has the layer tree, the parameters and the class names of the original, and a forward that
-replays what the file holds. None of the original's own code is imported or run; classes of torch.nn are
-taken as bases where torch has them, so that a twin of a Linear is one to whoever asks.
+Once a TorchScript file or an exported program is an nn.Module again, everything that works with an nn.Module
+works with it: counting, observing runs, reading weights, ONNX export. A twin has the layer tree, the
+parameters and the class names of the original, and a forward that replays the file. None of the original's
+code is imported or run. A twin derives from the class of torch.nn if there is one, so that a twin of a Linear
+is a Linear.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from explorer.engine.formats.torch_module.modules import plain
 
 
 class ReplayModule(nn.Module):
-    """A module whose forward is given by whoever makes it: `run(self, args, kwargs)`.
+    """A module whose forward calls a function of its creator: `run(self, args, kwargs)`.
 
     Attributes:
         run: Computes the result; shared by all copies of the module.
-        held: What else the file keeps on this module, under names that cannot clash with nn.Module's.
+        held: Other data of the module in the file, kept here so that names cannot clash with nn.Module's.
     """
 
     run: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -40,17 +40,17 @@ class ReplayModule(nn.Module):
         return self.run(self, args, kwargs)
 
     def extra_repr(self) -> str:
-        """Nothing: the layers' own ask for arguments of a constructor that never ran."""
+        """Empty: the layers' own method needs constructor arguments, and no constructor ran."""
         return ""
 
-    # recurrent layers keep a list of their weights beside the weights, which a twin does not have
+    # recurrent layers keep a list of their weights, which a twin does not have
     _apply = apply_of_module
     __setattr__ = nn.Module.__setattr__
     __setstate__ = nn.Module.__setstate__
 
 
 _UNFIT = (nn.ParameterList, nn.ParameterDict)
-"""Classes that keep their parameters in ways of their own: a twin has only their name."""
+"""Classes with special storage of parameters: a twin only has their name."""
 
 _CLASSES: dict[tuple[str, tuple[str, ...]], type[ReplayModule]] = {}
 
@@ -60,7 +60,7 @@ def twin_of(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) 
 
     Args:
         qualname: The original's class with its module: 'torch.nn.modules.conv.Conv2d'.
-        arguments: Names of what its forward takes; '=' behind the name of one that may be left out.
+        arguments: Names of its forward's arguments; '=' follows the name of an optional argument.
         run: See `ReplayModule`.
     """
     key = qualname, arguments
@@ -110,13 +110,13 @@ def loaded_module(
     notes: Callable[[ReplayModule], tuple[str, ...]],
     **more: Any,
 ) -> LoadedModule:
-    """A file as a model, built on the meta device now and with its weights when they are wanted.
+    """A file as a model, built on the meta device now and with its weights on demand.
 
     Args:
         archive: The file.
-        build: Makes the twin; without weights if it is told so.
-        notes: What is worth knowing of it.
-        more: What else the file says, see `LoadedModule`.
+        build: Builds the twin; its argument tells whether to do so without weights.
+        notes: Returns notes on it.
+        more: Other attributes of the `LoadedModule`.
 
     Raises:
         BadModel: The layers do not fit together, or the weights are stored big-endian.
@@ -151,9 +151,9 @@ def loaded_module(
 def add_tensor(
     module: nn.Module, name: str, tensor: torch.Tensor, *, parameter: bool, trained: bool = False
 ) -> None:
-    """Registers a tensor under the name that the file gives it, as a parameter or a buffer.
+    """Registers a tensor under its name in the file, as a parameter or a buffer.
 
-    A parameter that is one already stays what it is: tied weights are the same object.
+    A tensor that is a parameter already is used unchanged: tied weights are the same object.
 
     Raises:
         BadModel: No module can have an attribute of this name.
@@ -174,9 +174,9 @@ def add_tensor(
 
 
 def attributes(module: nn.Module, settings: Mapping[str, Any]) -> None:
-    """Sets what a layer was constructed with, as far as it is known, under its constructor's names.
+    """Sets the known constructor arguments of a layer as attributes.
 
-    What follows from the weights (channels, features) is added.
+    Arguments that follow from the weights (channels, features) are added.
     """
     all_settings = {**_from_weights(module), **settings}
     for name, value in all_settings.items():
@@ -186,7 +186,7 @@ def attributes(module: nn.Module, settings: Mapping[str, Any]) -> None:
 
 
 def _from_weights(module: nn.Module) -> dict[str, Any]:
-    """Arguments of a layer's constructor that its weights tell."""
+    """Constructor arguments of a layer from its weights."""
     weight = parameters_of(module).get("weight")
     shape = tuple(weight.shape) if weight is not None else ()
     kind = type(module).__name__

@@ -1,8 +1,8 @@
-"""Storages: the weights in the zip archives that torch writes, as torch's tensors, read where they lie.
+"""Storages: the weights in torch's zip archives as torch tensors, read in place.
 
-TorchScript files and exported programs are zip archives of pickles, text and raw weights. What is in them
-is read as data (`zip_archive`, `pickle_machine`), nothing is run, and weights stay in the file until somebody
-wants values.
+TorchScript files and exported programs are zip archives of pickles, text and raw weights. All are read as
+data (`zip_archive`, `pickle_machine`), nothing runs, and weights stay in the file until their values are
+read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 
 class Storages(Struct):
-    """Makes tensors from descriptions, on one device; tensors of one storage share it.
+    """Builds tensors from descriptions, on one device; tensors of one storage share it.
 
     Attributes:
-        archive: Where the bytes are.
-        entry: Name of the entry of a storage's key.
-        meta: Shapes only: no byte is read.
+        archive: The archive with the bytes.
+        entry: Returns the name of the entry for a storage's key.
+        meta: Whether to make shapes only, without reading a byte.
     """
 
     archive: ZipArchive
@@ -34,7 +34,7 @@ class Storages(Struct):
     made: dict[str, Any] = field(default_factory=dict)
 
     def tensor(self, spec: TensorSpec) -> Any:
-        """A torch tensor at the place that `spec` describes.
+        """The torch tensor that `spec` describes.
 
         Raises:
             BadModel: The archive has no such bytes, or fewer than the tensor takes.

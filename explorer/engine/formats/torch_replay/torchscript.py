@@ -1,10 +1,10 @@
-"""TorchScript file, traced or scripted, as torch.jit.save wrote it, rebuilt as an nn.Module.
+"""TorchScript file of torch.jit.save, traced or scripted, rebuilt as an nn.Module.
 
-torch.jit.load needs no pickle of Python's, but it does run code of the file: a class with `__setstate__`
-is called while it loads, and TorchScript has operators that write and read files. Here the file is read
-as data (`storages`), its code as text (`torchscript_interpreter`), and the result is a module tree of twins
-(`rebuilt_module`) that is analysed, run and exported as any nn.Module is. Nothing of the file runs until
-values are asked for, and then tensor operators only.
+torch.jit.load uses no Python pickle, but it runs code of the file: a class with `__setstate__` is called
+while it loads, and TorchScript has operators that read and write files. Here the file is read as data
+(`storages`) and its code as text (`torchscript_interpreter`). The result is a module tree of twins
+(`rebuilt_module`) that is analyzed, run and exported like any nn.Module. Nothing of the file runs until
+values are needed, and then only tensor operators do.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from explorer.engine.formats.torch_replay.torchscript_interpreter import (
 
 
 def load(path: str, *, trust: bool = False) -> LoadedModule:
-    """Opens a TorchScript file; its weights stay where they are, and nothing in it is run as code.
+    """Opens a TorchScript file; its weights stay in the file, and none of its code is executed directly.
 
     Args:
         path: The file.
-        trust: Its loops may take minutes.
+        trust: Whether its loops may take minutes.
 
     Raises:
         BadModel: It is broken, or holds what a TorchScript file does not.
@@ -80,7 +80,7 @@ def _notes(traced: bool, twin: ReplayModule) -> tuple[str, ...]:
 
 
 def _traced_inputs(archive: ZipArchive, root_class: ScriptClass) -> dict[str, torch.Tensor] | None:
-    """What the model was traced with, by the names of its forward's arguments, without values."""
+    """The inputs at tracing, by the names of forward's arguments, without values."""
     traced = strict(archive.read("traced_inputs.pkl"), archive.path)
     specs = traced.get("forward") if isinstance(traced, dict) else None
     if not isinstance(specs, (list, tuple)):
@@ -99,7 +99,7 @@ def _traced_inputs(archive: ZipArchive, root_class: ScriptClass) -> dict[str, to
 
 
 class _Builder:
-    """Makes twins of the modules of one file, on one device."""
+    """Builds twins of the modules of one file, on one device."""
 
     def __init__(self, archive: ZipArchive, code: Code, constants: list[Any], meta: bool) -> None:
         self.code = code
@@ -115,7 +115,7 @@ class _Builder:
     def model(self, root: ReducedObject) -> ReplayModule:
         module = self.module(root)
         tensors = [c for c in self.constants if isinstance(c, TensorSpec)]
-        # a frozen model keeps its weights among the constants of its code
+        # a frozen model has its weights among the constants of its code
         frozen = not any(True for _ in module.parameters())
         for at, value in enumerate(self.constants):
             if not isinstance(value, TensorSpec):
@@ -139,7 +139,7 @@ class _Builder:
         twin = twin_of(plain_name(record.qualname), _arguments(kind), self.machine.enter)
         self.twins[id(record)] = twin
         twin.held.update(kind=kind, values={})
-        # a module that packs its weights (quantization) keeps something else; it fails when it is called
+        # a module with packed weights (quantization) has another state; calling it fails
         state = record.state if isinstance(record.state, Mapping) else {}
         twin.held["packed"] = state is not record.state
         for name, value in state.items():
@@ -171,7 +171,7 @@ class _Builder:
             twin.held["values"][name] = self.value(value)
 
     def value(self, value: Any) -> Any:
-        """A plain value with its tensors made."""
+        """A value of the file with its tensors built."""
         if isinstance(value, TensorSpec):
             return self.storages.tensor(value)
         if isinstance(value, ReducedObject):
@@ -194,12 +194,12 @@ class _Builder:
 
 
 def _is_value(spec: TensorSpec) -> bool:
-    """Whether a constant is a number that code computes sizes with: then it is needed, not only its shape."""
+    """Whether a constant is a small number for computing sizes, whose value is needed, not only its shape."""
     return not spec.shape or (spec.extent <= 16 and not spec.dtype.startswith(("float", "bfloat", "complex")))
 
 
 def _arguments(kind: ScriptClass) -> tuple[str, ...]:
-    """Names of what its forward takes, with '=' behind those that may be left out."""
+    """Names of its forward's arguments, with '=' after optional ones."""
     entry = kind.methods.get("forward") or kind.methods.get("forward__0")
     if entry is None:
         return ()
@@ -223,11 +223,11 @@ _ARGUMENTS: Mapping[str, Mapping[str, int]] = {
     "torch.lstm": {"num_layers": 4, "bidirectional": 7, "batch_first": 8},
     "torch.gru": {"num_layers": 4, "bidirectional": 7, "batch_first": 8},
 }
-"""Which arguments of an operator are those of the layer's constructor: a traced layer has no others."""
+"""Arguments of an operator that are constructor arguments of its layer, for traced layers."""
 
 
 def _from_code(kind: ScriptClass) -> dict[str, Any]:
-    """What a layer was constructed with, as far as the calls in its forward say so in numbers."""
+    """Constructor arguments of a layer from the numbers in the calls of its forward."""
     entry = kind.methods.get("forward")
     if entry is None or not plain_name(kind.qualname).startswith("torch.nn."):
         return {}

@@ -1,9 +1,9 @@
-"""TorchScript code, read as text and replayed statement by statement.
+"""TorchScript interpreter: reads code as text and runs it statement by statement.
 
-A TorchScript file holds the code of its classes as text. Its grammar is a small part of Python's, so
-Python's own parser reads it; but nothing of it is ever compiled or handed to Python. What a statement
-means is written here, and the only things that code can call are its own functions, TorchScript's
-builtins on plain values (`operators`), and torch's tensor operators, without those that reach files.
+A TorchScript file holds the code of its classes as text. Its grammar is a small part of Python's, so Python's
+own parser reads it, but Python never compiles or runs it. The statements are implemented here. The code can
+only call its own functions, TorchScript's builtins on plain values (`operators`), and torch's tensor
+operators without those that access files.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 
 SOURCE = 32 << 20
-"""Bytes of one file of code that are read at most."""
+"""Largest file of code, in bytes."""
 STEPS = 200_000
-"""Statements that one run may take, and what its operators on plain values weigh: about a second. More is a
-loop without an end; the longest run met in earnest, a scripted detector, takes some ten thousand."""
+"""Most steps of a run (statements, and the weights of operators on plain values): about one second. More is
+an endless loop; the longest real run, a scripted detector, takes about ten thousand."""
 _AGAIN = 32
-"""Steps that an operator costs within a loop: as it was written once, it may be one on tensors."""
+"""Steps of an operator in a loop, because it may be a tensor operator."""
 TRUSTED = 100
-"""How much longer code may run that somebody trusts: the unrolled loop of a long recurrence is in earnest."""
+"""Factor for the steps of trusted code, such as the loop of a long recurrence."""
 LONGEST = 1_000_000
-"""Items, also those inside of items, that an operator on plain values may be given."""
+"""Most items, including nested ones, in the arguments of an operator on plain values."""
 
 
 class ScriptError(Exception):
-    """The code asks for what cannot be done here."""
+    """The error for code that cannot run here."""
 
 
 class ScriptClass(Struct):
-    """A class whose code is in the file.
+    """A class with code in the file.
 
     Attributes:
         qualname: '__torch__.torch.nn.modules.conv.Conv2d', with mangling.
-        base: 'Module', 'NamedTuple', 'Enum', 'Interface' or nothing.
+        base: 'Module', 'NamedTuple', 'Enum', 'Interface' or empty.
         fields: Annotated attributes in order.
         constants: Attributes whose value is in the code.
-        methods: By name.
+        methods: Methods by name.
         parameters: Attributes that are parameters; `buffers` likewise.
     """
 
@@ -62,12 +62,12 @@ class ScriptClass(Struct):
 
 
 class Code:
-    """The code in an archive, parsed file by file when a class or function of it is needed.
+    """The code in an archive, parsed file by file on demand.
 
     Args:
-        read: Text of an entry by its name, None if there is none.
+        read: Returns the text of an entry by its name, None if there is none.
         where: The file, for messages.
-        trusted: Whoever opens the file knows that its loops come to an end.
+        trusted: Whether the user trusts that its loops end.
     """
 
     def __init__(self, read: Callable[[str], str | None], where: str, trusted: bool = False) -> None:
@@ -143,11 +143,11 @@ def _literal(node: ast.expr) -> Any:
         return None
 
 
-# -- running it
+# -- running
 
 
 class ScriptFrame(Struct):
-    """A function that is running: its names, and the object whose method it is."""
+    """A running function: its names, and the object of the method."""
 
     names: dict[str, Any]
     owner: Any = None
@@ -160,7 +160,7 @@ class _Reference(Struct, frozen=True):
 
 
 class ScriptObject:
-    """An instance of a class of the file that is no module; its attributes are still to be set."""
+    """An instance of a class of the file that is no module; its attributes are set later."""
 
     def __init__(self, qualname: str) -> None:
         self.qualname = qualname
@@ -178,13 +178,13 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, 
 _NUMBERS = {"inf": float("inf"), "nan": float("nan"), "infj": complex(0, float("inf"))}
 
 _ENTRY = re.compile(r"forward(\d+|__\d+)?")
-"""Methods by which a submodule is called: a traced module that is called twice has forward1 as well."""
+"""Methods that call a submodule: a traced module that is called twice also has forward1."""
 
 _OFF = {
     "__torch__.torch.backends.mha.get_fastpath_enabled": False,
     "__torch__.torch.jit.is_scripting": True,
 }
-"""What functions of torch's own answer here, and otherwise elsewhere: a fast path would hide what it does."""
+"""Fixed results of functions of torch: a fast path would hide its operators."""
 
 _PACKED = (
     "its weights are packed for quantized operators, which are not opened in a file of TorchScript; count the"
@@ -193,14 +193,14 @@ _PACKED = (
 
 
 class ScriptInterpreter:
-    """Runs functions of `code`, which reach the modules of the file, its constants, and operators.
+    """Runs functions of `code`, which can use the file's modules, its constants, and operators.
 
     Args:
-        code: Of the file.
-        device: Where operators run.
+        code: The code of the file.
+        device: Device of the operators.
 
     Attributes:
-        constants: Of the code, by name: 'c0'.
+        constants: Constants of the code, by name: 'c0'.
     """
 
     def __init__(self, code: Code, device: torch.device) -> None:
@@ -215,13 +215,13 @@ class ScriptInterpreter:
         return self
 
     def enter(self, twin: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The forward of a twin; under which name it is called was said just before."""
+        """The forward of a twin; `self.entry` has the name of the method."""
         name, self.entry = self.entry or "forward", ""
         kind: ScriptClass = twin.held["kind"]
         if twin.held["packed"]:
             raise ScriptError(_PACKED)
         if "constants" in twin.held:
-            # the model itself: every run of it has as many steps as the last
+            # the model itself: the steps are counted anew for every run
             self.steps = self.turning = 0
             args = _image_lists(kind, args)
         method = kind.methods.get(name) or kind.methods.get("forward__0")
@@ -238,7 +238,7 @@ class ScriptInterpreter:
         """Calls a function of the file.
 
         Raises:
-            ScriptError: It does what cannot be done here, or its own assertion fails.
+            ScriptError: It cannot run here, or its own assertion fails.
         """
         frame = ScriptFrame(self._bind(function, args, kwargs), owner)
         try:
@@ -333,7 +333,7 @@ class ScriptInterpreter:
         raise _Return(None if statement.value is None else self._value(statement.value, frame))
 
     def _with(self, statement: ast.With, frame: ScriptFrame) -> None:
-        # torch.no_grad and profiling: neither changes what is computed
+        # torch.no_grad and profiling change no result
         self._block(statement.body, frame)
 
     def _pass(self, statement: ast.stmt, frame: ScriptFrame) -> None:
@@ -443,12 +443,12 @@ class ScriptInterpreter:
             return _PLAIN[name](*args)
         raise ScriptError(f"'{name}' is not TorchScript")
 
-    # what the file holds, and operators
+    # objects of the file, and operators
 
     def _invoke(
         self, frame: ScriptFrame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Calls a method: a submodule by its hooks, anything else directly."""
+        """Calls a method: of a submodule through its hooks, of anything else directly."""
         if isinstance(value, ReplayModule):
             if value is not frame.owner and _ENTRY.fullmatch(name):
                 self.entry = name
@@ -464,7 +464,7 @@ class ScriptInterpreter:
         method = kind.methods.get(name)
         if method is None:
             raise ScriptError(f"{kind.qualname} has no method {name}")
-        # work that a module does in another's method is that other's: the frame keeps its owner
+        # work that a module does in another module's method counts for that module: the frame keeps its owner
         return self.run(method, (value, *args), kwargs, owner=value)
 
     def _get(self, value: Any, name: str) -> Any:
@@ -488,7 +488,7 @@ class ScriptInterpreter:
         if isinstance(value, ScriptObject):
             value.values[name] = new
         elif isinstance(value, ReplayModule):
-            # state that the model keeps between calls is not kept here: every run sees the file's
+            # state between calls is not kept: every run starts with the file's state
             if name in value.held["values"]:
                 value.held["values"][name] = new
         else:
@@ -518,7 +518,7 @@ class ScriptInterpreter:
 
 
 def _image_lists(kind: ScriptClass, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of the model: where it takes a list of tensors (images of a detector), one is made."""
+    """The arguments of the model, with lists where it takes a list of tensors (images of a detector)."""
     declared = kind.methods["forward"].args.args[1:]
     arguments = list(args)
     for at, (argument, value) in enumerate(zip(declared, args, strict=False)):
@@ -535,14 +535,14 @@ _DEEP = frozenset(
         "__contains__", "__is__", "__isnot__", "index", "count", "remove", "sort", "sorted", "max", "min",
     )
 )  # fmt: skip
-"""Operators that look into what lies inside of lists, and inside of that."""
+"""Operators that read nested lists."""
 
 
 def _step_cost(name: str, args: Sequence[Any]) -> int:
-    """Steps that an operator on plain values costs: one for every 64 items that it may have to look at.
+    """Steps of an operator on plain values: one for every 64 items that it may read.
 
     Raises:
-        ScriptError: It is given a list that holds itself, or lists that hold each other a billion times.
+        ScriptError: An argument is a list that contains itself, or lists with a billion nested items.
     """
     todo = [a for a in args if isinstance(a, (list, tuple, dict, str))]
     deep = name in _DEEP
@@ -559,10 +559,10 @@ def _step_cost(name: str, args: Sequence[Any]) -> int:
 
 
 def bounded(values: Sequence[Any]) -> None:
-    """Whether whoever follows these values comes to an end: they go into a layer, or out of one.
+    """Checks that values that enter or leave a layer are of limited size.
 
     Raises:
-        ScriptError: A list holds itself, or lists hold each other a billion times or a hundred deep.
+        ScriptError: A list contains itself, or lists have a billion nested items or a hundred levels.
     """
     todo = [(value, 0) for value in values if isinstance(value, (list, tuple, dict))]
     items_visited = 0
@@ -579,7 +579,7 @@ _DEEPEST = 100
 
 
 def _dotted(node: ast.expr, frame: ScriptFrame) -> str | None:
-    """The whole name, 'torch.add', where it is a global one; None for an attribute of a value."""
+    """The full name, such as 'torch.add', of a global; None for an attribute of a value."""
     pieces: list[str] = []
     while isinstance(node, ast.Attribute):
         pieces.append(node.attr)

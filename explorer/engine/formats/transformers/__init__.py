@@ -1,1 +1,1 @@
-"""Models of Hugging Face's transformers: built from what stands beside their weights, matched with those."""
+"""Models of Hugging Face's transformers: built from their configuration and matched with their weights."""

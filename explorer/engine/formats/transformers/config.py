@@ -1,7 +1,7 @@
-"""config.json of a transformers model, judged before anything is built from it.
+"""config.json of a transformers model: checked before a module is built from it.
 
-A configuration is anybody's: one line of it may ask for a billion layers. Each layer is built in Python, so
-how many there are is bounded here; sizes of tensors cost nothing where tensors have no values.
+A configuration is not trusted: one line may ask for a billion layers. Each layer is built in Python, so their
+number is limited here. Sizes of tensors cost nothing, because the tensors have no values.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_LAYERS = 4_096
-"""Layers, blocks, stages of one list of them: twenty times those of the deepest model."""
+"""Most layers, blocks or stages in a list: twenty times those of the deepest model."""
 
 MOST_EXPERTS = 65_536
 MOST_MODULES = 500_000
-"""Modules in modules that are built: some architectures make several of each expert in each layer."""
+"""Most modules of a model: some architectures build several modules for each expert in each layer."""
 
 _LARGEST = 1 << 40
-"""What a size may be: a tensor of two such sizes could not be counted."""
+"""Largest size: a tensor with two larger sizes could not be counted."""
 
 _DEPTHS = ("layer", "block", "depth", "stage", "repeat", "levels", "hops")
-"""In the names of settings that say how many of something are built one after the other."""
+"""Words in the names of settings for numbers of modules."""
 
 _WIDTHS = ("size", "dim", "vocab", "token", "_id", "length")
-"""In the names of those that say how wide something is."""
+"""Words in the names of settings for widths."""
 
 _PARTS = 8
-"""How deep configurations lie in configurations."""
+"""Most levels of nested configurations."""
 
 
 class BuildError(Exception):
-    """Why no module is built of a configuration, for a person."""
+    """The error for a configuration from which no module is built; its text gives the reason."""
 
 
 def check(config: Mapping[str, Any], source: str) -> None:
-    """Refuses sizes that no model has.
+    """Refuses sizes beyond those of any model.
 
     Args:
-        config: What config.json says.
-        source: What the user named.
+        config: Contents of config.json.
+        source: The source that the user named.
 
     Raises:
         BadModel: One is too large to be built.
@@ -62,7 +62,7 @@ def _is_depth(name: str) -> bool:
 
 
 def _numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]:
-    """Every whole number of a configuration, with the path of its setting."""
+    """Every integer of a configuration, with the path of its setting."""
     if isinstance(value, int) and not isinstance(value, bool):
         yield key, value
     elif depth < _PARTS and isinstance(value, (dict, list)):
@@ -73,7 +73,7 @@ def _numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]:
 
 
 def own_code(config: Mapping[str, Any]) -> str:
-    """The file of the folder's own code that a configuration names for its architecture; '' if none."""
+    """The file of code in the folder that a configuration names for its architecture; '' if none."""
     named = config.get("auto_map")
     if not isinstance(named, dict):
         return ""

@@ -1,8 +1,8 @@
-"""GGUF metadata as a configuration of transformers', and llama.cpp's names of tensors as a module's.
+"""GGUF metadata as a transformers configuration, and llama.cpp's tensor names as those of a module.
 
-Which settings a key of the metadata stands for is taken from transformers' own tables where it has the
-architecture. What they leave out, and architectures that they do not have, follow llama.cpp's own keys, which
-are the same for all; then nothing is believed unless every tensor of the module is in the file in its shape.
+transformers' own tables map metadata keys to settings for the architectures that it knows. Other settings and
+architectures follow llama.cpp's own keys, which are common to all architectures. Such a result is accepted
+only if every tensor of the module is in the file with its shape.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TYPES = {
     "gptneox": "gpt_neox",
     "starcoder": "gpt_bigcode",
 }
-"""What transformers calls an architecture of llama.cpp's, where the two differ."""
+"""transformers' names for llama.cpp's architectures, where they differ."""
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "context_length": ("max_position_embeddings",),
@@ -55,7 +55,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "attention.kv_lora_rank": ("kv_lora_rank",),
     "attention.q_lora_rank": ("q_lora_rank",),
 }
-"""Settings by llama.cpp's keys (its constants.py), without the architecture in front."""
+"""Settings by llama.cpp's keys (its constants.py), without the prefix of the architecture."""
 
 _NEEDED = ("block_count", "embedding_length", "attention.head_count")
 
@@ -65,20 +65,20 @@ _LLAMA_LIKE = re.compile(
     r"|blk\.\d+\.(attn_q|attn_k|attn_v|attn_output|ffn_gate|ffn_up|ffn_down)\.(weight|bias)"
     r"|blk\.\d+\.(ffn_gate_inp|ffn_gate_exps|ffn_up_exps|ffn_down_exps)\.weight"
 )
-"""The tensors of a Llama, and what those that are built like it have besides."""
+"""The tensors of a Llama, and additional tensors of similar models."""
 
 
 def configurations(
     metadata: Mapping[str, Any], tensors: Sequence[StoredTensor]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Configurations that a file may have been written from, likeliest first, each with what to say of it.
+    """Possible configurations of a file, most likely first, each with a note.
 
     Args:
-        metadata: Of the file, arrays as tuples of numbers.
-        tensors: Of the file.
+        metadata: Metadata of the file, with arrays as tuples of numbers.
+        tensors: Tensors of the file.
 
     Raises:
-        BuildError: The metadata lacks what every model has.
+        BuildError: The metadata lacks a required key.
     """
     from transformers.integrations.ggml import GGUF_CONFIG_DEFAULTS_MAPPING, GGUF_CONFIG_MAPPING
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -116,21 +116,21 @@ def configurations(
 
 
 def _lfm2_settings(heads: Any) -> dict[str, Any]:
-    """What llama.cpp says of LFM2 layer by layer: a layer without heads of keys is a convolution."""
+    """Settings of LFM2 from llama.cpp's list per layer: a layer without key heads is a convolution."""
     if not isinstance(heads, tuple) or not any(heads):
         return {}
     return {"attention.head_count_kv": max(heads), "full_attention": [n for n, h in enumerate(heads) if h]}
 
 
 def _uniform_value(value: Any) -> Any:
-    """A value; of what is the same in every layer that of one."""
+    """A value; of a list per layer, the common value, or None if the layers differ."""
     if isinstance(value, tuple):
         return value[0] if value and len(set(value)) == 1 else None
     return value
 
 
 def _common_settings(metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
-    """The settings that llama.cpp's keys give any architecture."""
+    """The settings that llama.cpp's keys give for any architecture."""
     configuration = {
         s: metadata[key] for key, settings in _KEYS.items() if metadata.get(key) is not None for s in settings
     }
@@ -142,7 +142,7 @@ def _common_settings(metadata: Mapping[str, Any], by_name: Mapping[str, StoredTe
 
 
 def _llama_like_settings(by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
-    """The architecture, of those that are built like a Llama, that has these tensors."""
+    """Settings of the Llama-like architecture that has these tensors."""
     normed, biased = "blk.0.attn_q_norm.weight" in by_name, "blk.0.attn_q.bias" in by_name
     if "blk.0.ffn_gate_exps.weight" in by_name:
         return {"model_type": "qwen3_moe", "norm_topk_prob": True} if normed else {"model_type": "mixtral"}
@@ -156,7 +156,7 @@ def _llama_like_settings(by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
 def _extra_settings(
     kind: str, metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]
 ) -> dict[str, Any]:
-    """What an architecture is told by its tensors, or by several keys together."""
+    """Settings of an architecture that follow from its tensors, or from several keys together."""
     if kind == "stablelm":
         return {
             "use_qkv_bias": "blk.0.attn_q.bias" in by_name,
@@ -192,10 +192,10 @@ class GgufNames:
     """llama.cpp's names for the parameters of a module.
 
     Args:
-        own: Names of the module's parameters and buffers.
-        architecture: llama.cpp's.
-        layers: How many the module has.
-        held: The names of the file.
+        parameters: The module's parameters and buffers by name.
+        architecture: llama.cpp's name of the architecture.
+        layers: Number of layers of the module.
+        file_tensors: The tensors of the file by name.
     """
 
     def __init__(
@@ -210,11 +210,11 @@ class GgufNames:
                 self.targets.setdefault(called, name)
 
     def target(self, name: str) -> tuple[str, str]:
-        """What the module calls a tensor of the file; '' for one that it has not."""
+        """The module's name for a tensor of the file; '' if it has none."""
         return self.targets.get(name, ""), ""
 
     def shapes(self, target: str, sources: Sequence[tuple[str, Any]]) -> Mapping[str, tuple[int, ...] | None]:
-        """The shape that tensors have in the module, if theirs is that, but for the order of its axes."""
+        """Shape of a parameter: the module's, if that of the tensors equals it up to the order of axes."""
         shape = tuple(self.parameters[target].shape)
         stored_shapes = [weight.shape for _, weight in sources]
         if len(stored_shapes) == 1:
@@ -224,7 +224,7 @@ class GgufNames:
         return {target: shape if total == self.parameters[target].numel() else (total,)}
 
     def _file_names(self, name: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
-        """llama.cpp's names for a parameter, those of the file first."""
+        """llama.cpp's names for a parameter; names in the file come first."""
         expert = _EXPERTS.fullmatch(name)
         if expert:
             ending = ".bias" if expert[3] else ".weight"
@@ -243,7 +243,7 @@ class GgufNames:
         return ()
 
     def _with_ending(self, stem: str, last: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
-        """A name of llama.cpp's with its ending: some tensors have none, some are two in the file."""
+        """llama.cpp's name with its ending: some tensors have none, and some are two tensors in the file."""
         if f"{stem}.{last}" not in file_tensors and stem in file_tensors:
             return (stem,)
         front, mixed, _ = stem.rpartition("attn_kv_b")
@@ -257,7 +257,7 @@ def _axes(shape: Sequence[int]) -> list[int]:
 
 
 def _name_map(architecture: str, layers: int) -> Any:
-    """The names that the gguf package has for an architecture; None for one that it does not know."""
+    """The gguf package's names for an architecture; None if it does not know the architecture."""
     import gguf
 
     number_by_name = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}

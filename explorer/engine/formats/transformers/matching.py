@@ -1,7 +1,7 @@
-"""Checkpoint names matched with a module's: missing, unexpected, tied, of another shape, and who stores what.
+"""Matches checkpoint names with a module's: missing, unexpected, tied, of another shape, and stored forms.
 
-transformers itself says how names changed since a file was written: experts that lie one by one in a file are
-one parameter of three axes, Q, K and V may be one tensor. Its own conversions run here on shapes alone.
+transformers knows how names changed since a file was written: single experts in a file become one parameter
+with three axes, and Q, K and V may become one tensor. Its own conversions run here on shapes only.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from explorer.engine.formats.weights.stored_forms import LogicalTensor, logical
 
 
 class NameMatch(Struct):
-    """What the tensors of files are of a module.
+    """The match of file tensors with a module.
 
     Attributes:
-        stored: Of each parameter and buffer, by its name: how the files hold it.
-        names: Of each: what the tensors are called that hold it.
-        missing: Names of the module that no file has.
-        unexpected: Names in the files that the module has not.
-        contradictions: Tensors whose shape is another, for a person.
+        stored: Stored form of each parameter and buffer, by name.
+        names: Names of the file tensors of each parameter and buffer, by name.
+        missing: Names of the module that are in no file.
+        unexpected: Names in the files that the module does not have.
+        contradictions: Descriptions of tensors with another shape.
     """
 
     stored: dict[str, StoredForm] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class NameMatch(Struct):
     contradictions: list[str] = field(default_factory=list)
 
     def notes(self) -> Iterator[str]:
-        """What a person should know before a number is believed."""
+        """Notes that a reader of the figures needs."""
         if self.missing:
             yield (
                 f"{many_text(len(self.missing), 'parameter')} of the module in no file, counted as the"
@@ -53,26 +53,26 @@ class NameMatch(Struct):
 
 
 class Names(Protocol):
-    """What a module calls the tensors of a file, and how they become its parameters."""
+    """Maps the tensors of a file to the parameters of a module."""
 
     def target(self, name: str) -> tuple[str, str]:
-        """What the module calls a tensor of the file, and the pattern of its conversion, if any."""
+        """The module's name for a tensor of the file, and the pattern of its conversion, if any."""
         ...
 
     def shapes(
         self, target: str, sources: Sequence[tuple[str, LogicalTensor]]
     ) -> Mapping[str, tuple[int, ...] | None]:
-        """Shape of each parameter that tensors become, by its name; None where that cannot be told."""
+        """Shape of each parameter that tensors become, by name; None if unknown."""
         ...
 
 
 def match(module: nn.Module, tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) -> NameMatch:
-    """Finds the tensors of a module in files of transformers'.
+    """Finds the tensors of a module in files of transformers.
 
     Args:
-        module: Of transformers', on the meta device.
-        tensors: Of all files, by their headers.
-        quantization: What the configuration says of how weights are packed; empty for nothing.
+        module: A transformers module on the meta device.
+        tensors: Tensors of all files, from their headers.
+        quantization: Quantization settings of the configuration; empty without quantization.
     """
     parameters = module.state_dict(keep_vars=True)
     weights = sorted(logical(tensors, quantization), key=lambda w: _natural_order(w.name))
@@ -86,9 +86,9 @@ def matched(
     """Finds the tensors of a module among weights.
 
     Args:
-        parameters: The module's tensors by name, tied ones under each of theirs.
-        weights: Those of the files, experts in their order.
-        names: What the module calls them.
+        parameters: The module's tensors by name; a tied tensor has several names.
+        weights: Weights of the files, experts in their order.
+        names: Maps names to those of the module.
     """
     name_match = NameMatch()
     groups: dict[str, list[tuple[str, LogicalTensor]]] = defaultdict(list)
@@ -114,7 +114,7 @@ def matched(
 
 
 class _SameNames:
-    """Names and shapes of a file that are those of a module: nothing is converted."""
+    """The mapping for files with the names and shapes of the module: nothing is converted."""
 
     def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
         self.parameters = parameters
@@ -131,7 +131,7 @@ class _SameNames:
 
 
 class _Conversions:
-    """How names and shapes of a file become those of a module, as transformers has it."""
+    """The mapping by transformers' own conversions of names and shapes."""
 
     def __init__(self, module: Any, parameters: Mapping[str, torch.Tensor]) -> None:
         from transformers import conversion_mapping, core_model_loading
@@ -185,7 +185,7 @@ def _record_match(
     shapes: Mapping[str, tuple[int, ...] | None],
     weights: Sequence[LogicalTensor],
 ) -> None:
-    """Books the tensors of a file on the parameters that they become, or says which contradict."""
+    """Records the tensors of a file for the parameters that they become, or a contradiction."""
     size = sum(weight.nbytes for weight in weights)
     kinds = list(dict.fromkeys(weight.dtype for weight in weights))
     names = tuple(tensor.name for weight in weights for tensor in weight.tensors)
@@ -216,5 +216,5 @@ def _record_match(
 
 
 def _natural_order(name: str) -> tuple[tuple[int, str], ...]:
-    """Sorts numbers by their value: experts are put together in their order."""
+    """Sort key with numbers by value, so that experts stay in their order."""
     return tuple((int(p), "") if p.isdecimal() and len(p) < 10 else (-1, p) for p in name.split("."))

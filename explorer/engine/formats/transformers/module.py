@@ -1,8 +1,8 @@
-"""nn.Module of a configuration: what transformers builds of config.json, on the meta device.
+"""nn.Module of a configuration: transformers builds it from config.json, on the meta device.
 
-The first class of `architectures` is built, else the one that transformers has for generating text with this
-type of model, else the bare one. Nothing is fetched, no weight is read and no code of the folder runs: what
-`auto_map` names runs with `--trust` alone, and then transformers copies it where it keeps such code.
+The class is the first of `architectures`, else transformers' class for text generation with this type of
+model, else the bare model. Nothing is fetched, no weight is read and no code of the folder runs: code in
+`auto_map` runs only with `--trust`, and transformers then copies it to its own cache.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from explorer.engine.formats.transformers.config import MOST_MODULES, BuildError
 from explorer.host.optional_packages import error_line, require, silence
 
 TOKENS = 128
-"""Of one text, where nobody says how long it is."""
+"""Tokens of a text, if its length is not given."""
 
 
 def built(
@@ -42,18 +42,18 @@ def built(
     values: str = "",
     files: Sequence[str] = (),
 ) -> LoadedModule:
-    """The module that a configuration describes; its weights have no values until they are asked for.
+    """The module of a configuration; its weights get values on demand.
 
     Args:
-        source: What the user named.
-        config: What config.json says.
-        dtype: Of its weights, in numpy's spelling; empty for the configuration's own.
-        trust: Code of the folder may run.
-        values: The folder that `from_pretrained` reads the values from; empty where none can be read.
-        files: Those that hold the values, where the folder may have others, too.
+        source: The source that the user named.
+        config: Contents of config.json.
+        dtype: Type of its weights, in numpy's spelling; empty for the configuration's own.
+        trust: Whether code of the folder may run.
+        values: The folder that `from_pretrained` reads the values from; empty if they cannot be read.
+        files: The files with the values, if the folder may have others, too.
 
     Raises:
-        BuildError: transformers has no such architecture, or cannot build it of this.
+        BuildError: transformers does not have the architecture, or cannot build it from this configuration.
         BadModel: The configuration asks for more than any model has.
         MissingExtra: transformers is not installed, or is broken.
     """
@@ -84,7 +84,7 @@ def built(
             raise BadModel("its values are stored as no module of torch's computes with them", where=source)
         return _with_values(kind, copy.deepcopy(settings), number, values, files)
 
-    # without a cache transformers looks whether several texts lie in one row
+    # without a cache, transformers checks whether a row holds several texts
     loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks, new=True, weights_from="file")
     try:
         loaded.example = _text_input(loaded.shapes())
@@ -98,8 +98,8 @@ def built(
 
 
 def _with_values(kind: Any, settings: Any, number: Any, folder: str, files: Sequence[str]) -> nn.Module:
-    """The module with the values of these files, else of the folder; nothing in a checkpoint runs."""
-    from transformers.modeling_utils import load_state_dict  # a second, for who asks for values
+    """The module with the values of these files, or of the folder; no code in a checkpoint runs."""
+    from transformers.modeling_utils import load_state_dict  # takes a second
 
     state = {name: tensor for file in files for name, tensor in load_state_dict(file).items()}
     with offline():
@@ -114,10 +114,10 @@ def _with_values(kind: Any, settings: Any, number: Any, folder: str, files: Sequ
 
 
 def _without_cache(settings: Any) -> bool:
-    """Fills no cache: to give one away is no part of what one pass computes, and no exporter takes it.
+    """Switches the cache off: filling it is no part of a pass, and no exporter supports it.
 
     Returns:
-        Whether the model would have filled one.
+        Whether it was on.
     """
     had_cache = False
     for part in (settings, *(getattr(settings, name, None) for name in settings.sub_configs)):
@@ -128,7 +128,7 @@ def _without_cache(settings: Any) -> bool:
 
 
 def _architecture(transformers: Any, source: str, config: Mapping[str, Any], trust: bool) -> tuple[Any, Any]:
-    """The class to build, and the configuration as that class has it.
+    """The class to build, and its configuration object.
 
     Raises:
         BuildError: There is none.
@@ -150,7 +150,7 @@ def _architecture(transformers: Any, source: str, config: Mapping[str, Any], tru
 
 
 def _architecture_of_folder(transformers: Any, source: str) -> tuple[Any, Any]:
-    """As `_architecture`, of code in the folder, which the user trusts."""
+    """Like `_architecture`, for trusted code in the folder."""
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=True, local_files_only=True)
@@ -161,7 +161,7 @@ def _architecture_of_folder(transformers: Any, source: str) -> tuple[Any, Any]:
 
 
 def _model_class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
-    """The class of the first architecture that transformers has, else that of the type of model."""
+    """The class of the first known architecture, else that of the type of model."""
     architectures = config.get("architectures")
     for called in architectures if isinstance(architectures, list) else ():
         kind = getattr(transformers, called, None) if isinstance(called, str) else None
@@ -183,11 +183,11 @@ def _model_class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any
 
 
 _UNWANTED = ("auto_map", "quantization_config", "_attn_implementation", "_experts_implementation")
-"""Settings that say where code is or how weights are packed: the module is the same without."""
+"""Settings for the place of code or the packing of weights, which do not change the module."""
 
 
 def _architecture_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the architecture alone; no backbone is to be fetched for them."""
+    """The settings of the architecture only, without fetching a backbone."""
     settings = {key: _with_infinities(value) for key, value in config.items() if key not in _UNWANTED}
     if "use_pretrained_backbone" in settings:
         settings["use_pretrained_backbone"] = False
@@ -195,7 +195,7 @@ def _architecture_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_infinities(value: Any) -> Any:
-    """A copy of a setting, with the infinities that transformers writes as JSON has none."""
+    """A copy of a setting with infinities, which transformers writes as objects because JSON has none."""
     if isinstance(value, dict):
         if tuple(value) == ("__float__",):
             return {"Infinity": math.inf, "-Infinity": -math.inf}.get(str(value["__float__"]), math.nan)
@@ -204,7 +204,7 @@ def _with_infinities(value: Any) -> Any:
 
 
 def _keep_wide(module: Any, dtype: torch.dtype | None) -> None:
-    """Puts into float32 what transformers keeps in it when it reads a model in a narrower type."""
+    """Converts tensors to float32 that transformers keeps in it when it reads a model in a narrower type."""
     patterns = wide_parts(module, dtype)
     if not patterns:
         return
@@ -222,15 +222,15 @@ def _keep_wide(module: Any, dtype: torch.dtype | None) -> None:
 
 
 class _TooMany(BadModel):
-    """A configuration asks for more modules than any model has."""
+    """The error for a configuration with more modules than any model has."""
 
 
 @contextlib.contextmanager
 def _limit_modules(source: str) -> Iterator[None]:
-    """No more modules are built than any model has, whatever a configuration asks for.
+    """Limits the number of modules that are built.
 
     Raises:
-        BadModel: It asks for more.
+        BadModel: The configuration asks for more.
     """
     count = itertools.count(1)
 
@@ -246,7 +246,7 @@ def _limit_modules(source: str) -> Iterator[None]:
 
 
 def _text_input(module: nn.Module) -> dict[str, torch.Tensor] | None:
-    """One text as input, for a model that needs nothing else; None for others, see `configured_inputs`."""
+    """One text as input, for a model that needs no other input; None for others (see `configured_inputs`)."""
     config: Any = getattr(module, "config", None)
     main = getattr(module, "main_input_name", "")
     if main != "input_ids" or getattr(config, "is_encoder_decoder", False):

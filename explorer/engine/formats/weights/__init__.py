@@ -1,1 +1,1 @@
-"""Files that hold tensors and nothing else."""
+"""Files with tensors only."""

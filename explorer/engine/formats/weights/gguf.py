@@ -1,8 +1,8 @@
-"""GGUF files, as ggml and llama.cpp write them: opened by their header, metadata and tensors.
+"""GGUF files of ggml and llama.cpp: reads header, metadata and tensor entries.
 
-The header is mapped and hopped over from string to string; nothing in it says how long it is, and a
-vocabulary in front of the tensors has several hundred thousand strings. Written after the specification in
-ggml's docs/gguf.md; sizes of blocks are those of ggml's type_traits.
+The header is mapped and skipped string by string: it does not give its length, and a vocabulary before the
+tensors has several hundred thousand strings. The format follows ggml's docs/gguf.md; sizes of blocks come
+from ggml's type_traits.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ TYPES: Mapping[int, tuple[str, int, int]] = {
     40: ("NVFP4", 64, 36),
     41: ("Q1_0", 128, 18),
 }
-"""Type of a tensor by ggml_type: its name (numpy's where there is one), numbers of a block, its bytes."""
+"""Tensor types by ggml_type: name (numpy's if there is one), elements of a block, bytes of a block."""
 
 _MAGIC = b"GGUF"
 _SHORTEST = 24
@@ -88,17 +88,17 @@ _ALIGNMENT = 32
 _DIMS = 4
 _LARGEST = (1 << 63) - 1
 _NESTED = 4
-"""Arrays in arrays that are followed; ggml itself follows none."""
+"""Most levels of nested arrays; ggml itself supports none."""
 _MOST = 1 << 23
-"""Strings in arrays, tensors, and keys, at most: ten times the largest vocabularies and their merges."""
+"""Most strings in arrays, tensors and keys: ten times the largest vocabularies with their merges."""
 _ARRAY_COST = 128
-"""How many strings an array in an array takes the time of."""
+"""Cost of a nested array, in strings."""
 _KEPT = 1 << 10
-"""Numbers of an array that are kept: one a layer."""
+"""Longest array of numbers that is kept: one number per layer."""
 _SHOWN = 6
-"""Elements of an array that are named."""
+"""Most elements of an array that are shown."""
 _TEXT = 1 << 12
-"""Characters of a text that are kept; a chat template has a few thousand."""
+"""Longest text that is kept, in bytes; a chat template has a few thousand."""
 _AGAIN = "fetch or save the file again"
 
 _STRING, _ARRAY, _BOOL = 8, 9, 7
@@ -106,7 +106,7 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: 
 """Letters of `struct` by gguf_metadata_value_type."""
 
 _NAMES = {_STRING: "strings", _ARRAY: "arrays", _BOOL: "booleans", 6: "floats", 12: "floats"}
-"""What the elements of an array are called, where they are not integers."""
+"""Words for the elements of an array, if they are not integers."""
 
 _FILE_TYPES: Mapping[int, str] = {
     0: "all F32",
@@ -145,24 +145,24 @@ _FILE_TYPES: Mapping[int, str] = {
     39: "mostly NVFP4",
     40: "mostly Q1_0",
 }
-"""What general.file_type means (llama_ftype of llama.h)."""
+"""Names of general.file_type (llama_ftype of llama.h)."""
 
 
 @record
 class GgufHeader:
-    """What the header of one file says.
+    """The header of one file.
 
     Attributes:
         path: The file.
         size: Its bytes.
-        version: Of the format.
-        big_endian: Whether its numbers are stored with the highest byte first.
-        metadata: Value by key: numbers, booleans and texts; of an array a text that describes it.
-        arrays: Numbers of short arrays by key: what differs from layer to layer.
-        tensors: In the order of the file.
-        notes: What is unusual.
-        partial: Of a file that was cut off, its tensors are wanted all the same.
-        cut: That it was.
+        version: Version of the format.
+        big_endian: Whether its numbers are stored big-endian.
+        metadata: Value by key: numbers, booleans and texts; for an array, a text that describes it.
+        arrays: Numbers of short arrays by key: settings that differ by layer.
+        tensors: Tensors in the order of the file.
+        notes: Notes on unusual contents.
+        partial: Whether to read the tensors of a truncated file, too.
+        cut: The error for a truncated file.
     """
 
     path: str
@@ -182,7 +182,7 @@ def read(path: str, *, partial: bool = False) -> GgufHeader:
 
     Args:
         path: The file.
-        partial: Tensors behind the end of a file that was cut off are no error, but `GgufHeader.cut`.
+        partial: Sets `GgufHeader.cut` instead of raising the error for a truncated file.
 
     Raises:
         BadModel: It is no GGUF file, is cut off, or says of itself what cannot be.
@@ -202,7 +202,7 @@ def read(path: str, *, partial: bool = False) -> GgufHeader:
 
 
 class _Reader:
-    """Reads one header from front to back; every length is compared with what is left of the file."""
+    """Reads one header from front to back and checks every length against the rest of the file."""
 
     def __init__(self, parsed: GgufHeader, buffer: mmap.mmap) -> None:
         self.parsed = parsed
@@ -240,7 +240,7 @@ class _Reader:
         raise BadModel(f"its header is broken: {what}", where=self.parsed.path, hint=_AGAIN)
 
     def take(self, length: int) -> int:
-        """The place of the next bytes, which are there."""
+        """The place of the next bytes, after a check that the file has them."""
         at = self.at
         if length > self.size - at:
             problem = f"is cut off: at byte {at:,} of {self.size:,} follow {length:,} more"
@@ -249,7 +249,7 @@ class _Reader:
         return at
 
     def numbers(self, letters: str) -> tuple[int, ...]:
-        """The next numbers, of the types that `struct` has these letters for."""
+        """The next numbers, of these `struct` letters."""
         code = self.codes.get(self.order + letters)
         if code is None:
             code = self.codes[self.order + letters] = struct.Struct(self.order + letters)
@@ -260,7 +260,7 @@ class _Reader:
         return self.numbers(letter)[0]
 
     def count(self, least: int, what: str) -> int:
-        """How many things follow, of at least so many bytes each."""
+        """The number of following objects, of at least `least` bytes each."""
         count = self.number("Q")
         if count > _MOST or count * least > self.size - self.at:
             self.broken(f"it announces {count:,} {what} with {self.size - self.at:,} bytes left")
@@ -298,7 +298,7 @@ class _Reader:
         if not least:
             self.broken(f"'{printable(key)}' is an array of the unknown type {kind:,}")
         number = self.number("Q")
-        # numbers are hopped over together, strings and arrays one by one
+        # numbers are skipped together, strings and arrays one by one
         self.left -= 0 if letter else number * (1 if kind == _STRING else _ARRAY_COST)
         if number > (self.size - self.at) // least or self.left < 0:
             self.broken(f"it announces {number:,} elements of '{printable(key)}'")
@@ -319,7 +319,7 @@ class _Reader:
         return f"{number:,} {_NAMES.get(kind, 'integers')}: {', '.join(first_elements)}{more}"
 
     def skip_strings(self, count: int) -> None:
-        """Hops over strings."""
+        """Skips strings."""
         buffer, size, at = self.data, self.size, self.at
         length_of = struct.Struct(f"{self.order}Q").unpack_from
         while count and at + 8 <= size:
@@ -344,7 +344,7 @@ class _Reader:
         return name, tuple(dims[::-1]), code, offset
 
     def place(self, entries: list[tuple[str, tuple[int, ...], int, int]]) -> None:
-        """Finds the bytes of every tensor, now that it is known where the header ends."""
+        """Finds the bytes of every tensor, after the end of the header is known."""
         parsed = self.parsed
         alignment = parsed.metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
@@ -386,7 +386,7 @@ class _Reader:
 
 
 def contents(source: str) -> TensorIndex:
-    """What a GGUF file says of itself, and the others that belong to it; or a folder of such files.
+    """Reads a GGUF file with the other parts of its model, or a folder of such parts.
 
     Raises:
         BadModel: One is no GGUF file, is cut off, or says of itself what cannot be.
@@ -416,7 +416,7 @@ def _index(source: str, first: GgufHeader) -> TensorIndex:
     facts = [("GGUF", f"version {first.version}{', big-endian' if first.big_endian else ''}")]
     if elements:
         facts.append(("bits for each parameter", f"{8 * size / elements:.2f}"))
-    # what the model is stands in the first part alone
+    # only the first part describes the model
     about = headers[0]
     facts += [(key, _fact_text(key, value)) for key, value in about.metadata.items()]
     return TensorIndex(
@@ -445,11 +445,11 @@ def _file_type(value: object) -> str:
 
 
 _MODELS = (".safetensors", ".bin", ".pt", ".pth", ".onnx", ".tflite", ".ckpt", ".h5", ".msgpack")
-"""Endings of files that are models, too: a folder with one of these is more than a split GGUF model."""
+"""Endings of other model files: a folder with one of these is no split GGUF model."""
 
 
 def _split_set(folder: str) -> list[str]:
-    """The parts of the one GGUF model that a folder holds, in order; empty for any other folder."""
+    """The parts of the only GGUF model in a folder, in order; empty for any other folder."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
@@ -461,7 +461,7 @@ def _split_set(folder: str) -> list[str]:
 
 
 def _first_file(source: str) -> str:
-    """The file to begin with: of a folder its first part."""
+    """The first file to read; in a folder, the first part."""
     if not os.path.isdir(source):
         return source
     parts = _split_set(source)
@@ -475,7 +475,7 @@ def _recognise(probe: SourceProbe) -> bool:
 
 
 def _part_headers(opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
-    """The headers of all files of a model that is stored in several, and which of them are missing."""
+    """The headers of all parts of a model, and the names of missing parts."""
     folder, name = os.path.split(opened.path)
     part = part_of(name)
     if part is None or part[2] != opened.metadata.get("split.count") or not 0 < part[1] <= part[2]:
@@ -494,7 +494,7 @@ def _part_headers(opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
 
 
 def _part_notes(opened: GgufHeader, missing: Sequence[str]) -> list[str]:
-    """What is to be said of a model that is stored in several files."""
+    """Notes on a model that is stored in several files."""
     count, part = opened.metadata.get("split.count", 1), part_of(os.path.basename(opened.path))
     if not isinstance(count, int) or count < 2:
         return []

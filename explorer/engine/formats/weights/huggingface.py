@@ -1,9 +1,8 @@
-"""Folders as Hugging Face's libraries write them: config.json and the weights, opened as one model.
+"""Folders of Hugging Face's libraries: config.json and the weights, opened as one model.
 
-The weights lie in one file or in many, with an index that says which tensor is in which. The index is
-somebody's claim: what it names and the files lack, and what the files hold beside it, is said by name, and
-so is what config.json says and the tensors contradict. Files may not lead out of the folder, but for the
-links that huggingface_hub's cache is made of.
+The weights are in one file, or in many with an index of the tensors. The index is not trusted: notes list
+tensors that the files lack or have in excess, and contradictions between config.json and the tensors. Files
+must lie in the folder; only the links of huggingface_hub's cache may lead out.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ _STEMS = ("model", "diffusion_pytorch_model", "adapter_model", "pytorch_model")
 _WEIGHTS = tuple(
     f"{stem}.{ending}{index}" for ending in ("safetensors", "bin") for stem in _STEMS for index in (INDEX, "")
 )
-"""What the weights of a folder are called, the first that is there first: safetensors before pickles, and an
-index before the file that an older version may have left beside it."""
+"""Names of a folder's weights, in order of preference: safetensors before pickles, and an index before a
+single file, which an older version may have left."""
 
 _CONFIGS = ("config.json", "adapter_config.json")
 
 _INDEX_BYTES = 32 << 20
-"""Longest index that is read: that of 92,000 tensors has nine million bytes."""
+"""Longest index, in bytes: that of 92,000 tensors has nine million."""
 
 _CONFIG_BYTES = 4 << 20
 _FILES = 10_000
-"""More files than any model is stored in."""
+"""Most files of a model."""
 
 NO_WEIGHTS = "no weights are in this folder"
 _MODELS = (
@@ -57,14 +56,14 @@ _MODELS = (
     *(".pb", ".npz"),
     *(".msgpack", ".pkl", ".ot", ".mlmodel", INDEX),
 )
-"""What files of weights are called, read or not: a folder of these is more than a configuration."""
+"""Endings of files with weights, supported or not: a folder with one is more than a configuration."""
 
 
 def contents(source: str) -> TensorIndex:
-    """What a folder, or an index or a file of weights in it, says of a model.
+    """Reads the model in a folder, or of an index or a file of weights in it.
 
     Raises:
-        BadModel: A file is broken, the index is none, or there are neither weights nor a model_type.
+        BadModel: A file or the index is broken, or there are neither weights nor a model_type.
     """
     folder, name = (source, _main_file(source)) if os.path.isdir(source) else os.path.split(source)
     folder, model = folder or ".", "" if os.path.isdir(source) else source
@@ -109,12 +108,12 @@ def contents(source: str) -> TensorIndex:
 
 
 def _main_file(folder: str) -> str:
-    """The name of the file to begin with; empty if there is none."""
+    """The name of the first file to read; empty if there is none."""
     return next((name for name in _WEIGHTS if os.path.isfile(os.path.join(folder, name))), "")
 
 
 def _only_weights(folder: str) -> list[str]:
-    """The weights of a folder that nothing announces: its only file of tensors, or parts of one model."""
+    """The weights of a folder without usual names: its only file of tensors, or the parts of one model."""
     names = sorted(_listed(folder, (".safetensors",)))
     parts = {part and (part[0], part[2]) for part in map(part_of, names)}
     return names if len(names) == 1 or (len(parts) == 1 and None not in parts) else []
@@ -133,7 +132,7 @@ def _listed(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
 
 
 def _other_weights(folder: str, name: str) -> list[str]:
-    """Further weights in a folder: another variant, the same as pickles."""
+    """Other weights in a folder: another variant, or the same weights as pickles."""
     other_names = (n for n in _listed(folder, (".safetensors", ".bin", ".gguf", INDEX)) if n != name)
     return sorted(n for n in other_names if not n.endswith(".bin") or n.startswith(_STEMS))
 
@@ -142,12 +141,12 @@ def _path_inside(folder: str, name: str, model: str = "") -> str:
     """The path of a file of the model, which may not lead out of its folder.
 
     Args:
-        folder: As the user named it.
-        name: Of the file.
-        model: The file that the user named in place of the folder.
+        folder: The folder as the user named it.
+        name: Name of the file.
+        model: The file that the user named instead of the folder.
 
     Raises:
-        BadModel: It does, and neither to where `model` is a link to nor into the cache of the folder.
+        BadModel: It leads out, and neither to the place that `model` links to nor into the folder's cache.
     """
     plain = name == os.path.basename(name) and name not in (".", "..")
     if not plain or not named_inside(name, folder, model):
@@ -161,12 +160,12 @@ def _path_inside(folder: str, name: str, model: str = "") -> str:
 def _file_tensors(
     path: str, notes: list[str], unclaimed: list[tuple[str, str]]
 ) -> tuple[list[StoredTensor], Mapping[str, str]]:
-    """The tensors of one file, and what is said of it; `unclaimed` gets its data that is in no tensor."""
+    """The tensors and the metadata of one file; `unclaimed` gets its data outside tensors."""
     if path.endswith(".safetensors"):
         header = safetensors.read(path)
         notes += header.notes
         return header.tensors, header.metadata
-    from explorer.engine.formats.torch_files.checkpoint_modules import read_checkpoint  # a pickle's machine
+    from explorer.engine.formats.torch_files.checkpoint_modules import read_checkpoint  # slow to import
 
     checkpoint = read_checkpoint(path, FORMAT.name)
     notes += [note for note in checkpoint.contents.notes if note not in notes]
@@ -175,7 +174,7 @@ def _file_tensors(
         if tensor.name in checkpoint.strides and not tensor.unread:
             tensor.unread = "it does not lie in one piece in its file"
         if tensor.identity is not None:
-            # every file numbers its storages anew
+            # storage numbers are unique only within a file
             tensor.identity = path, tensor.identity
             tensor.pieces = [((path, key), elements, size) for key, elements, size in tensor.pieces]
     return list(checkpoint.contents.tensors), {}
@@ -189,9 +188,7 @@ def _unindexed_tensors(
     lacking: list[str],
     unclaimed: list[tuple[str, str]],
 ) -> tuple[list[StoredTensor], Mapping[str, str]]:
-    """The tensors of files that no index binds together, and what is said of them; `lacking` gets the names
-    of parts that are not there.
-    """
+    """The tensors and the metadata of files without an index; `lacking` gets the names of missing parts."""
     if not files:
         file_names = "model.safetensors or model.safetensors.index.json"
         raise BadModel("no weights are in this folder", where=folder, hint=f"looked for {file_names}")
@@ -220,8 +217,8 @@ def _indexed_tensors(
     lacking: list[str],
     unclaimed: list[tuple[str, str]],
 ) -> tuple[list[StoredTensor], list[str], Mapping[str, str]]:
-    """The tensors of all files that an index names, and what it says of the whole; `lacking` gets the names
-    of files and tensors that are not there.
+    """The tensors of all files in an index, the files, and the index's metadata; `lacking` gets the names of
+    missing files and tensors.
     """
     path = _path_inside(folder, name, model)
     index = _read_json(path, _INDEX_BYTES)
@@ -231,7 +228,7 @@ def _indexed_tensors(
     files = list(dict.fromkeys(named.values()))
     if len(files) > _FILES:
         raise BadModel(f"names {len(files):,} files", where=path)
-    # every name is judged before any file is touched
+    # every name is checked before a file is opened
     paths = {file: _path_inside(folder, file, model) for file in files}
     absent = [file for file in files if not os.path.lexists(paths[file])]
     present = [file for file in files if os.path.lexists(paths[file])]
@@ -281,7 +278,7 @@ def _read_json(path: str, most: int) -> dict[str, Any]:
     """A JSON object from a small file.
 
     Raises:
-        BadModel: It is too long, holds too many values inside each other, or is no JSON object: why.
+        BadModel: It is too long, has too many lists and objects, or is no JSON object; the text says why.
     """
     import json
 
@@ -307,7 +304,7 @@ def _read_json(path: str, most: int) -> dict[str, Any]:
 
 
 def _json_error(raw: bytes, error: ValueError | RecursionError) -> str:
-    """Why bytes are no JSON, for a person."""
+    """The reason why bytes are no JSON."""
     if not raw.strip():
         return "it is empty"
     if isinstance(error, RecursionError):
@@ -328,13 +325,13 @@ _KINDS: dict[type, str] = {list: "a list", str: "a text", bool: "true or false",
 _VALUES = 100_000
 
 
-# what config.json says
+# config.json
 
 
 def configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[str, dict[str, Any], str]:
-    """The file of a folder that says what the model is, what it says, and what is wrong with it.
+    """The configuration file of a folder: its name, its contents, and the error in it.
 
-    All of it is empty where there is none; one that is broken says nothing.
+    All are empty if there is none; the contents of a broken file are empty.
     """
     folder = folder or "."
     for name in names:
@@ -347,7 +344,7 @@ def configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[str, di
 
 
 def unnamed_model(folder: str) -> str:
-    """Why the configuration of a folder names no model; '' where it does, or there is none."""
+    """The reason why the configuration of a folder names no model; '' if it does, or there is none."""
     name, config, wrong = configuration(folder)
     if not name or isinstance(config.get("model_type"), str):
         return ""
@@ -355,7 +352,7 @@ def unnamed_model(folder: str) -> str:
 
 
 def _flat_settings(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
-    """The settings of a configuration as key and text; those of its parts with the part in front."""
+    """The settings of a configuration as key and text; settings of a part have its name as a prefix."""
     for key, setting in value.items():
         if isinstance(setting, dict) and depth < 2 and len(setting) <= _PARTS:
             yield from _flat_settings(setting, f"{prefix}{key}.", depth + 1)
@@ -366,7 +363,7 @@ def _flat_settings(value: Mapping[str, Any], prefix: str, depth: int) -> Iterato
 
 
 def _text(value: Any) -> str:
-    """A value of somebody's JSON, which may lie as deep as the parser goes."""
+    """A JSON value as text; it may be nested as deep as the parser allows."""
     try:
         return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     except RecursionError:
@@ -374,7 +371,7 @@ def _text(value: Any) -> str:
 
 
 _PARTS = 32
-"""Entries of a part that are named: labels of classes come in thousands."""
+"""Most entries of a part that are listed: class labels come in thousands."""
 
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _VOCABULARY = ("vocab_size",)
@@ -388,7 +385,7 @@ _DTYPES = ("dtype", "torch_dtype")
 
 
 def _setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any:
-    """A setting by the first of its names that is there, also in the part of a model of several."""
+    """A setting by the first of its names that exists, also in a part of a multi-part configuration."""
     text = config.get("text_config")
     for part in (config, text if isinstance(text, dict) else {}):
         for name in names:
@@ -414,12 +411,12 @@ def _quantized_bits(config: Mapping[str, Any]) -> int:
 
 
 def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], tied: bool) -> list[str]:
-    """What config.json says and the tensors do not bear out, and what it says of their storage.
+    """Notes on contradictions between config.json and the tensors, and on its quantization settings.
 
     Args:
-        config: What it says.
-        tensors: All.
-        tied: Whether it is known already what is tied to what.
+        config: Contents of config.json.
+        tensors: All tensors.
+        tied: Whether notes on tied weights exist already.
     """
     notes = []
     embedding = next((t for t in tensors if t.name.endswith(_EMBEDDINGS) and len(t.shape) == 2), None)
@@ -460,14 +457,14 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], 
 
 
 _ROWS_BESIDE = {"mllama": 8, "mllama_text_model": 8, "moshi": 1}
-"""Rows that an architecture's code gives its embedding beside those of its vocabulary."""
+"""Additional rows of the embedding beyond the vocabulary, by architecture."""
 
 _PACKED = (".qweight", ".weight_packed")
-"""How weights are called of which each int32 holds as many as its bits allow."""
+"""Endings of packed weights: each int32 holds as many as its bits allow."""
 
 
 def _layer_note(count: int | None, tensors: Sequence[StoredTensor]) -> list[str]:
-    """A note where no numbered modules are as many as config.json says."""
+    """A note if no list of numbered modules has as many layers as config.json says."""
     if not count or count > len(tensors):
         return [f"config.json says {count:,} layers, and there are {len(tensors):,} tensors"] if count else []
     lists: dict[str, set[int]] = {}
@@ -491,7 +488,7 @@ def _layer_note(count: int | None, tensors: Sequence[StoredTensor]) -> list[str]
 
 
 _CALLED = ("layers", "layer", "h", "blocks", "block")
-"""How the list of a model's layers is called."""
+"""Names of the list of a model's layers."""
 
 
 def _of_types(note: str) -> str:
@@ -502,7 +499,7 @@ def _of_types(note: str) -> str:
 
 
 def _outline(source: str) -> Outline:
-    """The outline; of quantized weights with the parameters that they stand for, if that is known."""
+    """The outline; for quantized weights with their number of parameters, if known."""
     stored_index = contents(source)
     quantized = quantization_of(stored_index.config)
     if not isinstance(quantized, dict):
@@ -529,7 +526,7 @@ def _recognise(probe: SourceProbe) -> bool:
 
 
 def _is_bare(folder: str) -> bool:
-    """Whether a folder is a configuration and nothing else that could be a model."""
+    """Whether a folder has a configuration and no weights."""
     try:
         with os.scandir(folder) as entries:
             for number, entry in enumerate(entries):
@@ -542,7 +539,7 @@ def _is_bare(folder: str) -> bool:
 
 
 def _is_index(probe: SourceProbe) -> bool:
-    """Whether a file is an index: JSON that names weights, or that is called like one."""
+    """Whether a file is an index: JSON with a weight map, or with the name of an index."""
     named = probe.source.endswith((f".safetensors{INDEX}", f".bin{INDEX}"))
     return probe.head.lstrip()[:1] == b"{" and (named or b'"weight_map"' in probe.head)
 

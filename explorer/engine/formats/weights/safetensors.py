@@ -1,8 +1,8 @@
-"""safetensors files: opened by their header, a JSON object in front of the tensors.
+"""safetensors files: reads the header, a JSON object before the tensors.
 
-The header says the name, type, shape and place of every tensor, and it is all that is read: eight bytes for
-its length, then itself. It is taken apart entry by entry, never as one JSON value: a hostile header of the
-100 MB that the format allows would become gigabytes of lists.
+The header has the name, type, shape and place of every tensor. Only the header is read: eight bytes for its
+length, then the JSON. It is parsed entry by entry and never as one JSON value: a hostile header of the 100 MB
+that the format allows would become gigabytes of lists.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HEADER_BYTES = 100_000_000
 """Longest header that the format allows (MAX_HEADER_SIZE of safetensors 0.8)."""
 
 LARGE = 4 << 20
-"""Bytes from which on a header is shown as it is read: of thirty thousand tensors or more."""
+"""Smallest header whose outline is streamed, in bytes: that of thirty thousand tensors or more."""
 
 DTYPES: Mapping[str, tuple[str, int]] = {
     "BOOL": ("bool", 8),
@@ -66,18 +66,18 @@ DTYPES: Mapping[str, tuple[str, int]] = {
     "I64": ("int64", 64),
     "U64": ("uint64", 64),
 }
-"""Numpy's (or ml_dtypes') spelling and the bits of each type (Dtype of safetensors 0.8)."""
+"""Spelling in numpy (or ml_dtypes) and bits of each type (Dtype of safetensors 0.8)."""
 
-# patterns are compiled when a header is read: this module is imported to recognise any file
+# patterns are compiled when a header is read: this module is imported to recognize any file
 _ENTRY = (
     rb'"(?!__metadata__")([^"\\\x00-\x1f]*+)": ?'
     rb'\{"dtype": ?"([A-Za-z0-9_]{1,32}", ?"shape": ?\[[0-9, ]{0,4096}+)\]'
     rb', ?"data_offsets": ?\[([0-9]{1,19}), ?([0-9]{1,19})\]\}(, ?)?'
 )
-"""An entry as every writer is known to write it; what is JSON and looks otherwise is read more slowly."""
+"""An entry as all known writers write it; other JSON is read more slowly."""
 
 _OBJECT = rb"\{[^{}]{0,8192}+\}"
-"""An entry of any other look: it holds no objects, and nothing that is long."""
+"""An entry in any other form, without nested objects and without long parts."""
 
 _STRING = rb'"(?:[^"\\]|\\.)*+"'
 
@@ -95,11 +95,11 @@ class SafetensorsHeader:
         path: The file.
         size: Its bytes.
         length: Bytes before the first tensor.
-        tensors: In the order of the header.
-        metadata: What the writer said of it.
-        notes: What is unusual.
-        partial: Of a file that was cut off, its tensors are wanted all the same.
-        cut: That it was.
+        tensors: Tensors in the order of the header.
+        metadata: The writer's metadata.
+        notes: Notes on unusual contents.
+        partial: Whether to read the tensors of a truncated file, too.
+        cut: The error for a truncated file.
         unused: Bytes that belong to no tensor.
     """
 
@@ -124,7 +124,7 @@ def read(path: str) -> SafetensorsHeader:
 
 
 def _read_header(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeader:
-    # Python would look for garbage among a million tensors again and again
+    # Python's garbage collector would scan a million tensors again and again
     collects = len(text) > LARGE and gc.isenabled()
     if collects:
         gc.disable()
@@ -140,7 +140,7 @@ def _read_header(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeade
 
 
 def _open_header(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
-    """A header of which nothing is taken apart yet, and its text."""
+    """An empty header object, and the text of the header."""
     descriptor, size = open_regular(path)
     try:
         start = os.pread(descriptor, HEAD_BYTES, 0)
@@ -162,7 +162,7 @@ def _open_header(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
 
 
 def _read(descriptor: int, offset: int, length: int) -> mmap.mmap:
-    """Bytes of a file, in memory that can be given back page by page."""
+    """Bytes of a file, in memory that can be released page by page."""
     text = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     done = 0
     with input_files.unbuffered(descriptor, close=False) as file:
@@ -173,7 +173,7 @@ def _read(descriptor: int, offset: int, length: int) -> mmap.mmap:
 
 
 def _entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTensor]:
-    """The tensors of a header, one by one; what else is in it is put into `header`."""
+    """The tensors of a header, one by one; its other contents go into `header`."""
     try:
         yield from _parse_entries(text, header)
     except UnicodeDecodeError:
@@ -235,15 +235,15 @@ def _parse_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[Store
 
 _MEMO = 1 << 14
 _READ = 4 << 20
-"""Bytes of a header after which those that were taken apart are given back."""
+"""Bytes of a header after which parsed pages are released."""
 
 
 _Form = tuple[str, tuple[int, ...], int, int, str]
-"""Type, shape, numbers (-1 if there is no such shape), bits of each (0: not known), why they stay unread."""
+"""Type, shape, elements (-1 for an impossible shape), bits of each (0: unknown), reason for unread values."""
 
 
 def _form(form: bytes, header: SafetensorsHeader, at: int) -> _Form:
-    """What an entry says of a tensor besides its name and place."""
+    """The parts of an entry other than name and place."""
     dtype, _, dims = form.partition(b'"')
     dims = dims.partition(b"[")[2]
     try:
@@ -272,7 +272,7 @@ def _skip(text: mmap.mmap, at: int) -> int:
 
 
 def _expect(text: mmap.mmap, at: int, letter: bytes, header: SafetensorsHeader) -> int:
-    """The place behind a letter that must stand there, and behind the space after it."""
+    """The place after a required letter and the space that follows."""
     if text[at : at + 1] != letter:
         _broken(header, at)
     return _skip(text, at + 1)
@@ -294,13 +294,13 @@ def _string(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[str, i
     try:
         text_value, _ = scanstring(decoded, 1, True)
         text_value.encode()
-    except ValueError:  # bad escapes, control characters, halves of surrogate pairs
+    except ValueError:  # bad escapes, control characters, lone surrogates
         _broken(header, at)
     return text_value, written.end()
 
 
 def _pairs(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[str, str], int]:
-    """An object of strings by strings, which is all that the metadata may be."""
+    """An object of strings by strings, the only form of metadata."""
     at = _expect(text, at, b"{", header)
     pairs: dict[str, str] = {}
     more = text[at : at + 1] != b"}"
@@ -316,7 +316,7 @@ def _pairs(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[st
 
 
 def _object(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[str, Any], int]:
-    """An entry's value that is written in an unusual way, checked for its types."""
+    """The value of an entry in an unusual form, with its types checked."""
     import json
     import re
 
@@ -341,7 +341,7 @@ def _object(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[s
 
 
 def _stored_tensor(header: SafetensorsHeader, name: str, form: _Form, begin: int, end: int) -> StoredTensor:
-    """One tensor, if what is said of it can be."""
+    """One tensor, after a check of its entry."""
     spelling, shape, elements, bits, unread = form
     problem, is_cut = "", False
     if not 0 <= begin <= end or elements < 0:
@@ -387,7 +387,7 @@ def _said(header: SafetensorsHeader) -> TensorIndex:
 
 
 def _shard_note(source: str) -> list[str]:
-    """Where a part of a model is opened, what to open for all of it."""
+    """A note on a part of a model: what to open for the whole model."""
     part = part_of(os.path.basename(source))
     if part is None:
         return []
@@ -397,9 +397,10 @@ def _shard_note(source: str) -> list[str]:
 
 
 def tied_notes(tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> list[str]:
-    """A note where a writer left out further names of what is stored, and said so.
+    """A note if the metadata lists other names of stored tensors.
 
-    safetensors' save_model and huggingface_hub store one of several names, the others in the metadata.
+    safetensors' save_model and huggingface_hub store a tensor under one name, with its other names in the
+    metadata.
     """
     names = {tensor.name for tensor in tensors} if metadata else set()
     tied = [f"{key} is {text}" for key, text in metadata.items() if text in names and key not in names]
@@ -409,7 +410,7 @@ def tied_notes(tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> 
 
 
 def packing_notes(tensors: Sequence[StoredTensor]) -> list[str]:
-    """A note where integers stand for several weights each, so that counts are not those of the model."""
+    """A note if integers hold several weights each, so that counts differ from the model's."""
     whole = [t for t in tensors if t.dtype in _INTEGERS]
     names = {tensor.name for tensor in tensors} if whole else set()
     packed = [t for t in whole if _is_packed(t.name, names)]
@@ -422,9 +423,9 @@ def packing_notes(tensors: Sequence[StoredTensor]) -> list[str]:
 
 _INTEGERS = ("int32", "uint8", "int8")
 _PACKED = (".qweight", ".qzeros", ".weight_packed")
-"""How GPTQ, AWQ and compressed-tensors call what is packed."""
+"""Endings of packed weights of GPTQ, AWQ and compressed-tensors."""
 _BESIDE = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4", ".absmax")
-"""What bitsandbytes stores beside a tensor with two numbers in each byte."""
+"""Ending of bitsandbytes' companion of a tensor with two numbers in each byte."""
 
 
 def _is_packed(name: str, names: set[str]) -> bool:
@@ -449,7 +450,7 @@ def _outline(source: str) -> Outline:
 
 
 def _streamed_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
-    """The outline of a file with so many tensors that they are shown as they are met."""
+    """The outline of a file with many tensors, whose rows are streamed."""
     entries = _entries(text, header)
     first = next(entries, None)
 

@@ -1,10 +1,10 @@
-"""Quantized weights as libraries store them: which tensors of a file are one weight, and what shape it has.
+"""Quantized weights in the forms of libraries: which tensors of a file form one weight, and its shape.
 
-GPTQ keeps integers, zero points, scales and an order of each weight; bitsandbytes a table of its own; HQQ its
-settings as tensors; VPTQ indices of vectors in a table; BitNet four ternary numbers in a byte; fp8 a
-scale. Together they are the bytes of one parameter. What `quantization_config` says of bits is only needed
-for the shape that packed integers stand for. A form that is not here is nobody's weight: its tensors are told
-as unexpected, and the module as not known.
+GPTQ stores integers, zero points, scales and an order for each weight; bitsandbytes a table; HQQ its settings
+as tensors; VPTQ indices of vectors in a table; BitNet four ternary numbers per byte; fp8 a scale. Together
+they are the bytes of one parameter. The bits in `quantization_config` are only needed for the shape of packed
+integers. The tensors of an unknown form match no weight: they are reported as unexpected, and the module as
+unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _MAIN = ("qweight", "weight_packed", "weight", "W_q", "indices")
-"""Last pieces of the tensors that hold the numbers themselves."""
+"""Last pieces of the names of tensors with the numbers themselves."""
 
 _WEIGHT = (
     "qweight", "qzeros", "scales", "g_idx",  # GPTQ, AWQ
@@ -34,26 +34,26 @@ _WEIGHT = (
     "weight_scale_2",  # NVFP4 of ModelOpt
     "SCB", "weight_format",  # bitsandbytes in 8 bits
 )  # fmt: skip
-"""Last pieces of names that stand beside, or for, `weight`."""
+"""Last pieces of names that accompany or replace `weight`."""
 
 _PARTS = ("_blocks", "_scales", "_activation_scale", "_scale_inv", "_scale")
-"""Endings of experts' tensors in one piece: MXFP4's `gate_up_proj_blocks`, fp8's `down_proj_scale`."""
+"""Endings of the tensors of stacked experts: MXFP4's `gate_up_proj_blocks`, fp8's `down_proj_scale`."""
 
 _PACKING = {"int32": 32, "int16": 16, "uint8": 8}
-"""Bits of the types that hold several numbers each."""
+"""Bits of types that hold several numbers each."""
 
 
 @record
 class LogicalTensor:
-    """A weight as the module has it: one tensor of a file, or several that stand for it.
+    """A weight of a module: one tensor of a file, or several tensors.
 
     Attributes:
-        name: What it is called without the pieces.
-        tensors: Those that hold it, that of the numbers first.
-        dtype: What its numbers are.
-        shape: None where it cannot be told from what is stored.
-        elements: How many numbers; None where it cannot be told.
-        spare: How many of them, of its last axis or (without a shape) of all, may only fill a last place.
+        name: Its name without the pieces.
+        tensors: Its tensors, that of the numbers first.
+        dtype: Type of its numbers.
+        shape: Its shape; None if the stored data do not tell.
+        elements: Number of its elements; None if unknown.
+        spare: Most elements (of its last axis or, without a shape, of all) that may be padding.
     """
 
     name: str
@@ -65,11 +65,11 @@ class LogicalTensor:
 
     @property
     def nbytes(self) -> int:
-        """As stored, with scales and tables."""
+        """Bytes as stored, including scales and tables."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def of_shape(self, shape: tuple[int, ...]) -> bool:
-        """Whether it may be a weight of this shape, as far as that can be told."""
+        """Whether it may be a weight of this shape, as far as known."""
         if self.shape is None:
             return self.elements is None or 0 <= self.elements - prod(shape) <= self.spare
         if len(self.shape) != len(shape) or self.shape[:-1] != shape[:-1]:
@@ -78,11 +78,11 @@ class LogicalTensor:
 
 
 def logical(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) -> list[LogicalTensor]:
-    """The weights that tensors of files hold.
+    """Groups the tensors of files into weights.
 
     Args:
-        tensors: All.
-        quantization: What config.json says of it; empty for nothing, then each tensor is one.
+        tensors: All tensors.
+        quantization: Quantization settings of config.json; if empty, each tensor is a weight.
     """
     weights: dict[str, LogicalTensor] = {}
     names = {tensor.name for tensor in tensors} if quantization else set()
@@ -91,7 +91,7 @@ def logical(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) ->
         weights.setdefault(name, LogicalTensor(name)).tensors.append(tensor)
     for weight in weights.values():
         if len(weight.tensors) > 1:
-            # a small weight has tables larger than its numbers
+            # the tables of a small weight may be larger than its numbers
             weight.tensors.sort(key=lambda tensor: (not _is_main(tensor, weight.name), -tensor.nbytes))
         _measure(weight, quantization)
     return list(weights.values())
@@ -103,12 +103,12 @@ def _is_main(tensor: StoredTensor, name: str) -> bool:
 
 
 def _owner_weight(name: str, names: set[str], quantization: Mapping[str, Any]) -> str:
-    """The weight that a tensor is a piece of; itself if it is none.
+    """Name of the weight that a tensor belongs to; its own name if it is no piece.
 
     Args:
-        name: Of the tensor.
-        names: The names of all.
-        quantization: What config.json says.
+        name: Name of the tensor.
+        names: Names of all tensors.
+        quantization: Quantization settings of config.json.
     """
     owner, _, last = name.rpartition(".")
     if last != "bias" and f"{owner}.W_q" in names and _hqq_settings(owner, quantization):
@@ -117,11 +117,11 @@ def _owner_weight(name: str, names: set[str], quantization: Mapping[str, Any]) -
         layer = next((x for x in (owner, owner.rpartition(".")[0]) if _vptq_settings(coded.get(x))), "")
         if layer:
             return f"{layer}.weight"  # x.indices, x.centroids.weight
-    # fp8 of DeepSeek's calls the scale of x.weight x.scale
+    # in DeepSeek's fp8, the scale of x.weight is x.scale
     beside = last == "scale" or (last == "biases" and f"{owner}.scales" in names)  # MLX: what is added
     if last in _WEIGHT or (beside and f"{owner}.weight" in names):
         return f"{owner}.weight"
-    # bitsandbytes puts its tables behind the weight's own name: x.weight.absmax, x.weight.quant_state.nf4
+    # bitsandbytes appends the names of its tables: x.weight.absmax, x.weight.quant_state.nf4
     front, weight, _ = name.partition(".weight.")
     if weight and f"{front}.weight" in names:
         return f"{front}.weight"
@@ -133,7 +133,7 @@ def _owner_weight(name: str, names: set[str], quantization: Mapping[str, Any]) -
 
 
 def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
-    """Finds type, shape and count of a weight."""
+    """Sets type, shape and number of elements of a weight."""
     main, layer = weight.tensors[0], weight.name.removesuffix(".weight")
     weight.dtype, weight.shape, weight.elements = main.dtype, main.shape, main.elements
     if main.last.endswith("_blocks"):
@@ -151,20 +151,20 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
     elif main.last == "indices" and (code := _vptq_settings(_vptq_layers(quantization).get(layer))):
         _unpack_vptq(weight, main, code)
     elif quantization.get("quant_method") == "bitnet" and main.dtype == "uint8" and len(weight.tensors) > 1:
-        # ternary numbers, four in a byte, rows beside rows a quarter further down
+        # four ternary numbers per byte, from rows that are a quarter of the height apart
         weight.dtype, weight.shape = "int2", (4 * main.shape[0], *main.shape[1:]) if main.shape else None
         weight.elements = 4 * main.elements
     elif main.last == "weight" and main.dtype == "uint32":
         _unpack_groups(weight, main, quantization)
     elif any(tensor.name.endswith(".weight.absmax") for tensor in weight.tensors):
-        # in whatever type the bytes are kept, two numbers in each, the last byte filled up
+        # two numbers per byte, whatever the stored type; the last byte may be padded
         weight.dtype = _bitsandbytes_type(weight.tensors)
         weight.shape, weight.elements = None, 2 * main.nbytes
         weight.spare = 2 * main.nbytes // max(main.elements, 1) - 1
 
 
 def _unpack_blocks(weight: LogicalTensor, main: StoredTensor) -> None:
-    """Shape of MXFP4: two numbers in a byte, bytes in blocks, the axes of outputs and inputs exchanged."""
+    """Shape in MXFP4: two numbers per byte, bytes in blocks, axes of outputs and inputs exchanged."""
     weight.dtype, weight.shape, weight.elements = "float4_e2m1fn", None, 2 * main.elements
     scales = next((tensor for tensor in weight.tensors if tensor.last.endswith("_scales")), None)
     if len(main.shape) == 4 and scales is not None and scales.shape == main.shape[:-1]:
@@ -173,7 +173,7 @@ def _unpack_blocks(weight: LogicalTensor, main: StoredTensor) -> None:
 
 
 def _unpack_groups(weight: LogicalTensor, main: StoredTensor, quantization: Mapping[str, Any]) -> None:
-    """Shape of MLX: a scale for each group of a row, whose integers lie one behind the other in 32 bits."""
+    """Shape in MLX: a scale for each group of a row, whose integers are packed into 32 bits."""
     scales = next((tensor for tensor in weight.tensors if tensor.last == "scales"), None)
     layer_settings = quantization.get(weight.name.removesuffix(".weight"))
     group = (layer_settings if isinstance(layer_settings, dict) else quantization).get("group_size")
@@ -188,11 +188,11 @@ def _unpack_groups(weight: LogicalTensor, main: StoredTensor, quantization: Mapp
 
 
 _HQQ_BITS = {1: 8, 2: 8, 3: 32, 4: 8, 8: 8}
-"""Bits of a number of HQQ's, and of the whole number that it is packed in: of 3 bits, ten lie in 32."""
+"""Bits of a number in HQQ, and bits of the integer that packs it: ten numbers of 3 bits lie in 32."""
 
 
 def _hqq_settings(layer: str, quantization: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Bits and size of a group of a layer, 0 for groups of no fixed size; None where nobody says the bits."""
+    """Bits and group size of a layer, 0 for groups of no fixed size; None if the bits are unknown."""
     settings = _mapping(quantization.get("quant_config"))
     layer_settings = next((value for tag, value in settings.items() if layer.endswith(f".{tag}")), settings)
     weight_settings = _mapping(_mapping(layer_settings).get("weight_quant_params"))
@@ -203,7 +203,7 @@ def _hqq_settings(layer: str, quantization: Mapping[str, Any]) -> tuple[int, int
 
 
 def _unpack_hqq(weight: LogicalTensor, main: StoredTensor, bits: int, group: int) -> None:
-    """Count of HQQ: what the bytes hold, less what fills up rows of three bits; the shape is a value."""
+    """Elements in HQQ: those in the bytes, minus padding with 3 bits; the shape is a stored value."""
     weight.dtype, weight.shape = f"int{bits}", None
     weight.elements = main.nbytes * 8 // _HQQ_BITS[bits] * (_HQQ_BITS[bits] // bits)
     spare = 9 * max(main.shape[-1:], default=0) if bits == 3 else 0  # its rows come in tens
@@ -216,7 +216,7 @@ def _unpack_hqq(weight: LogicalTensor, main: StoredTensor, bits: int, group: int
 
 @record
 class _VectorCode:
-    """VPTQ's settings of a layer: its sizes, columns that are stored otherwise, and bits of a vector."""
+    """VPTQ's settings of a layer: its sizes, columns of outliers, and bits of a vector."""
 
     rows: int
     columns: int
@@ -227,7 +227,7 @@ class _VectorCode:
 
 
 def _vptq_settings(settings: Any) -> _VectorCode | None:
-    """The settings, None where they do not say the sizes."""
+    """The settings; None if they do not give the sizes."""
     settings = _mapping(settings)
     sizes = settings.get("out_features"), settings.get("in_features"), settings.get("outlier_size", 0)
     books = [_last(settings.get(key)) for key in ("num_centroids", "num_res_centroids")]
@@ -238,7 +238,7 @@ def _vptq_settings(settings: Any) -> _VectorCode | None:
 
 
 def _unpack_vptq(weight: LogicalTensor, main: StoredTensor, code: _VectorCode) -> None:
-    """Shape of VPTQ: its settings say it, if the packed indices are as many as that needs."""
+    """Shape in VPTQ: from its settings, if the number of packed indices fits."""
     weight.dtype, weight.shape = "packed", (code.rows, code.columns)
     weight.elements = code.rows * code.columns
     needed = code.rows * (code.columns - code.outliers) / code.length * code.bits
@@ -251,7 +251,7 @@ def _vptq_layers(quantization: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _last(value: Any) -> int:
-    """The last of a list of whole numbers: VPTQ gives those of outliers first; 0 for anything else."""
+    """The last of a list of integers (VPTQ lists outliers first); 0 for anything else."""
     return value[-1] if isinstance(value, list) and value and type(value[-1]) is int else 0
 
 
@@ -260,12 +260,12 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def quantization_of(config: Mapping[str, Any]) -> Any:
-    """What config.json says of quantized weights: under its own key, or under that of MLX."""
+    """Quantization settings of config.json, under its own key or that of MLX."""
     return config.get("quantization_config") or config.get("quantization")
 
 
 def _unpack(weight: LogicalTensor, main: StoredTensor, bits: int, awq: bool) -> None:
-    """Shape of integers that lie several in one number; along which axis their scales tell."""
+    """Shape of packed integers; their scales tell the packed axis."""
     weight.shape, weight.elements = None, None
     each = _PACKING[main.dtype]
     if not bits or len(main.shape) != 2:
@@ -287,7 +287,7 @@ def _unpack(weight: LogicalTensor, main: StoredTensor, bits: int, awq: bool) -> 
 
 
 def _bits(quantization: Mapping[str, Any]) -> int:
-    """Bits of a weight, where all have the same and they are said; 0 if not."""
+    """Bits of a weight, if they are given and equal for all weights; else 0."""
     places: list[Any] = [quantization]
     for key, inner in (("config_groups", "weights"), ("dynamic", ""), ("extra_config", "")):
         groups = quantization.get(key)
@@ -299,10 +299,10 @@ def _bits(quantization: Mapping[str, Any]) -> int:
 
 
 _BITS = ("bits", "w_bit", "num_bits")
-"""What settings call the bits of a weight."""
+"""Keys of settings for the bits of a weight."""
 
 
 def _bitsandbytes_type(tensors: Sequence[StoredTensor]) -> str:
-    """The type of four bits that bitsandbytes packs: the name of its state ends with it."""
+    """The 4-bit type of bitsandbytes, from the ending of its state's name."""
     kinds = (tensor.last.rpartition("__")[2] for tensor in tensors if "quant_state" in tensor.name)
     return next((kind for kind in kinds if kind in ("nf4", "fp4")), "4 bits")
