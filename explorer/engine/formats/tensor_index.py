@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.byte_ranges import Piece, TensorView
 
-    Counted = Literal["files here", "stored", "types stored", "packed"]
+    Counted = Literal["here", "stored", "types stored", "packed"]
 
 
 _COUNTED = {
-    "files here": "; parameters and bytes are those of the files that are here",
+    "here": "; parameters and bytes are those of the files that are here",
     "stored": ": types, parameters and bytes are those of the integers and scales that are stored",
     "types stored": ": types and bytes are those of the integers and scales that are stored",
     "packed": ": parameters are counted as stored, the model has more",

@@ -507,7 +507,7 @@ def _part_notes(opened: GgufHeader, missing: Sequence[str]) -> list[str]:
     first = part[0] + f"-00001-of-{count:05d}.gguf"
     lost = "; what the model is stands in the first, which is one of them" if first in missing else ""
     note = f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)}{lost}"
-    return [CountNote(note, "files here")]
+    return [CountNote(note, "here")]
 
 
 FORMAT = Format(

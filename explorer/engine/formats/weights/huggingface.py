@@ -257,7 +257,7 @@ def _indexed_tensors(
             CountNote(
                 f"{len(absent):,} of {len(files):,} files are missing,"
                 f" with {lost:,} of {len(named):,} tensors: {named_few(absent)}",
-                "files here",
+                "here",
             ),
         )
     if missing:

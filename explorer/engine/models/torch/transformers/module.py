@@ -243,7 +243,7 @@ def _configured_module(
     loaded.build = attached
     # files that are missing are in the figures of the module, too
     count_notes = [note for note in contents.notes if isinstance(note, CountNote)]
-    absent = [note.plain for note in count_notes if note.counted == "files here"]
+    absent = [note.plain for note in count_notes if note.counted == "here"]
     loaded.notes = (*loaded.notes, *match.notes(), *absent)
     return ConfiguredModule(TensorFile(contents, options), options, loaded, match)
 
