@@ -246,17 +246,10 @@ def _bodies_of(row: NodeDiff, graph_model: Model | None) -> list[str]:
     input_names = {
         name for node in graph_model.graph.nodes if node.label == row.before for name in node.inputs
     }
-    bodies = []
-    for part in row.what.split("; "):
-        attribute, content, rest = part.removeprefix("attribute ").partition(": content differs")
-        if part.startswith("attribute ") and content and not rest:
-            bodies.append(f"{row.before}.{attribute}")
-        elif not part.startswith("weight ") or any(
-            part.startswith(f"weight {name} ") for name in input_names
-        ):
-            # a weight that a body reads from an outer graph is compared with the body
-            return []
-    return bodies
+    # a weight that a body reads from an outer graph is compared with the body
+    if row.otherwise or not input_names.isdisjoint(row.weights):
+        return []
+    return [f"{row.before}.{name}" for name in row.contents]
 
 
 def _tiled_rows(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
@@ -30,6 +30,20 @@ _WINDOWED = frozenset(
 _UNFUSED = {fused: op for op, fused in FUSED.items()}
 
 _WINDOW_DEFAULTS = {"dilations": 1, "pads": 0, "strides": 1}
+
+
+class NamedDifference(NamedTuple):
+    """A difference of one attribute or weight, in words.
+
+    Attributes:
+        name: Of the attribute or weight.
+        text: What differs; '' if nothing does.
+        is_content: Both sides look alike, and differ in what a body or a large value contains.
+    """
+
+    name: str
+    text: str
+    is_content: bool = False
 
 
 class Describer(Struct):
@@ -65,8 +79,11 @@ class Describer(Struct):
         quantized = self.quantized(a, b)
         blocked = quantized is not None and BLOCKED in (first.op, second.op)
         itself = [] if blocked else self.operator(first, second)
+        contents: list[str] = []
+        if itself and first.key == second.key:
+            contents = [one.name for one in self.attributes(first, second) if one.is_content]
         weights, links, agreeing, renames = self.inputs(a, b, quantized)
-        changes = [*itself, *links, *weights]
+        changes = [*itself, *links, *(weight.text for weight in weights)]
         renamed = "" if self.is_target(a, b) and first.name == second.name else self.names(first, second)
         named = list(filter(None, (renamed, *renames)))
         if not changes and not named and quantized is None:
@@ -83,18 +100,23 @@ class Describer(Struct):
             op_after=second.op,
             match=match,
             confidence=confidence,
+            contents=tuple(contents),
+            weights=tuple(weight.name for weight in weights),
+            otherwise=bool(links) or len(itself) > len(contents),
         )
 
     def is_target(self, a: int, b: int) -> bool:
         """Whether the diff folded a node into a pair."""
         return a in self.targets[0] or b in self.targets[1]
 
-    def _weight_change(self, va: str, vb: str) -> str | None:
+    def _weight_change(self, va: str, vb: str) -> NamedDifference | None:
         """The difference of two weights if the diff folded one of them; None for other weights."""
         one, other = self.before.stored[va], self.after.stored[vb]
         if (False, va) in self.folded:
-            return folded_change(va, one, other, self.folded[False, va])
-        return folded_change(vb, other, one, self.folded[True, vb]) if (True, vb) in self.folded else None
+            return NamedDifference(va, folded_change(va, one, other, self.folded[False, va]))
+        if (True, vb) in self.folded:
+            return NamedDifference(vb, folded_change(vb, other, one, self.folded[True, vb]))
+        return None
 
     def quantized(self, a: int, b: int) -> RoundedNode | None:
         """The rounding of a pair that only one side has."""
@@ -145,13 +167,13 @@ class Describer(Struct):
         )
         if outputs_before != outputs_after and sum(outputs_before) != sum(outputs_after):
             differences.append(f"outputs {sum(outputs_before)} -> {sum(outputs_after)}")
-        return differences + self.attributes(first, second)
+        return differences + [one.text for one in self.attributes(first, second)]
 
-    def attributes(self, first: Node, second: Node) -> list[str]:
+    def attributes(self, first: Node, second: Node) -> list[NamedDifference]:
         """Differences of attributes, each with both values where they are short."""
         if _same_record(first, second):
             return []
-        differences = []
+        differences: list[NamedDifference] = []
         attributes_before, attributes_after = first.attributes, second.attributes
         for name in dict.fromkeys((*attributes_before, *attributes_after)):
             was_given, now_given = name in attributes_before, name in attributes_after
@@ -168,11 +190,10 @@ class Describer(Struct):
             if was is not None and now is not None and self.same_attribute(was, now):
                 continue
             texts = _attribute_text(was, was_given), _attribute_text(now, now_given)
-            differences.append(
-                f"attribute {name} {texts[0]} -> {texts[1]}"
-                if texts[0] != texts[1]
-                else f"attribute {name}: content differs"
-            )
+            if texts[0] != texts[1]:
+                differences.append(NamedDifference(name, f"attribute {name} {texts[0]} -> {texts[1]}"))
+            else:
+                differences.append(NamedDifference(name, f"attribute {name}: content differs", True))
         return differences
 
     def same_attribute(self, before: Any, after: Any) -> bool:
@@ -204,9 +225,9 @@ class Describer(Struct):
 
     def inputs(
         self, a: int, b: int, quantized: RoundedNode | None = None
-    ) -> tuple[list[str], list[str], float, list[str]]:
+    ) -> tuple[list[NamedDifference], list[str], float, list[str]]:
         """Differences of weights, of connections, the share of links that agree, and renamed weights."""
-        weights: list[str] = []
+        weights: list[NamedDifference] = []
         links: list[str] = []
         renames: list[str] = []
         takes_before, takes_after = self.before.takes[a], self.after.takes[b]
@@ -219,11 +240,11 @@ class Describer(Struct):
                     continue
                 folded = self._weight_change(va, vb)
                 if folded is not None:
-                    weights += [folded] if folded else []
+                    weights += [folded] if folded.text else []
                     continue
                 change = tensor_change(va, self.before.stored[va], self.after.stored[vb], self.forms)
                 if change:
-                    weights.append(change)
+                    weights.append(NamedDifference(va, change))
                 elif va != vb:
                     renames.append(f"weight {va} is now {vb}")
                 continue

@@ -152,7 +152,7 @@ def give_up(folds: SideFolds, partners: Sequence[int | None], describer: Describ
 def _acts_otherwise(describer: Describer, pair: tuple[int, int]) -> bool:
     """Whether a node has another activation on the other side, or other parameters of it."""
     said = describer.attributes(describer.before.nodes[pair[0]], describer.after.nodes[pair[1]])
-    return any(one.startswith("attribute activation") for one in said)
+    return any(one.name.startswith("activation") for one in said)
 
 
 def _weights(
