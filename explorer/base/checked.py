@@ -222,8 +222,8 @@ Raises KeyError for an unknown name.
 class _Names(dict[str, Any]):
     """Names in annotations: the module's own, then those that `find` resolves."""
 
-    def __init__(self, own: Mapping[str, Any], find: Find) -> None:
-        super().__init__(own)
+    def __init__(self, module_names: Mapping[str, Any], find: Find) -> None:
+        super().__init__(module_names)
         self.find = find
 
     def __missing__(self, name: str) -> Any:

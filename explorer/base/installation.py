@@ -101,9 +101,9 @@ def distributions(folders: Sequence[str] | None = None) -> dict[str, Distributio
     return every
 
 
-def distribution(row: VersionRange, known: Mapping[str, Distribution]) -> Distribution | None:
+def distribution(row: VersionRange, installed: Mapping[str, Distribution]) -> Distribution | None:
     """The installed package of a row of the table; None where it is not installed."""
-    return known.get(_key(row.package))
+    return installed.get(_key(row.package))
 
 
 def install_command(row: VersionRange) -> str:
@@ -122,8 +122,8 @@ def age_fault(row: VersionRange, version: str) -> Fault | None:
     """The fault of a version that is too old; None for other versions."""
     if not release(version) or release(version) >= release(row.lowest):
         return None
-    what = f"{row.package} {version} is installed; {row.lowest} or newer is needed"
-    return Fault(what, install_command(row))
+    message = f"{row.package} {version} is installed; {row.lowest} or newer is needed"
+    return Fault(message, install_command(row))
 
 
 def outdated(module: str = "") -> Fault | None:
@@ -297,9 +297,9 @@ def _importing(error: BaseException) -> list[str]:
     return names
 
 
-def _is_editable(held: Distribution) -> bool:
+def _is_editable(package: Distribution) -> bool:
     try:
-        with open(os.path.join(held.metadata, "direct_url.json"), encoding="utf-8") as file:
+        with open(os.path.join(package.metadata, "direct_url.json"), encoding="utf-8") as file:
             return '"editable": true' in file.read()
     except (OSError, ValueError):
         return False

@@ -109,8 +109,8 @@ def explained(error: Exception) -> ExplorerError:
     """The error for any failure, with notes of versions."""
     if isinstance(error, ExplorerError):
         return with_note(error)
-    said = beyond(error)
-    return internal_error(error) if said is None else with_note(said, error)
+    failure = beyond(error)
+    return internal_error(error) if failure is None else with_note(failure, error)
 
 
 def internal_error(error: BaseException) -> ExplorerError:

@@ -114,8 +114,8 @@ class FigureTable(Struct, frozen=True):
     @property
     def verdicts(self) -> tuple[VerdictKind, ...]:
         """What the proofs beside each other showed."""
-        found = (row.values for row in self.rows if row.name == "verdict_kind")
-        kinds = [one.value for values in found for one in values if one is not None]
+        verdict_rows = (row.values for row in self.rows if row.name == "verdict_kind")
+        kinds = [figure.value for values in verdict_rows for figure in values if figure is not None]
         return tuple(kind for kind in WEAKEST_FIRST for each in kinds if each == kind)
 
 
@@ -389,9 +389,9 @@ class RowPair(Struct, frozen=True, gc=False):
     @property
     def either(self) -> RowSide:
         """The row as it is, or was."""
-        found = self.after or self.before
-        assert found is not None
-        return found
+        side = self.after or self.before
+        assert side is not None
+        return side
 
     @property
     def differs(self) -> bool:

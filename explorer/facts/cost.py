@@ -180,7 +180,7 @@ class SiteCost(Struct, frozen=True):
     @property
     def chosen(self) -> OrderCost:
         """What the site costs in its chosen order."""
-        return next(one for one in self.orders if one.order == self.order)
+        return next(cost for cost in self.orders if cost.order == self.order)
 
 
 class OrderTotal(Struct, frozen=True):

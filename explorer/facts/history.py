@@ -80,10 +80,10 @@ class History(Struct, frozen=True):
 
     def children(self) -> dict[int, list[int]]:
         """The states that were made of each, oldest first; one of which nothing was made is not in it."""
-        made: dict[int, list[int]] = {}
+        children: dict[int, list[int]] = {}
         for at in range(1, len(self.entries)):
-            made.setdefault(self.parent(at) or 0, []).append(at)
-        return made
+            children.setdefault(self.parent(at) or 0, []).append(at)
+        return children
 
     def line_to(self, at: int) -> tuple[int, ...]:
         """The states that lead to a state, from the model as opened on, and the state itself."""

@@ -187,6 +187,6 @@ class Verification(Struct, frozen=True):
     @property
     def worst_error(self) -> float | None:
         """Largest difference of any output; None where one cannot be compared."""
-        found = [output.max_abs for output in self.outputs]
-        known = [value for value in found if value is not None]
-        return max(known) if known and len(known) == len(found) else None
+        errors = [output.max_abs for output in self.outputs]
+        known_errors = [value for value in errors if value is not None]
+        return max(known_errors) if known_errors and len(known_errors) == len(errors) else None

@@ -129,6 +129,6 @@ class CacheFolder:
 def _checksum(name: str, content: bytes | memoryview) -> bytes:
     import hashlib  # 5 ms, not for commands that use no cache
 
-    found = hashlib.sha256(name.encode() + b"\0")
-    found.update(content)
-    return found.digest()
+    hasher = hashlib.sha256(name.encode() + b"\0")
+    hasher.update(content)
+    return hasher.digest()

@@ -223,7 +223,7 @@ def short_path(text: str) -> str:
 def _add(problem: Problem, problems: list[Problem]) -> None:
     """Adds a problem, unless the command of another mends it, too."""
     mends = problem.command or problem.what
-    if all(mends not in (one.command, one.what) for one in problems):
+    if all(mends not in (other_problem.command, other_problem.what) for other_problem in problems):
         problems.append(problem)
 
 
@@ -320,8 +320,8 @@ def _packages(
 
 def _extras(packages: Sequence[PackageInfo]) -> Iterator[ExtraInfo]:
     for name in dict.fromkeys(EXTRAS.values()):
-        mine = [one for one in packages if one.extra == name]
-        lacks = tuple(one.package for one in mine if one.state == "absent")
+        mine = [package for package in packages if package.extra == name]
+        lacks = tuple(package.package for package in mine if package.state == "absent")
         yield ExtraInfo(name, not lacks, lacks, extra_command(name))
 
 

@@ -61,8 +61,10 @@ def check_target(
         raise Misuse("the file exists", where=path, hint="choose another name, or say --force")
 
 
-def _check_folder(folder: str, made: str = "") -> None:
-    if not os.path.isdir(folder) and not (made and os.path.realpath(made) == os.path.realpath(folder)):
+def _check_folder(folder: str, new_folder: str = "") -> None:
+    if not os.path.isdir(folder) and not (
+        new_folder and os.path.realpath(new_folder) == os.path.realpath(folder)
+    ):
         raise Misuse("there is no such folder", where=folder, hint="create it first")
 
 

@@ -18,8 +18,8 @@ _SYSCTL = ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize"), (3, "hw.l3cachesize"))
 
 def name() -> str:
     """The system's name of the processor; its architecture without one."""
-    found = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
-    called = found[1].strip() if found else _told_by_macos("machdep.cpu.brand_string")
+    match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
+    called = match[1].strip() if match else _told_by_macos("machdep.cpu.brand_string")
     return called or platform.processor() or platform.machine()
 
 
@@ -101,8 +101,8 @@ def instructions(flags: str | None = None) -> str:
 def saturates_bytes() -> bool:
     """Whether it is an x86 without VNNI, where onnxruntime adds two products of bytes in 16 bits."""
     flags = re.search(r"^flags\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
-    told = flags[1] if flags else _told_by_macos("machdep.cpu.leaf7_features").lower()
-    return bool(told) and re.search(r"\b(avx512_?|avx_)vnni\b", told) is None
+    flag_text = flags[1] if flags else _told_by_macos("machdep.cpu.leaf7_features").lower()
+    return bool(flag_text) and re.search(r"\b(avx512_?|avx_)vnni\b", flag_text) is None
 
 
 def _told_by_macos(key: str) -> str:

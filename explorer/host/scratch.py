@@ -82,7 +82,7 @@ def keep_private(path: str) -> None:
 def is_private(path: str) -> bool:
     """Whether a file lies in a folder that is marked private."""
     real = os.path.realpath(os.path.dirname(os.path.abspath(path)))
-    return any(real == one or real.startswith(one + os.sep) for one in tuple(_ours))
+    return any(real == ours or real.startswith(ours + os.sep) for ours in tuple(_ours))
 
 
 def open_private(path: str) -> IO[bytes]:

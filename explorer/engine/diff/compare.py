@@ -135,15 +135,15 @@ def around(pairing: NodePairing) -> list[NodeDiff]:
     ]
 
 
-def _input_rows(found: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
-    return _value_rows(found.inputs, found.after.inputs, _INPUT, lambda a, b: [])
+def _input_rows(pairing: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
+    return _value_rows(pairing.inputs, pairing.after.inputs, _INPUT, lambda a, b: [])
 
 
-def _output_rows(found: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
+def _output_rows(pairing: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
     def source(a: str, b: str) -> list[str]:
-        return _source_changes(a, b, found.describer)
+        return _source_changes(a, b, pairing.describer)
 
-    return _value_rows(found.outputs, found.after.outputs, _OUTPUT, source)
+    return _value_rows(pairing.outputs, pairing.after.outputs, _OUTPUT, source)
 
 
 def _fold_rows(pairing: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
@@ -294,8 +294,8 @@ def _tiled_rows(
 
 def _outer_values(side: DefUse) -> set[str]:
     """Values from outer graphs."""
-    own = {value.name for value in side.inputs}
-    return {n for n in side.users if n not in side.producer and n not in side.stored and n not in own}
+    inputs = {value.name for value in side.inputs}
+    return {n for n in side.users if n not in side.producer and n not in side.stored and n not in inputs}
 
 
 def _at(place: str, name: str | None) -> str | None:
@@ -396,11 +396,11 @@ def _value_rows(
         yield NodeDiff("changed", a.name, b.name, "; ".join(changes), op, op, match, confidence), op
 
 
-def _one_sided(op: str, name: str, what: str, *, removed: bool) -> NodeDiff:
+def _one_sided(op: str, name: str, text: str, *, removed: bool) -> NodeDiff:
     """The row of a part that only one of the graphs has."""
     if removed:
-        return NodeDiff("removed", name, None, what, op, None)
-    return NodeDiff("added", None, name, what, None, op)
+        return NodeDiff("removed", name, None, text, op, None)
+    return NodeDiff("added", None, name, text, None, op)
 
 
 def _moves(pairs: Sequence[ValuePair], after: Sequence[Value]) -> dict[str, tuple[int, int]]:
@@ -430,11 +430,13 @@ def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
     return [f"given by {was} -> {now}" if was != now else f"given by another {now}"]
 
 
-def _silent_domains(found: NodePairing, held: bool) -> frozenset[str]:
-    """Domains that other rows cover: of tiled sites, also in bodies (`held`), quantizers and fused nodes."""
-    fused = any(one is not None and "activation" in one.away.kinds for one in found.folds)
-    tiled = (DOMAIN,) if found.sites or held else ()
-    rounded = QUANTIZERS if found.describer.rounded is not None else ()
+def _silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozenset[str]:
+    """Domains that other rows cover: of tiled sites (`has_nested_sites`: some are in bodies), of quantizers."""
+    fused = any(
+        side_folds is not None and "activation" in side_folds.away.kinds for side_folds in pairing.folds
+    )
+    tiled = (DOMAIN,) if pairing.sites or has_nested_sites else ()
+    rounded = QUANTIZERS if pairing.describer.rounded is not None else ()
     return frozenset((*tiled, *rounded, *((FUSED_DOMAIN,) if fused else ())))
 
 

@@ -111,11 +111,11 @@ class Describer(Struct):
 
     def _weight_change(self, va: str, vb: str) -> NamedDifference | None:
         """The difference of two weights if the diff folded one of them; None for other weights."""
-        one, other = self.before.stored[va], self.after.stored[vb]
+        first, second = self.before.stored[va], self.after.stored[vb]
         if (False, va) in self.folded:
-            return NamedDifference(va, folded_change(va, one, other, self.folded[False, va]))
+            return NamedDifference(va, folded_change(va, first, second, self.folded[False, va]))
         if (True, vb) in self.folded:
-            return NamedDifference(vb, folded_change(vb, other, one, self.folded[True, vb]))
+            return NamedDifference(vb, folded_change(vb, second, first, self.folded[True, vb]))
         return None
 
     def quantized(self, a: int, b: int) -> RoundedNode | None:
@@ -373,10 +373,10 @@ def default_of(model: Model, node: Node, name: str, example: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _attribute_text(value: Any, given: bool) -> str:
+def _attribute_text(value: Any, is_given: bool) -> str:
     if value is None:
         return "not given"
-    return _value_text(value) if given else f"{_value_text(value)} (default)"
+    return _value_text(value) if is_given else f"{_value_text(value)} (default)"
 
 
 def _operator_name(node: Node, beside: Node) -> str:

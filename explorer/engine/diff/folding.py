@@ -43,12 +43,12 @@ def foldable(side: DefUse, partners: Sequence[int | None], closed: set[int], opp
     return places
 
 
-def fold_side(model: Model, chosen: set[int], other: DefUse) -> FoldedAway | None:
+def fold_side(model: Model, positions: set[int], opposite: DefUse) -> FoldedAway | None:
     """A side without the chosen nodes; None where none of them can be folded."""
-    if not chosen:
+    if not positions:
         return None
-    made = fold_away(model, chosen, any(node.op in FUSED.values() for node in other.nodes))
-    return made if made.folded else None
+    folded = fold_away(model, positions, any(node.op in FUSED.values() for node in opposite.nodes))
+    return folded if folded.folded else None
 
 
 _CHECKED = {
@@ -151,8 +151,8 @@ def give_up(folds: SideFolds, partners: Sequence[int | None], describer: Describ
 
 def _acts_otherwise(describer: Describer, pair: tuple[int, int]) -> bool:
     """Whether a node has another activation on the other side, or other parameters of it."""
-    said = describer.attributes(describer.before.nodes[pair[0]], describer.after.nodes[pair[1]])
-    return any(one.name.startswith("activation") for one in said)
+    differences = describer.attributes(describer.before.nodes[pair[0]], describer.after.nodes[pair[1]])
+    return any(difference.name.startswith("activation") for difference in differences)
 
 
 def _weights(

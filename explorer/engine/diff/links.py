@@ -120,9 +120,9 @@ _IN_RANGE = "done by the range of the integers behind"
 
 def row_links(before: Model, after: Model, rows: tuple[list[int], list[int]], tell: Tell) -> RowLinks:
     """Links of the rows from which `row_graph` made the graphs `before` and `after`."""
-    found = pair_nodes(before, after, tell, None)
-    links = RowLinks(graph=around(found))
-    _link(links, found, (rows[0].__getitem__, rows[1].__getitem__))
+    pairing = pair_nodes(before, after, tell, None)
+    links = RowLinks(graph=around(pairing))
+    _link(links, pairing, (rows[0].__getitem__, rows[1].__getitem__))
     return links
 
 
@@ -205,7 +205,7 @@ def row_graph(
     return Model(Graph("", nodes, inputs, (), tensors), {}, 0, path=info.model.source), rows
 
 
-def _store(stored: dict[str, Tensor], told: TensorInfo, name: str) -> str:
-    shape = tuple(size if isinstance(size, int) else 0 for size in told.shape or ())
-    stored[name] = Tensor(name, told.dtype or "float32", shape, None)
+def _store(tensors: dict[str, Tensor], info: TensorInfo, name: str) -> str:
+    shape = tuple(size if isinstance(size, int) else 0 for size in info.shape or ())
+    tensors[name] = Tensor(name, info.dtype or "float32", shape, None)
     return name

@@ -156,16 +156,16 @@ class _Work:
 
     def looks_same(self, a: int, b: int) -> bool:
         before, after = self.sides
-        one, other = before.nodes[a], after.nodes[b]
-        if (one.key, one.outputs, before.takes[a]) != (other.key, other.outputs, after.takes[b]):
+        first, second = before.nodes[a], after.nodes[b]
+        if (first.key, first.outputs, before.takes[a]) != (second.key, second.outputs, after.takes[b]):
             return False
         return self.weights(0, a, self.forms.sample) == self.weights(1, b, self.forms.sample)
 
     def weights(self, side: int, i: int, of: Callable[[Any], Hashable]) -> tuple[Hashable, ...]:
         """The result of `of` for each weight of a node, with the input's position."""
         graph = self.sides[side]
-        stored = graph.stored
-        return tuple((k, of(stored[name])) for k, name in enumerate(graph.takes[i]) if name in stored)
+        weights = graph.stored
+        return tuple((k, of(weights[name])) for k, name in enumerate(graph.takes[i]) if name in weights)
 
     def signature(self, side: int, i: int, kind: str) -> int:
         """A number for the node without its neighbors, as detailed as `kind` asks."""

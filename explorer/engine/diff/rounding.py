@@ -428,9 +428,9 @@ def rounded_text(node: Node, rounded_node: RoundedNode, side: DefUse, original: 
     return f"{node.op} -> {formats_text(node, rounded_node, side)}{snr_text}"
 
 
-def _weights(found: RoundedNode, side: DefUse) -> tuple[dict[int, Rounding], dict[int, Rounding]]:
+def _weights(rounded_node: RoundedNode, side: DefUse) -> tuple[dict[int, Rounding], dict[int, Rounding]]:
     """The stored inputs of a layer, and those of them that are not biases."""
-    weights = {slot: r for slot, r in found.inputs.items() if r.source in side.stored}
+    weights = {slot: r for slot, r in rounded_node.inputs.items() if r.source in side.stored}
     return weights, {s: r for s, r in weights.items() if len(side.stored[r.source].shape) > 1} or weights
 
 

@@ -109,8 +109,8 @@ def _origin(side: DefUse, site: str, output: str, groups: Mapping[str, Sequence[
     """The node that a site replaced: by its name, else by its output."""
     named = [i for i, node in enumerate(side.nodes) if node.label == site]
     place = side.producer.get(output)
-    found = named[0] if len(named) == 1 else place[0] if place else None
-    return None if found is None or side.nodes[found].metadata.get(SITE_KEY) in groups else found
+    at = named[0] if len(named) == 1 else place[0] if place else None
+    return None if at is None or side.nodes[at].metadata.get(SITE_KEY) in groups else at
 
 
 def _output(side: DefUse, members: Sequence[int]) -> str:

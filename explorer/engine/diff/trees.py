@@ -139,14 +139,12 @@ class _Merge:
         before, after = self.before, self.after
         for a, b in list(self.partner.items()):
             above = after.parent[b]
-            if self._status(a) != "quantized" or above < 0 or before.sides[a].name != after.sides[above].name:
+            status, _ = self.links.said.get(a, ("", ""))
+            if status != "quantized" or above < 0 or before.sides[a].name != after.sides[above].name:
                 continue
             if not any(row in self.back for row in range(above, after.end[above]) if row != b):
                 del self.back[b]
                 self.join(a, above)
-
-    def _status(self, a: int) -> str:
-        return self.links.said.get(a, ("", ""))[0]
 
     def pair_groups(self) -> None:
         """Pairs groups by their paired layers, the innermost groups first."""

@@ -58,9 +58,9 @@ class OpenedGroups:
         seen: Rows that each need a box of their own.
     """
 
-    def __init__(self, unfolded: Iterable[Span] = (), seen: Iterable[Span] = ()) -> None:
+    def __init__(self, unfolded: Iterable[Span] = (), visible: Iterable[Span] = ()) -> None:
         self._unfolded = frozenset(unfolded)
-        self._all = sorted({*self._unfolded, *seen})
+        self._all = sorted({*self._unfolded, *visible})
 
     def __bool__(self) -> bool:
         return bool(self._all)

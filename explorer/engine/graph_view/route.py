@@ -134,8 +134,8 @@ def _calls_in(tree: TreeRows, row: int) -> set[int]:
 def _of_call(tree: TreeRows, values: dict[int, list[FlowingValue]], call: int) -> Sequence[FlowingValue]:
     """The tensors that a call makes, or reads."""
     number, row = divmod(call, len(tree.layers))
-    found = values.get(row, ())
-    return found[number - 1 : number] if number else found
+    tensors = values.get(row, ())
+    return tensors[number - 1 : number] if number else tensors
 
 
 def _maker(tree: TreeRows, value: FlowingValue) -> int:

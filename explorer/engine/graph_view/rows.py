@@ -143,10 +143,10 @@ def _ends(depths: Sequence[int]) -> array[int]:
 
 def _total(values: Sequence[int | None]) -> int | None:
     """The sum of the known values; None if all are unknown."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known or not values else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers or not values else None
 
 
 def place(values: Sequence[FlowingValue], value: FlowingValue) -> int:
     """The index of a tensor among others."""
-    return next(at for at, one in enumerate(values) if one is value)
+    return next(at for at, candidate in enumerate(values) if candidate is value)

@@ -397,11 +397,11 @@ def _decomposed_original(
     return decompose(before, shapes, declared, plan.decomposed)[0]
 
 
-def _bound(given: random_inputs.InputShapes, sizes: Mapping[str, int]) -> random_inputs.InputShapes:
+def _bound(input_shapes: random_inputs.InputShapes, sizes: Mapping[str, int]) -> random_inputs.InputShapes:
     """Input shapes with their dimensions bound to sizes; sizes that the shapes give take precedence."""
     return {
         name: (dtype, tuple(sizes.get(d, d) if isinstance(d, str) else d for d in shape))
-        for name, (dtype, shape) in given.items()
+        for name, (dtype, shape) in input_shapes.items()
     }
 
 

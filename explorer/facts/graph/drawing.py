@@ -94,8 +94,8 @@ class GraphBox(Struct, frozen=True):
     def kind_text(self) -> str:
         """The kind in words: 'Conv', 'Conv, tiled', 'ReLU, call 2 of 3', 'EncoderBlock ×12'."""
         call, calls = self.call
-        said = f", call {call} of {calls}" if call else f", {calls:,} calls" if calls > 1 else ""
-        return f"{self.kind}{', tiled' * bool(self.tiles)}{said}{f' ×{self.repeat}' * (self.repeat > 1)}"
+        call_text = f", call {call} of {calls}" if call else f", {calls:,} calls" if calls > 1 else ""
+        return f"{self.kind}{', tiled' * bool(self.tiles)}{call_text}{f' ×{self.repeat}' * (self.repeat > 1)}"
 
 
 class GraphEdge(Struct, frozen=True):

@@ -51,4 +51,4 @@ class ClosedForm(Struct, frozen=True):
         """As it is written, with the sizes from which on each piece holds."""
         if len(self.pieces) == 1:
             return self.pieces[0].text
-        return "; ".join([f"from {one.first:,}: {one.text}" for one in self.pieces])
+        return "; ".join([f"from {piece.first:,}: {piece.text}" for piece in self.pieces])

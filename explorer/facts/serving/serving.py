@@ -264,7 +264,7 @@ def contexts_to_draw(fact: Serving, places: int) -> list[int]:
 
 def devices_to_draw(fact: Serving) -> int:
     """Of how many devices tokens a second are drawn: the most asked for of which they are known."""
-    return max((one.devices for one in fact.layouts if one.rate is not None), default=1)
+    return max((layout.devices for layout in fact.layouts if layout.rate is not None), default=1)
 
 
 def rates_to_draw(fact: Serving, context: int) -> list[ServingTime | DeviceLayout]:

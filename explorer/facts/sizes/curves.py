@@ -76,4 +76,4 @@ class SizeCurves(Struct, frozen=True):
 
     def curve(self, name: CurveName) -> SizeCurve | None:
         """A curve by its name; None if it is not known."""
-        return next((one for one in self.curves if one.name == name), None)
+        return next((curve for curve in self.curves if curve.name == name), None)

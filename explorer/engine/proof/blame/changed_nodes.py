@@ -152,8 +152,8 @@ class _Side:
 
     def has(self, at: int, shared: set[int]) -> bool:
         """Whether the other region, too, has all outputs of a node."""
-        made = [name for name in self.wiring.nodes[at].outputs if name]
-        return all(self.numbers[name] in shared for name in made)
+        outputs = [name for name in self.wiring.nodes[at].outputs if name]
+        return all(self.numbers[name] in shared for name in outputs)
 
 
 def _peel(

@@ -27,19 +27,19 @@ class Judge:
     """Turns the measurements of two models into a verdict on each layer."""
 
     def __init__(self, probing: LayerProbe, rows: Mapping[str, float]) -> None:
-        self.one, self.other = probing.one, probing.other
+        self.before, self.after = probing.before, probing.after
         self.places = probing.places
         self.named = probing.named
         self.rows = rows
-        self.depth = depth_of(self.one.model)
+        self.depth = depth_of(self.before.model)
         self.coarse: dict[int, tuple[float, str]] = {}
-        self.formats = _formats(self.one.model, self.other.model)
+        self.formats = _formats(self.before.model, self.after.model)
 
     def probes(self, ends: set[str]) -> Iterator[Probe]:
         """A probe for every compared value, in order."""
         growth = 1.0
         for place in self.places:
-            nodes = [self.other.nodes[at] for at in place.after.nodes]
+            nodes = [self.after.nodes[at] for at in place.after.nodes]
             here = max((self.rows.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0)
             growth = max(growth, here)
             departs = self._excess(place, place.whole, self.depth, growth, None) != ""
@@ -54,9 +54,9 @@ class Judge:
         Returns:
             (the state; why; the trial that shows it).
         """
-        depth = max(depth_of(region_model(self.one, place.before)), 1)
-        was = self._coarsest(self.one, place.before, place.dtypes[0])
-        now = self._coarsest(self.other, place.after, place.dtypes[1])
+        depth = max(depth_of(region_model(self.before, place.before)), 1)
+        was = self._coarsest(self.before, place.before, place.dtypes[0])
+        now = self._coarsest(self.after, place.after, place.dtypes[1])
         coarser = now[0] > max(was[0], unit_roundoff(place.dtypes[0]))
         worst_trial = max(
             (t for t in place.alone if not t.not_run), key=lambda t: _relative(t.figures) or 0.0, default=None
@@ -97,8 +97,8 @@ class Judge:
 
     def _coarsest(self, wiring: GraphProducers, region: Region, dtype: str) -> tuple[float, str]:
         """The largest unit roundoff among the number types of a region that makes a `dtype`, and its type."""
-        stored = wiring.model.graph.initializers
-        kinds = [_coarseness(dtype), *(_coarseness(stored[name].dtype) for name in region.stored)]
+        initializers = wiring.model.graph.initializers
+        kinds = [_coarseness(dtype), *(_coarseness(initializers[name].dtype) for name in region.stored)]
         kinds += [self._coarsest_of_node(wiring.model, wiring.nodes[at]) for at in region.nodes]
         return max(kinds, default=(0.0, ""))
 
@@ -139,8 +139,8 @@ class Judge:
         trial: Trial | None,
         output: bool,
     ) -> Probe:
-        at = self.one.producer[place.pair.before]
-        node, twin = self.one.nodes[at], self.other.nodes[self.other.producer[place.pair.after]]
+        at = self.before.producer[place.pair.before]
+        node, twin = self.before.nodes[at], self.after.nodes[self.after.producer[place.pair.after]]
         change: Change = ""
         if state == "introduced":
             change, at, node, twin = self._changed_nodes(place, (at, node, twin))
@@ -149,7 +149,9 @@ class Judge:
         relative = _relative(figures) if place.float else None
         ran = trial is not None and not trial.fault and not trial.not_run
         alone = trial.figures if trial is not None and ran and place.float else None
-        live = [i for i in place.before.nodes if not self.one.live.isdisjoint(self.one.nodes[i].outputs)]
+        live = [
+            i for i in place.before.nodes if not self.before.live.isdisjoint(self.before.nodes[i].outputs)
+        ]
         return Probe(
             step=at,
             layer=node.label,
@@ -174,7 +176,7 @@ class Judge:
             state=state,
             reason=printable(reason),
             output=output,
-            formats=self.formats.get(self.other.producer[place.pair.after], ""),
+            formats=self.formats.get(self.after.producer[place.pair.after], ""),
             change=change,
         )
 
@@ -187,14 +189,14 @@ class Judge:
             (the change; its position among the nodes of the first model; the nodes of both models).
         """
         at, node, twin = makers
-        changed = changed_nodes(self.one, self.other, (place.before, place.after), self.named)
+        changed = changed_nodes(self.before, self.after, (place.before, place.after), self.named)
         if not changed.change:
             return "behind the fault", at, node, twin
         if changed.before:
             at = changed.before[0]
-            node = self.one.nodes[at]
+            node = self.before.nodes[at]
         if changed.after:
-            twin = self.other.nodes[changed.after[0]]
+            twin = self.after.nodes[changed.after[0]]
         return changed.change, at, node if changed.before else twin, twin
 
 

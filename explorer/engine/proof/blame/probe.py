@@ -88,7 +88,7 @@ class LayerProbe:
         cancel: Asked between runs and between layers.
 
     Attributes:
-        one, other: The two graphs.
+        before, after: The two graphs, with their producers.
         places: In the execution order of the original.
         unpaired: Values of the original that are not compared, and why.
         named: The original's names of values of the other model.
@@ -113,10 +113,10 @@ class LayerProbe:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> None:
-        self.one, self.other = GraphProducers(before), GraphProducers(after)
-        after, floats = with_floats(self.one, self.other)
+        self.before, self.after = GraphProducers(before), GraphProducers(after)
+        after, floats = with_floats(self.before, self.after)
         if floats:
-            self.other = GraphProducers(after)
+            self.after = GraphProducers(after)
         self.inputs = inputs
         self.feeds = feeds
         self.budget = budget
@@ -125,7 +125,7 @@ class LayerProbe:
         self.chunks = self.held = 0
         self.tell("pairing values")
         self.without = without or {}
-        pairs = pair_values(self.one, self.other, inputs, ends, floats)
+        pairs = pair_values(self.before, self.after, inputs, ends, floats)
         pairs = [p for p in pairs if p.before not in self.without]
         inferred = shapes.infer(before, None, {d.name: (d.dtype, d.shape) for d in drawn}).values
         pairs = [
@@ -152,20 +152,20 @@ class LayerProbe:
             self.places.append(
                 trials.ComparedValue(
                     pair,
-                    self.one.region(pair.before, stops),
-                    self.other.region(pair.after, stops_after),
+                    self.before.region(pair.before, stops),
+                    self.after.region(pair.after, stops_after),
                     (dtype, self._dtypes[pair.after]),
                     _nbytes(inferred.get(pair.before), dtype, budget // 8),
                     trials.Trial(OutputComparison(unit_roundoff(dtype))),
                 )
             )
         self.unpaired = self._unpaired({p.before for p in pairs}, stops)
-        self._truth = Float64Layers(self.one, self.places, feeds[0], self.tell)
+        self._truth = Float64Layers(self.before, self.places, feeds[0], self.tell)
 
     def _unpaired(self, tried: set[str], paired: set[str]) -> dict[str, str]:
         unpaired = {}
-        for name in self.one.producer:
-            if name in self.one.live and name not in paired:
+        for name in self.before.producer:
+            if name in self.before.live and name not in paired:
                 untyped = name in tried
                 reason = "of types that cannot be compared" if untyped else "not in the second model"
                 unpaired[name] = self.without.get(name, reason)
@@ -268,11 +268,11 @@ class LayerProbe:
         layer_inputs = {name: values[name] for name in names}
         sides = []
         for wiring, regions, label in (
-            (self.one, [p.before for p in group], "layers of the original alone"),
-            (self.other, [p.after for p in group], "layers of the other model alone"),
+            (self.before, [p.before for p in group], "layers of the original alone"),
+            (self.after, [p.after for p in group], "layers of the other model alone"),
         ):
             read = {name for region in regions for name in region.given}
-            is_original = wiring is self.one
+            is_original = wiring is self.before
             dtypes = {
                 name: element_type(layer_inputs[name]) if is_original else self._dtypes[name] for name in read
             }
@@ -331,7 +331,7 @@ class LayerProbe:
         In a sum of thousands of terms, rounding hides a weight that is off by a thousandth. In a part of the
         sum, with all other terms zero, rounding does not hide it.
         """
-        initializers = self.one.model.graph.initializers
+        initializers = self.before.model.graph.initializers
         shapes = [
             initializers[name].shape for name in place.before.stored if len(initializers[name].shape) > 1
         ]
@@ -341,8 +341,8 @@ class LayerProbe:
 
     def _reference(self, place: trials.ComparedValue, feeds: Feeds) -> Array | None:
         """The original's layer in float64 on the same values; None if float64 cannot run it."""
-        given = {name: feeds[name] for name in place.before.given}
-        return in_float64(self.one, place.before, given, self.cancel)
+        inputs = {name: feeds[name] for name in place.before.given}
+        return in_float64(self.before, place.before, inputs, self.cancel)
 
 
 def _comparable(before: str | None, after: str | None) -> bool:

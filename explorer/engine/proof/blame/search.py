@@ -255,7 +255,7 @@ def _answer(
 ) -> Blame:
     at_fault = [i for i, p in enumerate(probes) if p.state == "introduced"]
     coarser = [i for i, p in enumerate(probes) if p.state == "coarser"]
-    weighted = [i for i, place in enumerate(probing.places) if _weighted(probing.one, place.before)]
+    weighted = [i for i, place in enumerate(probing.places) if _weighted(probing.before, place.before)]
     kind = _kind(probes, at_fault, coarser, len(weighted))
     first = next(iter(at_fault or coarser), None)
     worst = _largest([(i, p.relative) for i, p in enumerate(probes)])
@@ -265,8 +265,8 @@ def _answer(
         same=kind in ("equal", "rounding"),
         verdict=_verdict(kind, probes, at_fault, coarser, len(weighted), most),
         criterion=CRITERION,
-        before=probing.one.model.path,
-        after=probing.other.model.path,
+        before=probing.before.model.path,
+        after=probing.after.model.path,
         first=first,
         worst=worst,
         most=most,
@@ -282,14 +282,16 @@ def _answer(
 
 
 def _largest(figures: Sequence[tuple[int, float | None]]) -> int | None:
-    known = [(value, -i) for i, value in figures if value]
-    return -max(known)[1] if known else None
+    sized = [(value, -i) for i, value in figures if value]
+    return -max(sized)[1] if sized else None
 
 
 def _weighted(wiring: GraphProducers, region: Region) -> bool:
     """Whether a region multiplies by stored weights."""
-    stored = wiring.model.graph.initializers
-    return any(len(stored[name].shape) > 1 and stored[name].elements > 1 for name in region.stored)
+    initializers = wiring.model.graph.initializers
+    return any(
+        len(initializers[name].shape) > 1 and initializers[name].elements > 1 for name in region.stored
+    )
 
 
 def _kind(

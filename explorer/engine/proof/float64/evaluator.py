@@ -230,10 +230,10 @@ def _cast(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def _divide(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    left, right = (_to_float64(a) for a in args)
-    if left.dtype.kind in "iu":
+    dividend, divisor = (_to_float64(a) for a in args)
+    if dividend.dtype.kind in "iu":
         return None  # onnx divides integers towards zero
-    return np.asarray(left / right)
+    return np.asarray(dividend / divisor)
 
 
 def _gemm(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
@@ -249,11 +249,11 @@ def _gemm(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def _matmul(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    left, right = args
-    if right.ndim == 2 and left.ndim >= 2 and right.dtype.kind not in "iu":
-        rows = _to_float64(left).reshape(-1, left.shape[-1])
-        return _matrix_product(rows, right).reshape(*left.shape[:-1], right.shape[1])
-    return np.matmul(_to_float64(left), _to_float64(right))
+    x, weight = args
+    if weight.ndim == 2 and x.ndim >= 2 and weight.dtype.kind not in "iu":
+        rows = _to_float64(x).reshape(-1, x.shape[-1])
+        return _matrix_product(rows, weight).reshape(*x.shape[:-1], weight.shape[1])
+    return np.matmul(_to_float64(x), _to_float64(weight))
 
 
 def _matrix_product(x: Array, weight: Array) -> Array:

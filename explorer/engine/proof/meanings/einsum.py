@@ -66,8 +66,8 @@ def product(node: Node, look: NodeReader) -> Original:
 
 def equation_of(node: Node) -> str:
     """The equation of an Einsum, without spaces."""
-    said = node.attributes["equation"]
-    return (said.decode() if isinstance(said, bytes) else str(said)).replace(" ", "")
+    equation = node.attributes["equation"]
+    return (equation.decode() if isinstance(equation, bytes) else str(equation)).replace(" ", "")
 
 
 def _labels(equation: str, ranks: Sequence[int]) -> list[list[str]]:

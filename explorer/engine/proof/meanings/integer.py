@@ -200,8 +200,8 @@ def _less_zero(values: Array, zero: Array, *, row: bool) -> Array:
     """Values less the zero point: one number, or one for each row or each column of a matrix."""
     zero = zero.astype(np.int32)
     zero = zero.reshape(()) if zero.size == 1 else (zero.reshape(-1, 1) if row else zero)
-    made: Array = values.astype(np.int32) - zero
-    return made
+    difference: Array = values.astype(np.int32) - zero
+    return difference
 
 
 _ROWS = 1 << 21
@@ -256,10 +256,10 @@ def _name(node: Node, at: int) -> str:
 
 def _stored_input(look: NodeReader, node: Node, at: int) -> Array:
     """The numbers of an input that must be stored here, although the standard allows a computed one."""
-    found = look.number(_name(node, at))
-    if found is None:
+    numbers = look.number(_name(node, at))
+    if numbers is None:
         raise NotTiled(f"'{_name(node, at)}' of the original is no constant")
-    return found
+    return numbers
 
 
 def _integer(op: str) -> Meaning:

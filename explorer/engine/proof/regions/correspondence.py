@@ -58,11 +58,11 @@ class ChangedRegion(Struct, frozen=True):
 
 
 def _site_before(sites: Sites, path: tuple[str, ...], name: str, node: Node) -> Original | None:
-    found = sites.get("/".join((*path, name)))
+    product = sites.get("/".join((*path, name)))
     # an operator that was decomposed before it was tiled may end in a value of the same name
-    if found is None or (found.node.key, found.node.inputs) != (node.key, node.inputs):
+    if product is None or (product.node.key, product.node.inputs) != (node.key, node.inputs):
         return None
-    return found
+    return product
 
 
 class Correspondence:
@@ -207,9 +207,9 @@ class Correspondence:
         second = self._second({p.after: first[p.before] for p in pairs if p.before in first})
         return second.derived.get(value.after) == first[value.before]
 
-    def same_content(self, one: Tensor, other: Tensor) -> bool:
+    def same_content(self, first: Tensor, second: Tensor) -> bool:
         """Whether two stored tensors are equal bit for bit."""
-        return self._table.content(one) == self._table.content(other)
+        return self._table.content(first) == self._table.content(second)
 
     def nbytes(self, name: str) -> int:
         """Largest inferred size in bytes of a value of the original; a very large number where unknown."""
@@ -274,5 +274,5 @@ def _fed(info: TensorInfo | None) -> bool:
     return info is not None and info.dtype in _FED
 
 
-def _same_type(one: TensorInfo | None, other: TensorInfo | None) -> bool:
-    return _fed(one) and one is not None and other is not None and one.dtype == other.dtype
+def _same_type(first: TensorInfo | None, second: TensorInfo | None) -> bool:
+    return _fed(first) and first is not None and second is not None and first.dtype == second.dtype

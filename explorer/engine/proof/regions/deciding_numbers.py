@@ -382,9 +382,9 @@ def _node_numbers(
                     yield (kind, float(value)), DecidingNumber(node.op, float(value)), axis
 
 
-def _few(name: str, stored: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
+def _few(name: str, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
     """The numbers of a value, if it is stored and small."""
-    tensor = next((some[name] for some in stored if name in some), None)
+    tensor = next((some[name] for some in scopes if name in some), None)
     return _values(tensor) if tensor is not None else None
 
 

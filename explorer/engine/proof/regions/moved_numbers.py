@@ -79,8 +79,8 @@ def _numbers_gone(sides: Sides) -> Iterator[StoredDifference]:
         )
 
 
-def _nearest(numbers: Array, one: float) -> float:
-    return float(numbers[np.argmin(np.abs(numbers - one))])
+def _nearest(numbers: Array, number: float) -> float:
+    return float(numbers[np.argmin(np.abs(numbers - number))])
 
 
 def _numbers(model: Model) -> Array:

@@ -182,7 +182,7 @@ def _first_difference(
 ) -> RegionResult | None:
     """The first result that shows a difference inside a grown region."""
     for region in regions:
-        producer = runner.one.producer
+        producer = runner.before.producer
         within = [n for n in failed if producer[n] in region.before.nodes and n != region.pair.before]
         first, shows = None, results[region.key].evidence
         if shows.kind == "different":
@@ -200,7 +200,7 @@ def _first_difference(
 
 
 def _cut_off(runner: _Runner, pair: Pair) -> RegionResult:
-    op = printable(runner.one.nodes[runner.one.producer[pair.before]].op)
+    op = printable(runner.before.nodes[runner.before.producer[pair.before]].op)
     reason = "it is made of values that it cannot be given alone"
     return RegionResult(RegionEvidence(pair.before, op, op, 0, "unproven", reason))
 
@@ -264,7 +264,7 @@ class _Runner:
         cancel: Cancel,
     ) -> None:
         self.graphs, self.tries, self.seed, self.cancel = correspondence, tries, seed, cancel
-        self.one, self.other = correspondence.wirings
+        self.before, self.after = correspondence.wirings
         self._session: RuntimeSession | None = None
         self._exposed: set[str] = set()
         self._asked: dict[str, None] = {}
@@ -276,7 +276,7 @@ class _Runner:
 
     def expose(self, regions: Sequence[ChangedRegion]) -> None:
         """Loads the original with the inputs of regions as outputs."""
-        names = dict.fromkeys(name for r in regions for name in r.reads if name in self.one.producer)
+        names = dict.fromkeys(name for r in regions for name in r.reads if name in self.before.producer)
         if names.keys() - self._exposed:
             self._exposed |= names.keys()
             self._asked, self._fetched = names, {}
@@ -319,7 +319,7 @@ class _Runner:
                 or (result.lasting and result.evidence.kind == "unproven")
             ):
                 break
-            past |= {name for name in region.reads if name in self.one.producer}
+            past |= {name for name in region.reads if name in self.before.producer}
             regions = self.graphs.regions(set(dropped), {region.pair.before: past})
             wider = next((r for r in regions if r.pair == region.pair), region)
             if wider.key == region.key:
@@ -342,7 +342,7 @@ class _Runner:
         )
         tally = _Tries()
         try:
-            run = self._region_runner(region)
+            run = self._pair_runner(region, *self._cut_models(region))
             draws = tuple(draws_random(m, side) for m, side in zip(self.contents.models, nodes, strict=True))
             if any(draws):
                 values = self.own(region.reads, self.tries[0], self.seed)
@@ -546,7 +546,7 @@ class _Runner:
         if any(self._holds_floats(model) for model in stored_differences.sides):
             original_values = self.own(region.reads, self.tries[0], self.seed)
             values = dense(original_values, spreads(original_values), _SPREADS[0], self.seed)
-            gap = in_full(region, (self.one, self.other), values, self.cancel)
+            gap = in_full(region, (self.before, self.after), values, self.cancel)
         elif worst.equal:
             return "", 0.0, 0.0
         if gap is not None and gap <= EXACT:
@@ -647,8 +647,8 @@ class _Runner:
 
     def _nodes(self, region: ChangedRegion) -> tuple[list[Node], list[Node]]:
         return (
-            [self.one.nodes[at] for at in region.before.nodes],
-            [self.other.nodes[at] for at in region.after.nodes],
+            [self.before.nodes[at] for at in region.before.nodes],
+            [self.after.nodes[at] for at in region.after.nodes],
         )
 
     def _cut_models(self, region: ChangedRegion) -> tuple[Model, Model]:
@@ -656,13 +656,9 @@ class _Runner:
         if not self._types.keys() >= set(region.reads):
             self.own(region.reads, self.tries[0], self.seed)
         after_types = {name: self._types[twin or name] for name, twin in region.given.items()}
-        return region_model(self.one, region.before, self._types), region_model(
-            self.other, region.after, after_types
+        return region_model(self.before, region.before, self._types), region_model(
+            self.after, region.after, after_types
         )
-
-    def _region_runner(self, region: ChangedRegion) -> Callable[[Feeds], tuple[Array, Array]]:
-        """A function that runs a region in both graphs on the same values."""
-        return self._pair_runner(region, *self._cut_models(region))
 
     def _pair_runner(
         self, region: ChangedRegion, first: Model, second: Model
@@ -691,11 +687,11 @@ class _Runner:
     ) -> OutputEvidence:
         name = (region.pair.before,)
         old, new = (ModelOutputs(name, tuple((pair[at],) for pair in pairs)) for at in (0, 1))
-        noise = Noise(NOT_NEEDED, outputs.depth_of(region_model(self.one, region.before)))
+        noise = Noise(NOT_NEEDED, outputs.depth_of(region_model(self.before, region.before)))
         (output,) = outputs.compare(old, new, [], noise)
         if output.equal or not output.dtype.startswith("float"):
             return output
-        exact = partial(in_float64, self.one, region.before, cancel=self.cancel)
+        exact = partial(in_float64, self.before, region.before, cancel=self.cancel)
         truths = [exact({n: values[n] for n in region.before.given}) for _, _, values in pairs]
         results = [{name[0]: true} for true in truths if true is not None]
         eased = output
@@ -708,7 +704,7 @@ class _Runner:
         if output.passed:
             return output
         inputs = {n: pairs[0][2][n] for n in region.before.given}
-        part = region_model(self.one, region.before, {n: element_type(v) for n, v in inputs.items()})
+        part = region_model(self.before, region.before, {n: element_type(v) for n, v in inputs.items()})
         few = independent(part, [RandomInput(n, element_type(v), v.shape) for n, v in inputs.items()])
         fewest = min(few.values(), default=old.draws[0][0].size)
         noise = replace(noise, independent=dict.fromkeys(name, fewest))

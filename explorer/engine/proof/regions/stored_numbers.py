@@ -110,7 +110,7 @@ class StoredDifferences(Struct, frozen=True):
     @property
     def rounded(self) -> bool:
         """Whether all differences are the effect of another order of computing."""
-        return self.alike and bool(self.found) and not any(one.large for one in self.found)
+        return self.alike and bool(self.found) and not any(difference.large for difference in self.found)
 
 
 def differences(before: Model, after: Model, same: Same) -> StoredDifferences:
@@ -355,11 +355,11 @@ def _slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def constants_of(
-    nodes: Sequence[Node], stored: Mapping[str, Tensor], *around: MutableMapping[str, Tensor]
+    nodes: Sequence[Node], initializers: Mapping[str, Tensor], *around: MutableMapping[str, Tensor]
 ) -> ChainMap[str, Tensor]:
     """The constants that nodes of a graph can read, those of graphs `around` it included."""
-    made = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
-    return ChainMap(made, dict(stored), *around)
+    constants = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
+    return ChainMap(constants, dict(initializers), *around)
 
 
 def _unused(node: Node) -> Collection[str]:

@@ -59,7 +59,7 @@ def meeting(values: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
     return drawn_values
 
 
-def steered_values(own: Feeds, names: Sequence[str], way: bool) -> Feeds:
+def steered_values(values: Feeds, names: Sequence[str], way: bool) -> Feeds:
     """The values with every condition true and every loop run a few times, or false and once."""
-    ways = {n: way if own[n].dtype.kind == "b" else (3 if way else 1) for n in names}
-    return {**own, **{n: np.full_like(own[n], value) for n, value in ways.items()}}
+    ways = {n: way if values[n].dtype.kind == "b" else (3 if way else 1) for n in names}
+    return {**values, **{n: np.full_like(values[n], value) for n, value in ways.items()}}

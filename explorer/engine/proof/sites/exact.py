@@ -21,15 +21,15 @@ SATURATES = "onnxruntime saturates products of unsigned with signed bytes on thi
 def dense_integers(x: Array, seed: tuple[int, ...]) -> Array:
     """Random numbers of the whole range of the type."""
     limits = np.iinfo(x.dtype)
-    made = np.random.default_rng(seed).integers(limits.min, limits.max, x.shape, np.int64, endpoint=True)
-    return np.asarray(made).astype(x.dtype)
+    numbers = np.random.default_rng(seed).integers(limits.min, limits.max, x.shape, np.int64, endpoint=True)
+    return np.asarray(numbers).astype(x.dtype)
 
 
 def dense_codes(x: Array, grid: tuple[float, int, int], seed: tuple[int, ...]) -> Array:
     """Floats that are random codes times the step."""
     step, least, largest = grid
-    made = np.random.default_rng(seed).integers(least, largest, x.shape, np.int64, endpoint=True)
-    return np.asarray(made.astype(x.dtype) * x.dtype.type(step))
+    codes = np.random.default_rng(seed).integers(least, largest, x.shape, np.int64, endpoint=True)
+    return np.asarray(codes.astype(x.dtype) * x.dtype.type(step))
 
 
 def compare_exact(

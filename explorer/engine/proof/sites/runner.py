@@ -70,8 +70,8 @@ class Runner:
 
     def run_nodes(self, nodes: Sequence[Node], feeds: Mapping[str, Array]) -> Array:
         """The site's output, from other nodes than its own."""
-        given = tuple(Value(name, element_type(value), value.shape) for name, value in feeds.items())
-        return self._session(nodes, given, [self.site.output]).run(feeds)[self.site.output]
+        inputs = tuple(Value(name, element_type(value), value.shape) for name, value in feeds.items())
+        return self._session(nodes, inputs, [self.site.output]).run(feeds)[self.site.output]
 
     def _in_columns(self, join: Node, values: list[dict[str, Array]]) -> None:
         """Runs the nodes that columns share, then each column, then the nodes behind the columns.

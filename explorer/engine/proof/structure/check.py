@@ -470,12 +470,12 @@ class TileCheck:
             raise NotTiled(f"the bias is scaled by {factor:g} instead of {beta:g} {place}")
 
 
-def _cut_at(left: Symbol, depth: int) -> Symbol | None:
-    """The symbol that `left` is cut from, if `left` is all of its rows from that depth on."""
-    if left.part is None:
+def _cut_at(block: Symbol, depth: int) -> Symbol | None:
+    """The symbol that `block` is cut from, if `block` is all of its rows from that depth on."""
+    if block.part is None:
         return None
-    whole, cut = left.part
-    return whole if cut == (slice(None), slice(depth, depth + left.shape[1])) else None
+    whole, cut = block.part
+    return whole if cut == (slice(None), slice(depth, depth + block.shape[1])) else None
 
 
 def _either(factor: float) -> tuple[float, float]:

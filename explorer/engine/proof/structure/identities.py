@@ -203,8 +203,8 @@ def _join(node: NormalNode) -> None:
 
 def _scalars(node: NormalNode) -> list[tuple[int, np.ndarray[Any, Any]]]:
     """Stored floats among the inputs, few and finite."""
-    stored = [(at, node.numbers(at)) for at in range(len(node.given))]
-    return [(at, v) for at, v in stored if v is not None and v.dtype.kind == "f" and np.isfinite(v).all()]
+    numbers = [(at, node.numbers(at)) for at in range(len(node.given))]
+    return [(at, v) for at, v in numbers if v is not None and v.dtype.kind == "f" and np.isfinite(v).all()]
 
 
 def _place_floats(node: NormalNode, at: int, values: np.ndarray[Any, Any]) -> None:

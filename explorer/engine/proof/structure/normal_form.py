@@ -142,11 +142,11 @@ def _axis_input(node: NormalNode) -> None:
 
 
 def _ones(value: Any) -> bool:
-    return isinstance(value, tuple) and all(item == 1 for item in value)
+    return isinstance(value, tuple) and all(element == 1 for element in value)
 
 
 def _zeros(value: Any) -> bool:
-    return isinstance(value, tuple) and all(item == 0 for item in value)
+    return isinstance(value, tuple) and all(element == 0 for element in value)
 
 
 def _kernel(at: int) -> Rule:
@@ -213,7 +213,7 @@ def _max_pool(node: NormalNode) -> None:
 
 def _commuted(node: NormalNode) -> None:
     if len(node.given) == 2:
-        node.given.sort(key=lambda given: (isinstance(given, tuple), given))
+        node.given.sort(key=lambda number: (isinstance(number, tuple), number))
 
 
 def _mirrored(op: str) -> Rule:

@@ -202,10 +202,10 @@ def _behind_normalisations(
 
 
 def _believed(before: GraphProducers, after: GraphProducers, name: str) -> bool:
-    one, other = before.nodes[before.producer[name]], after.nodes[after.producer[name]]
-    if one.key == other.key or SITE_KEY in one.metadata or SITE_KEY in other.metadata:
+    first, second = before.nodes[before.producer[name]], after.nodes[after.producer[name]]
+    if first.key == second.key or SITE_KEY in first.metadata or SITE_KEY in second.metadata:
         return True
-    return not is_counted(name, one.op)
+    return not is_counted(name, first.op)
 
 
 def _diff_pairs(

@@ -89,9 +89,9 @@ class IntegerRules:
         first: The first code that is not an input's.
     """
 
-    def __init__(self, integers: Integers, given: Sequence[Symbol], first: int) -> None:
+    def __init__(self, integers: Integers, inputs: Sequence[Symbol], first: int) -> None:
         self.zero = integers.zero
-        self.point = given[integers.given] if integers.given >= 0 else None
+        self.point = inputs[integers.given] if integers.given >= 0 else None
         self.first = first
         self.stepped = any(grid is not None for grid in integers.grids)
 
@@ -214,8 +214,8 @@ class IntegerRules:
 def _total(attributes: Mapping[str, Any], args: Sequence[Any]) -> Array:
     """A sum of stored numbers over some axes."""
     over = tuple(_axes(attributes, args))
-    made: Array = args[0].sum(over, dtype=args[0].dtype, keepdims=bool(attributes.get("keepdims", 1)))
-    return made
+    total: Array = args[0].sum(over, dtype=args[0].dtype, keepdims=bool(attributes.get("keepdims", 1)))
+    return total
 
 
 def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> list[int]:

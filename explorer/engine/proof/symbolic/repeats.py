@@ -151,7 +151,7 @@ def _cuts(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> boo
     """Whether a node does nothing but cut its input."""
     function = functions.get(node.key)
     nodes = (node,) if function is None else function.nodes
-    return {one.op for one in nodes} <= _CUTTING and any(one.op == "Split" for one in nodes)
+    return {part.op for part in nodes} <= _CUTTING and any(part.op == "Split" for part in nodes)
 
 
 def _makes(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:

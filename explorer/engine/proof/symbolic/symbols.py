@@ -48,7 +48,7 @@ class Symbols:
     """
 
     def __init__(self, dtype: str) -> None:
-        self.bits = _bits(dtype)
+        self.bits = next(d.bits for d in DTYPES.values() if d.name == dtype)
         self.interpreter: Interpreter | None = None
         self.override: Override | None = None
         """Rules that take precedence for some operators, in an integer site."""
@@ -131,10 +131,6 @@ def _concatenate(values: Sequence[Value], join: Callable[[list[Array]], Array]) 
         else:
             parts.append(np.zeros(value.shape, np.int8))  # a narrow type: concatenation widens it
     return Symbol(join(parts))
-
-
-def _bits(dtype: str) -> int:
-    return next(d.bits for d in DTYPES.values() if d.name == dtype)
 
 
 class Use(NamedTuple):
