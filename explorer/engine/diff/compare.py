@@ -431,7 +431,7 @@ def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
 
 
 def _silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozenset[str]:
-    """Domains that other rows cover: of tiled sites (`has_nested_sites`: some are in bodies), of quantizers."""
+    """Domains that other rows cover: of tiled sites (`has_nested_sites`: some in bodies), of quantizers."""
     fused = any(
         side_folds is not None and "activation" in side_folds.away.kinds for side_folds in pairing.folds
     )
