@@ -81,7 +81,7 @@ class Describer(Struct):
         itself = [] if blocked else self.operator(first, second)
         contents: list[str] = []
         if itself and first.key == second.key:
-            contents = [one.name for one in self.attributes(first, second) if one.is_content]
+            contents = [change.name for change in self.attributes(first, second) if change.is_content]
         weights, links, agreeing, renames = self.inputs(a, b, quantized)
         changes = [*itself, *links, *(weight.text for weight in weights)]
         renamed = "" if self.is_target(a, b) and first.name == second.name else self.names(first, second)
@@ -167,7 +167,7 @@ class Describer(Struct):
         )
         if outputs_before != outputs_after and sum(outputs_before) != sum(outputs_after):
             differences.append(f"outputs {sum(outputs_before)} -> {sum(outputs_after)}")
-        return differences + [one.text for one in self.attributes(first, second)]
+        return differences + [difference.text for difference in self.attributes(first, second)]
 
     def attributes(self, first: Node, second: Node) -> list[NamedDifference]:
         """Differences of attributes, each with both values where they are short."""
