@@ -278,17 +278,17 @@ def layer_state(module: nn.Module) -> dict[str, Any] | None:
     Seen: torch 2.9 to 2.15.
     Otherwise: None: no layer is answered by what another one did, which takes longer.
     """
-    own = vars(module)
+    attributes = vars(module)
     try:
-        if own["training"] or not type(module).__module__.startswith("torch.nn.modules."):
+        if attributes["training"] or not type(module).__module__.startswith("torch.nn.modules."):
             return None
-        if own["_forward_hooks"] or own["_forward_pre_hooks"]:
+        if attributes["_forward_hooks"] or attributes["_forward_pre_hooks"]:
             return None
-        if own["_backward_hooks"] or own["_backward_pre_hooks"]:
+        if attributes["_backward_hooks"] or attributes["_backward_pre_hooks"]:
             return None
     except KeyError:
         return None
-    return own if own.keys() >= _DICTS else None
+    return attributes if attributes.keys() >= _DICTS else None
 
 
 _DICTS = frozenset(MODULE_DICTS)

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 _LOCK = threading.Lock()
 _users = 0
-_found = True
+_was_enabled = True
 
 
 @contextmanager
 def without_fastpath() -> Iterator[None]:
     """Switches torch's fast path of attention off; the last user restores it."""
-    global _users, _found
+    global _users, _was_enabled
     import torch
 
     with _LOCK:
         if not _users:
-            _found = torch.backends.mha.get_fastpath_enabled()
+            _was_enabled = torch.backends.mha.get_fastpath_enabled()
         _users += 1
         torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -38,7 +38,7 @@ def without_fastpath() -> Iterator[None]:
         with _LOCK:
             _users -= 1
             if not _users:
-                torch.backends.mha.set_fastpath_enabled(_found)
+                torch.backends.mha.set_fastpath_enabled(_was_enabled)
 
 
 @contextmanager

@@ -255,15 +255,15 @@ def own_attributes(modules: Mapping[str, nn.Module]) -> list[tuple[str, Any]]:
 def tensors_beside(
     modules: Mapping[str, nn.Module], attributes: Sequence[tuple[str, Any]] | None = None
 ) -> list[tuple[str, torch.Tensor]]:
-    """Tensors that modules hold beside their parameters: buffers, and those in attributes, however deep.
+    """Tensors of modules other than parameters: buffers, and tensors in attributes, however deep.
 
     Args:
         modules: All modules of a model by their paths.
-        attributes: Their `own_attributes`, where they are known.
+        attributes: Their `own_attributes`, if they were computed before.
 
     Returns:
-        Each after the expression that reaches it: 'layers[0].weight'. What several objects hold is there
-        more than once.
+        Pairs of an expression and its tensor: 'layers[0].weight'. A tensor that several objects hold is
+        listed more than once.
     """
     roots = list(own_attributes(modules) if attributes is None else attributes)
     for path, module in modules.items():
@@ -279,23 +279,23 @@ def tensors_beside(
 def unregistered_parameters(
     modules: Mapping[str, nn.Module], beside: Iterable[tuple[str, torch.Tensor]] | None = None
 ) -> list[tuple[str, torch.Tensor]]:
-    """Parameters that a model holds where `parameters()` does not look, in lists, dicts, objects, buffers.
+    """Parameters that `parameters()` misses: those in lists, dicts, objects and buffers.
 
     Args:
         modules: All modules of the model by their paths.
-        beside: Their `tensors_beside`, where they are known.
+        beside: Their `tensors_beside`, if they were computed before.
 
     Returns:
-        Each after the expression that reaches it: 'layers[0].weight'.
+        Pairs of an expression and its parameter: 'layers[0].weight'.
     """
     beside = tensors_beside(modules) if beside is None else beside
-    wanted = [(place, tensor) for place, tensor in beside if is_parameter(tensor)]
-    if not wanted:
+    parameters = [(place, tensor) for place, tensor in beside if is_parameter(tensor)]
+    if not parameters:
         return []
-    known = {id(p) for module in modules.values() for p in parameters_of(module).values()}
+    registered_ids = {id(p) for module in modules.values() for p in parameters_of(module).values()}
     first: dict[int, tuple[str, torch.Tensor]] = {}
-    for place, tensor in wanted:
-        if id(tensor) not in known:
+    for place, tensor in parameters:
+        if id(tensor) not in registered_ids:
             first.setdefault(id(tensor), (place, tensor))
     return list(first.values())
 
