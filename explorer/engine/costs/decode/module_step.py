@@ -12,8 +12,7 @@ from explorer.base.units import many_text, shape_text
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.decode import module_cache
 from explorer.engine.costs.decode.module_cache import OwnCache
-from explorer.engine.costs.decode.onnx_cache import summed
-from explorer.engine.costs.decode.step import Inputs, check_past
+from explorer.engine.costs.decode.past_tokens import Inputs, check_past, summed
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, tensors_of

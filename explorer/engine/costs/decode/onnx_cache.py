@@ -14,10 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
+from explorer.engine.costs.decode.past_tokens import summed
 from explorer.engine.costs.layer_tree import whole
 from explorer.engine.costs.onnx.values import nbytes
 from explorer.engine.graph.model import Graph, Model, Node, Value, subgraphs
-from explorer.facts import Analysis, Dim, Layer, Shape, TensorInfo
+from explorer.facts import Analysis, Dim, Shape, TensorInfo
 
 _MS = "com.microsoft"
 
@@ -372,18 +373,3 @@ def _cached_bytes(info: TensorInfo, positions: int, past: int) -> int | None:
     if size is None or positions == past:
         return size
     return size // positions * past if positions else 0
-
-
-def summed(layers: Sequence[Layer], cache_bytes: Mapping[int, int | None]) -> tuple[Layer, ...]:
-    """The rows with their share of a cache, groups with that of what is below them.
-
-    Args:
-        layers: Of one analysis.
-        cache_bytes: Bytes by the id of the row that reads them.
-    """
-    sums: dict[int, int | None] = dict(cache_bytes)
-    for layer in reversed(layers):
-        if layer.id in sums and layer.parent is not None:
-            mine, above = sums[layer.id], sums.get(layer.parent, 0)
-            sums[layer.parent] = None if mine is None or above is None else mine + above
-    return tuple(replace(x, kv_cache_bytes=sums[x.id]) if x.id in sums else x for x in layers)

@@ -13,11 +13,10 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import onnx_cache
+from explorer.engine.costs.decode.past_tokens import Inputs, check_past
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.graph.model import Model
 from explorer.facts import Dim, TensorInfo
-
-Inputs = Mapping[str, tuple[str | None, tuple[int, ...]]]
 
 
 class _Examine(Protocol):
@@ -105,16 +104,6 @@ def prefill_of_graph(
     else:
         shapes = onnx_cache.whole_text(model, tokens, dims, input_shapes)
     return examine(dims=dims, input_shapes=shapes)
-
-
-def check_past(past: int) -> None:
-    """Refuses a cache of a negative size.
-
-    Raises:
-        Misuse: `past` is below 0.
-    """
-    if past < 0:
-        raise Misuse(f"there cannot be {past} tokens in the cache", where="--past", hint="give 0 or more")
 
 
 def text_shapes(inputs: Sequence[TensorInfo], tokens: int) -> dict[str, tuple[str | None, tuple[int, ...]]]:
