@@ -25,7 +25,6 @@ TAG = "a value from a closed set, which is shown as it is"
 CHOICE = "what was chosen in a field of a form"
 FORMAT = "a format or a command, not a sentence"
 ONCE = "says the same only once"
-LABEL = "fields of a report by their labels, in one screen"
 
 ALLOWED: Mapping[str, Mapping[str, str]] = {
     "failures.py": {
@@ -45,13 +44,10 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "sweep.py": {"_.startswith(f'{_}:')": ONCE},
     "run.py": {"_.removeprefix('none: ')": LAYOUT},
     "convert.py": {"field_terms(_.verdict).removeprefix('different: ')": LAYOUT},
-    "diff.py": {"_.what.rpartition(' -> ')": LAYOUT, "_ in _STORED": LABEL},
     "verify.py": {"field_terms(_.verdict).partition(': ')": LAYOUT, "_.split('; ')": LAYOUT},
     "split.py": {"_.reason.partition(';')": LAYOUT},
     "terms.py": {"""_.split("'")""": LAYOUT},
     "chooser.py": {"_.what.removeprefix('this is a directory, not a model, and ')": LAYOUT},
-    "tiling_cost.py": {"_.label not in _ABOVE": LABEL, "_[0].label not in _FIRST": LABEL},
-    "sizes_page.py": {"_.label not in _SECOND": LABEL},
     "models.py": {"_ != 'batch norm'": TAG},
     "weights.py": {
         "_ != 'batch norm'": TAG,

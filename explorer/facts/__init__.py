@@ -442,6 +442,7 @@ class NodeDiff(Struct, frozen=True):
         match: How the two were matched: 'name', 'structure', 'outputs', or '' for none.
         confidence: Of the match, 0 to 1.
         children: Operators behind a tiled, merged or quantized row: ('2DMM_64x64x64', 9216), ...
+        became: What a tiled or quantized node became, as `what` says.
         contents: Attributes that differ in their content alone, such as the body of a loop.
         weights: Weights that differ.
         otherwise: It differs in something else, too.
@@ -456,11 +457,12 @@ class NodeDiff(Struct, frozen=True):
     match: str = ""
     confidence: float = 1.0
     children: tuple[tuple[str, int], ...] = ()
+    became: str = ""
     contents: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
     otherwise: bool = True
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("contents", "weights", "otherwise")
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("became", "contents", "weights", "otherwise")
 
 
 class Diff(Struct, frozen=True):

@@ -136,10 +136,8 @@ class Describer(Struct):
         weights = {
             slot: plain_side.stored[name] for slot, name in enumerate(takes) if name in plain_side.stored
         }
-        text = rounded_text(node, rounded_node, rounded_side, weights)
-        if not forth:
-            op, _, formats = text.partition(" -> ")
-            text = f"{formats} -> {op}"
+        formats = rounded_text(node, rounded_node, rounded_side, weights)
+        text = f"{node.op} -> {formats}" if forth else f"{formats} -> {node.op}"
         inside = Counter(rounded_side.nodes[i].op for i in sorted(rounded_node.nodes))
         return NodeDiff(
             status="quantized" if forth and not changes else "changed",
@@ -151,6 +149,7 @@ class Describer(Struct):
             match=match,
             confidence=confidence,
             children=tuple(inside.most_common()),
+            became=formats if forth else node.op,
         )
 
     def operator(self, first: Node, second: Node) -> list[str]:

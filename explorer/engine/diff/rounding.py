@@ -409,7 +409,7 @@ def _keeps(node: Node, side: DefUse, limits: tuple[float, float]) -> bool:
 
 
 def rounded_text(node: Node, rounded_node: RoundedNode, side: DefUse, original: Mapping[int, Tensor]) -> str:
-    """'Gemm -> int8, per channel, 38.2 dB': formats, granularity of scales, signal to noise of the weight.
+    """'int8, per channel, 38.2 dB': formats, granularity of scales, signal to noise of the weight.
 
     Args:
         node: The layer of the original.
@@ -425,7 +425,7 @@ def rounded_text(node: Node, rounded_node: RoundedNode, side: DefUse, original: 
             _compare(agreement, side, rounding, original.get(slot))
     snr = agreement.snr_db if agreement.elements else None
     snr_text = "" if snr is None else f", {snr:.1f} dB" if math.isfinite(snr) else ", exact"
-    return f"{node.op} -> {formats_text(node, rounded_node, side)}{snr_text}"
+    return f"{formats_text(node, rounded_node, side)}{snr_text}"
 
 
 def _weights(rounded_node: RoundedNode, side: DefUse) -> tuple[dict[int, Rounding], dict[int, Rounding]]:

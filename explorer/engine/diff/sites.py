@@ -162,6 +162,7 @@ def _row(
         match="name" if named == named_after else "outputs",
         confidence=1.0 if named == named_after else 0.95,
         children=tuple((one_inside if status == "merged" else other_inside).most_common()),
+        became=text_after,
     )
     return SitePair(
         tuple(nodes_before), tuple(nodes_after), _ties(before, nodes_before, after, nodes_after), row

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 _Blocks = Callable[[], Sequence[Block]]
 _MOST = 500
 """Sites that are listed, and reasons."""
-_ABOVE = ("Tiles", "MACs on tiles", "Tile matmuls", "Cycles, computing", "Cycles, moving")
+_ABOVE = ("tiles", "macs", "products", "compute_cycles", "memory_cycles")
 """Figures that stand above the list, or are told by others."""
-_FIRST = ("Tile utilization", "Cycles", "Time")
+_FIRST = ("utilisation", "cycles", "seconds", "untimed")
 """Those that come first, as a low list has room for few."""
 
 
@@ -98,12 +98,12 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
         return partial(words.origin, cost, example, names)
 
     order = "" if example is None else example.order
-    fields = [(field, origin(*_formulas(field, order))) for field in words.figures(cost).rows]
-    fields = [(field, about) for field, about in fields if field.label not in _ABOVE]
+    fields = {key: field for key, field in words.figure_fields(cost).items() if key not in _ABOVE}
     if cost.total.seconds is None:
         why = missing if cost.hardware == Hardware() else words.untimed(cost)
-        fields.append((Field("Time", seconds(None), why), origin()))
-    rows = _fields(sorted(fields, key=lambda one: one[0].label not in _FIRST))
+        fields["untimed"] = Field("Time", seconds(None), why)
+    keys = sorted(fields, key=lambda key: key not in _FIRST)
+    rows = _fields([(fields[key], origin(*_formulas(key, order))) for key in keys])
     head, table = words.by_order(cost)
     rows += _table(head, table, [origin(f"traffic {one.order}") for one in cost.orders])
     if cost.systolic:
@@ -113,8 +113,8 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
     return rows
 
 
-def _formulas(field: Field, order: str) -> tuple[str, ...]:
-    names = words.FORMULAS.get(str(field.label), ())
+def _formulas(key: str, order: str) -> tuple[str, ...]:
+    names = words.FORMULAS.get(key, ())
     return (f"traffic {order}",) if names == ("traffic",) else names
 
 

@@ -63,7 +63,8 @@ def sizes_page(fact: SizeCurves, at: int, width: int, height: int) -> list[Line]
     """The slider at `fact.sizes[at]`, its figures, crossings and plots, in so many cells and lines."""
     width -= 1
     figures = figures_at(fact, at)
-    shown = Fields([row for row in figures.rows if height >= _TALL or row.label not in _SECOND])
+    curves = zip(fact.curves, figures.rows, strict=True)
+    shown = Fields([row for curve, row in curves if height >= _TALL or curve.name not in _SECOND])
     lines = [*_slider(fact, at, width), *side_by_side(shown, width)]
     room = height - len(lines)
     told = [cut(line, width) for line in _crossings(fact, at)]
@@ -79,8 +80,8 @@ def sizes_page(fact: SizeCurves, at: int, width: int, height: int) -> list[Line]
     return [*lines, *told, *_column(fact, at, plots[:fits], width, room)]
 
 
-_SECOND = ("Bytes moved", "All MACs", "All bytes")
-"""Figures that are left out where there is little room."""
+_SECOND = ("moved", "compute", "memory")
+"""Curves whose figures are left out where there is little room."""
 
 
 def _slider(fact: SizeCurves, at: int, width: int) -> list[Line]:

@@ -92,14 +92,16 @@ def _row(
         if a.dim() > 1 and "weight" in tensor_name:
             agreement.add(*map(as_array, (a, b) if now is not None else (b, a)))
     snr_text = _snr(agreement)
+    became = ""
     if was is None and now is not None:
-        text = f"{kind} -> {now.described}{snr_text}"
+        became = f"{now.described}{snr_text}"
+        text = f"{kind} -> {became}"
     elif was is not None:
         text = f"{was.described}{snr_text} -> {kind if now is None else now.described}"
     else:
         text = "; ".join(f"{tensor_name} values differ" for tensor_name, _, _ in differing)
     status = "quantized" if was is None and now is not None else "changed"
-    return NodeDiff(status, name, name, text, kind, kind, "name")
+    return NodeDiff(status, name, name, text, kind, kind, "name", became=became)
 
 
 def _tensors(layer: nn.Module) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:

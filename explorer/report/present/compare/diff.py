@@ -118,7 +118,7 @@ def nodes(fact: Diff) -> Table:
         status, name, _, _ = _node(node)
         # of these the operator has a column of its own
         alone = node.status in ("tiled", "quantized")
-        what = field_terms(node.what.rpartition(" -> ")[2] if alone else node.what)
+        what = field_terms((alone and node.became) or node.what)
         return (
             status,
             name,
@@ -175,7 +175,7 @@ def costs(fact: Diff | TreeDiff, *, brief: bool = False) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for label, short, name, text in _COSTS:
         sides = (getattr(before, name), getattr(after, name))
-        signs = ["" if label in _STORED else side.sign for side in (before, after)]
+        signs = ["" if name in _STORED else side.sign for side in (before, after)]
         # the difference of two bounds is nothing that anybody knows
         delta = Span("?", "warning") if any(signs) else _delta(*sides, text, brief=brief)
         figure = (size if text is bytes_text else count) if brief else partial(_figure, text)
@@ -204,7 +204,7 @@ _COSTS: Sequence[tuple[str, str, str, Callable[[int | None], str]]] = (
     ("Bytes read", "reads", "bytes_read", bytes_text),
     ("Bytes written", "writes", "bytes_written", bytes_text),
 )
-_STORED = ("Nodes", "Parameters", "Weight bytes")
+_STORED = ("nodes", "params", "weight_bytes")
 """Known of every node, whatever its shapes are."""
 
 

@@ -104,22 +104,22 @@ def untimed(fact: PlanCost) -> str:
 
 
 FORMULAS: Mapping[str, tuple[str, ...]] = {
-    "MACs on tiles": ("MACs",),
-    "Tile matmuls": ("products",),
-    "Tile utilization": ("utilisation",),
-    "Padding overhead": ("padded share",),
-    "Traffic without reuse": ("traffic without reuse",),
-    "Traffic": ("traffic",),
-    "Lower bound": ("lower bound", "distance from it"),
-    "Arithmetic intensity": ("intensity",),
-    "Buffer": ("buffer",),
-    "Buffer, double": ("buffer, double",),
-    "Cycles, computing": ("compute cycles",),
-    "Cycles, moving": ("memory cycles",),
-    "Cycles": ("cycles",),
-    "Time": ("time",),
+    "macs": ("MACs",),
+    "products": ("products",),
+    "utilisation": ("utilisation",),
+    "padding": ("padded share",),
+    "unshared": ("traffic without reuse",),
+    "traffic": ("traffic",),
+    "lower_bound": ("lower bound", "distance from it"),
+    "intensity": ("intensity",),
+    "buffer": ("buffer",),
+    "buffer_double": ("buffer, double",),
+    "compute_cycles": ("compute cycles",),
+    "memory_cycles": ("memory cycles",),
+    "cycles": ("cycles",),
+    "seconds": ("time",),
 }
-"""Formulas of the figures of a plan, by their names; that of the traffic is the one of its loop order."""
+"""Formulas of the figures of a plan, by their keys in `figure_fields`; the traffic has its loop order's."""
 
 
 _ROOFLINE = "roofline"
@@ -128,6 +128,11 @@ _ROOFLINE = "roofline"
 
 def figures(fact: PlanCost) -> Fields:
     """What all matmuls come to, every call of each."""
+    return Fields([*figure_fields(fact).values()])
+
+
+def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
+    """The same by what each figure is, such as 'cycles'."""
     machine, total, sign = fact.hardware, fact.total, fact.sign
     tiles = {site.tile for site in fact.sites}
     edges = {site.edges for site in fact.sites}
@@ -140,39 +145,43 @@ def figures(fact: PlanCost) -> Fields:
     share = f"{share_text(fact.macs, fact.macs_total)} of the model's" if fact.macs_total else ""
     chosen = "each matmul's best order" if fact.order == "best" else f"loop order {fact.order}"
     fits = _fits(fact)
-    rows = [
-        Field(
+    fields: dict[str, Field] = {
+        "tiles": Field(
             "Tiles",
             sizes,
             f"{' and '.join(edges_text(one, brief=False) for one in sorted(edges))} at the edges",
         ),
-        count_field("MACs on tiles", fact.macs if known else None, sign, share or without),
-        count_field("Tile matmuls", fact.products if known else None, sign, without),
-        Field("Tile utilization", utilization(fact.utilisation), "of the tiles' arithmetic"),
-        Field(
+        "macs": count_field("MACs on tiles", fact.macs if known else None, sign, share or without),
+        "products": count_field("Tile matmuls", fact.products if known else None, sign, without),
+        "utilisation": Field("Tile utilization", utilization(fact.utilisation), "of the tiles' arithmetic"),
+        "padding": Field(
             "Padding overhead",
             Span(percent_text(fact.padded_share, 1), "warning" if fact.padded_share else ""),
             "of operands and outputs",
         ),
-        bytes_field(
+        "unshared": bytes_field(
             "Traffic without reuse", fact.traffic_without_reuse, sign, "every tile matmul fetches all"
         ),
-        bytes_field("Traffic", total.traffic, sign, chosen),
-        bytes_field("Lower bound", fact.lower_bound, sign, f"traffic is {fact.ratio:,.2f} x that"),
-        Field("Arithmetic intensity", _intensity(total.intensity), "FLOPs per byte of traffic"),
-        bytes_field("Buffer", fact.buffer, "", "" if machine.double_buffered else fits),
-        bytes_field("Buffer, double", fact.buffer_double, "", fits if machine.double_buffered else ""),
-    ]
+        "traffic": bytes_field("Traffic", total.traffic, sign, chosen),
+        "lower_bound": bytes_field(
+            "Lower bound", fact.lower_bound, sign, f"traffic is {fact.ratio:,.2f} x that"
+        ),
+        "intensity": Field("Arithmetic intensity", _intensity(total.intensity), "FLOPs per byte of traffic"),
+        "buffer": bytes_field("Buffer", fact.buffer, "", "" if machine.double_buffered else fits),
+        "buffer_double": bytes_field(
+            "Buffer, double", fact.buffer_double, "", fits if machine.double_buffered else ""
+        ),
+    }
     if total.compute_cycles is not None:
-        rows.append(count_field("Cycles, computing", total.compute_cycles, sign))
+        fields["compute_cycles"] = count_field("Cycles, computing", total.compute_cycles, sign)
     if total.memory_cycles is not None:
-        rows.append(count_field("Cycles, moving", total.memory_cycles, sign))
+        fields["memory_cycles"] = count_field("Cycles, moving", total.memory_cycles, sign)
     if total.cycles is not None:
-        rows.append(count_field("Cycles", total.cycles, sign, _bound_text(total, fact)))
+        fields["cycles"] = count_field("Cycles", total.cycles, sign, _bound_text(total, fact))
     if total.seconds is not None:
         remark = _ROOFLINE if total.cycles is not None else _bound_text(total, fact)
-        rows.append(Field("Time", seconds(total.seconds, sign), remark))
-    return Fields(rows)
+        fields["seconds"] = Field("Time", seconds(total.seconds, sign), remark)
+    return fields
 
 
 def _fits(fact: PlanCost) -> Span:
