@@ -78,7 +78,7 @@ class SideFolds(Struct, eq=False):
     side: DefUse
     wrong: set[int]
 
-    def said(self) -> dict[int, str]:
+    def texts(self) -> dict[int, str]:
         """By position in the original: a text about each folded node."""
         texts = (f"folded into {', '.join(n.into)}" if n.into else "folded" for n in self.away.folded)
         return dict(zip((at for at, _ in self.away.places), texts, strict=True))

@@ -25,27 +25,27 @@ class RowLinks(Struct, eq=False):
 
     Attributes:
         partner: By row of the first tree: the row of the second.
-        said: By row of the first tree: the state of the pair, and what differs.
-        known: Rows of either tree that the diff covers: such a row without a partner has none.
+        states: By row of the first tree: the state of the pair, and what differs.
+        covered: Rows of either tree that the diff covers: such a row without a partner has none.
         alone: By row without a partner, of either tree: a text about it.
         sites: Rows of the first tree that are a tiled site, or are paired with one.
         graph: Differences that are in no row.
     """
 
     partner: dict[int, int] = field(default_factory=dict)
-    said: dict[int, tuple[str, str]] = field(default_factory=dict)
-    known: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    states: dict[int, tuple[str, str]] = field(default_factory=dict)
+    covered: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
     alone: tuple[dict[int, str], dict[int, str]] = field(default_factory=lambda: ({}, {}))
     sites: set[int | None] = field(default_factory=set)
     graph: Sequence[NodeDiff] = ()
 
     def join(self, a: int | None, b: int | None, status: str, text: str) -> bool:
         """Pairs two rows if both exist and are free; returns whether it did."""
-        if a is not None and b is not None and a not in self.partner and b not in self.known[1]:
+        if a is not None and b is not None and a not in self.partner and b not in self.covered[1]:
             self.partner[a] = b
-            self.said[a] = status, text
-            self.known[0].add(a)
-            self.known[1].add(b)
+            self.states[a] = status, text
+            self.covered[0].add(a)
+            self.covered[1].add(b)
             return True
         return False
 
@@ -108,10 +108,10 @@ def graph_links(
     for side, folds in enumerate(pairing.folds):
         if folds is not None:
             places_of = _rows_of(folds.original.graph.nodes, places[side].rows)
-            gone = {places_of[at]: text for at, text in folds.said().items() if at in places_of}
-            new = {row: text for row, text in gone.items() if row not in links.known[side]}
+            gone = {places_of[at]: text for at, text in folds.texts().items() if at in places_of}
+            new = {row: text for row, text in gone.items() if row not in links.covered[side]}
             links.alone[side].update(new)
-            links.known[side].update(new)
+            links.covered[side].update(new)
     return links
 
 
@@ -146,7 +146,7 @@ def _link(
         for i, partner in enumerate(partners[side]):
             place = row_of[side](i)
             if partner is None and i not in pairing.closed[side] and place is not None:
-                links.known[side].add(place)
+                links.covered[side].add(place)
                 links.alone[side][place] = _IN_RANGE if i in ranged[side] else idle.get(i, "")
 
 

@@ -64,7 +64,7 @@ def tree_diff(
         second, others = row_graph(after.info, tree_after.layers, tree_after.end, flows[1])
         links = row_links(first, second, (rows, others), tell)
         paths = {layer.path: layer.id for layer in before.layers} if value_states else {}
-        links.said.update(
+        links.states.update(
             (paths[path], state) for path, state in (value_states or {}).items() if path in paths
         )
     tell("aligning both trees", 0, 0)
@@ -139,7 +139,7 @@ class _Merge:
         before, after = self.before, self.after
         for a, b in list(self.partner.items()):
             above = after.parent[b]
-            status, _ = self.links.said.get(a, ("", ""))
+            status, _ = self.links.states.get(a, ("", ""))
             if status != "quantized" or above < 0 or before.sides[a].name != after.sides[above].name:
                 continue
             if not any(row in self.back for row in range(above, after.end[above]) if row != b):
@@ -204,13 +204,13 @@ class _Merge:
 
     def _is_silent(self, row: int, side: int) -> bool:
         """Whether a row is a layer that the diff does not cover."""
-        return row not in self.links.known[side] and not (self.after if side else self.before).group[row]
+        return row not in self.links.covered[side] and not (self.after if side else self.before).group[row]
 
     def _may_pair(self, a: int, b: int) -> bool:
         """Whether an equal name suffices to pair two rows: not for layers that the diff found different."""
         if self.before.group[a] or self.after.group[b]:
             return True
-        return a not in self.links.known[0] and b not in self.links.known[1]
+        return a not in self.links.covered[0] and b not in self.links.covered[1]
 
     # the list
 
@@ -299,7 +299,7 @@ class _Merge:
         if a is None or b is None:
             side, row, status = (1, b, "added") if a is None else (0, a, "removed")
             return status, self.links.alone[side].get(row if row is not None else -1, "")
-        if (state := self.links.said.get(a)) is not None:
+        if (state := self.links.states.get(a)) is not None:
             return state
         before, after = self.before, self.after
         side_before, side_after = before.sides[a], after.sides[b]

@@ -213,7 +213,7 @@ class _Pieces:
     def of(self, choice: LayerChoice) -> list[str]:
         """Names of the original's values that a layer needs: its inputs and its outputs."""
         regions = self._regions[choice.layer.node.outputs[0]]
-        received = {self._originals[name] for _, region in regions for name in region.given}
+        received = {self._originals[name] for _, region in regions for name in region.inputs}
         read = {operand.value for operand in choice.layer.of("input")}
         return sorted(received | read | {name for name, _ in regions})
 
@@ -224,7 +224,7 @@ class _Pieces:
         regions = [pair for choice in choices for pair in self._regions[choice.layer.node.outputs[0]]]
         if not regions:
             return lambda values: {}
-        original_names = {name: self._originals[name] for _, region in regions for name in region.given}
+        original_names = {name: self._originals[name] for _, region in regions for name in region.inputs}
         dtypes = {name: info_by_name[value].dtype or "float32" for name, value in original_names.items()}
         model, names = cut_out(self._wiring, [region for _, region in regions], dtypes)
         session = RuntimeSession(model, what="the quantized layers", optimise=False)

@@ -100,8 +100,8 @@ class _Side:
         self.numbers: dict[str, int] = {}
         self.live: list[int] = []
         self.local: dict[int, int] = {}
-        flowing = set(region.given)
-        for name in region.given:
+        flowing = set(region.inputs)
+        for name in region.inputs:
             self.numbers[name] = forms.number(("given", named.get(name, name)))
         for at in region.nodes:
             node = wiring.nodes[at]

@@ -98,7 +98,7 @@ class Judge:
     def _coarsest(self, wiring: GraphProducers, region: Region, dtype: str) -> tuple[float, str]:
         """The largest unit roundoff among the number types of a region that makes a `dtype`, and its type."""
         initializers = wiring.model.graph.initializers
-        kinds = [_coarseness(dtype), *(_coarseness(initializers[name].dtype) for name in region.stored)]
+        kinds = [_coarseness(dtype), *(_coarseness(initializers[name].dtype) for name in region.initializers)]
         kinds += [self._coarsest_of_node(wiring.model, wiring.nodes[at]) for at in region.nodes]
         return max(kinds, default=(0.0, ""))
 

@@ -213,7 +213,7 @@ class LayerProbe:
 
     def _inputs_of(self, place: trials.ComparedValue) -> set[str]:
         """Inputs of the layers of a compared value, by the original's names."""
-        return {*place.before.given, *(self.named[name] for name in place.after.given)}
+        return {*place.before.inputs, *(self.named[name] for name in place.after.inputs)}
 
     def _run_whole(self, chunk: Sequence[trials.ComparedValue], done: int) -> Feeds:
         """Runs both models on every draw.
@@ -271,7 +271,7 @@ class LayerProbe:
             (self.before, [p.before for p in group], "layers of the original alone"),
             (self.after, [p.after for p in group], "layers of the other model alone"),
         ):
-            read = {name for region in regions for name in region.given}
+            read = {name for region in regions for name in region.inputs}
             is_original = wiring is self.before
             dtypes = {
                 name: element_type(layer_inputs[name]) if is_original else self._dtypes[name] for name in read
@@ -333,7 +333,9 @@ class LayerProbe:
         """
         initializers = self.before.model.graph.initializers
         shapes = [
-            initializers[name].shape for name in place.before.stored if len(initializers[name].shape) > 1
+            initializers[name].shape
+            for name in place.before.initializers
+            if len(initializers[name].shape) > 1
         ]
         depths = [max(shape) if len(shape) == 2 else math.prod(shape[1:]) for shape in shapes]
         depth = max(depths, default=1)
@@ -341,7 +343,7 @@ class LayerProbe:
 
     def _reference(self, place: trials.ComparedValue, feeds: Feeds) -> Array | None:
         """The original's layer in float64 on the same values; None if float64 cannot run it."""
-        inputs = {name: feeds[name] for name in place.before.given}
+        inputs = {name: feeds[name] for name in place.before.inputs}
         return in_float64(self.before, place.before, inputs, self.cancel)
 
 

@@ -214,7 +214,7 @@ def _renamed_values(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
     """
     readers: dict[str, list[Probe]] = {}
     for place, probe in zip(probing.places, probes, strict=True):
-        for name in place.before.given:
+        for name in place.before.inputs:
             readers.setdefault(name, []).append(probe)
     moved_names = []
     for place, probe in zip(probing.places, probes, strict=True):
@@ -290,7 +290,7 @@ def _weighted(wiring: GraphProducers, region: Region) -> bool:
     """Whether a region multiplies by stored weights."""
     initializers = wiring.model.graph.initializers
     return any(
-        len(initializers[name].shape) > 1 and initializers[name].elements > 1 for name in region.stored
+        len(initializers[name].shape) > 1 and initializers[name].elements > 1 for name in region.initializers
     )
 
 

@@ -38,13 +38,13 @@ class ChangedRegion(Struct, frozen=True):
     Attributes:
         pair: The value that the region makes, and its name in the other graph.
         before, after: The region's nodes in either graph.
-        given: Inputs of both: the first graph's names, by the names in the second graph.
+        twins: Inputs of both: the first graph's names, by the names in the second graph.
     """
 
     pair: Pair
     before: Region
     after: Region
-    given: Mapping[str, str]
+    twins: Mapping[str, str]
 
     @property
     def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
@@ -54,7 +54,7 @@ class ChangedRegion(Struct, frozen=True):
     @property
     def reads(self) -> list[str]:
         """The first graph's names of all inputs of the region."""
-        return sorted({*self.before.given, *self.given.values()})
+        return sorted({*self.before.inputs, *self.twins.values()})
 
 
 def _site_before(sites: Sites, path: tuple[str, ...], name: str, node: Node) -> Original | None:
@@ -105,8 +105,8 @@ class Correspondence:
             for name, number in input_numbers.items()
             if (dtype := declared.get(name)) is not None
         )
-        self._given = input_numbers
-        self._given_after = {inputs[name]: number for name, number in input_numbers.items()}
+        self._input_numbers = input_numbers
+        self._input_numbers_after = {inputs[name]: number for name, number in input_numbers.items()}
         self._ranks: tuple[TypeLookup, TypeLookup] | None = None
         self.unequal = self._number()
         if self.unequal:
@@ -119,7 +119,7 @@ class Correspondence:
         """Numbers both graphs; returns the outputs with different numbers."""
         types = self._ranks[0] if self._ranks is not None else None
         site = partial(_site_before, self._sites)
-        self._first = GraphNumbers(self._table, self.before, self._given, site=site, types=types)
+        self._first = GraphNumbers(self._table, self.before, self._input_numbers, site=site, types=types)
         second = self._second({})
         self._certain = {*self._first.values.values()}.intersection(second.values.values())
         self.met = self._first.sites & second.sites
@@ -131,7 +131,7 @@ class Correspondence:
 
         types = self._ranks[1] if self._ranks is not None else None
         return GraphNumbers(
-            self._table, self.after, self._given_after, site=site, assumed=assumed, types=types
+            self._table, self.after, self._input_numbers_after, site=site, assumed=assumed, types=types
         )
 
     def certain_nodes(self, sites: Collection[str]) -> int:
@@ -177,9 +177,9 @@ class Correspondence:
                 closed = {first[pair.before], *(first[name] for name in past)}
                 before = first_graph.region(pair.before, _Stops(stops, first, closed))
                 after = second_graph.region(pair.after, _Stops(stops_after, second.values, closed))
-                twins = {name: names.get(second.values[name], "") for name in after.given}
+                twins = {name: names.get(second.values[name], "") for name in after.inputs}
                 here = position[pair.before]
-                rests = [n for n in (*before.given, *twins.values()) if first.get(n) not in self._certain]
+                rests = [n for n in (*before.inputs, *twins.values()) if first.get(n) not in self._certain]
                 behind = {n for n in rests if position.get(n, -1) >= here}
                 if "" not in twins.values() and not behind:
                     changed.append(ChangedRegion(pair, before, after, twins))

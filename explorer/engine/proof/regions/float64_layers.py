@@ -38,7 +38,7 @@ class Float64Layers:
         self.last: dict[str, int] = {}
         for at, place in enumerate(places):
             self.last[place.pair.before] = at
-            self.last.update((name, at) for name in place.before.given)
+            self.last.update((name, at) for name in place.before.inputs)
 
     def at(self, index: int) -> Array | None:
         """The value at a place, or None without one. Ask for places in their order."""
@@ -47,12 +47,12 @@ class Float64Layers:
             self.tell("running the original in float64", self.next, len(self.places))
             place = self.places[self.next]
             value = None
-            if place.before.given <= self.values.keys():
-                inputs = {name: self.values[name] for name in place.before.given}
+            if place.before.inputs <= self.values.keys():
+                inputs = {name: self.values[name] for name in place.before.inputs}
                 value = in_float64(self.wiring, place.before, inputs, None)
             if value is not None and self.last[place.pair.before] > self.next:
                 self.values[place.pair.before] = value
-            for name in place.before.given:
+            for name in place.before.inputs:
                 if self.last[name] <= self.next:
                     self.values.pop(name, None)
             self.next += 1
@@ -84,10 +84,10 @@ def in_full(
     Returns:
         The relative difference; None if one of them cannot run in float64.
     """
-    old = in_float64(wirings[0], region.before, {n: values[n] for n in region.before.given}, cancel)
+    old = in_float64(wirings[0], region.before, {n: values[n] for n in region.before.inputs}, cancel)
     if old is None:
         return None
-    after_values = {name: values[twin or name] for name, twin in region.given.items()}
+    after_values = {name: values[twin or name] for name, twin in region.twins.items()}
     new = in_float64(wirings[1], region.after, after_values, cancel)
     if new is None or np.shape(old) != np.shape(new):
         return None

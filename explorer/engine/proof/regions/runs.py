@@ -399,7 +399,7 @@ class _Runner:
         if not region.reads and equal:
             same = replace(figures, kind="equal", reason="constants: bit for bit the same")
             return RegionResult(same, here)
-        twins = {name: twin or name for name, twin in region.given.items()}
+        twins = {name: twin or name for name, twin in region.twins.items()}
         varied = tally.varied, {name for name, twin in twins.items() if twin in tally.varied}
         if self.contents.undecided(nodes, varied):
             return unproven("not every branch in it was taken")
@@ -437,10 +437,10 @@ class _Runner:
         before = self._cut_models(region)[0]
         if not stored_differences.alike:
             return self._moved_differences(region, worst, stored_differences)
-        large = [difference for difference in stored_differences.found if difference.large]
+        large = [difference for difference in stored_differences.differences if difference.large]
         for difference in large[:_INSIDE]:
             # two differences may cancel: a factor that moved from one weight into the next
-            alone = len(stored_differences.found) == 1 or difference.place is None
+            alone = len(stored_differences.differences) == 1 or difference.place is None
             if alone or not self._distinguishes(
                 region, nodes, before, restored(stored_differences.sides[1], difference)
             ):
@@ -448,7 +448,7 @@ class _Runner:
         return (
             "",
             max(
-                (difference.apart for difference in stored_differences.found if not difference.large),
+                (difference.apart for difference in stored_differences.differences if not difference.large),
                 default=0.0,
             ),
             0.0,
@@ -500,7 +500,7 @@ class _Runner:
     ) -> bool:
         """Whether another model in place of a side of a region gives another value."""
         input_names = {value.name for value in model.graph.feeds}
-        twins = {name: twin or name for name, twin in region.given.items()}
+        twins = {name: twin or name for name, twin in region.twins.items()}
         as_it_is = RuntimeSession(model, what="a changed region alone", optimise=False, threads=1)
         try:
             beside = RuntimeSession(replacement, what="a changed region alone", optimise=False, threads=1)
@@ -584,7 +584,7 @@ class _Runner:
         first: bool,
     ) -> Iterator[tuple[str, list[Feeds]]]:
         """Sets of values to try, with their kinds."""
-        steering = [name for name in controls(nodes[0]) if name in region.before.given]
+        steering = [name for name in controls(nodes[0]) if name in region.before.inputs]
         floats = [n for n, v in original_values.items() if v.dtype.name in FED_FLOATS and v.size]
         feeds = [original_values]
         if not floats:
@@ -655,7 +655,7 @@ class _Runner:
         """A region of both graphs, each as a model."""
         if not self._types.keys() >= set(region.reads):
             self.own(region.reads, self.tries[0], self.seed)
-        after_types = {name: self._types[twin or name] for name, twin in region.given.items()}
+        after_types = {name: self._types[twin or name] for name, twin in region.twins.items()}
         return region_model(self.before, region.before, self._types), region_model(
             self.after, region.after, after_types
         )
@@ -673,8 +673,8 @@ class _Runner:
         )
 
         def run(values: Feeds) -> tuple[Array, Array]:
-            (old,) = before.run({n: values[n] for n in region.before.given}).values()
-            (new,) = after.run({n: values[twin or n] for n, twin in region.given.items()}).values()
+            (old,) = before.run({n: values[n] for n in region.before.inputs}).values()
+            (new,) = after.run({n: values[twin or n] for n, twin in region.twins.items()}).values()
             return old, new
 
         return run
@@ -692,7 +692,7 @@ class _Runner:
         if output.equal or not output.dtype.startswith("float"):
             return output
         exact = partial(in_float64, self.before, region.before, cancel=self.cancel)
-        truths = [exact({n: values[n] for n in region.before.given}) for _, _, values in pairs]
+        truths = [exact({n: values[n] for n in region.before.inputs}) for _, _, values in pairs]
         results = [{name[0]: true} for true in truths if true is not None]
         eased = output
         text = "float64" if len(results) == len(pairs) else "none: the region cannot be run in float64"
@@ -703,7 +703,7 @@ class _Runner:
         (output,) = outputs.compare(old, new, truth, noise)
         if output.passed:
             return output
-        inputs = {n: pairs[0][2][n] for n in region.before.given}
+        inputs = {n: pairs[0][2][n] for n in region.before.inputs}
         part = region_model(self.before, region.before, {n: element_type(v) for n, v in inputs.items()})
         few = independent(part, [RandomInput(n, element_type(v), v.shape) for n, v in inputs.items()])
         fewest = min(few.values(), default=old.draws[0][0].size)

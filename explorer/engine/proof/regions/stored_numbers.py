@@ -96,13 +96,13 @@ class StoredDifferences(Struct, frozen=True):
     """The stored numbers that two regions have different.
 
     Attributes:
-        found: The differences.
+        differences: The differences.
         alike: Whether every number was compared with its counterpart: all operators are the same.
         sides: Both regions as they were compared, possibly folded.
         sizes: See `Sizes`.
     """
 
-    found: list[StoredDifference]
+    differences: list[StoredDifference]
     alike: bool
     sides: Sides
     sizes: Sizes
@@ -110,7 +110,11 @@ class StoredDifferences(Struct, frozen=True):
     @property
     def rounded(self) -> bool:
         """Whether all differences are the effect of another order of computing."""
-        return self.alike and bool(self.found) and not any(difference.large for difference in self.found)
+        return (
+            self.alike
+            and bool(self.differences)
+            and not any(difference.large for difference in self.differences)
+        )
 
 
 def differences(before: Model, after: Model, same: Same) -> StoredDifferences:
@@ -123,7 +127,7 @@ def differences(before: Model, after: Model, same: Same) -> StoredDifferences:
     """
     for sides, sizes in _forms(before, after):
         try:
-            return StoredDifferences(list(_Comparison(sides, same, sizes).found()), True, sides, sizes)
+            return StoredDifferences(list(_Comparison(sides, same, sizes).differences()), True, sides, sizes)
         except _Unlike:
             continue
     return StoredDifferences([], False, sides, sizes)
@@ -164,7 +168,7 @@ class _Comparison:
     def __init__(self, sides: Sides, same: Same, sizes: Sizes) -> None:
         self.sides, self.same, self.sizes = sides, same, sizes
 
-    def found(self) -> Iterator[StoredDifference]:
+    def differences(self) -> Iterator[StoredDifference]:
         """All differences.
 
         Raises:

@@ -79,7 +79,7 @@ def run_some(
     nodes, selectors = _with_fewer_blocks(runner.nodes, at)
     body: Graph = runner.nodes[at].attributes["body"]
     nothing = np.full((), np.nan, body.outputs[0].dtype or y.dtype)
-    feeds = zip((*runner.given, *selectors), (*draw, block_indices, back, nothing), strict=True)
+    feeds = zip((*runner.input_names, *selectors), (*draw, block_indices, back, nothing), strict=True)
     try:
         output = runner.run_nodes(nodes, dict(feeds))
     except BadModel:

@@ -50,8 +50,8 @@ class Runner:
         self.sessions = sessions
         self.site = site
         self.share = share
-        self.given = list(original.inputs)
-        nodes, _ = wiring.needed([site.output], stop=self.given)
+        self.input_names = list(original.inputs)
+        nodes, _ = wiring.needed([site.output], stop=self.input_names)
         function = after.functions.get(nodes[0].key) if len(nodes) == 1 else None
         if function is not None and len(function.nodes) > _TOGETHER:
             nodes = _inline(nodes[0], function)
@@ -59,7 +59,7 @@ class Runner:
 
     def run(self, draws: Sequence[Sequence[Array]]) -> list[Array]:
         """The site's output for each draw of its inputs."""
-        values = [dict(zip(self.given, inputs, strict=True)) for inputs in draws]
+        values = [dict(zip(self.input_names, inputs, strict=True)) for inputs in draws]
         joins = [n for n in self.nodes if "Concat" in n.op and len(n.inputs) > 1]
         looped = any(n.op == "Scan" for n in self.nodes)  # the columns of a Scan are one body already
         if len(self.nodes) <= _TOGETHER or looped or not joins:
@@ -82,9 +82,9 @@ class Runner:
         wiring = Wiring(self.nodes)
         users: dict[int, set[int]] = {}
         for at, part in enumerate(parts):
-            for node in wiring.needed([part], stop=self.given)[0]:
+            for node in wiring.needed([part], stop=self.input_names)[0]:
                 users.setdefault(id(node), set()).add(at)
-        tail, _ = wiring.needed([self.site.output], stop=[*self.given, *parts])
+        tail, _ = wiring.needed([self.site.output], stop=[*self.input_names, *parts])
         for node in tail:
             users.setdefault(id(node), set()).update((-1, -2))  # never a column's own
         columns: list[list[Node]] = [[] for _ in parts]
@@ -96,7 +96,7 @@ class Runner:
             elif owners - {-1, -2}:
                 # nodes behind the columns may need it, too
                 shared.append(node)
-        moving = _dependent_ids(shared, self.given)
+        moving = _dependent_ids(shared, self.input_names)
         outside = {name for nodes in (*columns, tail) for n in nodes for name in reads(n)}
         fixed = [n for n in shared if id(n) not in moving]
         if fixed:

@@ -16,16 +16,16 @@ from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 
 def _single(node: NormalNode) -> None:
     """A sum or a concatenation of one value."""
-    if len(node.given) == 1:
-        node.same = node.given[0]
+    if len(node.inputs) == 1:
+        node.same = node.inputs[0]
 
 
 def _dropout(node: NormalNode) -> None:
     """Outside of training nothing is dropped."""
     if node.opset >= 7 and node.outputs == 1:
         training = node.numbers(2)
-        if len(node.given) < 3 or (training is not None and not training.any()):
-            node.same = node.given[0]
+        if len(node.inputs) < 3 or (training is not None and not training.any()):
+            node.same = node.inputs[0]
 
 
 def _cast(node: NormalNode) -> None:
@@ -36,11 +36,11 @@ def _cast(node: NormalNode) -> None:
     if to is None:
         return
     if dtype == to:
-        node.same = node.given[0]
+        node.same = node.inputs[0]
         return
     if not to.startswith(("float8", "float4")):
         node.attributes.pop("saturate", None)
-    source = node.sources.casts.get(node.given[0]) if isinstance(node.given[0], int) else None
+    source = node.sources.casts.get(node.inputs[0]) if isinstance(node.inputs[0], int) else None
     if source is None or dtype is None:
         return
     x, first = source
@@ -48,7 +48,7 @@ def _cast(node: NormalNode) -> None:
         node.same = x
     elif holds(dtype, first) and (to in _EXACT or (first not in _EXACT and (to in _WHOLE or to == "bool"))):
         # the type in between holds every number; a float outside an integer type's range is undefined there
-        node.given[0] = x
+        node.inputs[0] = x
         node.dtype = lambda at: first if at == 0 else None
 
 
@@ -84,8 +84,8 @@ IDEMPOTENT = ("Abs", "Ceil", "Floor", "Relu", "Round", "Sign")
 
 def _self_inverse(node: NormalNode) -> None:
     """An operator that undoes itself."""
-    if isinstance(node.given[0], int):
-        node.same = node.sources.turned.get((node.op, node.given[0]))
+    if isinstance(node.inputs[0], int):
+        node.same = node.sources.turned.get((node.op, node.inputs[0]))
 
 
 def permutation(node: NormalNode) -> Ints | None:
@@ -102,13 +102,13 @@ def _transpose(node: NormalNode) -> None:
     if perm is None:
         node.attributes.pop("perm", None)
         return
-    source = node.sources.transposes.get(node.given[0]) if isinstance(node.given[0], int) else None
+    source = node.sources.transposes.get(node.inputs[0]) if isinstance(node.inputs[0], int) else None
     if source is not None and len(source[1]) == len(perm):
-        node.given[0] = source[0]
+        node.inputs[0] = source[0]
         perm = tuple(source[1][axis] for axis in perm)
     count = len(perm)
     if perm == tuple(range(count)):
-        node.same = node.given[0]
+        node.same = node.inputs[0]
     elif perm == tuple(reversed(range(count))):
         node.attributes.pop("perm", None)
     else:
@@ -124,9 +124,9 @@ def _reshape(node: NormalNode) -> None:
     if shape is None or 0 in shape:
         return
     node.attributes.pop("allowzero", None)
-    node.given[1] = ("shape", shape)
-    if isinstance(node.given[0], int):
-        node.given[0] = node.sources.reshaped.get(node.given[0], node.given[0])
+    node.inputs[1] = ("shape", shape)
+    if isinstance(node.inputs[0], int):
+        node.inputs[0] = node.sources.reshaped.get(node.inputs[0], node.inputs[0])
 
 
 def _neutral(at: int, value: int, kinds: str = "fiu") -> Rule:
@@ -136,7 +136,7 @@ def _neutral(at: int, value: int, kinds: str = "fiu") -> Rule:
         for side in range(2) if at < 0 else (at,):
             numbers = node.numbers(side)
             scalar = numbers is not None and numbers.ndim == 0 and numbers.dtype.kind in kinds
-            operand = node.given[1 - side] if len(node.given) == 2 else None
+            operand = node.inputs[1 - side] if len(node.inputs) == 2 else None
             if scalar and isinstance(operand, int) and numbers == value and not np.signbit(float(numbers)):
                 node.same = operand
                 return
@@ -148,40 +148,40 @@ def _pad(node: NormalNode) -> None:
     """A Pad without padding."""
     pads = node.ints(1)
     if pads is not None and not any(pads):
-        node.same = node.given[0]
+        node.same = node.inputs[0]
 
 
 def _idempotent(node: NormalNode) -> None:
     """An operator that has no effect when it is applied again."""
-    if (node.op, node.given[0]) in node.sources.settled:
-        node.same = node.given[0]
+    if (node.op, node.inputs[0]) in node.sources.settled:
+        node.same = node.inputs[0]
 
 
 def _same_operands(node: NormalNode) -> None:
     """An operator of a value and itself."""
-    if len(node.given) == 2 and node.given[0] == node.given[1] and isinstance(node.given[0], int):
-        node.same = node.given[0]
+    if len(node.inputs) == 2 and node.inputs[0] == node.inputs[1] and isinstance(node.inputs[0], int):
+        node.same = node.inputs[0]
 
 
 def _where(node: NormalNode) -> None:
     """A Where with a negated condition has its operands swapped."""
-    source = node.sources.turned.get(("Not", node.given[0])) if isinstance(node.given[0], int) else None
-    if source is not None and len(node.given) == 3:
-        node.given = [source, node.given[2], node.given[1]]
+    source = node.sources.turned.get(("Not", node.inputs[0])) if isinstance(node.inputs[0], int) else None
+    if source is not None and len(node.inputs) == 3:
+        node.inputs = [source, node.inputs[2], node.inputs[1]]
 
 
 def _expand(node: NormalNode) -> None:
     """An Expand to sizes of 1, which has no effect."""
     shape, rank = node.ints(1), node.rank(0)
     if shape is not None and rank is not None and _ones(shape) and len(shape) <= rank:
-        node.same = node.given[0]
+        node.same = node.inputs[0]
 
 
 def _tile(node: NormalNode) -> None:
     """A Tile with one repeat along every axis."""
     repeats = node.ints(1) if node.opset >= 6 else None
     if repeats is not None and _ones(repeats):
-        node.same = node.given[0]
+        node.same = node.inputs[0]
 
 
 def _ones(values: Ints) -> bool:
@@ -195,20 +195,20 @@ def _join(node: NormalNode) -> None:
         return
     axis += rank if axis < 0 and rank is not None else 0
     parts: list[Any] = []
-    for part in node.given:
+    for part in node.inputs:
         joined = node.sources.joined.get(part) if isinstance(part, int) else None
         parts += joined[1] if joined is not None and joined[0] == axis else [part]
-    node.given, node.attributes["axis"] = parts, axis
+    node.inputs, node.attributes["axis"] = parts, axis
 
 
 def _scalars(node: NormalNode) -> list[tuple[int, np.ndarray[Any, Any]]]:
     """Stored floats among the inputs, few and finite."""
-    numbers = [(at, node.numbers(at)) for at in range(len(node.given))]
+    numbers = [(at, node.numbers(at)) for at in range(len(node.inputs))]
     return [(at, v) for at, v in numbers if v is not None and v.dtype.kind == "f" and np.isfinite(v).all()]
 
 
 def _place_floats(node: NormalNode, at: int, values: np.ndarray[Any, Any]) -> None:
-    node.given[at] = "floats", (values.dtype.str, values.shape, np.ascontiguousarray(values).tobytes())
+    node.inputs[at] = "floats", (values.dtype.str, values.shape, np.ascontiguousarray(values).tobytes())
 
 
 def _difference(node: NormalNode) -> None:
@@ -270,9 +270,9 @@ IDENTITIES: Mapping[str, Sequence[Rule]] = {
 
 def note_source(node: NormalNode, number: int) -> None:
     """Notes how the first output of a normalized node, with this number, is made."""
-    if node.domain or not node.given or not isinstance(node.given[0], int):
+    if node.domain or not node.inputs or not isinstance(node.inputs[0], int):
         return
-    x = node.given[0]
+    x = node.inputs[0]
     sources = node.sources
     if node.op == "Cast":
         code, dtype = node.attributes.get("to"), node.dtype(0)
@@ -283,7 +283,7 @@ def note_source(node: NormalNode, number: int) -> None:
     elif node.op == "Transpose" and (perm := permutation(node)) is not None:
         sources.transposes[number] = x, perm
     elif node.op == "Concat" and isinstance(axis := node.attributes.get("axis"), int) and axis >= 0:
-        sources.joined[number] = axis, tuple(node.given)
+        sources.joined[number] = axis, tuple(node.inputs)
     elif node.op in RESHAPES:
         sources.reshaped[number] = sources.reshaped.get(x, x)
     elif node.op in INVOLUTIONS:

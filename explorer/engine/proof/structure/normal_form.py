@@ -72,16 +72,16 @@ def _reduction(node: NormalNode) -> None:
         if rank is not None:
             axes = tuple(sorted({axis % rank for axis in axes if -rank <= axis < rank}))
         node.attributes.pop("noop_with_empty_axes", None)
-        if len(node.given) > 1:
+        if len(node.inputs) > 1:
             node.absent(1)
         node.attributes["axes"] = axes
         if rank is not None and axes == tuple(range(rank)):
             del node.attributes["axes"]
             node.attributes["noop_with_empty_axes"] = 0
-    elif axes is not None or len(node.given) == 1:
+    elif axes is not None or len(node.inputs) == 1:
         # no axes means all axes or none, as another attribute says
         node.attributes.pop("axes", None)
-        if len(node.given) > 1:
+        if len(node.inputs) > 1:
             node.absent(1)
 
 
@@ -95,7 +95,7 @@ def _squeezed(more: bool) -> Rule:
         if rank is not None:
             rank += len(axes) if more else 0
             axes = tuple(sorted(axis + rank if axis < 0 else axis for axis in axes))
-        if len(node.given) > 1:
+        if len(node.inputs) > 1:
             node.absent(1)
         node.attributes["axes"] = axes
 
@@ -114,20 +114,20 @@ def _slice(node: NormalNode) -> None:
     steps = node.ints(4)
     if steps is not None and all(step == 1 for step in steps):
         node.absent(4)
-    axes = node.ints(3) if len(node.given) > 3 and node.given[3] != 0 else tuple(range(len(starts)))
+    axes = node.ints(3) if len(node.inputs) > 3 and node.inputs[3] != 0 else tuple(range(len(starts)))
     if axes is None:
         return
     rank = node.rank(0)
     if rank is not None:
         axes = tuple(axis + rank if axis < 0 else axis for axis in axes)
     ends, counts = node.ints(2), len(starts)
-    if ends is not None and not any(starts) and all(end >= _BEYOND for end in ends) and len(node.given) < 5:
-        node.same = node.given[0]
-    node.given += [0] * (4 - len(node.given))
-    node.given[3] = ("axes", axes)
-    node.given[1] = ("starts", starts)
+    if ends is not None and not any(starts) and all(end >= _BEYOND for end in ends) and len(node.inputs) < 5:
+        node.same = node.inputs[0]
+    node.inputs += [0] * (4 - len(node.inputs))
+    node.inputs[3] = ("axes", axes)
+    node.inputs[1] = ("starts", starts)
     if ends is not None and len(ends) == counts:
-        node.given[2] = ("ends", ends)
+        node.inputs[2] = ("ends", ends)
 
 
 def _axis_input(node: NormalNode) -> None:
@@ -135,7 +135,7 @@ def _axis_input(node: NormalNode) -> None:
     axes, rank = node.ints(1), node.rank(0)
     if axes is not None and len(axes) == 1:
         axis = axes[0] + rank if rank is not None and axes[0] < 0 else axes[0]
-        node.given[1] = ("axis", axis)
+        node.inputs[1] = ("axis", axis)
 
 
 # sliding windows
@@ -153,7 +153,7 @@ def _kernel(at: int) -> Rule:
     """The kernel shape is that of the stored kernel."""
 
     def rule(node: NormalNode) -> None:
-        kernel = node.stored(at) if at < len(node.given) and isinstance(node.given[at], int) else None
+        kernel = node.stored(at) if at < len(node.inputs) and isinstance(node.inputs[at], int) else None
         if kernel is None:
             return
         size = tuple(kernel.shape[2:])
@@ -212,8 +212,8 @@ def _max_pool(node: NormalNode) -> None:
 
 
 def _commuted(node: NormalNode) -> None:
-    if len(node.given) == 2:
-        node.given.sort(key=lambda number: (isinstance(number, tuple), number))
+    if len(node.inputs) == 2:
+        node.inputs.sort(key=lambda number: (isinstance(number, tuple), number))
 
 
 def _mirrored(op: str) -> Rule:
@@ -221,7 +221,7 @@ def _mirrored(op: str) -> Rule:
 
     def rule(node: NormalNode) -> None:
         node.op = op
-        node.given.reverse()
+        node.inputs.reverse()
 
     return rule
 
@@ -291,7 +291,7 @@ def _zero_point(node: NormalNode) -> None:
     narrow = zero is not None and zero.dtype.kind in "iu" and not zero.any()
     if narrow and (node.op == "DequantizeLinear" or _gives_uint8(node)):
         node.absent(2)
-    scale = node.stored(1) if len(node.given) > 1 and isinstance(node.given[1], int) else None
+    scale = node.stored(1) if len(node.inputs) > 1 and isinstance(node.inputs[1], int) else None
     if scale is not None and not scale.shape and not node.attributes.get("block_size"):
         node.attributes.pop("axis", None)
 
@@ -303,7 +303,7 @@ def _gives_uint8(node: NormalNode) -> bool:
 
 def _gemm(node: NormalNode) -> None:
     """Without a C, beta has no effect."""
-    if len(node.given) < 3:
+    if len(node.inputs) < 3:
         node.attributes.pop("beta", None)
 
 
@@ -321,7 +321,7 @@ def _resize(node: NormalNode) -> None:
         attributes.pop("nearest_mode", None)
     if attributes.get("coordinate_transformation_mode") != "tf_crop_and_resize" and node.opset > 10:
         attributes.pop("extrapolation_value", None)
-        if len(node.given) > 1:
+        if len(node.inputs) > 1:
             node.absent(1)
 
 

@@ -22,7 +22,7 @@ class NormalNode(Struct):
     Attributes:
         domain, op: The operator.
         opset: Version of its operator set in the model.
-        given: Numbers of its inputs; a form in place of a number where the stored input has one.
+        inputs: Numbers of its inputs; a form in place of a number where the stored input has one.
         attributes: Values by name, references resolved; absent attributes are not included.
         outputs: Number of outputs, without unnamed outputs at the end.
         stored: The stored tensor behind an input; None for any other value.
@@ -36,7 +36,7 @@ class NormalNode(Struct):
     domain: str
     op: str
     opset: int
-    given: list[Any]
+    inputs: list[Any]
     attributes: dict[str, Any]
     outputs: int
     stored: Callable[[int], Tensor | None]
@@ -48,7 +48,7 @@ class NormalNode(Struct):
 
     def numbers(self, at: int) -> np.ndarray[Any, Any] | None:
         """The numbers of a small stored input; None for any other value."""
-        if at >= len(self.given) or not isinstance(self.given[at], int):
+        if at >= len(self.inputs) or not isinstance(self.inputs[at], int):
             return None
         tensor = self.stored(at)
         if tensor is None or tensor.payload is None or tensor.dtype == "string" or tensor.elements > _SMALL:
@@ -57,8 +57,8 @@ class NormalNode(Struct):
 
     def ints(self, at: int) -> Ints | None:
         """The integers of a small stored or normalized input, as a flat list; None for any other value."""
-        if at < len(self.given) and isinstance(self.given[at], tuple):
-            form = self.given[at][1]
+        if at < len(self.inputs) and isinstance(self.inputs[at], tuple):
+            form = self.inputs[at][1]
             return form if isinstance(form, tuple) else None
         values = self.numbers(at)
         if values is None or values.dtype.kind not in "iu":
@@ -75,19 +75,19 @@ class NormalNode(Struct):
     def place(self, at: int, name: str, value: Any) -> None:
         """Puts a form in the place of an input, and removes the attribute of that name."""
         self.attributes.pop(name, None)
-        self.given += [0] * (at + 1 - len(self.given))
-        self.given[at] = name, value
+        self.inputs += [0] * (at + 1 - len(self.inputs))
+        self.inputs[at] = name, value
 
     def absent(self, at: int) -> None:
         """Removes an input."""
-        if at < len(self.given):
-            self.given[at] = 0
+        if at < len(self.inputs):
+            self.inputs[at] = 0
         self.trim()
 
     def trim(self) -> None:
         """Removes absent inputs from the end."""
-        while self.given and self.given[-1] == 0:
-            self.given.pop()
+        while self.inputs and self.inputs[-1] == 0:
+            self.inputs.pop()
 
     def drop(self, name: str, trivial: Callable[[Any], bool]) -> None:
         """Removes an attribute if its value is trivial."""

@@ -145,7 +145,7 @@ def _resize(node: NormalNode) -> None:
     if scales is None or mode not in ("nearest", "linear") or min(scales, default=0.0) < 1:
         node.attributes["before"] = 11
         return
-    node.given = [node.given[0], 0, ("scales", _floats(scales))]
+    node.inputs = [node.inputs[0], 0, ("scales", _floats(scales))]
     newest = {**default_attributes("", "Resize", NEWEST), "coordinate_transformation_mode": "asymmetric"}
     nearest = {"nearest_mode": "floor"} if mode == "nearest" else {}
     node.op, node.opset = "Resize", 11
@@ -183,7 +183,7 @@ def _dft(node: NormalNode) -> None:
     """An axis that was an attribute."""
     old = node.attributes.pop("axis", 1) if node.opset < 20 else None
     listed: Ints | None = (old,) if isinstance(old, int) else node.ints(2)
-    if listed is None and (len(node.given) < 3 or node.given[2] == 0):
+    if listed is None and (len(node.inputs) < 3 or node.inputs[2] == 0):
         listed = (-2,)
     rank = node.rank(0)
     if listed is not None and len(listed) == 1 and rank is not None:

@@ -33,14 +33,14 @@ class Region(Struct, frozen=True):
     Attributes:
         value: The output.
         nodes: Positions in the graph, ascending.
-        given: The inputs: probed values and graph inputs.
-        stored: The initializers that it reads.
+        inputs: The inputs: probed values and graph inputs.
+        initializers: The initializers that it reads.
     """
 
     value: str
     nodes: tuple[int, ...]
-    given: frozenset[str]
-    stored: frozenset[str]
+    inputs: frozenset[str]
+    initializers: frozenset[str]
 
 
 class GraphProducers:
@@ -98,8 +98,8 @@ def cut_out(
         (the model, with the regions' inputs as its inputs; the name of its output for each value).
     """
     parts = list(regions)
-    inputs = sorted({name for region in parts for name in region.given})
-    constants = {name for region in parts for name in region.stored}
+    inputs = sorted({name for region in parts for name in region.inputs})
+    constants = {name for region in parts for name in region.initializers}
     taken = set(inputs) | {region.value for region in parts}
     names = {name: _unused(f"{name}/alone", wiring.producer) for name in taken if name in wiring.producer}
     positions = sorted({at for region in parts for at in region.nodes})
@@ -118,7 +118,7 @@ def cut_out(
 
 def region_model(wiring: GraphProducers, region: Region, types: Mapping[str, str] = {}) -> Model:
     """One region as a model with one output; `types` gives the types of its inputs where they matter."""
-    return cut_out(wiring, [region], {name: types.get(name, "float32") for name in region.given})[0]
+    return cut_out(wiring, [region], {name: types.get(name, "float32") for name in region.inputs})[0]
 
 
 def _unused(name: str, names: Collection[str]) -> str:

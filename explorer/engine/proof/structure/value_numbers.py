@@ -284,7 +284,7 @@ class GraphNumbers:
         )
         several = node.domain or node.op in MANY_OUTPUTS
         operator = self.table.operator((normal.domain, normal.op, node.overload), normal.opset)
-        form: Form = (operator, tuple(normal.given), forms, len(node.outputs) if several else 0)
+        form: Form = (operator, tuple(normal.inputs), forms, len(node.outputs) if several else 0)
         if (node.op in RANDOM and not node.domain) or (node.op == "Dropout" and len(input_numbers) > 2):
             # two draws are two values; the first draw of one graph equals the first of the other
             self._draws += 1

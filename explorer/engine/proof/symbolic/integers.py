@@ -34,7 +34,7 @@ class Integers(Struct, frozen=True):
         exact: Returns Y arranged as (batch, M, N), of its own type, for given inputs; and |x| |W| of the same
             shape where there is a `scale`.
         zero: The zero point of X; None if it is computed, or there are several.
-        given: Index of the input that is the zero point of X; -1 if it is stored.
+        zero_input: Index of the input that is the zero point of X; -1 if it is stored.
         saturates: Whether onnxruntime's own kernel for these types is inexact on some processors.
         scale: Factor from the sum in integers to Y in floats, arranged; None if Y holds integers, or is
             defined by integers.
@@ -44,7 +44,7 @@ class Integers(Struct, frozen=True):
 
     exact: Callable[[Sequence[Array]], tuple[Array, Array | None]]
     zero: int | None
-    given: int
+    zero_input: int
     saturates: Callable[[Sequence[Array]], bool]
     scale: Callable[[Callable[[Array], Array]], Array] | None = None
     grids: Sequence[tuple[float, int, int] | None] = ()
@@ -85,13 +85,13 @@ class IntegerRules:
 
     Args:
         integers: The zero points of the original.
-        given: Symbols of the site's inputs.
+        inputs: Symbols of the site's inputs.
         first: The first code that is not an input's.
     """
 
     def __init__(self, integers: Integers, inputs: Sequence[Symbol], first: int) -> None:
         self.zero = integers.zero
-        self.point = inputs[integers.given] if integers.given >= 0 else None
+        self.point = inputs[integers.zero_input] if integers.zero_input >= 0 else None
         self.first = first
         self.stepped = any(grid is not None for grid in integers.grids)
 
