@@ -121,6 +121,9 @@ def readings(root: Path = ROOT) -> list[Reading]:
     ]
 
 
+_KINDS = (ast.Call, ast.Compare, ast.MatchValue)
+
+
 def _places(source: str) -> Iterator[ast.expr]:
     """What reads a message in one file."""
     tree = ast.parse(source)
@@ -132,6 +135,8 @@ def _places(source: str) -> Iterator[ast.expr]:
         if isinstance(target, ast.Name)
     }
     for node in ast.walk(tree):
+        if not isinstance(node, _KINDS):
+            continue
         expression = node.value if isinstance(node, ast.MatchValue) else node
         if isinstance(expression, ast.expr) and _reads(node, constants):
             yield expression
