@@ -1,1 +1,0 @@
-"""Commands that hold models against each other: totals, outputs, errors, graphs, and what was converted."""

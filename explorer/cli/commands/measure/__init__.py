@@ -1,1 +1,0 @@
-"""Verbs that run a model and measure it."""

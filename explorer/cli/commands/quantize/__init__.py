@@ -1,1 +1,0 @@
-"""Verbs about number formats."""

@@ -1,1 +1,0 @@
-"""Verbs over open sizes: curves, and decode steps."""

@@ -1,1 +1,0 @@
-"""Number formats in words: what was chosen for each layer, what it costs and what it saves."""

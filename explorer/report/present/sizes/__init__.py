@@ -1,1 +1,0 @@
-"""Open sizes in words: curves, decode steps, serving."""

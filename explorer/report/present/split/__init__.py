@@ -1,1 +1,0 @@
-"""Parts of models in words: splits, extracts, edits, folds."""

@@ -1,1 +1,0 @@
-"""Tilings in words: what they would do, cost, and did."""

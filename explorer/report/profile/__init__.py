@@ -1,1 +1,0 @@
-"""Files of a profile, for other tools: a trace, collapsed stacks, TensorBoard's events."""

@@ -1,1 +1,0 @@
-"""Models of a session edited by hand."""

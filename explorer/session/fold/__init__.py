@@ -1,1 +1,0 @@
-"""Folding of a session's models, kind by kind, each a state."""

@@ -1,1 +1,0 @@
-"""Profiles of a session's models: timed, compared, kept with their states."""

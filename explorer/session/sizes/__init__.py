@@ -1,1 +1,0 @@
-"""Open sizes of a session's models: curves, decode steps, serving."""
