@@ -48,7 +48,7 @@ def test_what_starts_loads_nothing_heavy_and_each_part_only_what_it_needs() -> N
         "import explorer.tui.app, explorer.tui.program",
         "import explorer.process.client",
         "import explorer.report, explorer.report.document",
-        "import explorer.report.present.look.info, explorer.report.present.tiling.tile",
+        "import explorer.report.present.look.info, explorer.features.tiling.tile_words",
         "import explorer.session",
         f"from explorer import Session\nassert Session({str(model)!r}).open().totals.params",
     ]

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, get_args
 from msgspec import Struct
 
 from explorer.base.errors import Misuse
+from explorer.base.features import load
 from explorer.base.units import bytes_text, count_text, many_text, printable, rate_text, seconds_text
 from explorer.facts import Info, OpStat
 from explorer.facts.blame import Blame
 from explorer.facts.memory import Memory
-from explorer.facts.profile.points import measured_points
+from explorer.facts.profile.points import MeasuredPoint, measured_points
 from explorer.facts.profile.profile import Profile
 from explorer.facts.roofline import Roofline, RooflinePoint
 from explorer.facts.split.schedule import Work
@@ -32,10 +33,8 @@ from explorer.host import SWITCH, cache_home
 from explorer.host.optional_packages import require
 from explorer.host.system import can_make
 from explorer.report.blocks import Axis, Scatter
-from explorer.report.flame.picture import flame
-from explorer.report.flame.picture import flame_of as flame_of
-from explorer.report.profile import pictures
-from explorer.report.profile.serving import serving
+from explorer.report.flame_picture import flame
+from explorer.report.flame_picture import flame_of as flame_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +47,7 @@ _LEGIBLE = 60
 """A work as long as this part of all of it has room for its number."""
 _BARS, _LABELS, _PER_DECADE, _TICKS = 24, 6, 12, 8
 _SHORT = 1000.0
+_LETTERS = 40
 
 
 def check(path: str) -> None:
@@ -134,7 +134,7 @@ def _drawn(what: str, about: Info | None, fact: Any) -> Iterator[Figure]:
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(9, 4.5), layout="constrained")
         FigureCanvasAgg(figure)
-        _DRAW[what](figure.add_subplot(), about, fact)
+        (_DRAW.get(what) or load("pictures", what))(figure.add_subplot(), about, fact)
         yield figure
 
 
@@ -172,7 +172,7 @@ def _memory(axes: Axes, about: Info, fact: Memory) -> None:
         left = fact.peak_step < len(live) / 2
         axes.plot([fact.peak_step], [fact.peak_bytes], "o", color=_RED, markersize=5)
         axes.annotate(
-            f"peak {bytes_text(fact.peak_bytes)}, {pictures.short(at.path) or 'inputs'}",
+            f"peak {bytes_text(fact.peak_bytes)}, {short(at.path) or 'inputs'}",
             (fact.peak_step, fact.peak_bytes),
             xytext=(6 if left else -6, 14),
             textcoords="offset points",
@@ -201,7 +201,7 @@ def _marks(fact: Roofline) -> list[_Mark]:
         points.sort(key=lambda p: -p.share)
         more = f" and {len(points) - 1} more" if len(points) > 1 else ""
         share = sum(p.share for p in points)
-        label = f"{pictures.short(points[0].path)}{more}, {100 * share:.0f} %"
+        label = f"{short(points[0].path)}{more}, {100 * share:.0f} %"
         marks.append(_Mark(points[0].intensity or 0, share, limit, label))
     return sorted(marks, key=lambda mark: -mark.share)
 
@@ -240,7 +240,7 @@ def _roofline(axes: Axes, about: Info, drawn: Roofline | tuple[Roofline, Profile
         axes.plot([], [], " ", label=label)
     lowest = min([roof(low), *(one.flops for one in measured)])
     if profile is not None:
-        pictures.draw_reached(axes, measured, roof)
+        _draw_reached(axes, measured, roof)
     # names beside the marks would lie on each other where layers crowd, so they stand in a list of their own
     for number, mark in enumerate(marks[:_LABELS], 1):
         axes.annotate(
@@ -283,7 +283,7 @@ def _rate_ticks(axes: Axes, across: float, upwards: float) -> None:
 def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
     """Counts as bars; the share of the MACs beside each."""
     shown = sorted(stats, key=lambda stat: stat.count)[-_BARS:]
-    bars = axes.barh([pictures.short(stat.op) for stat in shown], [stat.count for stat in shown], color=_BLUE)
+    bars = axes.barh([short(stat.op) for stat in shown], [stat.count for stat in shown], color=_BLUE)
     labels = [
         f"{stat.count:,}" + (f"   {count_text(stat.macs)} MACs" if stat.macs != 0 else "") for stat in shown
     ]
@@ -319,7 +319,7 @@ def _blame(axes: Axes, about: None, fact: Blame) -> None:
     if fact.first is not None and (size := probes[fact.first].introduced or probes[fact.first].relative):
         left = fact.first < len(probes) / 2
         axes.annotate(
-            f"first: {pictures.short(probes[fact.first].layer)}",
+            f"first: {short(probes[fact.first].layer)}",
             (fact.first, size),
             xytext=(6 if left else -6, 10),
             textcoords="offset points",
@@ -404,7 +404,7 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
             axes.annotate(phase, (begins, 1), xycoords=("data", "axes fraction"), color=_GREY, va="top")
     at = first.moments[first.peak]
     axes.plot([first.peak], [first.peak_bytes], "o", color=_RED, markersize=5)
-    where = pictures.short(at.path) or at.phase
+    where = short(at.path) or at.phase
     title = f"Training step, batch {first.batch}, {fact.optimizer}"
     axes.set_title(
         f"{title}{f' of {_name(about)}' if about else ''}: peak {bytes_text(first.peak_bytes)}, {where}"
@@ -462,12 +462,48 @@ _DRAW: dict[str, Callable[[Any, Any, Any], None]] = {
     "operators": _operators,
     "pipeline": _pipeline,
     "scatter": _scatter,
-    "serving": serving,
-    "time": pictures.time,
-    "timeline": pictures.timeline,
     "flame": flame,
 }
 
 
 def _name(about: Info) -> str:
     return printable(os.path.basename(about.model.source))
+
+
+def _draw_reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[[float], float]) -> None:
+    """What each layer reached under a roof, with a line to what was predicted for it, or to the roof.
+
+    Args:
+        axes: Of a roofline.
+        measured: The layers.
+        roof: FLOPs a second within reach at an intensity.
+    """
+    told = [one for one in measured if one.predicted_flops]
+    for one in measured:
+        goal = one.predicted_flops or roof(one.intensity)
+        axes.plot([one.intensity] * 2, [one.flops, goal], color=_GREY, linewidth=0.5, zorder=1)
+    axes.scatter(
+        [one.intensity for one in measured],
+        [one.flops for one in measured],
+        s=[20 + 900 * one.share for one in measured],
+        facecolor="none",
+        edgecolor=_BLUE,
+        label=f"{len(measured):,} layers as measured (area: share of the run)",
+        zorder=3,
+    )
+    if told:
+        axes.scatter(
+            [one.intensity for one in told],
+            [one.predicted_flops or 0 for one in told],
+            s=14,
+            marker="x",
+            color=_GREY,
+            linewidths=0.8,
+            label="predicted",
+        )
+
+
+def short(name: str) -> str:
+    """A name that fits beside an axis: its end, where it is too long."""
+    name = printable(name)
+    return name if len(name) <= _LETTERS else f"…{name[1 - _LETTERS :]}"

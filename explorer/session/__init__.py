@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.session.cache.analysis_cache import cache_usage, clear_cache
-    from explorer.session.files import (
+    from explorer.session.headers import list_models
+    from explorer.session.machine import measure_machine
+    from explorer.session.public_api import (
         blame_files,
         compare_files,
         diff_files,
         evaluate_files,
+        make_model,
+        run_pipeline,
         sweep_files,
         sweep_formats,
+        sweep_serving,
         tree_diff_files,
         verify_files,
     )
-    from explorer.session.headers import list_models
-    from explorer.session.machine import measure_machine
-    from explorer.session.serving_sweep import sweep_serving
     from explorer.session.session import Session
-    from explorer.session.split.model_from_text import make_model
-    from explorer.session.split.pipeline import run_pipeline
 
 _HOMES = {
     "Session": "session",
@@ -34,10 +34,8 @@ _HOMES = {
     "clear_cache": "cache.analysis_cache",
     "list_models": "headers",
     "measure_machine": "machine",
-    "make_model": "split.model_from_text",
-    "run_pipeline": "split.pipeline",
-    "sweep_serving": "serving_sweep",
 }
+"""Where what the session's own rooms offer stands; all else is a feature's."""
 __all__ = [
     "Session",
     "blame_files",
@@ -65,7 +63,12 @@ def __getattr__(name: str) -> Any:
         from explorer.host.system import check_supported
 
         check_supported(f"explorer.{name}")
-        found = getattr(import_module(f"explorer.session.{_HOMES.get(name, 'files')}"), name)
+        if name in _HOMES:
+            found = getattr(import_module(f"explorer.session.{_HOMES[name]}"), name)
+        else:
+            from explorer.base.features import load
+
+            found = load("functions", name)
         if not isinstance(found, type):
             from explorer.base.checked import checked
             from explorer.session.session import argument_type

@@ -4,7 +4,8 @@ None of them may grow its own way to open, count, tile or compare. A session kee
 entry is an ONNX file, so "before" is never touched by making "after", undo is a step back in a tuple, and a
 session whose process died is restored from the history alone.
 
-What can be asked stands in `methods`, by subject; the parts that answer are fields (`parts`).
+What can be asked stands in `methods`, by subject, and in the features, which add methods of their own
+(`base.features`); `public_api.py` has all of them with their types.
 Importing this module is cheap: onnx, numpy and torch come with the part that needs them.
 """
 
@@ -15,24 +16,24 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from explorer.base.checked import Count, Natural, PathText, Seconds, check_methods
+from explorer.base.checked import Natural, PathText, check_methods, checked
 from explorer.base.errors import BadModel, Misuse
+from explorer.base.features import load, offered
 from explorer.host import input_files
 from explorer.session import headers, methods
-from explorer.session.methods.facade import SessionParts
-from explorer.session.parts.models import Cancel, InputShapes, Models, OnProgress
+from explorer.session.parts.models import InputShapes, Models
+from explorer.session.session_parts import SessionParts
 
 if TYPE_CHECKING:
     from torch import nn
 
     from explorer.base.outline import Outline
-    from explorer.facts.cost import Hardware
-    from explorer.facts.evaluate.training_sweep import TrainingSweep
-    from explorer.facts.quantize import FormatSweep, FormatSweepSpec
-    from explorer.facts.sweep import Sweep, SweepSpec
+    from explorer.session.public_api import PublicMethods as _Base
+else:
+    _Base = object
 
 
-class Session:
+class Session(_Base):
     """A model, what is known of it, and what was made of it.
 
     Args:
@@ -144,131 +145,6 @@ class Session:
         except OSError as error:
             raise BadModel(f"cannot be read: {error.strerror or error}", where=self.source) from None
 
-    def sweep(
-        self,
-        spec: SweepSpec,
-        *,
-        hardware: Hardware | None = None,
-        order: str = "best",
-        verify: bool = False,
-        draws: Count = 1,
-        seed: Natural = 0,
-        output: PathText | None = None,
-        scheduler: str | None = None,
-        workers: Count | None = None,
-        layers: bool = False,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> Sweep:
-        """A row for every combination of `spec`, of the current model; `sweep_files` takes several models.
-
-        Args:
-            spec: Tiles, edges and forms to combine.
-            hardware: The machine; without one there are no cycles.
-            order: Of the loops over tiles, as for `cost`.
-            verify: Tile, write and prove each combination, too; the tiled files do not stay.
-            draws: Random inputs for each proof.
-            seed: Of the first draw.
-            output: A file that keeps the rows as they are made: what it holds already is not done again.
-            scheduler: Of a Dask cluster that does the work: 'tcp://host:port'.
-            workers: Processes on this machine; 1 is this one, None as many as there are processors where
-                that saves time.
-            layers: Whether the answer lists the products of the model, too.
-            on_progress: Told how many rows are done.
-            cancel: Asked now and then; True stops, and what is done is kept.
-
-        Raises:
-            Misuse: No combination can be tiled, or `output` is no file of results.
-            MissingExtra: `scheduler` needs Dask, which is not installed.
-            Cancelled: `cancel` said so.
-        """
-        from explorer.session.sweep import sweep  # onnxruntime, processes
-
-        return sweep(
-            [(self, self.parts.models)],
-            spec,
-            reopen,
-            hardware=hardware,
-            order=order,
-            verify=verify,
-            draws=draws,
-            seed=seed,
-            output=output,
-            scheduler=scheduler,
-            workers=workers,
-            layers=layers,
-            on_progress=on_progress,
-            cancel=cancel,
-        )
-
-    def sweep_formats(
-        self,
-        spec: FormatSweepSpec,
-        *,
-        state: int | None = None,
-        output: PathText | None = None,
-        scheduler: str | None = None,
-        workers: Count | None = None,
-        seconds: Seconds | None = None,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> FormatSweep:
-        """Tries number formats on the current model, layer by layer if that is asked for.
-
-        Args:
-            spec: Formats, samples, limits of a mixed precision.
-            state: Another state of the history; None for the current one.
-            output: A file that keeps the rows as they are made: what it holds already is not done again.
-            scheduler: Of a Dask cluster that does the work: 'tcp://host:port'.
-            workers: Processes on this machine; 1 is this one, None as many as there are processors where
-                that saves time.
-            seconds: Begin no row after so many, in this process: `FormatSweep.open` says how many are left,
-                and the same call goes on, without `output`, too, for as long as the session lasts.
-            on_progress: Told how many rows are done.
-            cancel: Asked now and then; True stops, and what is done is kept.
-
-        Raises:
-            Misuse: A format is not known, no layer takes one, or `output` is no file of results.
-            MissingExtra: `scheduler` needs Dask, which is not installed.
-            Cancelled: `cancel` said so.
-        """
-        from explorer.session.sweep import sweep_formats  # onnxruntime, processes
-
-        with self.parts.quantizer.gone_to(state, back=True):
-            return sweep_formats(
-                [(self, self.parts.models)],
-                spec,
-                reopen,
-                output=output,
-                scheduler=scheduler,
-                workers=workers,
-                seconds=seconds,
-                on_progress=on_progress,
-                cancel=cancel,
-            )
-
-    def sweep_training(self, data: PathText, over: str, **how: Any) -> TrainingSweep:
-        """Trains copies of the module in several ways; which does best on the held out samples.
-
-        Args:
-            data: As for `train`.
-            over: What is tried: 'lr=1e-4..1e-2,batch=64,256,epochs=20,optimizer=adam,sgd'. All combinations;
-                of a range those between its ends by tens (rates) or by doubling.
-            how: `trials`, so many combinations, drawn at random from the whole of each range; `seed`, of what
-                is drawn, and of every training; `output`, `scheduler`, `workers`, `on_progress`, `cancel` as
-                for `sweep`; `take`, a row by its place (1 is the best) and a file for the checkpoint of it,
-                which `weights_file` takes, and whether it may `overwrite` one; `labels`, `inputs`, `held`,
-                `task` as for `train`.
-
-        Raises:
-            Misuse: As for `train`, of all trials; `over` cannot be read, or there is no such row.
-            MissingExtra: PyTorch Lightning or Dask is not installed.
-            Cancelled: `cancel` said so; what is done is kept.
-        """
-        from explorer.session.sweep import sweep_trainings  # onnxruntime, processes
-
-        return sweep_trainings(self, self.parts.models, data, over, reopen, **how)
-
     # the states, and which of them is current
     history = methods.states.history
     undo = methods.states.undo
@@ -277,7 +153,6 @@ class Session:
     name = methods.states.name
     restore = methods.states.restore
     bind = methods.states.bind
-    edit = methods.states.edit
     # what is counted of a model, and what stands in its header
     open = methods.figures.open
     info = methods.figures.info
@@ -295,74 +170,24 @@ class Session:
     layers = methods.figures.layers
     column = methods.figures.column
     overlay = methods.figures.overlay
-    placement = methods.figures.placement
     search = methods.figures.search
-    # what a model costs at other sizes than its own
-    size_names = methods.sizes.size_names
-    sizes = methods.sizes.sizes
-    decode = methods.sizes.decode
-    serving = methods.sizes.serving
-    # what feeds what
-    connections = methods.graph.connections
-    edges = methods.graph.edges
-    graph = methods.graph.graph
-    node_figures = methods.graph.node_figures
-    fx_graph = methods.graph.fx_graph
-    # what is in the weights, and what the layers put out
-    weights = methods.values.weights
-    activations = methods.values.activations
-    values = methods.values.values
-    heat_map = methods.values.heat_map
-    # what the outputs are worth on a data file, and a small module trained on one
-    evaluate = methods.data.evaluate
-    train = methods.data.train
-    module_digest = methods.data.module_digest
-    # what a tiling would do and cost, and the state that it makes
-    plan = methods.tiling.plan
-    tiling = methods.tiling.tiling
-    cost = methods.tiling.cost
-    tile_steps = methods.tiling.tile_steps
-    settings = methods.tiling.settings
-    tile = methods.tiling.tile
-    plan_module = methods.tiling.plan_module
-    tile_module = methods.tiling.tile_module
-    module_command = methods.tiling.module_command
-    # what a choice of number formats would do, and does
-    quantize_choice = methods.quantize.quantize_choice
-    quantize_settings = methods.quantize.quantize_settings
-    quantize = methods.quantize.quantize
-    quantize_module = methods.quantize.quantize_module
-    quantize_trial = methods.quantize.quantize_trial
-    requantize = methods.quantize.requantize
-    # time that is measured, beside what is counted
-    profile = methods.profile.profile
-    compare_profiles = methods.profile.compare_profiles
-    # stages of a pipeline
-    split = methods.split.split
-    split_draft = methods.split.split_draft
-    run_stages = methods.split.run_stages
-    extract = methods.split.extract
-    # operators that others can do, or that do nothing
-    fold_choice = methods.fold.fold_choice
-    fold = methods.fold.fold
-    # whether two states compute the same, what changed, and which layer departs first
-    check_input = methods.proofs.check_input
-    verify = methods.proofs.verify
-    blame = methods.proofs.blame
-    diff = methods.proofs.diff
-    tree_diff = methods.proofs.tree_diff
-    compare = methods.proofs.compare
-    beside = methods.proofs.beside
-    # what is written, and the commands that write it
+    # files that a session writes of itself
     save = methods.exports.save
     check_output = methods.exports.check_output
-    conversions = methods.exports.conversions
-    convert = methods.exports.convert
-    rebatch = methods.exports.rebatch
-    command = methods.exports.command
     script = methods.exports.script
     script_text = methods.exports.script_text
-    keep_choices = methods.exports.keep_choices
+
+
+class _Method:
+    """A method that a feature adds: its function is imported when it is first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, session: Session | None, owner: type[Session]) -> Any:
+        method = checked(load("methods", self._name), argument_type)
+        setattr(Session, self._name, method)
+        return method if session is None else method.__get__(session, owner)
 
 
 _ARGUMENTS = {
@@ -397,6 +222,8 @@ def argument_type(name: str) -> Any:
 
 
 check_methods(Session, argument_type)
+for _name in offered("methods"):
+    setattr(Session, _name, _Method(_name))
 
 
 def reopen(path: str, **options: Any) -> Session:

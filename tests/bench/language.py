@@ -26,7 +26,7 @@ import sys, time
 from explorer import Machine, ServingSpec, Session
 from explorer.facts.serving.sweep import ServingSweepSpec
 from explorer.engine.serving.sweep import sweep_servings
-from explorer.session.serving_sweep import _subject
+from explorer.features.sizes.serving_sweep import _subject
 
 chip = Machine(name="", peak_macs=494.5e12, bandwidth=3.35e12)
 base = ServingSpec(card=80 * 2**30, links=450e9)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from explorer.cli.main import main
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
 from explorer.facts import Layer
-from explorer.report.flame.layout import (
+from explorer.report.flame_layout import (
     FlameWeights,
     IcicleBox,
     box_of,

@@ -33,14 +33,15 @@ from explorer.facts import (
     Verification,
 )
 from explorer.facts.comparison import Comparison, figure_table, model_figures
+from explorer.features.compare import compare_words as compare
+from explorer.features.tiling import tile_words as tile
 from explorer.report.blocks import Block, Column, Line, Paragraph, Span, Table
 from explorer.report.layout import Page
-from explorer.report.present.compare import compare, diff, verify
+from explorer.report.present.compare import diff, verify
 from explorer.report.present.look.info import info
 from explorer.report.present.look.layers import doubt_text
 from explorer.report.present.look.ops import ops
 from explorer.report.present.look.table import layers
-from explorer.report.present.tiling import tile
 
 TOTALS = Totals(
     nodes=3,

@@ -22,11 +22,13 @@ from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import LayerTraining, Training
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
+from explorer.features.compare import compare_words as compare
+from explorer.features.training import training_words as training
+from explorer.features.values import weights_words as values
 from explorer.report import csv_table
 from explorer.report.blocks import Block
 from explorer.report.layout import Page
-from explorer.report.present.compare import compare
-from explorer.report.present.look import memory, roofline, training, values
+from explorer.report.present.look import memory, roofline
 
 TOTALS = Totals(3, 10, 10, 40, 100, 200, 5, 64, 64, 100, 50, 1.0)
 INFO = Info(ModelInfo("m.onnx", "onnx", (), ()), {"dims": {}}, TOTALS)

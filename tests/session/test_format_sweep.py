@@ -25,7 +25,7 @@ from explorer.cli import main
 from explorer.engine.quantize.runs import observe_values
 from explorer.facts.pareto_front import with_format_front
 from explorer.facts.quantize import FormatRow, FormatSweepSpec, QuantizeSpec
-from explorer.report.present.quantize.sweep import front_plots
+from explorer.features.sweep.format_sweep_words import front_plots
 from explorer.report.scatter import scatter_lines
 from explorer.settings.quantize import read_text
 from tests import documents
@@ -353,7 +353,7 @@ def test_a_trial_with_a_file_of_its_own_tells_the_same(
     """Many new weights are written before they are run, few are not."""
     spec = FormatSweepSpec(("int8", "mxfp4"), per_layer=True)
     few = sweep_formats(sample("lenet"), spec=spec, workers=1)
-    monkeypatch.setattr("explorer.session.parts.quantize._IN_MEMORY", -1)
+    monkeypatch.setattr("explorer.features.quantize.quantize._IN_MEMORY", -1)
     many = sweep_formats(sample("lenet"), spec=spec, workers=1)
     assert [(row.key, row.snr_db) for row in few.rows] == [(row.key, row.snr_db) for row in many.rows]
 

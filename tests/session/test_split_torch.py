@@ -22,9 +22,9 @@ from explorer.cli.main import main
 from explorer.facts.profile.profile import ProfileSpec
 from explorer.facts.split.part import PartSpec
 from explorer.facts.split.split import SplitSpec
+from explorer.features.split.split_words import proof_blocks
 from explorer.host import stopped_children
 from explorer.report.blocks import Paragraph
-from explorer.report.present.split.split import proof_blocks
 from explorer.session import run_pipeline
 
 torch = pytest.importorskip("torch")

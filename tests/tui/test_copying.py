@@ -11,9 +11,9 @@ from textual.widgets import Input
 
 from explorer.cli import main
 from explorer.facts.graph.drawing import GraphDrawing
+from explorer.features.graph.graph_view import GraphRequest, GraphView
 from explorer.host import confinement
 from explorer.session import Session
-from explorer.tui.dialogs.graph_view import GraphRequest, GraphView
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine

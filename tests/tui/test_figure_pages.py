@@ -13,11 +13,11 @@ from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.profile.points import MeasuredPoint
 from explorer.facts.roofline import Machine
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
+from explorer.features.training.training_words import layer_figures
+from explorer.features.values.values_page import activation_lines, weight_lines
 from explorer.report.blocks import Column, Table
 from explorer.report.present.figures import size
 from explorer.report.present.look.info import tensors_blocks
-from explorer.report.present.look.training import layer_figures
-from explorer.tui.pages.values import activation_lines, weight_lines
 from explorer.tui.tabs.memory import memory_page, stacks, step_at, step_of
 from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.roofline import point_at, points_of, rank_points, roofline_page

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from explorer.facts import TileSpec
+from explorer.features.tiling.tile_words import how_tiled
 from explorer.manual import page
 from explorer.report.blocks import Field, Fields, Heading
 from explorer.report.glossary import GLOSSARY, terms_in
 from explorer.report.present.compare.verify import key_facts
 from explorer.report.present.look.layers import layer_blocks, layer_parts
-from explorer.report.present.tiling.tile import how_tiled
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import alexnet, plan, proof
 

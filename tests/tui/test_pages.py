@@ -21,16 +21,16 @@ from explorer.facts import (
     TileSpec,
     Totals,
 )
+from explorer.features.compare.blame_view import BLAME_KEYS
+from explorer.features.sweep.sensitivity_view import SENSITIVITY_KEYS
+from explorer.features.sweep.sweep_view import SWEEP_KEYS
+from explorer.features.tiling.tile_view import TILE_KEYS
+from explorer.features.tiling.tile_words import plan_matmuls
 from explorer.report.present.compare.diff import verdict
 from explorer.report.present.look.ops import attribute_blocks
-from explorer.report.present.tiling.tile import plan_matmuls
 from explorer.tui.commands.help import KEYS, help_lines
 from explorer.tui.commands.key_table import COMMANDS, CommandKey, command_of
-from explorer.tui.dialogs.blame import BLAME_KEYS
-from explorer.tui.dialogs.quantize.sensitivity import SENSITIVITY_KEYS
 from explorer.tui.dialogs.states.history import HISTORY_KEYS
-from explorer.tui.dialogs.sweep.screen import SWEEP_KEYS
-from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.pages.header import header_lines
 from explorer.tui.pages.verdict import verdict_lines, verdict_tone
 from explorer.tui.state.store import ScreenStore

@@ -15,12 +15,12 @@ from explorer.base.errors import BadModel
 from explorer.engine.diff import tree_diff
 from explorer.facts import Analysis, Diff, NodeDiff, Verification
 from explorer.facts.comparison import Comparison, TreeDiff
+from explorer.features.compare.pair_dialog import PairDialog
+from explorer.features.compare.pair_page import columns, graph_line
+from explorer.features.compare.pair_rows import PairRows
+from explorer.features.compare.pair_screen import PairScreen
 from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.states.history import DiffScreen
-from explorer.tui.pair.dialog import PairDialog
-from explorer.tui.pair.page import columns, graph_line
-from explorer.tui.pair.rows import PairRows
-from explorer.tui.pair.screen import PairScreen
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.strips import Status, TitleBar

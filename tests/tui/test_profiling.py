@@ -11,12 +11,12 @@ from explorer.facts import Progress
 from explorer.facts.profile.comparison import LayerChange, ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
 from explorer.facts.roofline import Machine
+from explorer.features.compare.pair_screen import PairScreen
+from explorer.features.profile.profile_comparison_view import ProfileComparisonScreen
+from explorer.features.profile.profile_dialog import ProfileDialog
+from explorer.features.profile.profile_view import ProfileScreen
 from explorer.session.parts import history as states
 from explorer.settings import machines
-from explorer.tui.dialogs.measure.comparison import ProfileComparisonScreen
-from explorer.tui.dialogs.measure.dialog import ProfileDialog
-from explorer.tui.dialogs.measure.screen import ProfileScreen
-from explorer.tui.pair.screen import PairScreen
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.widget import LayerTree

@@ -15,12 +15,12 @@ from textual.events import Key, Paste
 from textual.widgets import Input, Static
 
 from explorer.base.errors import BadModel
+from explorer.features.graph.graph_view import GRAPH_KEYS
+from explorer.features.tiling.tile_view import TILE_KEYS
 from explorer.report.csv_table import csv_text
 from explorer.report.document import layers
 from explorer.tui.app import is_remote
 from explorer.tui.commands.help import KEYS
-from explorer.tui.dialogs.graph_view import GRAPH_KEYS
-from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.terminal import slices
 from explorer.tui.text.keys import LOOK
 from explorer.tui.text.lines import line_text

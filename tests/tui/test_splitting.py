@@ -13,11 +13,11 @@ from textual.widgets import Input
 
 from explorer import Session
 from explorer.facts.split.split import SplitSpec
+from explorer.features.split.split_dialog import SplitDialog, SplitRequest
+from explorer.features.split.split_view import SplitScreen
 from explorer.process.saved_sessions import SavedSplit, ScreenState
 from explorer.report.present.figures import share_text
 from explorer.settings import machines
-from explorer.tui.dialogs.split.dialog import SplitDialog, SplitRequest
-from explorer.tui.dialogs.split.screen import SplitScreen
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.line_view import LineView

@@ -18,11 +18,8 @@ from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations
-from explorer.settings import machines
-from explorer.tui.dialogs.states.figures import FigureScreen
-from explorer.tui.dialogs.sweep.dialog import SweepDialog
-from explorer.tui.dialogs.sweep.screen import SweepScreen
-from explorer.tui.pages.sweep import (
+from explorer.features.sweep.sweep_dialog import SweepDialog
+from explorer.features.sweep.sweep_page import (
     AXES,
     ParetoPlot,
     axes_of,
@@ -31,6 +28,9 @@ from explorer.tui.pages.sweep import (
     sweep_head,
     sweep_line,
 )
+from explorer.features.sweep.sweep_view import SweepScreen
+from explorer.settings import machines
+from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.machine_field import MachineField

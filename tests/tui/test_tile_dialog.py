@@ -15,11 +15,11 @@ from explorer.engine.tiling.cost.formulas import with_formulas
 from explorer.facts import Plan, SkippedSite, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.quantize import Accumulator
+from explorer.features.tiling import plan_words as words
+from explorer.features.tiling.tile_dialog import CostList, TileDialog
+from explorer.features.tiling.tile_words import plan_matmuls
+from explorer.features.tiling.tiling_cost_page import CostRow, cost_rows, formula_page, headline
 from explorer.report.layout import Page
-from explorer.report.present.tiling import plan as words
-from explorer.report.present.tiling.tile import plan_matmuls
-from explorer.tui.dialogs.tile import CostList, TileDialog
-from explorer.tui.pages.tiling_cost import CostRow, cost_rows, formula_page, headline
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.options import OptionField
 from tests.tui.hands import Hands, screen

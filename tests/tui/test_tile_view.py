@@ -15,8 +15,9 @@ from explorer.engine.tiling.cost import site_cost
 from explorer.engine.tiling.cost.steps import tile_steps
 from explorer.facts import LeftOver, SitePlan, TiledMacs, TileSpec
 from explorer.facts.cost import ORDERS
-from explorer.tui.dialogs.tile_view import TILE_KEYS, TileView
-from explorer.tui.pages.tile_view import (
+from explorer.features.tiling.tile_blocks import Scale, TileAxis, TileGrid, TilePlace
+from explorer.features.tiling.tile_view import TILE_KEYS, TileView
+from explorer.features.tiling.tile_view_page import (
     BESIDE,
     block_at,
     block_page,
@@ -28,7 +29,6 @@ from explorer.tui.pages.tile_view import (
 from explorer.tui.tabs.model import model_page
 from explorer.tui.text.keys import keys_line
 from explorer.tui.text.lines import line_text, line_width
-from explorer.tui.tree.tile_blocks import Scale, TileAxis, TileGrid, TilePlace
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen

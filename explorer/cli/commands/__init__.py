@@ -1,7 +1,7 @@
-"""Verbs of the command line, one file each, in folders by subject.
+"""Verbs of the command line, one file each: in folders by subject, or in the feature that they belong to.
 
-Every start of the program comes through here, and needs one verb at most: names are those of the files, and a
-file is imported when its verb is asked for.
+Every start of the program comes through here, and needs one verb at most: only names are read, and a file is
+imported when its verb is asked for.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
+from explorer.base.features import offered
 from explorer.cli.arguments.command import Command
 
 TYPE_CHECKING = False
@@ -32,31 +33,32 @@ class _Verbs:
     """The verbs by name: a mapping, without the class of one, which the header of a file has no time for."""
 
     def __init__(self) -> None:
-        found: dict[str, str] = {}
+        homes = dict(offered("verbs"))
         for folder in os.scandir(os.path.dirname(__file__)):
             if folder.is_dir():
-                found |= {
-                    name[:-3]: folder.name
+                homes |= {
+                    name[:-3]: f"{__name__}.{folder.name}.{name[:-3]}.COMMAND"
                     for name in os.listdir(folder.path)
                     if name.endswith(".py") and not name.startswith("_")
                 }
         order = {name: place for place, name in enumerate(_ORDER)}
-        names = sorted(found, key=lambda name: (order.get(name, len(order)), name))
-        self._folders = {name: found[name] for name in names}
+        names = sorted(homes, key=lambda name: (order.get(name, len(order)), name))
+        self._homes = {name: homes[name] for name in names}
 
     def __getitem__(self, name: str) -> Command:
         name = _ALSO.get(name, name)
-        command: Command = import_module(f"{__name__}.{self._folders[name]}.{name}").COMMAND
+        module, _, attribute = self._homes[name].rpartition(".")
+        command: Command = getattr(import_module(module), attribute)
         return command
 
     def __contains__(self, name: object) -> bool:
-        return name in self._folders or name in _ALSO
+        return name in self._homes or name in _ALSO
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._folders)
+        return iter(self._homes)
 
     def __len__(self) -> int:
-        return len(self._folders)
+        return len(self._homes)
 
     def keys(self) -> Iterator[str]:
         """The names."""

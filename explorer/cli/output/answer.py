@@ -44,11 +44,11 @@ def document() -> Any:
     return report
 
 
-def present(subject: str) -> Any:
-    """A module that makes blocks; it is imported only when text is wanted."""
+def present(subject: str, package: str = "explorer.report.present") -> Any:
+    """A module that makes blocks, of the report or of a feature; it is imported only when text is wanted."""
     from importlib import import_module
 
-    return import_module(f"explorer.report.present.{subject}")
+    return import_module(f"{package}.{subject}")
 
 
 def plots() -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from explorer.tui.commands.change.quantize import QuantizeCommand
+from explorer.features.compare.blame_view import BlameScreen
+from explorer.features.quantize.quantize_action import QuantizeCommand
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.dialogs.blame import BlameScreen
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame

@@ -23,7 +23,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             plots().write("blame", None, fact, temporary)
     return Answer(
         lambda: document().blame(fact, tool()),
-        lambda: present("compare.blame").blame(fact, given.limit, given.plot or ""),
+        lambda: present("blame_words", __package__).blame(fact, given.limit, given.plot or ""),
         "probes",
         outcome="only rounding" if fact.same else "undecided" if fact.kind == "undecided" else "different",
     )

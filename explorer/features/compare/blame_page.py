@@ -8,8 +8,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.facts.blame import Blame, Probe
+from explorer.features.compare.blame_words import STATES, claim, decades, probe_figures, values
 from explorer.report.blocks import Field, Fields, Table
-from explorer.report.present.compare.blame import STATES, claim, decades, probe_figures, values
 from explorer.tui.text.drawing import ROLES, row_line, side_by_side, title_line
 from explorer.tui.text.lines import BLANK, Line, cut, first_shown, fit, safe, wrap
 from explorer.tui.text.plot import column_values, columns_of, filled, framed, lines_of, log_ticks, put, spread

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from explorer.features.compare.blame_page import blame_head, growth_of, growth_page, probe_at
+from explorer.features.compare.blame_words import blame, grounds, unpaired
+from explorer.features.quantize.layer_request import LayerRequest, exclude, other_format
 from explorer.report.blocks import Line, Paragraph
-from explorer.report.present.compare.blame import blame, grounds, unpaired
 from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
-from explorer.tui.dialogs.quantize.layer_request import LayerRequest, exclude, other_format
-from explorer.tui.pages.blame import blame_head, growth_of, growth_page, probe_at
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import fit

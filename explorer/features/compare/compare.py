@@ -22,9 +22,9 @@ from explorer.facts.comparison import (
     roofline_machine,
 )
 from explorer.facts.cost import Hardware
+from explorer.features.tiling.tiling import Tiler
 from explorer.session.parts import history as states
 from explorer.session.parts.models import Cancel, Models, OnProgress, State
-from explorer.session.parts.tiling import Tiler
 
 
 class Comparer:

@@ -26,7 +26,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     explained = "all explained" if fact.agree else "not explained"
     return Answer(
         lambda: document().compare(fact, tool()),
-        lambda: present("compare.compare").compare(fact),
+        lambda: present("compare_words", __package__).compare(fact),
         "models",
         outcome=explained if proved in PASSED else proved,
     )

@@ -26,7 +26,7 @@ def _tree(given: ParsedArgs, progress: ProgressLine) -> Answer:
     fact = explorer.tree_diff_files(*given.models, on_progress=progress, **given.opening)
     return Answer(
         lambda: document().tree_diff(fact, tool()),
-        lambda: present("compare.tree").tree_diff(fact, given.differences),
+        lambda: present("compared_tree_words", __package__).tree_diff(fact, given.differences),
         outcome="no change" if fact.equal else "changed",
     )
 

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.report.present.compare.compare import compare
-from explorer.report.present.measure.compare import largest_first
+from explorer.features.compare.blame_view import BlameScreen
+from explorer.features.compare.compare_words import compare
+from explorer.features.compare.pair_dialog import FOLDER, MODEL, STATE, PairDialog
+from explorer.features.compare.pair_rows import PairRows
+from explorer.features.compare.pair_screen import PairRequest, PairScreen
+from explorer.features.profile.profile_comparison_view import ProfileComparisonScreen
+from explorer.features.profile.profile_comparison_words import largest_first
+from explorer.features.profile.profile_dialog import ProfileDialog, ProfileRequest
+from explorer.features.profile.profile_view import AGAIN
 from explorer.report.present.shell.history import state_name
 from explorer.settings.parse import path_word
-from explorer.tui.commands.change.compare import proof_dialog
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.dialogs.blame import BlameScreen
 from explorer.tui.dialogs.dialogs import MenuItem, PageDialog
-from explorer.tui.dialogs.measure.comparison import ProfileComparisonScreen
-from explorer.tui.dialogs.measure.dialog import ProfileDialog, ProfileRequest
-from explorer.tui.dialogs.measure.screen import AGAIN
+from explorer.tui.dialogs.proof import proof_dialog
 from explorer.tui.dialogs.states.history import DiffScreen
 from explorer.tui.models.opening import check_source
-from explorer.tui.pair.dialog import FOLDER, MODEL, STATE, PairDialog
-from explorer.tui.pair.rows import PairRows
-from explorer.tui.pair.screen import PairRequest, PairScreen
 from explorer.tui.state.hardware import known_machine
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import safe

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from explorer.facts import NodeDiff
-from explorer.report.present.compare.tree import FIGURES, STATES, change, either, pair_blocks, summary
+from explorer.features.compare.compared_tree_words import (
+    FIGURES,
+    STATES,
+    change,
+    either,
+    pair_blocks,
+    summary,
+)
 from explorer.report.present.figures import count, size
 from explorer.report.terms import field_terms
 from explorer.tui.text.drawing import ROLES, draw

@@ -11,10 +11,10 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from explorer.report.present.compare.tree import tree_diff
+from explorer.features.compare import pair_page as page
+from explorer.features.compare.compared_tree_words import tree_diff
+from explorer.features.compare.pair_rows import PairRows
 from explorer.tui.dialogs.dialogs import SubScreen
-from explorer.tui.pair import page
-from explorer.tui.pair.rows import PairRows
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineList, PanelView

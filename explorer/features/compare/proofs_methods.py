@@ -11,9 +11,12 @@ from msgspec.structs import replace
 from explorer.base.checked import Count, Natural, PathText
 from explorer.base.errors import Misuse
 from explorer.facts import Diff, TileSpec, Verification
+from explorer.features.compare.compare import Comparer
+from explorer.features.tiling.tiling import Tiler
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import history as states
 from explorer.session.parts.models import Cancel, Dims, Models, OnProgress
+from explorer.session.parts.proofs import Prover
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
@@ -32,7 +35,7 @@ def check_input(session: Facade, input: PathText, *, on_progress: OnProgress = N
     Raises:
         Misuse: The file cannot be read, or does not fit the model.
     """
-    session.parts.prover.check_input(input, on_progress)
+    session.parts.of(Prover).check_input(input, on_progress)
 
 
 def verify(
@@ -70,7 +73,7 @@ def verify(
     """
     models, a = session.parts.models, session.parts.models.at(before)
     beside, b = session.parts.beside(after, other)
-    evidence = session.parts.prover.verify(
+    evidence = session.parts.of(Prover).verify(
         models.graph(a, on_progress),
         beside.graph(b, on_progress),
         states.plan_between(models.history, a, b) if beside is models else None,
@@ -126,9 +129,9 @@ def blame(
             graphs = models.graph(a, on_progress), beside.graph(b, on_progress)
             labels = models.label(a), beside.label(b)
         else:
-            graphs = stack.enter_context(session.parts.tiler.tried(spec, on_progress, cancel))
+            graphs = stack.enter_context(session.parts.of(Tiler).tried(spec, on_progress, cancel))
             labels = models.label(models.current), spec.label
-        fact = session.parts.prover.blame(
+        fact = session.parts.of(Prover).blame(
             *graphs,
             draws=draws,
             seed=seed,
@@ -151,7 +154,7 @@ def diff(
 ) -> Diff:
     """What changed between two models, as ONNX graphs; arguments as for `tree_diff`."""
     where = session.parts.models.at(before), session.parts.beside(after, other)
-    return session.parts.comparer.diff(*where, on_progress, cancel)
+    return session.parts.of(Comparer).diff(*where, on_progress, cancel)
 
 
 def tree_diff(
@@ -178,7 +181,7 @@ def tree_diff(
         Cancelled: `cancel` said so.
     """
     where = session.parts.models.at(before), session.parts.beside(after, other)
-    return session.parts.comparer.tree(*where, on_progress, cancel)
+    return session.parts.of(Comparer).tree(*where, on_progress, cancel)
 
 
 def compare(
@@ -192,7 +195,7 @@ def compare(
 ) -> Comparison:
     """The totals of two models side by side, and why they differ; arguments as for `tree_diff`."""
     where = session.parts.models.at(before), [session.parts.beside(after, other)]
-    return session.parts.comparer.totals(*where, on_progress, cancel)
+    return session.parts.of(Comparer).totals(*where, on_progress, cancel)
 
 
 def beside(
@@ -235,7 +238,7 @@ def beside(
     names = [models.label(at) if others else f"{at} {name}" for at, name in zip(chosen, called, strict=True)]
     opened = [models.beside(source) for source in others]
     try:
-        return session.parts.comparer.beside(
+        return session.parts.of(Comparer).beside(
             [*((models, at) for at in chosen), *((one, 0) for one in opened)],
             [*names, *others],
             on_progress,

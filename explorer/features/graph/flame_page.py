@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from explorer.base.families import FAMILIES
 from explorer.base.units import many_text
 from explorer.facts import Layer
-from explorer.report.flame.layout import FlameLabel, IcicleBox
+from explorer.report.flame_layout import FlameLabel, IcicleBox
 from explorer.report.present.figures import share_text
 from explorer.tui.text.lines import Line, Span, ending, fit, safe
 

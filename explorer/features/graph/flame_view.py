@@ -11,7 +11,8 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.families import FAMILIES
-from explorer.report.flame.layout import (
+from explorer.features.graph.flame_page import CHOSEN, FILL, chosen_line, flame_lines, heights, rows_text
+from explorer.report.flame_layout import (
     FlameFigure,
     FlameLabel,
     IcicleBox,
@@ -23,7 +24,6 @@ from explorer.report.flame.layout import (
 )
 from explorer.report.present.figures import share_text
 from explorer.tui.dialogs.dialogs import SubScreen
-from explorer.tui.plots.flame_page import CHOSEN, FILL, chosen_line, flame_lines, heights, rows_text
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, ending, fit, safe
 from explorer.tui.widgets.line_view import PanelView

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explorer.features.graph.graph_view import GraphRequest, GraphView
 from explorer.report.present.look.layers import outside_fields
-from explorer.tui.dialogs.graph_view import GraphRequest, GraphView
 from explorer.tui.tabs.layer import layer_page
 
 if TYPE_CHECKING:

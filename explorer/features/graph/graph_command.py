@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     # the facts come with them, and the help of all verbs reads this file
-    from explorer.report.graph import labels, write
+    from explorer.features.graph import graph_files as write
+    from explorer.features.graph import graph_labels as labels
 
     format = write.check(given.output)
     color, outside = given.color, given.overlay or None
@@ -66,7 +67,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         if format != write.TEXT:
             write.write(fact, color, format, path)
             return
-        from explorer.tui.pages.graph import plain  # with rich, for this kind of file alone
+        from explorer.features.graph.graph_page import plain  # with rich, for this kind of file alone
 
         with output_files.text(path) as file:
             file.writelines(plain(fact))

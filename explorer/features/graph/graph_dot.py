@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from explorer.facts.graph.drawing import GraphDrawing
-from explorer.report.graph.labels import LIT_COLOR, box_lines, fill, heading, ink, notes, tensor_text
+from explorer.features.graph.graph_labels import LIT_COLOR, box_lines, fill, heading, ink, notes, tensor_text
 
 _SHAPES = {"layer": "box", "group": "box3d", "part": "box3d"}
 

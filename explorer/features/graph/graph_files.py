@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 
 from explorer.base.errors import Misuse
 from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
+from explorer.features.graph.graph_dot import dot
+from explorer.features.graph.graph_html import page
+from explorer.features.graph.graph_svg import svg
+from explorer.features.graph.node_data_json import node_data
 from explorer.host import output_files
-from explorer.report.graph.dot import dot
-from explorer.report.graph.node_data import node_data
-from explorer.report.graph.page import page
-from explorer.report.graph.svg import svg
 from explorer.report.json_text import pieces
 
 _WRITERS: dict[str, Callable[[GraphDrawing, str], Iterable[str]]] = {".svg": svg, ".dot": dot, ".html": page}

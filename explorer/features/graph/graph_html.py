@@ -13,7 +13,7 @@ from typing import Any
 
 from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing
-from explorer.report.graph.labels import (
+from explorer.features.graph.graph_labels import (
     COLORINGS,
     box_lines,
     box_title,
@@ -23,7 +23,7 @@ from explorer.report.graph.labels import (
     tensor_text,
     value_of,
 )
-from explorer.report.graph.svg import CELL
+from explorer.features.graph.graph_svg import CELL
 
 
 def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
@@ -44,7 +44,7 @@ def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
         "cell": CELL,
         "graph": _graph(drawing, [*FIGURES, *outside]),
     }
-    before, after = files("explorer.report.graph").joinpath("page.html").read_text("utf-8").split("DATA", 1)
+    before, after = files(__package__).joinpath("page.html").read_text("utf-8").split("DATA", 1)
     yield before
     # nothing in it may end the element that holds it
     yield json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")

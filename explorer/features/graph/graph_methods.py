@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from explorer.base.checked import Natural, PathText
 from explorer.base.errors import Misuse
+from explorer.engine.graph_view.graphs import ModelGraphs
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import figures
-from explorer.session.parts.models import Cancel, OnProgress
+from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.statistics import parse_statistics
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def graph(
     for at in (at for at in unfold if isinstance(at, int)):
         figures.row(session.parts.models, at, index)
     with _others_named(examined.analysis.layers, between or ()):
-        drawing = session.parts.graphs.draw(
+        drawing = session.parts.of(_graphs).draw(
             examined,
             models.source,
             None if layer is None else row_of(layer, index),
@@ -136,7 +137,7 @@ def node_figures(
     at = session.parts.models.at(index)
     examined = session.parts.models.examined(at, on_progress, cancel)
     outside = figures.outside(session.parts.models, overlay, index)
-    return session.parts.graphs.node_figures(
+    return session.parts.of(_graphs).node_figures(
         examined, session.parts.models.opened(at), session.parts.models.source, figure, outside
     )
 
@@ -175,6 +176,10 @@ def fx_graph(
     choices = () if stat is None else parse_statistics(stat)
     how: dict[str, Any] = {"on_progress": on_progress, "cancel": cancel}
     return nodes.fx_graph(opened.loaded, opened.options, choices=choices, input=input, seed=seed, **how)
+
+
+def _graphs(_: Models) -> ModelGraphs:
+    return ModelGraphs()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
-from explorer.report.graph.labels import box_lines, cut, figure_text, heading, notes, tensor_text
+from explorer.features.graph.graph_labels import box_lines, cut, figure_text, heading, notes, tensor_text
 from explorer.tui.text.lines import Line, ending, fit, joined, line_text, safe
 
 _N, _E, _S, _W = 1, 2, 4, 8

@@ -7,7 +7,7 @@ from html import escape
 from itertools import pairwise
 
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
-from explorer.report.graph.labels import (
+from explorer.features.graph.graph_labels import (
     LIT_COLOR,
     box_lines,
     box_title,

@@ -11,10 +11,17 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 
 from explorer.base.errors import ExplorerError, Misuse
+from explorer.features.graph.graph_page import (
+    GRAPH_FOOTER,
+    GraphCanvas,
+    box_line,
+    neighbour,
+    plain,
+    title_lines,
+)
+from explorer.features.tiling.minimap_page import View, overlaid
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.search import SearchDialog
-from explorer.tui.pages.graph import GRAPH_FOOTER, GraphCanvas, box_line, neighbour, plain, title_lines
-from explorer.tui.pages.minimap import View, overlaid
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, text
 from explorer.tui.widgets.line_view import LineView, PanelView

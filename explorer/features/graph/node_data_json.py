@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from explorer.facts.graph.drawing import NodeFigures
-from explorer.report.graph.labels import FULL_COLOR, PALE_COLOR
+from explorer.features.graph.graph_labels import FULL_COLOR, PALE_COLOR
 
 
 def node_data(figures: NodeFigures) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from explorer.base.version import __version__
 from explorer.facts import Layer
 from explorer.facts.profile.profile import LayerTime, Profile
 from explorer.facts.profile.recording import RecordedEvent, RecordedRun
-from explorer.report.profile.timeline import title
+from explorer.report.timeline import title
 
 _SAID = "runs under the profiler as they were recorded; the pauses between runs are left out"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from explorer.facts import Layer
 from explorer.facts.profile.profile import Profile
-from explorer.report.profile.timeline import frames, title
+from explorer.report.timeline import frames, title
 
 
 def stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> Iterator[str]:

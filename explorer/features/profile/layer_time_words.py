@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from explorer.base.units import bytes_text, many_text, rate_text
 from explorer.facts.profile.profile import LayerTime, ModuleTime, Profile
+from explorer.features.profile.profile_words import spread_text
 from explorer.report.blocks import Block, Field, Fields, Heading, Span
 from explorer.report.present.figures import quiet_zero, seconds, share_text
 from explorer.report.present.look.roofline import machine_text
-from explorer.report.present.measure.profile import spread_text
 
 
 def timed_blocks(fact: Profile, row: int) -> list[Block]:

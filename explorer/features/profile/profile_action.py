@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.base.units import seconds_text
-from explorer.report.present.measure.compare import largest_first
+from explorer.features.profile.profile_comparison_view import ProfileComparisonScreen
+from explorer.features.profile.profile_comparison_words import largest_first
+from explorer.features.profile.profile_dialog import ProfileDialog, ProfileRequest
+from explorer.features.profile.profile_view import AGAIN, ProfileScreen
 from explorer.report.present.shell.history import state_name
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.dialogs.measure.comparison import ProfileComparisonScreen
-from explorer.tui.dialogs.measure.dialog import ProfileDialog, ProfileRequest
-from explorer.tui.dialogs.measure.screen import AGAIN, ProfileScreen
 from explorer.tui.state.hardware import known_machine
 from explorer.tui.text.lines import safe
 from explorer.tui.tree.overlay import in_front

@@ -98,7 +98,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         return info, fact
 
     def blocks(info: Info, fact: Any) -> list[Block]:
-        words = present("measure.profile")
+        words = present("profile_words", __package__)
         found: list[Block] = getattr(words, name)(info, fact, given.limit or _LIMIT)
         return [*found, *(line for path in written for line in present("figures").written(path))]
 
@@ -132,7 +132,7 @@ def _checked(given: ParsedArgs) -> list[str]:
     if len(files) == 2 and os.path.realpath(files[0]) == os.path.realpath(files[1]):
         raise Misuse("two files of one name", where=files[0], hint="choose another for one of them")
     if given.tensorboard:
-        from explorer.report.profile import tensorboard  # the help reads this file
+        from explorer.features.profile import tensorboard  # the help reads this file
 
         tensorboard.check(given.tensorboard)
         files.append(given.tensorboard)
@@ -143,8 +143,8 @@ def _write(
     given: ParsedArgs, profiles: Sequence[Profile], rows: Sequence[Layer], whole: tuple[dict[str, Any], str]
 ) -> list[str]:
     """Writes what was asked for, all of it or nothing; the paths."""
+    from explorer.features.profile import chrome_trace, flame_stacks, tensorboard
     from explorer.report import table_file  # the help reads this file
-    from explorer.report.profile import chrome_trace, flame_stacks, tensorboard
 
     model, texts = os.path.basename(given.models[0]), dict[str, str]()
     if given.output and given.output.lower().endswith(".folded"):
@@ -177,7 +177,7 @@ def _compared(given: ParsedArgs, machine: Machine | None, progress: ProgressLine
     limit = given.limit if given.json or given.csv else given.limit or _LIMIT
     return Answer(
         lambda: plain(_first(fact, limit)),
-        lambda: present("measure.compare").comparison(fact, limit),
+        lambda: present("profile_comparison_words", __package__).comparison(fact, limit),
         "layers",
     )
 

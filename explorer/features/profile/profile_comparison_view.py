@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.binding import BindingType
 
+from explorer.features.profile.profile_comparison_words import (
+    change_table,
+    comparison,
+    largest_first,
+    notes,
+    walls,
+)
+from explorer.features.profile.profile_view import AGAIN, MOST, NAME
 from explorer.report.blocks import Line as Row
-from explorer.report.present.measure.compare import change_table, comparison, largest_first, notes, walls
-from explorer.tui.dialogs.measure.screen import AGAIN, MOST, NAME
 from explorer.tui.dialogs.report import ReportScreen
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base.checked import Count, PathText
 from explorer.facts.profile.profile import ProfileSpec
+from explorer.features.profile.profiles import Profiler
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
@@ -41,7 +42,9 @@ def profile(
         BadModel: The model cannot run; at which layer, and what ran before it, is said.
         Cancelled: `cancel` said so.
     """
-    return session.parts.profiler.profile(spec or ProfileSpec(), batch, machine, index, on_progress, cancel)
+    return session.parts.of(Profiler).profile(
+        spec or ProfileSpec(), batch, machine, index, on_progress, cancel
+    )
 
 
 def compare_profiles(
@@ -74,6 +77,6 @@ def compare_profiles(
         Cancelled: `cancel` said so.
     """
     where = session.parts.models.at(before), session.parts.beside(after, other)
-    return session.parts.profiler.compare(
+    return session.parts.of(Profiler).compare(
         *where, spec or ProfileSpec(), batches, machine, on_progress, cancel
     )

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base.units import printable, seconds_text
 from explorer.facts import Info, Layer
-from explorer.facts.profile.points import MeasuredPoint
 from explorer.facts.profile.profile import Profile, ordered
-from explorer.report.profile.timeline import Frame, frames, title
+from explorer.report.plots import short
+from explorer.report.timeline import Frame, frames, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Timed = tuple[Profile, Sequence[Layer]]
 """A profile, and the rows of the tree."""
-_BARS, _LETTERS = 24, 40
+_BARS = 24
 _COLORS = ("#3b6fb5", "#d98032", "#3d8f5f", "#8f6bb0", "#5aa5b0", "#b8913f")
 _GREY = "#8a8f98"
 
@@ -56,48 +56,9 @@ def timeline(axes: Axes, about: Info, fact: Timed) -> None:
     _heading(axes, about, profile, "A run")
 
 
-def draw_reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[[float], float]) -> None:
-    """What each layer reached under a roof, with a line to what was predicted for it, or to the roof.
-
-    Args:
-        axes: Of a roofline.
-        measured: The layers.
-        roof: FLOPs a second within reach at an intensity.
-    """
-    told = [one for one in measured if one.predicted_flops]
-    for one in measured:
-        goal = one.predicted_flops or roof(one.intensity)
-        axes.plot([one.intensity] * 2, [one.flops, goal], color=_GREY, linewidth=0.5, zorder=1)
-    axes.scatter(
-        [one.intensity for one in measured],
-        [one.flops for one in measured],
-        s=[20 + 900 * one.share for one in measured],
-        facecolor="none",
-        edgecolor=_COLORS[0],
-        label=f"{len(measured):,} layers as measured (area: share of the run)",
-        zorder=3,
-    )
-    if told:
-        axes.scatter(
-            [one.intensity for one in told],
-            [one.predicted_flops or 0 for one in told],
-            s=14,
-            marker="x",
-            color=_GREY,
-            linewidths=0.8,
-            label="predicted",
-        )
-
-
 def _heading(axes: Axes, about: Info, profile: Profile, what: str) -> None:
     model = title(profile, printable(os.path.basename(about.model.source)))
     slowed = "; its kernels as the profiler slows them" if profile.slowed_seconds else ""
     said = slowed + ("; the machine was loaded" if profile.loaded else "")
     axes.set_title(f"{what} of {model}: {seconds_text(profile.wall_seconds)} a run, {profile.device}{said}")
     axes.xaxis.set_major_formatter(lambda value, _: seconds_text(max(0.0, value)))
-
-
-def short(name: str) -> str:
-    """A name that fits beside an axis: its end, where it is too long."""
-    name = printable(name)
-    return name if len(name) <= _LETTERS else f"…{name[1 - _LETTERS :]}"

@@ -11,8 +11,8 @@ from textual.binding import BindingType
 
 from explorer.base.units import seconds_text
 from explorer.facts.profile.profile import ordered
+from explorer.features.profile.profile_words import beside_layers, figures, layer_table, profile_blocks
 from explorer.report.blocks import Line as Row
-from explorer.report.present.measure.profile import beside_layers, figures, layer_table, profile_blocks
 from explorer.tui.dialogs.report import ReportScreen
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group

@@ -122,7 +122,7 @@ class Profiler:
         """A state that is to be timed, in what runs it."""
         report(on_progress, cancel, "loading")
         if models.is_module(at) or (not at and not models.is_graph and models.from_torch):
-            from explorer.session.profile.modules import measured_module  # torch
+            from explorer.features.profile.timed_modules import measured_module  # torch
 
             return measured_module(models, at, spec, batch, on_progress, cancel)
         if spec.train:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from explorer.base.units import exact_text, printable
 from explorer.facts import Info
 from explorer.facts.settings import LayerSettings, QuantizeSettings
+from explorer.features.tiling.tilings_settings_words import origin_text, unused_rules
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
-from explorer.report.present.tiling.settings import origin_text, unused_rules
 
 _COLUMNS = (
     Column("layer", shrink=True),

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from explorer.facts.quantize import QuantizedLayer
+from explorer.features.quantize.quantize_words import layers
 from explorer.report.blocks import Table
-from explorer.report.present.quantize.quantize import layers
 from explorer.tui.text.drawing import row_line, title_line
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineList

@@ -9,9 +9,9 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 
 from explorer.base.errors import Misuse
-from explorer.report.present.quantize.quantize import layer_summary
+from explorer.features.quantize.quantize_dialog import BIASES, FORMATS, WEIGHTS
+from explorer.features.quantize.quantize_words import layer_summary
 from explorer.tui.dialogs.dialogs import FormDialog
-from explorer.tui.dialogs.quantize.dialog import BIASES, FORMATS, WEIGHTS
 from explorer.tui.widgets.combo import ComboField
 
 if TYPE_CHECKING:

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.facts.quantize import QuantizeRequest
+from explorer.features.quantize.layer_request import LayerRequest
+from explorer.features.quantize.quantize_dialog import QuantizeDialog
+from explorer.features.quantize.quantize_view import QuantizationScreen
 from explorer.report.present.shell.history import state_name
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.dialogs.quantize.dialog import QuantizeDialog
-from explorer.tui.dialogs.quantize.layer_request import LayerRequest
-from explorer.tui.dialogs.quantize.screen import QuantizationScreen
-from explorer.tui.dialogs.quantize.sensitivity import SensitivityScreen, SensitivityState
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
     from explorer.facts.quantize import Quantization
-    from explorer.tui.commands.context import CommandContext
 
 
 class QuantizeCommand(ScreenCommand):
@@ -98,18 +96,3 @@ class QuantizeCommand(ScreenCommand):
         await self.context.take_history()
         await self.context.show_made("go", before, command=fact.command)
         self.show(fact, layer)
-
-
-def sensitivity(context: CommandContext) -> None:
-    """Show which formats were tried layer by layer, or ask; of a quantized state on what it was made of."""
-    if not context.ready():
-        return
-    history, state = context.store.history, context.store.history_place
-    if history is not None:
-        line = history.line_to(state)
-        # also of what was tiled after it: layers take formats before that
-        first = next((at for at in line if history.entries[at].quantization is not None), None)
-        state = state if first is None else history.parent(first) or 0
-    found = context.store.sensitivity.setdefault(state, SensitivityState())
-    screen = SensitivityScreen(context.store.source, context.jobs.engine, found, state)
-    context.ask(screen, partial(QuantizeCommand(context).make, state))

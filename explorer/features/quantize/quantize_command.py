@@ -44,7 +44,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                 fact = session.quantize(spec, **how)
     return Answer(
         lambda: document().of_fact(info, fact, tool(), digest),
-        lambda: present("quantize.quantize").quantize(info, fact),
+        lambda: present("quantize_words", __package__).quantize(info, fact),
         "layers",
         warning=fixed_sizes(info, given),
     )

@@ -27,13 +27,13 @@ from explorer.facts.quantize import (
     QuantizeRequest,
     QuantizeSpec,
 )
+from explorer.features.quantize.layer_list import QuantizedLayers
+from explorer.features.quantize.quantize_words import layer_summary, totals
+from explorer.features.quantize.sample_fields import HINT, samples_of, samples_text
 from explorer.report.blocks import Field, Fields
-from explorer.report.present.quantize.quantize import layer_summary, totals
 from explorer.settings.filter import is_query
 from explorer.settings.quantize import BY_HAND, checked, spec_of
 from explorer.tui.dialogs.dialogs import Dialog, without_options
-from explorer.tui.dialogs.quantize.layer_list import QuantizedLayers
-from explorer.tui.dialogs.quantize.samples import HINT, samples_of, samples_text
 from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, cut, safe, wrap
 from explorer.tui.tree.sites import names_in

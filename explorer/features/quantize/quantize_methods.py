@@ -10,6 +10,9 @@ from msgspec.structs import replace
 from explorer.base.checked import Count, Natural, PathText
 from explorer.base.errors import Misuse
 from explorer.facts.quantize import QuantizeRequest
+from explorer.features.quantize.module_quantizer import ModuleQuantizer
+from explorer.features.quantize.quantize import Quantizer
+from explorer.features.tiling.tiling import Tiler
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
@@ -50,10 +53,10 @@ def quantize_choice(
             not fit.
     """
     request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
-    with session.parts.quantizer.gone_to(state, back=True):
+    with session.parts.of(Quantizer).gone_to(state, back=True):
         if not as_graph and _as_module(session, spec, None, on_progress):
-            return session.parts.module_maker.choice(_of_modules(request))
-        return session.parts.quantizer.choice(request, on_progress)
+            return session.parts.of(ModuleQuantizer).choice(_of_modules(request))
+        return session.parts.of(Quantizer).choice(request, on_progress)
 
 
 def _as_module(session: Facade, spec: QuantizeSpec, output: PathText | None, on_progress: OnProgress) -> bool:
@@ -64,7 +67,7 @@ def _as_module(session: Facade, spec: QuantizeSpec, output: PathText | None, on_
         raise Misuse(what, where="--form", hint="leave it out for a file of operators")
     if spec.form not in ("auto", "fast", "torchao") or not hasattr(opened, "loaded"):
         return False
-    return session.parts.module_maker.takes(output)
+    return session.parts.of(ModuleQuantizer).takes(output)
 
 
 def _of_modules(request: QuantizeRequest) -> QuantizeRequest:
@@ -91,8 +94,8 @@ def quantize_settings(
         Misuse: See `quantize_choice`.
     """
     if _as_module(session, spec, None, on_progress):
-        return session.parts.module_maker.settings(_of_modules(QuantizeRequest(spec)).spec)
-    return session.parts.quantizer.settings(spec, on_progress)
+        return session.parts.of(ModuleQuantizer).settings(_of_modules(QuantizeRequest(spec)).spec)
+    return session.parts.of(Quantizer).settings(spec, on_progress)
 
 
 def quantize(
@@ -144,14 +147,14 @@ def quantize(
 def _quantized(
     session: Facade, request: QuantizeRequest, state: int | None, measured: bool, how: Mapping[str, Any]
 ) -> Quantization:
-    with session.parts.quantizer.gone_to(state):
+    with session.parts.of(Quantizer).gone_to(state):
         modules = not request.as_graph
         if request.spec.form == "torchao" and _as_module(session, request.spec, None, how["on_progress"]):
             raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
         if modules and _as_module(session, request.spec, how["output"], how["on_progress"]):
             made = _of_modules(request)
-            return session.parts.module_maker.quantized_state(made, measured=measured, **how)
-        return session.parts.quantizer.quantize(request, measured=measured, **how)
+            return session.parts.of(ModuleQuantizer).quantized_state(made, measured=measured, **how)
+        return session.parts.of(Quantizer).quantize(request, measured=measured, **how)
 
 
 def quantize_module(
@@ -192,9 +195,9 @@ def quantize_module(
         BadModel: A weight holds NaN, or the module cannot be run or written.
         Cancelled: `cancel` said so.
     """
-    session.parts.tiler.check_module(on_progress)
+    session.parts.of(Tiler).check_module(on_progress)
     request = _of_modules(QuantizeRequest(spec, calibrate or "", draws, seed))
-    return session.parts.module_maker.quantize(
+    return session.parts.of(ModuleQuantizer).quantize(
         request,
         output=output,
         overwrite=overwrite,
@@ -234,7 +237,7 @@ def quantize_trial(
         Cancelled: See `quantize`.
     """
     request = QuantizeRequest(spec, calibrate or "", draws, seed)
-    return session.parts.quantizer.trial(request, on_progress, cancel)
+    return session.parts.of(Quantizer).trial(request, on_progress, cancel)
 
 
 def requantize(
@@ -268,5 +271,5 @@ def requantize(
     """
     values = {"weight": weight, "input": input, "bias": bias, "on": on}
     how = {"output": None, "overwrite": False, "on_progress": on_progress, "cancel": cancel}
-    request, before = session.parts.quantizer.asked_again(layer, values)
+    request, before = session.parts.of(Quantizer).asked_again(layer, values)
     return _quantized(session, request, before, report, how)

@@ -10,10 +10,10 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.units import many_text
-from explorer.report.present.quantize.quantize import around_layers, layer_summary, quantize_blocks
+from explorer.features.quantize.layer_list import QuantizedLayers, by_loss
+from explorer.features.quantize.layer_request import LayerRequest, exclude, other_format
+from explorer.features.quantize.quantize_words import around_layers, layer_summary, quantize_blocks
 from explorer.tui.dialogs.dialogs import SubScreen
-from explorer.tui.dialogs.quantize.layer_list import QuantizedLayers, by_loss
-from explorer.tui.dialogs.quantize.layer_request import LayerRequest, exclude, other_format
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap

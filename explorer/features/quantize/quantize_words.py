@@ -30,7 +30,16 @@ from explorer.report.blocks import (
     table_of,
 )
 from explorer.report.present.accumulator import overflows
-from explorer.report.present.figures import count, plain, quiet_zero, seconds, share_text, size, written
+from explorer.report.present.figures import (
+    count,
+    plain,
+    quiet_zero,
+    seconds,
+    share_text,
+    size,
+    snr_text,
+    written,
+)
 from explorer.report.present.look.info import title
 from explorer.report.present.row_groups import alike, and_more
 
@@ -104,16 +113,6 @@ def _rounds_text(times: RunTimes) -> str:
     return (
         f"{times.rounds:,} run{'s' * (times.rounds != 1)} of each in turn; the ratio is of the shortest ones"
     )
-
-
-def brief(fact: Quantization) -> str:
-    """One line: '5 of 5 layers; /conv1/Conv lost most, 40.6 dB'."""
-    taken = [layer for layer in fact.layers if not layer.reason]
-    said = f"{len(taken):,} of {len(fact.layers):,} layers"
-    worst = next((layer for layer in taken if layer.name == fact.worst), None)
-    if worst is None or worst.output_snr_db is None:
-        return said
-    return f"{said}; {printable(worst.name)} lost most, {snr_text(worst.output_snr_db)}"
 
 
 def _compared(fact: Quantization) -> list[Block]:
@@ -201,11 +200,6 @@ def layer_summary(layer: QuantizedLayer) -> str:
     snr = layer.output_snr_db if layer.output_snr_db is not None else layer.weight_snr_db
     said = f"{layer.op} -> {layer.described}"
     return said if snr is None else f"{said}, {snr_text(snr)}"
-
-
-def snr_text(snr: float) -> str:
-    """'38.2 dB'; 'exact' where nothing is lost."""
-    return f"{snr:.1f} dB" if math.isfinite(snr) else "exact" if snr > 0 else "all lost"
 
 
 def _format(name: str, before: str) -> Span:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from explorer.report.present.split.edit import edit_blocks
+from explorer.features.rewrite.edit_dialog import EditDialog
+from explorer.features.rewrite.edit_words import edit_blocks
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import PageDialog
-from explorer.tui.dialogs.edit import EditDialog
 from explorer.tui.text.drawing import draw
 
 if TYPE_CHECKING:

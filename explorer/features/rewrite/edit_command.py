@@ -27,7 +27,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         if not given.json:
             change, warning = change_of(session, progress)
     return Answer(
-        lambda: plain(fact), lambda: present("split.edit").edit(source, fact, change), warning=warning
+        lambda: plain(fact),
+        lambda: present("edit_words", __package__).edit(source, fact, change),
+        warning=warning,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.report.present.split.fold import fold_blocks
+from explorer.features.rewrite.fold_words import fold_blocks
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.pages.verdict import verdict_tone
 from explorer.tui.text.drawing import draw

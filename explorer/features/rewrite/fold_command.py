@@ -36,7 +36,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     verdicts = [step.verification.verdict_kind for step in fact.steps if step.verification is not None]
     return Answer(
         lambda: plain(fact),
-        lambda: present("split.fold").fold(given.models[0], fact, asked=given.output is not None),
+        lambda: present("fold_words", __package__).fold(
+            given.models[0], fact, asked=given.output is not None
+        ),
         outcome=weakest(verdicts),
     )
 

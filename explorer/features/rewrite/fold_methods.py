@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.base.checked import Count, Natural, PathText
 from explorer.facts.split.fold import FOLDS, FoldKind
+from explorer.features.rewrite.fold import ModelFolding
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
+from explorer.session.parts.proofs import Prover
 
 if TYPE_CHECKING:
     from explorer.facts.split.fold import Fold
@@ -28,7 +30,7 @@ def fold_choice(
         BadModel: The model cannot be made a graph.
         Cancelled: `cancel` said so.
     """
-    return session.parts.folding.choice(kinds, on_progress, cancel)
+    return session.parts.of(ModelFolding).choice(kinds, on_progress, cancel)
 
 
 def fold(
@@ -68,15 +70,15 @@ def fold(
         Cancelled: `cancel` said so.
     """
     if input is not None:
-        session.parts.prover.check_input(
+        session.parts.of(Prover).check_input(
             input, on_progress
         )  # read by no proof where there is nothing to fold
     how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
-    return session.parts.folding.fold(
+    return session.parts.of(ModelFolding).fold(
         kinds,
         output=output,
         overwrite=overwrite,
-        prove=partial(session.parts.prover.verify, plan=None, input=input, **how) if verify else None,
+        prove=partial(session.parts.of(Prover).verify, plan=None, input=input, **how) if verify else None,
         on_progress=on_progress,
         cancel=cancel,
     )

@@ -20,7 +20,7 @@ def _run(given: ParsedArgs, _: ProgressLine) -> Answer:
         stored=not given.weight_inputs,
         overwrite=given.force,
     )
-    return Answer(lambda: plain(fact), lambda: present("split.make").made_model(fact))
+    return Answer(lambda: plain(fact), lambda: present("make_words", __package__).made_model(fact))
 
 
 COMMAND = Command(

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.errors import ExplorerError
-from explorer.report.present.sizes.decode import decode_blocks
+from explorer.features.sizes.decode_words import decode_blocks
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group

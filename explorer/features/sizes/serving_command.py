@@ -9,10 +9,10 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import KEPT_IN, MACHINE, OPENING, SCHEDULER, TABLE, Option
 from explorer.cli.arguments.records import named_machine
-from explorer.cli.commands.tiling.sweep import say_what_is_kept, without_figures
 from explorer.cli.output.answer import Answer, document, plain, plots, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.serving.spec import ServingSpec
+from explorer.features.sweep.sweep_command import say_what_is_kept, without_figures
 from explorer.host.output_files import atomic_write, check_target
 
 TYPE_CHECKING = False
@@ -65,7 +65,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     several = given.csv and len(found) > 1
     return Answer(
         lambda: document().serving_times(found) if several else document().serving(found, tool()),
-        lambda: present("sizes.serving").serving([(info, fact) for info, fact, _ in found]),
+        lambda: present("serving_words", __package__).serving([(info, fact) for info, fact, _ in found]),
         "times",
     )
 
@@ -85,7 +85,7 @@ def _swept(given: ParsedArgs, machine: Machine | None, progress: ProgressLine) -
     )
     return Answer(
         lambda: plain(fact),
-        lambda: present("tiling.sweep_serving").serving_sweep(fact),
+        lambda: present("serving_sweep_words", __package__).serving_sweep(fact),
         "rows",
         warning=without_figures(fact.rows, fact.failed),
         outcome="some failed" if fact.failed else "done",

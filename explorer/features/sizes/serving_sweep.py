@@ -12,11 +12,11 @@ from explorer.engine import sweep as engine
 from explorer.engine.serving import sweep
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.sweep import ServingSweep, ServingSweepSpec
+from explorer.features.sizes.serving import Server, on_machine
+from explorer.features.sweep.sweep import MATTERS, from_anywhere, module_anew, worker_model
 from explorer.session.files import opened
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.session.session import Session, reopen
-from explorer.session.sizes.server import on_machine
-from explorer.session.sweep import MATTERS, from_anywhere, module_anew, worker_model
 from explorer.settings.parse import opening_words
 
 
@@ -70,7 +70,7 @@ def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
     return sweep.ServedModel(
         name=models.label(models.current),
         door=session,
-        content=partial(session.parts.server.content, None, on_progress),
+        content=partial(session.parts.of(Server).content, None, on_progress),
         opener=lambda content: partial(
             worker_model, partial(module_anew, reopen), source, options, _content, content
         ),
@@ -81,5 +81,5 @@ def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
 
 
 def _content(session: Any) -> str:
-    content: str = session.parts.server.content(None, None)
+    content: str = session.parts.of(Server).content(None, None)
     return content

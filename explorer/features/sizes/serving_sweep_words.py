@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from explorer.base.units import bytes_text, printable
 from explorer.facts.serving.sweep import ServingRow, ServingSweep
+from explorer.features.sizes.serving_words import LAYOUT, LAYOUT_AXES, LIMITS, layout_text, rate_cell
+from explorer.features.sweep.sweep_words import done_and_kept
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Role, Span, Table
 from explorer.report.present.figures import plain, quiet_zero, seconds, size
-from explorer.report.present.sizes.serving import LAYOUT, LAYOUT_AXES, LIMITS, layout_text, rate_cell
-from explorer.report.present.tiling.sweep import done_and_kept
 
 _SAME: tuple[tuple[str, str, Callable[[ServingRow], str]], ...] = (
     ("model", "model", lambda row: printable(row.model)),

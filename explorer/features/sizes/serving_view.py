@@ -12,13 +12,13 @@ from textual.binding import BindingType
 from explorer.base.errors import ExplorerError
 from explorer.base.units import bytes_text
 from explorer.facts.serving.spec import ServingSpec
+from explorer.features.sizes.serving_plots_words import serving_plots
+from explorer.features.sizes.serving_words import serving_blocks
+from explorer.features.sizes.sizes_view import AskMachine
 from explorer.report.blocks import Line as TextLine
-from explorer.report.present.sizes.serving import serving_blocks
-from explorer.report.present.sizes.serving_plots import serving_plots
 from explorer.settings.options import words_of
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.record_form import RecordForm
-from explorer.tui.plots.sizes_view import AskMachine
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, beside, cut, safe

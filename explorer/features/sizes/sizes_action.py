@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from explorer.base import units
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts.serving.spec import ServingSpec
+from explorer.features.sizes.decode_view import DecodeView
+from explorer.features.sizes.serving_view import ServingView
+from explorer.features.sizes.sizes_dialog import SizesDialog
+from explorer.features.sizes.sizes_view import SizeChoice, SizesView
 from explorer.report.present.look.info import sizes_of
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.look.machine import ask_machine
-from explorer.tui.plots.decode_view import DecodeView
-from explorer.tui.plots.serving_view import ServingView
-from explorer.tui.plots.sizes_dialog import SizesDialog
-from explorer.tui.plots.sizes_view import SizeChoice, SizesView
 from explorer.tui.state.hardware import known_machine
 
 if TYPE_CHECKING:

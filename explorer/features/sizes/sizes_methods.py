@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explorer.features.sizes.serving import Server
+from explorer.features.sizes.size_curves import CurveMaker
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 def size_names(session: Facade, index: int | None = None) -> dict[str, int | None]:
     """Sizes that `sizes` can go over, and what the model has now; None for what is open."""
-    return session.parts.over_sizes.names(index)
+    return session.parts.of(CurveMaker).names(index)
 
 
 def sizes(
@@ -47,7 +49,7 @@ def sizes(
         Misuse: There is no such size, or the model cannot have it over the range that was asked for.
         Cancelled: `cancel` said so.
     """
-    return session.parts.over_sizes.curves(over, low, high, machine, index, on_progress, cancel)
+    return session.parts.of(CurveMaker).curves(over, low, high, machine, index, on_progress, cancel)
 
 
 def decode(
@@ -70,7 +72,7 @@ def decode(
         Misuse: The model has no decode step, or not behind so many tokens.
         Cancelled: `cancel` said so.
     """
-    return session.parts.over_sizes.decode(tokens, index, on_progress, cancel)
+    return session.parts.of(CurveMaker).decode(tokens, index, on_progress, cancel)
 
 
 def serving(
@@ -96,4 +98,4 @@ def serving(
         BadModel: It does not run over a prompt, or behind its cache.
         Cancelled: `cancel` said so.
     """
-    return session.parts.server.serving(spec, machine, index, on_progress, cancel)
+    return session.parts.of(Server).serving(spec, machine, index, on_progress, cancel)

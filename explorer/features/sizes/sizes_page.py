@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from explorer.facts.sizes.curves import CurveName, SizeCurve, SizeCurves
+from explorer.features.sizes.sizes_words import crossing_text, figures_at
 from explorer.report.blocks import Fields
-from explorer.report.present.sizes.sizes import crossing_text, figures_at
 from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, beside, cut, fit, safe, wrap
 from explorer.tui.text.plot import filled, framed, lines_of, log_ticks, power_text, put

@@ -9,9 +9,9 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.errors import ExplorerError
-from explorer.report.present.sizes.sizes import sizes_blocks
+from explorer.features.sizes.sizes_page import sizes_page, told_why
+from explorer.features.sizes.sizes_words import sizes_blocks
 from explorer.tui.dialogs.dialogs import SubScreen
-from explorer.tui.plots.sizes_page import sizes_page, told_why
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import Line, cut, safe
 from explorer.tui.widgets.line_view import PanelView

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, ValidationError, convert
 
+from explorer.features.split.split_dialog import SplitRequest
 from explorer.process.saved_sessions import SavedSplit
-from explorer.tui.dialogs.split.dialog import SplitRequest
 from explorer.tui.tree.stages import StageRows
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.facts.split.part import PartSpec
-from explorer.report.present.split.extract import part_blocks
+from explorer.features.split.extract_words import part_blocks
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.text.drawing import draw
 

@@ -25,7 +25,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         )
     return Answer(
         lambda: plain(fact),
-        lambda: present("split.extract").extraction(given.models[0], fact),
+        lambda: present("extract_words", __package__).extraction(given.models[0], fact),
         outcome="done" if fact.output else "different",
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from explorer.base.units import seconds_text
 from explorer.facts.split.part import Extraction
+from explorer.features.split.split_words import as_optimised, at_cuts
 from explorer.report.blocks import Block, Field, Fields, Line, Paragraph, Span
 from explorer.report.present.figures import count, plain, ports, size, written
-from explorer.report.present.split.split import as_optimised, at_cuts
 
 
 def extraction(source: str, fact: Extraction) -> list[Block]:

@@ -23,7 +23,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         scheduler=given.scheduler,
         on_progress=progress,
     )
-    return Answer(lambda: plain(fact), lambda: present("split.pipeline").pipeline(given.models[0], fact))
+    return Answer(
+        lambda: plain(fact), lambda: present("pipeline_words", __package__).pipeline(given.models[0], fact)
+    )
 
 
 COMMAND = Command(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from explorer.base.units import many_text, rate_text, seconds_text
 from explorer.facts.split.run import PipelineRun, StageRun
+from explorer.features.split.split_words import gantt
 from explorer.report.blocks import Block, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.figures import plain, seconds, share_text, written
-from explorer.report.present.split.split import gantt
 
 _DRAWN = 16
 """Micro-batches of which a picture shows who works when."""

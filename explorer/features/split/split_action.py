@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from explorer.features.split.cuts import SplitState
+from explorer.features.split.split_view import SplitScreen
 from explorer.settings.parse import path_word
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.dialogs.split.cuts import SplitState
-from explorer.tui.dialogs.split.screen import SplitScreen
 from explorer.tui.state.hardware import known_machine
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.overlay import in_front

@@ -76,7 +76,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         return info, fact
 
     def blocks(info: Info, fact: Split) -> list[Block]:
-        made: list[Block] = present("split.split").split(
+        made: list[Block] = present("split_words", __package__).split(
             info, fact, proved=not given.no_verify, plot=given.plot or ""
         )
         return made

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base.checked import Count, Natural, PathText
+from explorer.features.split.stages import Splitter
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
@@ -53,7 +54,7 @@ def split(
         BadModel: onnxruntime cannot run the model or a stage.
         Cancelled: `cancel` said so.
     """
-    return session.parts.splitter.split(
+    return session.parts.of(Splitter).split(
         spec,
         machines,
         output,
@@ -94,7 +95,7 @@ def split_draft(
         Misuse: There are no such stages, or a size is not known.
         Cancelled: `cancel` said so.
     """
-    return session.parts.splitter.draft(
+    return session.parts.of(Splitter).draft(
         spec, machines, places, index=index, on_progress=on_progress, cancel=cancel
     )
 
@@ -123,7 +124,7 @@ def run_stages(
         EngineDied: A stage's process ended; the others are stopped.
         Cancelled: `cancel` said so.
     """
-    return session.parts.splitter.run(folder, micro_batches, threads, on_progress, cancel)
+    return session.parts.of(Splitter).run(folder, micro_batches, threads, on_progress, cancel)
 
 
 def extract(
@@ -157,7 +158,7 @@ def extract(
         BadModel: onnxruntime cannot run the model or the part.
         Cancelled: `cancel` said so.
     """
-    return session.parts.splitter.extract(
+    return session.parts.of(Splitter).extract(
         spec,
         output,
         overwrite=overwrite,

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base.units import bytes_text, many_text, rate_text
-from explorer.report.blocks import Heading
-from explorer.report.blocks import Line as Row
-from explorer.report.present.figures import share_text
-from explorer.report.present.split.split import (
+from explorer.features.split.split_words import (
     count_table,
     cut_table,
     gantt,
@@ -18,6 +15,9 @@ from explorer.report.present.split.split import (
     stage_table,
     training_table,
 )
+from explorer.report.blocks import Heading
+from explorer.report.blocks import Line as Row
+from explorer.report.present.figures import share_text
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line, cut, safe
 

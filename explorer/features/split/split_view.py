@@ -17,10 +17,13 @@ from textual.containers import Container
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.base.units import many_text, rate_text
 from explorer.facts.split.split import BALANCED
+from explorer.features.split.cuts import SplitState
+from explorer.features.split.pipeline_words import pipeline
+from explorer.features.split.split_dialog import SplitDialog, SplitRequest
+from explorer.features.split.split_page import figure_lines, title_lines
+from explorer.features.split.split_words import proof_blocks, split_blocks
 from explorer.report.blocks import Line as Row
 from explorer.report.blocks import Span
-from explorer.report.present.split.pipeline import pipeline
-from explorer.report.present.split.split import proof_blocks, split_blocks
 from explorer.tui.dialogs.dialogs import (
     ConfirmDialog,
     MessageDialog,
@@ -29,9 +32,6 @@ from explorer.tui.dialogs.dialogs import (
     ask_path,
     without_options,
 )
-from explorer.tui.dialogs.split.cuts import SplitState
-from explorer.tui.dialogs.split.dialog import SplitDialog, SplitRequest
-from explorer.tui.dialogs.split.page import figure_lines, title_lines
 from explorer.tui.state.jobs import Jobs
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group

@@ -34,16 +34,16 @@ from explorer.facts.split.draft import SplitDraft
 from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.run import PipelineRun
 from explorer.facts.split.split import Split, SplitSpec, Stage, StageForm
+from explorer.features.split import stage_folder
+from explorer.features.split.pipeline import run_pipeline
 from explorer.host import output_files
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Models
 from explorer.session.parts.transaction import ChangeStep, Written, do
-from explorer.session.split import stage_folder
-from explorer.session.split.pipeline import run_pipeline
 from explorer.settings.options import words_of
 
 if TYPE_CHECKING:
-    from explorer.session.split.torch_stages import TorchSplitter
+    from explorer.features.split.torch_stages import TorchSplitter
 
 MODULE_PARTS = (".pt2", ".pt", ".pth")
 """Endings of files of parts of modules: a program that torch.export wrote, and state_dicts."""
@@ -148,7 +148,7 @@ class Splitter:
         return not self._models.is_module(at) and self._models.is_planned_as_traced(at, on_progress)
 
     def _of_modules(self, at: int, on_progress: OnProgress, cancel: Cancel) -> TorchSplitter:
-        from explorer.session.split.torch_stages import TorchSplitter  # torch
+        from explorer.features.split.torch_stages import TorchSplitter  # torch
 
         return TorchSplitter(self._models, at, on_progress, cancel)
 
@@ -168,7 +168,7 @@ class Splitter:
         started = time.perf_counter()
         at = self._models.at(index)
         if output is not None and output.lower().endswith(MODULE_PARTS):
-            from explorer.session.split import extracted_modules  # torch
+            from explorer.features.split import extracted_modules  # torch
 
             how: dict[str, Any] = {"overwrite": overwrite, "verify": verify, "seed": seed}
             return extracted_modules.extract(

@@ -30,9 +30,9 @@ from explorer.engine.values.torch_tensors import materialised
 from explorer.facts import TensorInfo
 from explorer.facts.roofline import Machine
 from explorer.facts.split.split import Split, SplitSpec, Stage
+from explorer.features.split import stage_folder
 from explorer.host import input_files, output_files
 from explorer.session.parts.models import Models
-from explorer.session.split import stage_folder
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)

@@ -31,10 +31,10 @@ from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.facts.quantize import FormatRow, FormatSweep, FormatSweepSpec
 from explorer.facts.serving.sweep import ServingRow, ServingSweep, with_serving_front
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, ordered
+from explorer.features.quantize.quantize import Quantizer
 from explorer.host import input_files
 from explorer.host.output_files import check_target
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.session.parts.quantize import Quantizer
 from explorer.settings.parse import opening_words, parse_tiles
 from explorer.settings.steps.trials import parse_trials
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.facts import TileSpec
-from explorer.tui.commands.change.tile import TileCommand
-from explorer.tui.dialogs.sweep.screen import SweepScreen, SweepState
+from explorer.features.sweep.sweep_view import SweepScreen, SweepState
+from explorer.features.tiling.tile_action import TileCommand
 from explorer.tui.state.hardware import use_hardware
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import os
 import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import BAD_INPUT, DIFFERENT, IF_PROVED
+from explorer.base.features import load
 from explorer.base.options import option_of
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
@@ -40,7 +41,7 @@ def _layout_beside(path: str) -> str:
 
 def _sweeps() -> Any:
     """What reads files of results; with it comes the engine, and the help of all verbs reads this file."""
-    from explorer.session import sweep  # the help reads this file
+    from explorer.features.sweep import sweep  # the help reads this file
 
     return sweep
 
@@ -85,7 +86,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         fact = sweep.sorted_by(fact, given.sort)
     figures = None if given.beside is None else sweep.beside(fact, given.beside)
     if given.scalesim is not None:
-        text = present("tiling.sweep")
+        text = present("sweep_words", __package__)
         written = {
             given.scalesim: text.scalesim(fact.layers),
             _layout_beside(given.scalesim): text.scalesim_layout(fact.layers),
@@ -95,7 +96,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     proofs = [row.verdict_kind for row in fact.rows if row.verdict_kind is not None]
     return Answer(
         lambda: document().sweep(fact, tool(), figures),
-        lambda: present("tiling.sweep").sweep(fact, figures),
+        lambda: present("sweep_words", __package__).sweep(fact, figures),
         "rows" if figures is None else "compared",
         warning=without_figures(fact.rows, bad),
         outcome="some failed" if bad else weakest(proofs),
@@ -107,7 +108,11 @@ def _servings(given: ParsedArgs) -> Answer:
     idle = sorted(given.explicit - {"json", "csv", "quiet", "memory"})
     given.refuse(idle, "says nothing of results that are only shown", "leave it out")
     fact = _sweeps().serving_results(given.models[0])
-    return Answer(lambda: plain(fact), lambda: present("tiling.sweep_serving").serving_sweep(fact), "rows")
+    return Answer(
+        lambda: plain(fact),
+        lambda: load("words", "serving_sweep")(fact),
+        "rows",
+    )
 
 
 def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Sequence[str]) -> Answer | None:
@@ -139,7 +144,9 @@ def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Seque
     bad = fact.failed
     return Answer(
         lambda: document().format_sweep(fact, tool()),
-        lambda: present("quantize.sweep").format_sweep(fact, written, given.cost, given.plot),
+        lambda: present("format_sweep_words", __package__).format_sweep(
+            fact, written, given.cost, given.plot
+        ),
         "choices",
         warning=without_figures(fact.rows, bad),
         outcome="some failed" if bad else "done" if all(one.met for one in fact.mixed) else "limits missed",
@@ -184,7 +191,7 @@ def _is_page(path: str) -> bool:
 
 def _front(fact: FormatSweep, given: ParsedArgs) -> list[Scatter]:
     """What the choices lose over what they cost, a plot of each model."""
-    found: list[Scatter] = present("quantize.sweep").front_plots(fact.rows, given.cost)
+    found: list[Scatter] = present("format_sweep_words", __package__).front_plots(fact.rows, given.cost)
     if not _is_page(given.plot) and len(found) != 1:
         what = f"there are {len(found):,} plots: of each model with three choices or more that have figures"
         raise Misuse(what, where="--plot", hint="a page takes any number: --plot front.html")
@@ -193,7 +200,7 @@ def _front(fact: FormatSweep, given: ParsedArgs) -> list[Scatter]:
 
 def _draw(fact: FormatSweep, front: Sequence[Scatter], given: ParsedArgs) -> None:
     """Draws the front; a page has the whole answer."""
-    text = present("quantize.sweep")
+    text = present("format_sweep_words", __package__)
     with output_files.atomic_write(given.plot, overwrite=given.force) as temporary:
         if _is_page(given.plot):
             from explorer.report.html.page import write_blocks  # jinja2, and the help reads this file
@@ -238,7 +245,7 @@ def _trainings(given: ParsedArgs, progress: ProgressLine, shown: bool) -> Answer
     failed = sum(bool(trial.error) for trial in fact.trials)
     return Answer(
         lambda: plain(fact),
-        lambda: present("tiling.sweep_training").training_sweep(fact),
+        lambda: load("words", "training_sweep")(fact),
         rows="trials",
         warning=f"{failed:,} of {len(fact.trials):,} trials have no figures" if failed else "",
     )

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from explorer.base.units import bytes_text, count_text
 from explorer.facts.sweep import SweepRow
-from explorer.report.present.tiling.sweep import FRONT, SweepColumn, shown_columns, tile_text, tiling_blocks
+from explorer.features.sweep.sweep_words import FRONT, SweepColumn, shown_columns, tile_text, tiling_blocks
 from explorer.report.scatter import bounds_of
 from explorer.tui.text.drawing import cell_line, draw
 from explorer.tui.text.lines import Line, Span, fit, line_text, safe

@@ -19,14 +19,9 @@ from explorer.facts.comparison import tilings_table
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import SORTS, Sweep, SweepRow, ordered
-from explorer.report.present.tiling.sweep import SweepColumn, sweep
-from explorer.report.table_file import write_sweep
-from explorer.settings.parse import path_word
-from explorer.tui.dialogs.dialogs import MessageDialog
-from explorer.tui.dialogs.states.figures import FigureScreen
-from explorer.tui.dialogs.sweep.dialog import SweepDialog, SweepRequest
-from explorer.tui.dialogs.sweep.pareto import ParetoScreen
-from explorer.tui.pages.sweep import (
+from explorer.features.sweep.pareto_plot import ParetoScreen
+from explorer.features.sweep.sweep_dialog import SweepDialog, SweepRequest
+from explorer.features.sweep.sweep_page import (
     ParetoPlot,
     axes_of,
     columns_for,
@@ -35,6 +30,11 @@ from explorer.tui.pages.sweep import (
     sweep_line,
     table_width,
 )
+from explorer.features.sweep.sweep_words import SweepColumn, sweep
+from explorer.report.table_file import write_sweep
+from explorer.settings.parse import path_word
+from explorer.tui.dialogs.dialogs import MessageDialog
+from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe
 from explorer.tui.widgets.line_view import PanelView

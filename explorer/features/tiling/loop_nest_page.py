@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.base import units
+from explorer.features.tiling.steps_words import buffer_fields, traffic_fields
 from explorer.report.present.figures import share_text
-from explorer.report.present.tiling.steps import buffer_fields, traffic_fields
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line, Span, bar, cut, line_width
 

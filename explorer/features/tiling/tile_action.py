@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from explorer.base.verdicts import VERDICTS
 from explorer.facts import TileSpec
-from explorer.report.present.tiling.tile import plan_matmuls
-from explorer.tui.commands.change.blame import BlameCommand
+from explorer.features.tiling.tile_dialog import TileDialog, TilingResultDialog
+from explorer.features.tiling.tile_words import plan_matmuls
 from explorer.tui.commands.context import AT_ONCE, ScreenCommand
+from explorer.tui.commands.key_table import command_of
 from explorer.tui.dialogs.dialogs import PageDialog
-from explorer.tui.dialogs.tile import TileDialog, TilingResultDialog
 from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.text.drawing import draw
@@ -76,7 +76,7 @@ class TileCommand(ScreenCommand):
             refused = PageDialog(
                 f"Tiling refused: {VERDICTS[kind]}", page, hint=TO_BLAME, tone=verdict_tone(kind)
             )
-            blame = BlameCommand(self.context)
+            blame = command_of("blame")(self.context)
             self.context.ask(refused, lambda more: blame.begin(spec=spec) if more else None)
             return
         await self.context.show_made("undo", command=result.command)

@@ -64,7 +64,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                 change, warning = change_of(session, progress)
     return Answer(
         lambda: document().tile(result, model, tool(), digest, quantization),
-        lambda: present("tiling.tile").tile(
+        lambda: present("tile_words", __package__).tile(
             result, source, change, opening_words(given.opening), quantization
         ),
         warning="; ".join(filter(None, (fixed, idle, warning))),
@@ -106,7 +106,7 @@ def _tile_module(given: ParsedArgs, progress: ProgressLine) -> Answer:
             )
     return Answer(
         lambda: document().tile(result, model, tool(), None),
-        lambda: present("tiling.tile").tile(result, source, None, opening_words(given.opening)),
+        lambda: present("tile_words", __package__).tile(result, source, None, opening_words(given.opening)),
         outcome=_outcome(result),
     )
 

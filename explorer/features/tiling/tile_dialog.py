@@ -18,11 +18,11 @@ from explorer.base.options import option_of
 from explorer.base.units import edges_text, sizes_text
 from explorer.facts import Edges, Layer, Plan, SitePlan, TileSpec
 from explorer.facts.cost import Hardware, PlanCost, SiteCost
+from explorer.features.tiling.tile_view import AskSteps, TileView
+from explorer.features.tiling.tiling_cost_page import CostRow, cost_rows, formula_page, headline
 from explorer.settings.parse import parse_tile
 from explorer.tui.dialogs.dialogs import Dialog, PageDialog
 from explorer.tui.dialogs.machine import MachineDialog
-from explorer.tui.dialogs.tile_view import AskSteps, TileView
-from explorer.tui.pages.tiling_cost import CostRow, cost_rows, formula_page, headline
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 from explorer.tui.tree.sites import operands_of, sites_of
 from explorer.tui.widgets.accumulator_field import AccumulatorField

@@ -16,13 +16,10 @@ from textual.message import Message
 from explorer.base.errors import ExplorerError
 from explorer.base.units import sizes_text
 from explorer.facts.cost import ORDERS, TileSteps
-from explorer.report.blocks import Block, Fields
-from explorer.report.blocks import Line as TextLine
-from explorer.report.present.tiling.steps import steps_blocks
-from explorer.report.present.tiling.tile import how_tiled
-from explorer.tui.dialogs.dialogs import SubScreen
-from explorer.tui.pages.loop_nest import step_lines
-from explorer.tui.pages.tile_view import (
+from explorer.features.tiling.loop_nest_page import step_lines
+from explorer.features.tiling.steps_words import steps_blocks
+from explorer.features.tiling.tile_blocks import TileGrid, TilePlace
+from explorer.features.tiling.tile_view_page import (
     BESIDE,
     block_at,
     block_page,
@@ -31,9 +28,12 @@ from explorer.tui.pages.tile_view import (
     site_lines,
     tile_footer,
 )
+from explorer.features.tiling.tile_words import how_tiled
+from explorer.report.blocks import Block, Fields
+from explorer.report.blocks import Line as TextLine
+from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import Line, safe
-from explorer.tui.tree.tile_blocks import TileGrid, TilePlace
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 

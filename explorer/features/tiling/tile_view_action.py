@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.facts import TileSpec
+from explorer.features.tiling.tile_view import TileView
 from explorer.tui.commands.context import AT_ONCE, ScreenCommand
-from explorer.tui.dialogs.tile_view import TileView
 from explorer.tui.tree.sites import operands_of, sites_of, within
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base import units
+from explorer.features.tiling.loop_nest_page import FULL
+from explorer.features.tiling.tile_blocks import Scale, TileGrid, TilePlace, TileProduct
+from explorer.features.tiling.tile_words import how_tiled
 from explorer.report.blocks import Fields
 from explorer.report.present.figures import share_text
-from explorer.report.present.tiling.tile import how_tiled
-from explorer.tui.pages.loop_nest import FULL
 from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import (
     BLANK,
@@ -30,7 +31,6 @@ from explorer.tui.text.lines import (
     safe,
     wrap,
 )
-from explorer.tui.tree.tile_blocks import Scale, TileGrid, TilePlace, TileProduct
 
 if TYPE_CHECKING:
     from explorer.facts import SitePlan

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -32,8 +33,12 @@ from explorer.engine.tiling.tile import tile
 from explorer.facts import HistoryEntry, Plan, TileResult, TileSpec, Verification
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.settings import Settings
+from explorer.session.parts import scripts
+from explorer.session.parts.export import write_text
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.transaction import ChangeStep, Written, do
+from explorer.settings import tiling as tiling_settings
+from explorer.settings.parse import dynamic_words, opening_words, path_word
 
 Prove = Callable[[Model, Model, Plan, Callable[[], None]], Verification]
 """The original, the tiled graph, what was tiled; what is done meanwhile."""
@@ -165,6 +170,47 @@ class Tiler:
         """
         if not self._models.current:
             module_of(self._models.opened(0, on_progress))
+
+    def command(self, spec: TileSpec, output: str | None) -> str:
+        """The command that does headless what `tile` does to the opened model; '' where no command can."""
+        words = scripts.tiling_words(spec)
+        if words is None:
+            return ""
+        history, said = self._models.history, list[str]()
+        first = history.entries[history.current].quantize
+        if first is not None:
+            of_original = history.parent(history.current) == 0
+            formats = scripts.quantize_option(first) if of_original else None
+            if formats is None:
+                return ""
+            said = formats
+        return scripts.headless(self._models, "tile", output, "_tiled.onnx", *said, *words)
+
+    def module_command(
+        self, spec: TileSpec, output: str | None, dynamic: Mapping[str, Mapping[int, str]] | None
+    ) -> str:
+        """The command that does headless what `tile_module` does; '' where no command can."""
+        words = scripts.tiling_words(replace(spec, form="auto"))
+        if self._models.module is not None or self._models.current or words is None:
+            return ""
+        target = ["-o", path_word(output)] if output else []
+        head = ["explorer", "tile", path_word(self._models.source), "--to", "torch", *target, *words]
+        return shlex.join([*head, *dynamic_words(dynamic or {}), *opening_words(self._models.options)])
+
+    def keep_choices(self, path: str, overwrite: bool, on_progress: OnProgress) -> str:
+        """Writes what was tiled, and how, as a file for `--config`."""
+        history = self._models.history
+        done = [history.entries[at] for at in history.line_to(history.current)]
+        plans = [entry.plan for entry in done if entry.plan]
+        if not plans:
+            raise Misuse("nothing was tiled yet", where=path, hint="tile a layer or more first")
+        packed = any(entry.spec is not None and entry.spec.grouped == "pack" for entry in done)
+        asked = TileSpec(grouped="pack" if packed else "leave")
+        every = [site.name for site in self.plan(asked, on_progress, at=0)[0].sites]
+        spec = replace(tiling_settings.chosen_by_hand(plans, every), grouped=asked.grouped)
+        said = [f"What was tiled of {self._models.source}, and how: explorer tile MODEL --config THIS"]
+        write_text(self._models, path, tiling_settings.as_toml(spec, said), overwrite)
+        return path
 
     def _naming(self, spec: TileSpec, found: Products, at: int) -> TileSpec:
         """`spec` with the sites by name that it asks for by a filter."""

@@ -14,12 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.facts.cost import Hardware
+from explorer.features.tiling import plan_words as words
+from explorer.features.tiling.tile_words import headline as plan_headline
+from explorer.features.tiling.tile_words import how_tiled, left_out, matmuls, open_sizes
 from explorer.report.blocks import Block, Field, Fields, Line, Paragraph, Span, Table
 from explorer.report.present.accumulator import in_a_line, overflows
 from explorer.report.present.figures import seconds
-from explorer.report.present.tiling import plan as words
-from explorer.report.present.tiling.tile import headline as plan_headline
-from explorer.report.present.tiling.tile import how_tiled, left_out, matmuls, open_sizes
 from explorer.tui.text.drawing import draw, field_lines, row_line, title_line
 from explorer.tui.text.lines import Line as ScreenLine
 from explorer.tui.text.lines import cut

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 from explorer.base.checked import Count, Natural, PathText
 from explorer.engine.tiling.cost import steps
 from explorer.facts import Plan, SitePlan, TileResult, TileSpec
+from explorer.features.tiling.module_tiler import ModuleTiler
+from explorer.features.tiling.tiling import Tiler
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
+from explorer.session.parts.proofs import Prover
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,24 +22,33 @@ if TYPE_CHECKING:
     from explorer.facts.settings import Settings
 
 
-def plan(session: Facade, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
-    """What `tile` would do to the current model, without doing it.
+def plan(
+    session: Facade, spec: TileSpec, *, index: int | None = None, on_progress: OnProgress = None
+) -> Plan:
+    """What `tile` would do to a model of the history, without doing it.
+
+    Args:
+        spec: Tile, layers, edges, form.
+        index: Which model; None is the current one.
+        on_progress: Told where the search for matmuls stands.
 
     Raises:
         Misuse: The tile size is impossible, a glob matches nothing, or nothing can be tiled.
     """
-    return session.parts.tiler.plan(spec, on_progress)[0]
+    return session.parts.of(Tiler).plan(spec, on_progress, at=index)[0]
 
 
-def tiling(session: Facade) -> Plan | None:
-    """The plan by which the current model was tiled; None for one that is not.
+def tiling(session: Facade, index: int | None = None) -> Plan | None:
+    """The plan by which a model of the history (None: the current one) was tiled; None for one that is not.
 
     A file that was tiled before says so itself, and what it says is a claim: `verify` proves it. Of a
     model that was tiled several times it is the last plan, with the sites of the earlier ones behind
     its own.
     """
-    at = session.parts.models.current
-    return None if session.parts.models.examined(at).info.tiled is None else session.parts.tiler.tiling(at)
+    at = session.parts.models.at(index)
+    return (
+        None if session.parts.models.examined(at).info.tiled is None else session.parts.of(Tiler).tiling(at)
+    )
 
 
 def cost(
@@ -62,7 +74,7 @@ def cost(
     Raises:
         Misuse: See `plan`; or there is no such order, or the machine contradicts itself.
     """
-    return session.parts.tiler.cost(spec, hardware, order, formulas, on_progress)
+    return session.parts.of(Tiler).cost(spec, hardware, order, formulas, on_progress)
 
 
 def tile_steps(
@@ -88,7 +100,7 @@ def settings(session: Facade, spec: TileSpec, *, on_progress: OnProgress = None)
     Raises:
         Misuse: See `plan`.
     """
-    return session.parts.tiler.settings(spec, on_progress)
+    return session.parts.of(Tiler).settings(spec, on_progress)
 
 
 def tile(
@@ -125,12 +137,12 @@ def tile(
         Cancelled: `cancel` said so.
     """
     how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
-    return session.parts.tiler.tile(
+    return session.parts.of(Tiler).tile(
         spec,
-        command=session.parts.exporter.command(spec, output),
+        command=session.parts.of(Tiler).command(spec, output),
         output=output,
         overwrite=overwrite,
-        prove=partial(session.parts.prover.verify, input=input, **how) if verify else None,
+        prove=partial(session.parts.of(Prover).verify, input=input, **how) if verify else None,
         on_progress=on_progress,
         cancel=cancel,
     )
@@ -142,8 +154,8 @@ def plan_module(session: Facade, spec: TileSpec, *, on_progress: OnProgress = No
     Raises:
         Misuse: As `tile_module` says.
     """
-    session.parts.tiler.check_module(on_progress)
-    return session.parts.module_maker.plan(spec, on_progress)
+    session.parts.of(Tiler).check_module(on_progress)
+    return session.parts.of(ModuleTiler).plan(spec, on_progress)
 
 
 def tile_module(
@@ -182,8 +194,8 @@ def tile_module(
         ExplorerError: Nothing was to be written, and the proof speaks against the result.
         Cancelled: `cancel` said so.
     """
-    session.parts.tiler.check_module(on_progress)
-    return session.parts.module_maker.tile(
+    session.parts.of(Tiler).check_module(on_progress)
+    return session.parts.of(ModuleTiler).tile(
         spec,
         output=output,
         overwrite=overwrite,
@@ -204,4 +216,26 @@ def module_command(
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
 ) -> str:
     """The command that does headless what `tile_module` does; '' where no command can."""
-    return session.parts.exporter.module_command(spec, output, dynamic)
+    return session.parts.of(Tiler).module_command(spec, output, dynamic)
+
+
+def command(session: Facade, spec: TileSpec, output: PathText | None = None) -> str:
+    """The command that does headless what `tile` does to the opened model.
+
+    '' where no command can: an nn.Module object has no name, rules that stand in no file no option.
+    """
+    return session.parts.of(Tiler).command(spec, output)
+
+
+def keep_choices(
+    session: Facade, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None
+) -> str:
+    """Writes what was tiled, and how, as a file for `--config`: a rule for every site, by its name.
+
+    Returns:
+        The path.
+
+    Raises:
+        Misuse: Nothing was tiled yet, or `path` cannot be written.
+    """
+    return session.parts.of(Tiler).keep_choices(path, overwrite, on_progress)

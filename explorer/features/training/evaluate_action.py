@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from explorer.features.training.evaluate_dialog import EvaluateDialog, EvaluationRequest, EvaluationScreen
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.dialogs.evaluate import EvaluateDialog, EvaluationRequest, EvaluationScreen
 
 if TYPE_CHECKING:
     from explorer.facts.evaluate.evaluation import Evaluation

@@ -20,7 +20,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         on_progress=progress,
         **given.opening,
     )
-    return Answer(lambda: plain(fact), lambda: present("compare.evaluate").evaluation(fact), rows="models")
+    return Answer(
+        lambda: plain(fact), lambda: present("evaluate_words", __package__).evaluation(fact), rows="models"
+    )
 
 
 COMMAND = Command(

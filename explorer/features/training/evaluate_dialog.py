@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.errors import Misuse
-from explorer.report.present.compare.evaluate import evaluation
+from explorer.features.training.evaluate_words import evaluation
 from explorer.settings.parse import path_word
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.dialogs.report import ReportScreen

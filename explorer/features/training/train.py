@@ -15,10 +15,10 @@ from explorer.engine import convert
 from explorer.engine.evaluate import data_file
 from explorer.engine.progress import OnProgress
 from explorer.facts.evaluate.training_run import TrainingRun
+from explorer.features.training.evaluate import module_inputs
 from explorer.host import input_files
 from explorer.host.optional_packages import require, silence
 from explorer.host.output_files import atomic_write
-from explorer.session.parts.evaluate import module_inputs
 from explorer.session.parts.models import Models
 
 _MOST_CODE = 1 << 30

@@ -17,7 +17,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         }
         how |= {"rate": given.lr, "overwrite": given.force, "on_progress": progress}
         fact = session.train(given.data, **samples(given), **how)
-    return Answer(lambda: plain(fact), lambda: present("compare.train").training_run(fact), rows="epochs")
+    return Answer(
+        lambda: plain(fact), lambda: present("train_words", __package__).training_run(fact), rows="epochs"
+    )
 
 
 OPTIMIZERS = ("adam", "sgd", "momentum")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base.units import bytes_text
 from explorer.facts.training import TrainingStepSpec
-from explorer.tui.dialogs.training import TrainingDialog
+from explorer.features.training.training_dialog import TrainingDialog
 
 if TYPE_CHECKING:
     from explorer.facts.training import TrainingMemory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.facts.training import TrainingStepSpec
-from explorer.report.present.look.training import OPTIMIZERS
+from explorer.features.training.training_words import OPTIMIZERS
 from explorer.tui.dialogs.record_form import RecordForm
 
 

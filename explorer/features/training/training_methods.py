@@ -49,7 +49,7 @@ def evaluate(
         BadModel: A model fails.
         Cancelled: `cancel` said so.
     """
-    from explorer.session.parts.evaluate import evaluated  # onnxruntime
+    from explorer.features.training.evaluate import evaluated  # onnxruntime
 
     own, beside = session.parts.models, [session.parts.models.beside(other) for other in others]
     every = [(own, own.at(at)) for at in states or (None,)] + [(models, 0) for models in beside]
@@ -88,7 +88,7 @@ def train(session: Facade, data: PathText, **how: Any) -> TrainingRun:
         BadModel: The model fails.
         Cancelled: `cancel` said so.
     """
-    from explorer.session.parts.train import trained  # torch, lightning
+    from explorer.features.training.train import trained  # torch, lightning
 
     return trained(session.parts.models, data, **how)
 
@@ -99,6 +99,6 @@ def module_digest(session: Facade) -> str:
     Raises:
         Misuse: It is no module.
     """
-    from explorer.session.parts.train import module_digest  # torch
+    from explorer.features.training.train import module_digest  # torch
 
     return module_digest(session.parts.models)

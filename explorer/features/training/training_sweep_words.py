@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from explorer.base.units import printable, seconds_text
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
+from explorer.features.sweep.sweep_words import done_and_kept
+from explorer.features.training.train_words import accuracy_said, head
 from explorer.report.blocks import Block, Cell, Column, Line, Span, Table
-from explorer.report.present.compare.train import accuracy_said, head
 from explorer.report.present.figures import share_text, written
-from explorer.report.present.tiling.sweep import done_and_kept
 
 
 def training_sweep(fact: TrainingSweep) -> list[Block]:

@@ -13,8 +13,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from explorer.facts.values import HeatMap
-from explorer.report.present.look.tensor import shade
-from explorer.tui.values.palette import Palette, palette
+from explorer.features.values.palette import Palette, palette
+from explorer.features.values.tensor_words import shade
 
 _WIDEST = 12
 """Columns of the terminal that a cell of a small tensor gets at most."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from explorer.base.units import shape_text
 from explorer.facts.values import HeatMap
-from explorer.report.present.look.tensor import channel_table, number, outlier_table
-from explorer.report.present.look.values import figures
-from explorer.tui.pages.values import histogram_lines
+from explorer.features.values.tensor_words import channel_table, number, outlier_table
+from explorer.features.values.values_page import histogram_lines
+from explorer.features.values.weights_words import figures
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line, cut, head, safe
 

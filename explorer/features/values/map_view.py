@@ -12,13 +12,13 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 
 from explorer.base.errors import ExplorerError
-from explorer.report.present.look.tensor import heat_map, scale_of
+from explorer.features.values.heat_panel import HeatPanel, Picture
+from explorer.features.values.map_page import about_lines, cell_span, cursor_line, title_lines
+from explorer.features.values.palette import Palette
+from explorer.features.values.tensor_words import heat_map, scale_of
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import cut, safe
-from explorer.tui.values.heat_panel import HeatPanel, Picture
-from explorer.tui.values.page import about_lines, cell_span, cursor_line, title_lines
-from explorer.tui.values.palette import Palette
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from explorer.report.present.look.tensor import level
+from explorer.features.values.tensor_words import level
 
 
 class Palette(NamedTuple):

@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from explorer.features.values.statistics_view import (
+    WEIGHTS,
+    StatisticsDialog,
+    StatisticsRequest,
+    StatisticsScreen,
+)
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.values.statistics import WEIGHTS, StatisticsDialog, StatisticsRequest, StatisticsScreen
 
 if TYPE_CHECKING:
     from explorer.facts.values import Activations, Weights

@@ -11,10 +11,10 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.errors import Misuse
+from explorer.features.values.weights_words import statistics
 from explorer.report.blocks import Table
 from explorer.report.csv_table import csv_text
 from explorer.report.json_records import statistics_record
-from explorer.report.present.look.values import statistics
 from explorer.settings.parse import path_word
 from explorer.settings.statistics import parse_statistics
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen

@@ -19,9 +19,9 @@ from explorer.engine.values.slices.table import SlicedTensor, table
 from explorer.engine.values.statistics import measure
 from explorer.facts import Layer
 from explorer.facts.values import HeatMap, TensorValues
+from explorer.features.values.activation_values import graph_of
 from explorer.session.parts.figures import places
 from explorer.session.parts.models import Cancel, Models, OnProgress, State
-from explorer.session.parts.values import graph_of
 from explorer.settings.slices import parse_slice
 from explorer.settings.statistics import parse_statistics
 

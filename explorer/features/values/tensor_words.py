@@ -9,8 +9,8 @@ from itertools import product
 from explorer.base.units import exact_text, shape_text
 from explorer.facts import TensorInfo
 from explorer.facts.values import HeatMap, Outlier, TensorValues, ValuesBefore
+from explorer.features.values.weights_words import figures
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Heading, Line, Paragraph, Span, Table
-from explorer.report.present.look.values import figures
 
 LEVELS = " ░▒▓█"
 """Magnitudes from 0 to the largest, where there are no colours."""

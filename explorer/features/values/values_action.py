@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from explorer.features.values.map_view import HeatMapView, MapRequest
 from explorer.tui.commands.context import AT_ONCE, ScreenCommand
-from explorer.tui.values.view import HeatMapView, MapRequest
 
 if TYPE_CHECKING:
     from explorer.facts import Layer

@@ -67,7 +67,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             )
         )
     subject = "heat_map" if drawn else "tensor_values"
-    return Answer(lambda: plain(fact), lambda: getattr(present("look.tensor"), subject)(fact))
+    return Answer(lambda: plain(fact), lambda: getattr(present("tensor_words", __package__), subject)(fact))
 
 
 COMMAND = Command(

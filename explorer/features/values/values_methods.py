@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base.checked import Count, Natural, PathText
+from explorer.features.values.activation_values import ModelValues
+from explorer.features.values.tensor_values import TensorNumbers
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.statistics import AskedStatistics
 
 if TYPE_CHECKING:
+    from explorer.facts.external.placement import Placement
     from explorer.facts.values import Activations, HeatMap, TensorValues, Weights
 
 
@@ -46,7 +49,7 @@ def weights(
         Cancelled: `cancel` said so.
     """
     asked = AskedStatistics(tuple(kinds), stat, axis, bins)
-    return session.parts.values.weights(names, asked, index, on_progress, cancel)
+    return session.parts.of(ModelValues).weights(names, asked, index, on_progress, cancel)
 
 
 def activations(
@@ -97,7 +100,7 @@ def activations(
         Cancelled: `cancel` said so.
     """
     asked = AskedStatistics(tuple(kinds), stat, axis, bins)
-    return session.parts.values.activations(
+    return session.parts.of(ModelValues).activations(
         layers, asked, input, batch, seed, loss, target, output, overwrite, index, on_progress, cancel
     )
 
@@ -140,7 +143,7 @@ def values(
             has another shape, or `output` cannot be written.
         Cancelled: `cancel` said so.
     """
-    return session.parts.tensors.values(
+    return session.parts.of(TensorNumbers).values(
         name,
         slice,
         index,
@@ -200,7 +203,7 @@ def heat_map(
         Misuse: Nothing is called so, or there is no such place or part.
         Cancelled: `cancel` said so.
     """
-    return session.parts.tensors.heat_map(
+    return session.parts.of(TensorNumbers).heat_map(
         name,
         place,
         rows,
@@ -214,3 +217,19 @@ def heat_map(
         on_progress,
         cancel,
     )
+
+
+def placement(session: Facade, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
+    """Which execution provider of onnxruntime runs which layer, and what goes from one to another.
+
+    The model is loaded and not run.
+
+    Args:
+        providers: In the order in which each takes what it can; empty for all that onnxruntime has here.
+        index: Which model of the history; None is the current one.
+
+    Raises:
+        Misuse: There is no such provider, or the model is no ONNX graph.
+        BadModel: onnxruntime cannot load the model.
+    """
+    return session.parts.of(ModelValues).placement(providers, index)

@@ -10,21 +10,35 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base.units import count_text
+from explorer.features.values.weights_words import figures, not_seen, same_tensors, spark, tensor_line
 from explorer.report.blocks import Block, Heading, Paragraph
 from explorer.report.blocks import Line as TextLine
 from explorer.report.blocks import Span as TextSpan
-from explorer.report.present.look.values import figures, not_seen, same_tensors, spark, tensor_line
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line
 from explorer.tui.text.plot import area, framed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from explorer.facts.values import Activations, Histogram, TensorStats, Weights
+    from explorer.tui.tabs.layer import LayerParts
 
 _FULL = 2
 """Tensors that are told in full."""
 _ROWS = 4
 """Rows of a histogram."""
+
+
+def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
+    """The numbers of a layer's weights and of what it puts out, as far as they were asked for."""
+    seen, exact, brief = page.store.on_demand, page.store.exact, page.brief
+    parts: list[Callable[[int], list[Line]]] = []
+    if (stored := seen.weights.get(page.path)) is not None:
+        parts.append(lambda width: weight_lines(*stored, width, exact, brief=brief))
+    if (ran := seen.activations.get(page.path)) is not None:
+        parts.append(lambda width: activation_lines(*ran, width, exact, brief=brief))
+    return parts
 
 
 def weight_lines(weights: Weights, of: int, width: int, exact: bool, *, brief: bool = False) -> list[Line]:

@@ -5,6 +5,7 @@ The one place where a number becomes text that people read; `explorer.base.units
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -166,3 +167,8 @@ def runs_text(seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> list[
     """On how many random inputs something ran, and at which sizes."""
     at = [f"sizes: {'; '.join(dims_text(one) for one in sizes)}"] if sizes else []
     return [*([seeds_text(seeds)] if seeds else []), *at]
+
+
+def snr_text(snr: float) -> str:
+    """'38.2 dB'; 'exact' where nothing is lost."""
+    return f"{snr:.1f} dB" if math.isfinite(snr) else "exact" if snr > 0 else "all lost"

@@ -1,24 +1,5 @@
-"""Methods of a session, what it can be asked: functions by subject, which `session.Session` has."""
+"""Methods of a session that no feature adds: functions by subject, which `session.Session` has."""
 
-from explorer.session.methods import (
-    data,
-    exports,
-    figures,
-    fold,
-    graph,
-    profile,
-    proofs,
-    quantize,
-    sizes,
-    split,
-    states,
-    tiling,
-    values,
-)
+from explorer.session.methods import exports, figures, states
 
-# fmt: off
-__all__ = [
-    "data", "exports", "figures", "fold", "graph", "profile", "proofs", "quantize", "sizes", "split",
-    "states", "tiling", "values",
-]
-# fmt: on
+__all__ = ["exports", "figures", "states"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Meta
 from msgspec.structs import replace
 
 from explorer.base.checked import Count
@@ -16,21 +15,17 @@ from explorer.engine.costs.training import step
 from explorer.facts import Analysis, Info, LayerTable, OpStat, Plan, TileSpec
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import figures as computed
+from explorer.session.parts.figures import Batches
 from explorer.session.parts.models import Cancel, InputShapes, OnProgress
 from explorer.settings import filter
 
 if TYPE_CHECKING:
     from explorer.facts.comparison import TorchinfoTable
     from explorer.facts.external.overlay import Overlay
-    from explorer.facts.external.placement import Placement
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
     from explorer.facts.training import Optimizer, Training, TrainingMemory
     from explorer.settings.overlay import Outside
-
-
-Batches = Annotated[Sequence[Count | None], Meta(min_length=1)]
-"""Sizes of a batch, None for that of the model as it is."""
 
 
 def open(session: Facade, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Info:
@@ -203,7 +198,7 @@ def torchinfo(session: Facade) -> TorchinfoTable:
             hint="leave --style out: our own tree is for every format",
             code="drop_option",
         )
-    return session.parts.module_maker.torchinfo()
+    return computed.torchinfo_table(session.parts.models)
 
 
 def ops(session: Facade, index: int | None = None) -> tuple[OpStat, ...]:
@@ -252,7 +247,7 @@ def layers(
             or the filter cannot be read.
     """
     plan = _table_plan(session, spec, (query or "", sort or "", *(columns or ())), index, on_progress)
-    placed = None if providers is None else placement(session, providers, index=index)
+    placed = None if providers is None else session.placement(providers, index=index)
     models = session.parts.models
     return computed.table(
         models,
@@ -273,14 +268,14 @@ def _table_plan(
 ) -> Plan | None:
     """How full tiles are: as they would be, or as they are where that is asked for."""
     if spec is not None:
-        return session.parts.tiler.plan(spec, on_progress, at=index)[0]
+        return session.plan(spec, index=index, on_progress=on_progress)
     at = session.parts.models.at(index)
     if (
         not any("utilization" in text for text in wanted)
         or session.parts.models.examined(at).info.tiled is None
     ):
         return None
-    return session.parts.tiler.tiling(at)
+    return session.tiling(index)
 
 
 def column(
@@ -313,7 +308,7 @@ def column(
         Misuse: There is no such column, or it needs a machine or a tile.
     """
     plan = _table_plan(session, spec, (name,), index, on_progress)
-    placed = None if providers is None else placement(session, providers, index=index)
+    placed = None if providers is None else session.placement(providers, index=index)
     models = session.parts.models
     return computed.column(models, name, computed.given(models, machine, plan, overlay, placed, index), index)
 
@@ -330,22 +325,6 @@ def overlay(session: Facade, figures: Outside, index: int | None = None) -> Over
         Misuse: A file cannot be read, or holds no figures.
     """
     return computed.overlay(session.parts.models, figures, index)
-
-
-def placement(session: Facade, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
-    """Which execution provider of onnxruntime runs which layer, and what goes from one to another.
-
-    The model is loaded and not run.
-
-    Args:
-        providers: In the order in which each takes what it can; empty for all that onnxruntime has here.
-        index: Which model of the history; None is the current one.
-
-    Raises:
-        Misuse: There is no such provider, or the model is no ONNX graph.
-        BadModel: onnxruntime cannot load the model.
-    """
-    return session.parts.values.placement(providers, index)
 
 
 def search(session: Facade, text: str, index: int | None = None) -> tuple[int, ...]:

@@ -7,12 +7,12 @@ import re
 from array import array
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from explorer.base.checked import PathText, accepted
+from explorer.base.checked import Count, PathText, accepted
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs import selection, value_flow
 from explorer.engine.costs.memory import roofline as limits
@@ -25,6 +25,7 @@ from explorer.engine.costs.value_flow import ValueFlow, row_edges
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.layers import tile_arithmetic
 from explorer.facts import Analysis, Info, Layer, LayerTable, Plan, Shape, whole_model
+from explorer.facts.comparison import TorchinfoTable
 from explorer.facts.external.overlay import Overlay
 from explorer.facts.external.placement import Placement
 from explorer.facts.graph.connections import Connections
@@ -36,6 +37,9 @@ from explorer.session.parts.models import Models
 from explorer.settings import columns as tree_columns
 from explorer.settings import filter
 from explorer.settings.overlay import Outside, figures_in, read
+
+Batches = Annotated[Sequence[Count | None], Meta(min_length=1)]
+"""Sizes of a batch, None for that of the model as it is."""
 
 
 def training_memory(
@@ -366,3 +370,12 @@ class TableFigures(Struct, frozen=True):
             figures.get("measured_share"),
             reached,
         )
+
+
+def torchinfo_table(models: Models) -> TorchinfoTable:
+    """Torchinfo's own table of the opened model, and where its numbers are not ours and why."""
+    from explorer.engine.costs.compare import torchinfo  # torch
+
+    opened: Any = models.opened()
+    shapes, dims = models.options["input_shapes"], models.options["dims"]
+    return torchinfo.table(opened.loaded, models.examined(0).analysis, input_shapes=shapes, dims=dims)

@@ -8,31 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from textual.binding import Binding
 
+from explorer.base.features import load_all
 from explorer.tui.commands.key_table import COMMANDS
-from explorer.tui.dialogs.blame import BLAME_KEYS
-from explorer.tui.dialogs.evaluate import EVALUATION_KEYS
-from explorer.tui.dialogs.graph_view import GRAPH_KEYS
 from explorer.tui.dialogs.manual import HelpDialog
-from explorer.tui.dialogs.measure.comparison import COMPARISON_KEYS
-from explorer.tui.dialogs.measure.screen import PROFILE_KEYS
-from explorer.tui.dialogs.quantize.screen import QUANTIZE_KEYS
-from explorer.tui.dialogs.quantize.sensitivity import SENSITIVITY_KEYS
-from explorer.tui.dialogs.split.screen import SPLIT_KEYS
 from explorer.tui.dialogs.states.figures import FIGURE_KEYS
 from explorer.tui.dialogs.states.history import HISTORY_KEYS
-from explorer.tui.dialogs.sweep.screen import SWEEP_KEYS
-from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.models.chooser import CHOOSER_KEYS
 from explorer.tui.models.open_list import OPEN_KEYS
-from explorer.tui.pair.screen import PAIR_KEYS
-from explorer.tui.plots.decode_view import DECODE_KEYS
-from explorer.tui.plots.flame_view import FLAME_KEYS
-from explorer.tui.plots.serving_view import SERVING_KEYS
-from explorer.tui.plots.sizes_view import SIZES_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
-from explorer.tui.values.statistics import STATISTICS_KEYS
-from explorer.tui.values.view import HEAT_KEYS
 from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView
 from explorer.tui.widgets.link_view import LINK_KEYS
 from explorer.tui.widgets.page_text import text_of
@@ -46,25 +30,9 @@ KEYS: tuple[Key, ...] = (
     *LINK_KEYS,
     *PLOT_KEYS,
     *COMMANDS,
-    *TILE_KEYS,
-    *GRAPH_KEYS,
-    *HEAT_KEYS,
-    *STATISTICS_KEYS,
-    *SIZES_KEYS,
-    *DECODE_KEYS,
-    *SERVING_KEYS,
     *HISTORY_KEYS,
-    *PAIR_KEYS,
     *FIGURE_KEYS,
-    *EVALUATION_KEYS,
-    *PROFILE_KEYS,
-    *COMPARISON_KEYS,
-    *FLAME_KEYS,
-    *SWEEP_KEYS,
-    *QUANTIZE_KEYS,
-    *SENSITIVITY_KEYS,
-    *SPLIT_KEYS,
-    *BLAME_KEYS,
+    *(key for keys in load_all("keys") for key in keys),
     *CHOOSER_KEYS,
     *OPEN_KEYS,
 )

@@ -1,7 +1,7 @@
 """Key table of the main screen: every key once, with the command that it runs.
 
-A command is a function, or a class with a method `run`, and a line here. Its module is imported when it runs
-first: dialogs and what they need come after the first paint.
+A command is a function, or a class with a method `run`, and a line here or in the `keys.py` of a feature. Its
+module is imported when it runs first: dialogs and what they need come after the first paint.
 """
 
 from __future__ import annotations
@@ -10,37 +10,19 @@ from importlib import import_module
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
+from explorer.base.features import load_all
+from explorer.tui.commands.command_key import CommandKey
 from explorer.tui.tabs import TABS
-from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
+from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from explorer.tui.commands.context import CommandContext
 
 
-class CommandKey(Key, frozen=True):
-    """A command of the main screen.
-
-    Attributes:
-        id: What it is called; behind a colon stands what it is handed.
-        runs: Its module in this package and its name there; 'app' for what the program does itself.
-        footer: Label in the footer, empty if it is not there.
-        where: Panes in which it is there: 'tree', ids of tabs; in all where there are none.
-        menu: Whether the action menu offers it.
-    """
-
-    runs: str
-    footer: str = ""
-    where: tuple[str, ...] = ()
-    menu: bool = False
-
-    @property
-    def action(self) -> str:
-        """What Textual is asked to run."""
-        return f"app.{self.id}" if self.runs == "app" else f"command('{self.id}')"
-
-
 # fmt: off
-COMMANDS: tuple[CommandKey, ...] = (
+_OWN: tuple[CommandKey, ...] = (
     CommandKey("fold_all", ("minus",), "-", "Close all groups", "Close every group of the tree", MOVE,
         "look.view.fold_all"),
     CommandKey("next_pane", ("tab", "shift+tab"), "Tab", "Other pane", "Move between the tree and the tabs",
@@ -83,48 +65,9 @@ COMMANDS: tuple[CommandKey, ...] = (
         "look.bookmarks.bookmark"),
     CommandKey("bookmarks", ("apostrophe",), "'", "Bookmarks…", "List them and go to one", LOOK,
         "look.bookmarks.list_bookmarks"),
-    CommandKey("weights", ("V",), "V", "Values in the weights",
-        "Range, mean, spread, zeros, quantiles and histogram of the chosen layer's weights; so does n", LOOK,
-        "look.values.WeightsCommand", footer="values", where=("layer",), menu=True),
-    CommandKey("activations", ("f",), "f", "Forward: activations",
-        "Run the model and tell the same of what the chosen layer puts out", LOOK,
-        "look.values.ActivationsCommand", menu=True),
-    CommandKey("map", ("I",), "I", "Inside a tensor: a map",
-        "The numbers of the chosen layer's weights and of what it puts out, as colours", LOOK,
-        "look.values.MapCommand", menu=True),
-    CommandKey("statistics", ("number_sign",), "#", "Statistics…",
-        "Variance, range, quantiles, ... of all weights or activations as a table that sorts", LOOK,
-        "look.statistics.StatisticsCommand", menu=True),
-    CommandKey("training", ("b",), "b", "Training…",
-        "Backward, gradients and optimizer for a batch size, of the layer and of the model", LOOK,
-        "look.training.ask_training", footer="training", where=("model",), menu=True),
-    CommandKey("evaluate", ("A",), "A", "Evaluate on data…",
-        "Accuracy, loss and confusions on the samples of a file, as opened and as it is now", LOOK,
-        "look.evaluate.EvaluateCommand", menu=True),
-    CommandKey("profile", ("percent_sign",), "%", "Profile…",
-        "Time the model on this machine: what each layer takes, how sure, what is no layer", LOOK,
-        "measure.profile.ProfileCommand", menu=True),
-    CommandKey("flame", ("exclamation_mark",), "!", "Flame view",
-        "Groups as boxes as wide as what they take: time, MACs, parameters, bytes; arrows walk", LOOK,
-        "measure.flame.flame", menu=True),
     CommandKey("machine", ("m",), "m", "Machine…",
         "Rates, clock, buffer and array of the machine for the roofline, tilings and sweeps", LOOK,
         "look.machine.choose_machine", footer="machine", where=("roofline",), menu=True),
-    CommandKey("sizes", ("D",), "D", "Open sizes…",
-        "MACs, memory and time over a batch or a length, with a slider; binds what is left open", LOOK,
-        "look.sizes.SizesCommand", footer="sizes", where=("model",), menu=True),
-    CommandKey("decode", ("E",), "E", "Decoding, KV cache",
-        "A decode step beside its pass over the text; when the cache passes the weights", LOOK,
-        "look.sizes.decode", menu=True),
-    CommandKey("serving", ("at",), "@", "Serving…",
-        "Memory, times and layouts of a language model by prompt, context, batch and devices", LOOK,
-        "look.sizes.serving", menu=True),
-    CommandKey("blocks", ("i",), "i", "Into the tiles",
-        "The chosen matmul as a grid of blocks, and which tile matmuls make each", LOOK,
-        "look.tile_view.TileViewCommand", footer="tiles", where=("diff",), menu=True),
-    CommandKey("graph", ("G",), "G", "Graph",
-        "What feeds what in the chosen group, drawn; arrows walk along the edges", LOOK,
-        "look.graph.draw_graph", footer="graph", where=("tree", "layer"), menu=True),
     CommandKey("peak", ("p",), "p", "Peak of the memory", "Show the step at which most is live", LOOK,
         "look.view.to_peak", footer="peak", where=("memory",)),
     CommandKey("divide:-4", ("less_than_sign",), "<", "Divider to the left",
@@ -141,39 +84,6 @@ COMMANDS: tuple[CommandKey, ...] = (
         LOOK, "look.view.zoom", footer="zoom"),
     CommandKey("actions", ("a",), "a", "Actions…", "Menu of what can be done to the model", CHANGE,
         "program.actions", footer="actions"),
-    CommandKey("tile", ("t",), "t", "Tile…", "Split matmuls into hardware-sized tiles", CHANGE,
-        "change.tile.TileCommand", menu=True),
-    CommandKey("sweep", ("S",), "S", "Sweep…",
-        "Many tilings side by side: cycles, traffic, buffer, and their Pareto front", CHANGE,
-        "change.sweep.sweep", menu=True),
-    CommandKey("quantize", ("Q",), "Q", "Quantize…",
-        "Other number formats for weights and inputs; of one quantized here what each layer lost", CHANGE,
-        "change.quantize.QuantizeCommand", menu=True),
-    CommandKey("fold", ("ampersand",), "&", "Fold operators…",
-        "Batch normalization into weights, constants, Identity and Dropout away, proved", CHANGE,
-        "change.fold.fold", menu=True),
-    CommandKey("sensitivity", ("Z",), "Z", "Sensitivity…",
-        "Number formats layer by layer: what each loses and saves, and a mixed precision", CHANGE,
-        "change.quantize.sensitivity", menu=True),
-    CommandKey("split", ("vertical_line",), "|", "Split…",
-        "Cut the model into stages of a pipeline: balance, cuts that move, who works when", CHANGE,
-        "change.split.SplitCommand", menu=True),
-    CommandKey("extract", ("semicolon",), ";", "Extract",
-        "The chosen layers alone become the model, shown to give the whole's numbers; w writes it", CHANGE,
-        "change.extract.extract", menu=True),
-    CommandKey("edit", ("comma",), ",", "Edit…",
-        "Rename or delete the chosen layer's node, set an attribute, replace its operator", CHANGE,
-        "change.edit.EditCommand", menu=True),
-    CommandKey("verify", ("v",), "v", "Verify", "Prove that the model still computes what it did when opened",
-        CHANGE, "change.compare.verify", footer="verify", where=("diff",), menu=True),
-    CommandKey("blame", ("B",), "B", "Blame",
-        "Which layer departs from the model as opened, and how the error grows from there", CHANGE,
-        "change.blame.BlameCommand", menu=True),
-    CommandKey("diff", ("d",), "d", "Diff", "Compare with the model as opened", CHANGE,
-        "change.compare.diff", menu=True),
-    CommandKey("pair", ("equals_sign",), "=", "Set beside…",
-        "The two trees aligned, this model's and any other's: a state, a file or a name", CHANGE,
-        "look.pair.PairCommand", menu=True),
     CommandKey("undo", ("u",), "u", "Undo", "Back to the model before the last change", CHANGE,
         "change.undo.undo", menu=True),
     CommandKey("redo", ("r",), "r", "Redo", "Forward again", CHANGE, "change.undo.redo", menu=True),
@@ -185,9 +95,6 @@ COMMANDS: tuple[CommandKey, ...] = (
         "change.save.keep_choices", menu=True),
     CommandKey("save", ("w",), "w", "Save…", "Write the current model as ONNX", CHANGE,
         "change.save.save", menu=True),
-    CommandKey("convert", ("W",), "W", "Convert…",
-        "Write the opened model as another kind of file, and show that it is the same", CHANGE,
-        "change.convert.convert", menu=True),
     CommandKey("export", ("x",), "x", "Export…", "Write the layer table as CSV or JSON", CHANGE,
         "change.save.export", menu=True),
     CommandKey("copy", ("y",), "y", "Copy", "Send the last command, or the layer's path, to the terminal",
@@ -218,13 +125,30 @@ COMMANDS: tuple[CommandKey, ...] = (
 )
 # fmt: on
 
-_RUNS = {command.id: command.runs for command in COMMANDS}
+
+def _with_features(own: Sequence[CommandKey]) -> tuple[CommandKey, ...]:
+    """All commands: those of features stand where they say, whichever other feature is there or not."""
+    commands = list(own)
+    waiting: list[CommandKey] = [command for table in load_all("commands") for command in table]
+    while waiting:
+        places = {command.id: at for at, command in enumerate(commands)}
+        placed = next((command for command in waiting if command.after in places), waiting[0])
+        waiting.remove(placed)
+        commands.insert(places.get(placed.after, len(commands)) + 1, placed)
+    return tuple(commands)
+
+
+COMMANDS = _with_features(_OWN)
+"""Every command, in the order of the help and of the menu."""
+
+_COMMANDS = {command.id: command for command in COMMANDS}
 
 
 def command_of(id: str) -> Any:
     """The function or the class that does a command."""
-    module, _, name = _RUNS[id].rpartition(".")
-    return getattr(import_module(f"{__package__}.{module}"), name)
+    command = _COMMANDS[id]
+    module, _, name = command.runs.rpartition(".")
+    return getattr(import_module(f"{command.package}.{module}"), name)
 
 
 async def run_command(id: str, context: CommandContext) -> None:

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from explorer.base.errors import ExplorerError
+from explorer.base.features import load_all
 from explorer.report.present.look.connections import (
     conflicts,
     input_table,
@@ -15,10 +18,7 @@ from explorer.report.present.look.connections import (
     unknown_blocks,
 )
 from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title, outside_fields
-from explorer.report.present.look.training import heading, layer_figures
-from explorer.report.present.measure.layer import timed_blocks
 from explorer.tui.pages.outline import failed_page, outline_page, range_page, run_lines
-from explorer.tui.pages.values import activation_lines, weight_lines
 from explorer.tui.tabs.tab import Tab, note_page
 from explorer.tui.terminal.slices import after_paint
 from explorer.tui.text.drawing import draw, row_line
@@ -30,10 +30,28 @@ if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
     from explorer.facts.graph.connections import Connections
     from explorer.report.blocks import Field
-    from explorer.tui.state.store import OnDemandCache
+    from explorer.tui.state.store import OnDemandCache, ScreenStore
 
 _PATIENCE = 0.1
 """Seconds in which the engine says what a layer is connected to, unless it is at something else."""
+
+
+class LayerParts(Struct, frozen=True):
+    """Which parts of a layer's page are wanted of the features.
+
+    Attributes:
+        store: What the screen knows.
+        layer: Id of the layer.
+        path: Of the layer.
+        span: The first and the last row in it.
+        brief: Few lines: what is long was sent before.
+    """
+
+    store: ScreenStore
+    layer: int
+    path: str
+    span: tuple[int, int]
+    brief: bool
 
 
 class LayerTab(Tab[LineView]):
@@ -111,22 +129,10 @@ class LayerTab(Tab[LineView]):
 
     def _on_demand(self, layer: int, path: str) -> list[Callable[[int], list[Line]]]:
         """What was computed on demand of a layer, as parts of its page."""
-        seen, exact = self.store.on_demand, self.store.exact
         # over SSH histograms are sent once, when they are asked for
         brief = self.store.remote and path != self.store.asked_path
-        parts: list[Callable[[int], list[Line]]] = []
-        if (profile := self.store.profile) is not None:
-            parts.append(lambda width: draw(timed_blocks(profile, layer), width, exact))
-        if not (seen.weights or seen.activations or seen.training):
-            return parts
-        if (weights := seen.weights.get(path)) is not None:
-            parts.append(lambda width: weight_lines(*weights, width, exact, brief=brief))
-        if (activations := seen.activations.get(path)) is not None:
-            parts.append(lambda width: activation_lines(*activations, width, exact, brief=brief))
-        training = seen.training
-        if training is not None and (figures := layer_figures(training, *self.tree.span)):
-            parts.append(lambda width: draw([heading(training), *figures], width, exact))
-        return parts
+        page = LayerParts(self.store, layer, path, self.tree.span, brief)
+        return [part for parts in load_all("layer_lines") for part in parts(page)]
 
     def follow(self) -> None:
         """Another layer is another page, painted once: with what it is connected to, if that comes soon."""

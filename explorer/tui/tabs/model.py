@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explorer.base.features import load_all
 from explorer.report.blocks import Heading, Line, Paragraph
 from explorer.report.present.look.info import details, overview, symbolic_hint
-from explorer.report.present.look.training import figures, heading, memory_blocks, theory
 from explorer.report.present.shell.history import states
 from explorer.tui.pages.outline import failed_page, header_page
 from explorer.tui.tabs.tab import Tab
@@ -15,8 +15,10 @@ from explorer.tui.text.lines import Line as TextLine
 from explorer.tui.widgets.line_view import LineView
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from explorer.facts import History, Info
-    from explorer.facts.training import Training
+    from explorer.report.blocks import Block
 
 
 class ModelTab(Tab[LineView]):
@@ -31,28 +33,19 @@ class ModelTab(Tab[LineView]):
             self.view.show(lambda width: header_page(outlined.header, width, failure))
 
     def paint(self) -> None:
-        """The totals, and what a training step costs if that was asked for."""
+        """The totals, and what features know of the model."""
         store = self.store
         assert store.analysis is not None
-        info, history, exact, training = (
-            store.analysis.info,
-            store.history,
-            store.exact,
-            store.on_demand.training,
-        )
-        self.view.show(lambda width: model_page(info, history, width, exact, training))
+        info, history, exact = store.analysis.info, store.history, store.exact
+        more = [block for blocks in load_all("model_blocks") for block in blocks(info, store)]
+        self.view.show(lambda width: model_page(info, history, width, exact, more))
 
 
 def model_page(
-    info: Info, history: History | None, width: int, exact: bool, training: Training | None = None
+    info: Info, history: History | None, width: int, exact: bool, more: Sequence[Block] = ()
 ) -> list[TextLine]:
-    """Totals, training if it was asked for, inputs and outputs, assumptions, the history."""
-    blocks = overview(info)
-    if training is not None:
-        notes = [Paragraph(note, "warning") for note in training.notes]
-        blocks += [Line(), heading(training), figures(info, training), *notes]
-        if training.memory is not None:
-            blocks += [*memory_blocks(training.memory), *theory(info, training)]
+    """Totals, what features know, inputs and outputs, assumptions, the history."""
+    blocks = [*overview(info), *more]
     if symbolic_hint(info):
         blocks += [Line(), Paragraph("D binds the sizes that are open.", "warning")]
     blocks += details(info)

@@ -127,7 +127,7 @@ def without_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
         made = real(*args, **kwargs)
         return t.with_array(made, "fc2.bias", lambda bias: bias * 0)
 
-    monkeypatch.setattr("explorer.session.parts.tiling.tile", broken)
+    monkeypatch.setattr("explorer.features.tiling.tiling.tile", broken)
 
 
 def test_a_tiling_that_was_refused_says_what_to_type_and_it_works(

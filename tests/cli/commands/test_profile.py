@@ -13,8 +13,8 @@ import pytest
 
 from explorer.cli.main import main
 from explorer.facts.profile.comparison import LayerChange
+from explorer.features.profile.profile_comparison_words import change_table
 from explorer.report.blocks import Span
-from explorer.report.present.measure.compare import change_table
 
 SAMPLES = Path(__file__).parent.parent.parent.parent / "sample_models"
 LENET = str(SAMPLES / "lenet.onnx")

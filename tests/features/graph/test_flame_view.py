@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from explorer.base.families import FAMILIES
 from explorer.facts import Layer
-from explorer.report.flame.layout import FlameLabel, IcicleBox
-from explorer.tui.plots.flame_page import FILL, flame_lines
-from explorer.tui.plots.flame_view import FlameView
+from explorer.features.graph.flame_page import FILL, flame_lines
+from explorer.features.graph.flame_view import FlameView
+from explorer.report.flame_layout import FlameLabel, IcicleBox
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.text.theme import ALL_THEMES
 from explorer.tui.widgets.line_view import LineView

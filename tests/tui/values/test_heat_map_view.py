@@ -18,11 +18,11 @@ from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.facts import History, HistoryEntry
 from explorer.facts.values import HeatMap
+from explorer.features.values.heat_panel import HeatPanel, Picture
+from explorer.features.values.map_page import about_lines, cell_span, cursor_line, title_lines
+from explorer.features.values.map_view import HEAT_KEYS, HeatMapView
+from explorer.features.values.palette import palette
 from explorer.tui.text.lines import line_text, line_width
-from explorer.tui.values.heat_panel import HeatPanel, Picture
-from explorer.tui.values.page import about_lines, cell_span, cursor_line, title_lines
-from explorer.tui.values.palette import palette
-from explorer.tui.values.view import HEAT_KEYS, HeatMapView
 from explorer.tui.widgets.strips import Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine

@@ -16,8 +16,8 @@ from textual.widgets import Input
 from explorer import Session
 from explorer.cli.main import main
 from explorer.facts.values import Activations, Weights
+from explorer.features.values.statistics_view import STATISTICS_KEYS, StatisticsDialog, StatisticsScreen
 from explorer.tui.text.lines import line_text
-from explorer.tui.values.statistics import STATISTICS_KEYS, StatisticsDialog, StatisticsScreen
 from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen

@@ -97,7 +97,7 @@ def _torchinfo(given: ParsedArgs, progress: ProgressLine) -> Answer:
         blocks: list[Block] = (
             present("look.table").table(*facts)
             if len(facts) == 1
-            else present("compare.compare").torchinfo(*facts)
+            else present("look.torchinfo").torchinfo(*facts)
         )
         return blocks
 

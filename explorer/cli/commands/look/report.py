@@ -25,13 +25,8 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     machine = named_machine(given)
 
     def ask(session: Session, info: Info) -> Any:
-        return page.gather(
-            session,
-            machine=machine,
-            batch=given.batch,
-            optimizer=given.optimizer,
-            measured=explorer.ProfileSpec(steps=given.steps) if given.measured else None,
-        )
+        measured = explorer.ProfileSpec(steps=given.steps) if given.measured else None
+        return page.gather(session, page.PageRequest(machine, given.batch, given.optimizer, measured))
 
     return output_file(given, progress, ask, lambda info, fact, path: page.write(fact, path, tool()))
 

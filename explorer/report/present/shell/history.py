@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 
-from explorer.base.units import exact_text, many_text, seconds_text
+from explorer.base.units import exact_text, many_text, printable, seconds_text
 from explorer.base.verdicts import VERDICTS
 from explorer.facts import History, HistoryEntry
 from explorer.facts.comparison import FigureTable
 from explorer.facts.profile.profile import Profile
+from explorer.facts.quantize import Quantization
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.compare.figures import figures as figure_blocks
 from explorer.report.present.compare.verify import TONES
-from explorer.report.present.figures import seconds
-from explorer.report.present.quantize.quantize import brief
+from explorer.report.present.figures import seconds, snr_text
 from explorer.report.terms import field_terms
 
 
@@ -134,7 +134,7 @@ def state_blocks(fact: History, at: int) -> list[Block]:
         proof = entry.verification
         rows.append(Field("proof", Span(field_terms(proof.verdict), TONES[proof.verdict_kind])))
     if entry.quantization is not None:
-        rows.append(Field("formats", Span(brief(entry.quantization))))
+        rows.append(Field("formats", Span(_formats_text(entry.quantization))))
     kept = Span(f"saved as {os.path.basename(entry.saved)}") if entry.saved else Span("not saved", "warning")
     rows.append(Field("file", kept))
     command: list[Block] = [Line(), Line((Span("$ ", "formula"), entry.command))] if entry.command else []
@@ -170,3 +170,13 @@ def _proof(entry: HistoryEntry, at: int) -> Span:
         return Span("no proof", "warning")
     kind = entry.verification.verdict_kind
     return Span(VERDICTS[kind], TONES[kind])
+
+
+def _formats_text(fact: Quantization) -> str:
+    """One line: '5 of 5 layers; /conv1/Conv lost most, 40.6 dB'."""
+    taken = [layer for layer in fact.layers if not layer.reason]
+    said = f"{len(taken):,} of {len(fact.layers):,} layers"
+    worst = next((layer for layer in taken if layer.name == fact.worst), None)
+    if worst is None or worst.output_snr_db is None:
+        return said
+    return f"{said}; {printable(worst.name)} lost most, {snr_text(worst.output_snr_db)}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.report.present.shell.history import state_name
-from explorer.tui.commands.change.blame import BlameCommand
-from explorer.tui.commands.change.compare import proof_dialog
 from explorer.tui.commands.change.save import write_file
 from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.commands.key_table import command_of
+from explorer.tui.dialogs.proof import proof_dialog
 from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.dialogs.states.history import DiffScreen, HistoryRequest, HistoryScreen
 from explorer.tui.state.hardware import known_machine
@@ -92,7 +92,7 @@ class HistoryCommand(ScreenCommand):
 
         def answered(more: bool | None) -> None:
             if more and not proof.passed:
-                BlameCommand(self.context).begin(before=wish.other, after=wish.at)
+                command_of("blame")(self.context).begin(before=wish.other, after=wish.at)
             else:
                 self.run(wish.at)
 

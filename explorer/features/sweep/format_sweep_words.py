@@ -10,6 +10,8 @@ from explorer.base.units import bytes_text, count_text, printable
 from explorer.facts.pareto_front import nondominated
 from explorer.facts.quantize import FormatCost, FormatRow, FormatSweep
 from explorer.facts.quantize.sweep import cost_of
+from explorer.features.quantize.quantize_words import decibels
+from explorer.features.sweep.sweep_words import FRONT, done_and_kept
 from explorer.report.blocks import (
     Axis,
     Block,
@@ -26,8 +28,6 @@ from explorer.report.blocks import (
     Table,
 )
 from explorer.report.present.figures import count, plain, seconds, share, size
-from explorer.report.present.quantize.quantize import decibels
-from explorer.report.present.tiling.sweep import FRONT, done_and_kept
 
 _SCOPES = {"all": "all", "only": "only {}", "without": "all but {}", "mixed": "mixed, then {}"}
 

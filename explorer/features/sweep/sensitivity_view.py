@@ -14,15 +14,15 @@ from textual.binding import BindingType
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts.quantize import FormatCost, FormatRow, FormatSweep, MixedPrecision, QuantizeRequest
+from explorer.features.sweep.format_sweep_dialog import FormatSweepDialog, FormatSweepRequest
+from explorer.features.sweep.format_sweep_words import format_sweep, front_plots, row_blocks, rows_table
+from explorer.features.sweep.pareto_plot import ParetoScreen
 from explorer.host import output_files
 from explorer.report.blocks import Table
-from explorer.report.present.quantize.sweep import format_sweep, front_plots, row_blocks, rows_table
 from explorer.report.scatter import scatter_lines
 from explorer.settings.parse import path_word
 from explorer.settings.quantize import read_text
 from explorer.tui.dialogs.dialogs import MessageDialog, without_options
-from explorer.tui.dialogs.quantize.sweep_dialog import FormatSweepDialog, FormatSweepRequest
-from explorer.tui.dialogs.sweep.pareto import ParetoScreen
 from explorer.tui.text.drawing import cell_line, draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, cut, fit, safe

@@ -11,10 +11,10 @@ from textual.containers import Horizontal
 
 from explorer.base.errors import Misuse
 from explorer.facts.quantize import FormatCost, FormatSweepSpec
+from explorer.features.quantize.sample_fields import HINT, samples_of, samples_text
 from explorer.settings.parse import path_word
 from explorer.settings.quantize import parse_formats
 from explorer.tui.dialogs.dialogs import FormDialog
-from explorer.tui.dialogs.quantize.samples import HINT, samples_of, samples_text
 from explorer.tui.text.lines import safe
 from explorer.tui.widgets.options import OptionField
 

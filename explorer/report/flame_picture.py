@@ -12,7 +12,7 @@ from explorer.base.families import FAMILIES
 from explorer.base.units import printable, seconds_text
 from explorer.facts import Info, Layer
 from explorer.facts.profile.profile import Profile
-from explorer.report.flame.layout import (
+from explorer.report.flame_layout import (
     FlameFigure,
     IcicleBox,
     counted_figure,
@@ -20,7 +20,7 @@ from explorer.report.flame.layout import (
     label_of,
     measured_figure,
 )
-from explorer.report.profile.timeline import title
+from explorer.report.timeline import title
 from explorer.session.cache.rows import structure_of
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.report.flame.layout import COUNTED, MEASURED, counted_figure, measured_figure
-from explorer.tui.plots.flame_view import FlameView
+from explorer.features.graph.flame_view import FlameView
+from explorer.report.flame_layout import COUNTED, MEASURED, counted_figure, measured_figure
 
 if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext

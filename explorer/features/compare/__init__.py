@@ -1,0 +1,35 @@
+"""Models held against each other: totals, trees, graphs, outputs, and the layer at fault."""
+
+from explorer.base.features import Feature
+
+FEATURE = Feature(
+    verbs={
+        "blame": "blame_command.COMMAND",
+        "compare": "compare_command.COMMAND",
+        "diff": "diff_command.COMMAND",
+        "verify": "verify_command.COMMAND",
+    },
+    methods={
+        "check_input": "proofs_methods.check_input",
+        "verify": "proofs_methods.verify",
+        "blame": "proofs_methods.blame",
+        "diff": "proofs_methods.diff",
+        "tree_diff": "proofs_methods.tree_diff",
+        "compare": "proofs_methods.compare",
+        "beside": "proofs_methods.beside",
+    },
+    functions={
+        "verify_files": "files.verify_files",
+        "blame_files": "files.blame_files",
+        "diff_files": "files.diff_files",
+        "tree_diff_files": "files.tree_diff_files",
+        "compare_files": "files.compare_files",
+    },
+    keys={
+        "pair": "pair_screen.PAIR_KEYS",
+        "blame": "blame_view.BLAME_KEYS",
+    },
+    commands={
+        "compare": "keys.COMMANDS",
+    },
+)

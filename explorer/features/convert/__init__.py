@@ -1,0 +1,16 @@
+"""One kind of model file into another."""
+
+from explorer.base.features import Feature
+
+FEATURE = Feature(
+    verbs={
+        "convert": "convert_command.COMMAND",
+    },
+    methods={
+        "conversions": "convert_methods.conversions",
+        "convert": "convert_methods.convert",
+    },
+    commands={
+        "convert": "keys.COMMANDS",
+    },
+)

@@ -1,0 +1,21 @@
+"""Keys of the main screen that this feature adds."""
+
+from __future__ import annotations
+
+from explorer.tui.commands.command_key import CommandKey
+from explorer.tui.text.keys import CHANGE
+
+COMMANDS = (
+    CommandKey(
+        "convert",
+        ("W",),
+        "W",
+        "Convert…",
+        "Write the opened model as another kind of file, and show that it is the same",
+        CHANGE,
+        "convert_action.convert",
+        menu=True,
+        package=__package__,
+        after="save",
+    ),
+)

@@ -1,0 +1,23 @@
+"""Models drawn as graphs and as flame views."""
+
+from explorer.base.features import Feature
+
+FEATURE = Feature(
+    verbs={
+        "graph": "graph_command.COMMAND",
+    },
+    methods={
+        "connections": "graph_methods.connections",
+        "edges": "graph_methods.edges",
+        "graph": "graph_methods.graph",
+        "node_figures": "graph_methods.node_figures",
+        "fx_graph": "graph_methods.fx_graph",
+    },
+    keys={
+        "graph": "graph_view.GRAPH_KEYS",
+        "flame": "flame_view.FLAME_KEYS",
+    },
+    commands={
+        "graph": "keys.COMMANDS",
+    },
+)

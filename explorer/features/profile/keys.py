@@ -1,0 +1,21 @@
+"""Keys of the main screen that this feature adds."""
+
+from __future__ import annotations
+
+from explorer.tui.commands.command_key import CommandKey
+from explorer.tui.text.keys import LOOK
+
+COMMANDS = (
+    CommandKey(
+        "profile",
+        ("percent_sign",),
+        "%",
+        "Profile…",
+        "Time the model on this machine: what each layer takes, how sure, what is no layer",
+        LOOK,
+        "profile_action.ProfileCommand",
+        menu=True,
+        package=__package__,
+        after="evaluate",
+    ),
+)

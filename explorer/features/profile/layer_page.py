@@ -1,0 +1,22 @@
+"""Measured time on the page of a layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explorer.features.profile.layer_time_words import timed_blocks
+from explorer.tui.text.drawing import draw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from explorer.tui.tabs.layer import LayerParts
+    from explorer.tui.text.lines import Line
+
+
+def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
+    """What was measured of the layer, if the model was timed."""
+    profile = page.store.profile
+    if profile is None:
+        return []
+    return [lambda width: draw(timed_blocks(profile, page.layer), width, page.store.exact)]

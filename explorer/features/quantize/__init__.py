@@ -1,0 +1,23 @@
+"""Number formats: chosen for layers, tried, written, proved."""
+
+from explorer.base.features import Feature
+
+FEATURE = Feature(
+    verbs={
+        "quantize": "quantize_command.COMMAND",
+    },
+    methods={
+        "quantize_choice": "quantize_methods.quantize_choice",
+        "quantize_settings": "quantize_methods.quantize_settings",
+        "quantize": "quantize_methods.quantize",
+        "quantize_module": "quantize_methods.quantize_module",
+        "quantize_trial": "quantize_methods.quantize_trial",
+        "requantize": "quantize_methods.requantize",
+    },
+    keys={
+        "quantize": "quantize_view.QUANTIZE_KEYS",
+    },
+    commands={
+        "quantize": "keys.COMMANDS",
+    },
+)

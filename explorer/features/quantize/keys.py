@@ -1,0 +1,21 @@
+"""Keys of the main screen that this feature adds."""
+
+from __future__ import annotations
+
+from explorer.tui.commands.command_key import CommandKey
+from explorer.tui.text.keys import CHANGE
+
+COMMANDS = (
+    CommandKey(
+        "quantize",
+        ("Q",),
+        "Q",
+        "Quantize…",
+        "Other number formats for weights and inputs; of one quantized here what each layer lost",
+        CHANGE,
+        "quantize_action.QuantizeCommand",
+        menu=True,
+        package=__package__,
+        after="sweep",
+    ),
+)

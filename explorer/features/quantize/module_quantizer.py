@@ -1,0 +1,140 @@
+"""Quantizing the layers of an nn.Module in PyTorch, which ends in no ONNX file.
+
+What is handed out as an nn.Module stands beside the history; it can be a state, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from explorer.engine.convert.module_to_quantized import (
+    ModuleChoice,
+    QuantizedModule,
+    check_samples,
+    choice_on_shapes,
+    module_choice,
+    to_quantized,
+)
+from explorer.engine.convert.module_twin import has_layers, replaceable
+from explorer.engine.models.torch.module import TorchModel
+from explorer.engine.quantize.settings import in_force
+from explorer.facts import Analysis
+from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
+from explorer.facts.settings import QuantizeSettings
+from explorer.features.quantize.quantize import quantized_state
+from explorer.session.parts import scripts
+from explorer.session.parts.models import Cancel, Models, OnProgress
+from explorer.session.parts.module_job import MODULE_ENDINGS, module_job
+from explorer.settings.parse import dynamic_words
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_AS_ONNX = "quantize it as ONNX, to a file that ends in .onnx"
+
+
+class ModuleQuantizer:
+    """Makes quantized modules of the current state."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def quantize(
+        self,
+        request: QuantizeRequest,
+        *,
+        output: str | None,
+        overwrite: bool,
+        measured: bool,
+        dynamic: Mapping[str, Mapping[int, str]] | None,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> tuple[nn.Module, Quantization]:
+        """The quantized module, and what became of it."""
+        how: dict[str, Any] = {"overwrite": overwrite, "measured": measured, "cancel": cancel}
+        command = self.command(request, output, dynamic or {}) if output is not None else ""
+        made = self._quantized(request, output, dynamic, on_progress, own=True, **how)
+        return made.module, replace(made.fact, command=command)
+
+    def quantized_state(
+        self, request: QuantizeRequest, output: str | None, on_progress: OnProgress, **how: Any
+    ) -> Quantization:
+        """Quantizes the current state as a module, which becomes the current one; `how` as for `quantize`."""
+        made, models = self._quantized(request, output, None, on_progress, **how), self._models
+        fact = replace(made.fact, command=self.command(request, output, {}))
+        models.append(quantized_state(request, fact, None, output, ranges=made.ranges), made.opened)
+        return fact
+
+    def _quantized(
+        self,
+        request: QuantizeRequest,
+        output: str | None,
+        dynamic: Mapping[str, Mapping[int, str]] | None,
+        on_progress: OnProgress,
+        *,
+        own: bool = False,
+        overwrite: bool,
+        measured: bool,
+        cancel: Cancel,
+    ) -> QuantizedModule:
+        job = module_job(
+            self._models,
+            target=output or "",
+            verify=False,
+            dynamic=dynamic,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        how: dict[str, Any] = {"output": output, "overwrite": overwrite, "measured": measured}
+        module = self._models.module if own and not self._models.current else None
+        made = to_quantized(self._opened(), module, request, job, self._analysis(), **how)
+        return replace(made, fact=replace(made.fact, notes=self._models.random_weights()))
+
+    def choice(self, request: QuantizeRequest) -> Quantization:
+        """What `quantized_state` would do to the current state."""
+        analysis, spec = self._analysis(), request.spec
+        if request.calibrate:
+            check_samples(self._opened(), request)
+        fact = self._choice(spec).answer(analysis.info.totals.weight_bytes, spec)
+        return replace(fact, command=self.command(request, None, {}))
+
+    def settings(self, spec: QuantizeSpec) -> QuantizeSettings:
+        """What `spec` asks of every layer of the current state."""
+        found = in_force(spec, self._choice(spec).choices)
+        return replace(found, layers=tuple(replace(layer, form="module") for layer in found.layers))
+
+    def _choice(self, spec: QuantizeSpec) -> ModuleChoice:
+        asked = self._opened(), spec, self._analysis()
+        return choice_on_shapes(*asked) or module_choice(*asked)
+
+    def takes(self, output: str | None) -> bool:
+        """Whether a quantization of the current state, which is of PyTorch's, is one of its modules.
+
+        Raises:
+            Misuse: `output` is a file of modules, and the state is none.
+        """
+        if output is not None and not output.lower().endswith(MODULE_ENDINGS):
+            return False
+        opened = self._opened()
+        return has_layers(opened) or (output is not None and not replaceable(opened, _AS_ONNX))
+
+    def command(
+        self, request: QuantizeRequest, output: str | None, dynamic: Mapping[str, Mapping[int, str]]
+    ) -> str:
+        """The command that quantizes the opened module headless; '' where no command can."""
+        words = scripts.quantize_words(request, modules=True)
+        if self._models.current or words is None:
+            return ""
+        words += dynamic_words(dynamic)
+        return scripts.headless(self._models, "quantize", output, "_quantized.pt2", *words)
+
+    def _opened(self) -> TorchModel:
+        found = self._models.opened(self._models.current)
+        assert isinstance(found, TorchModel)
+        return found
+
+    def _analysis(self) -> Analysis:
+        return self._models.examined(self._models.current).analysis

@@ -1,0 +1,24 @@
+"""Graphs that are rewritten: folded, edited by hand, for another batch; models made of a line of text."""
+
+from explorer.base.features import Feature
+
+FEATURE = Feature(
+    verbs={
+        "edit": "edit_command.COMMAND",
+        "fold": "fold_command.COMMAND",
+        "make": "make_command.COMMAND",
+        "rebatch": "rebatch_command.COMMAND",
+    },
+    methods={
+        "fold_choice": "fold_methods.fold_choice",
+        "fold": "fold_methods.fold",
+        "edit": "edit_methods.edit",
+        "rebatch": "rebatch_methods.rebatch",
+    },
+    functions={
+        "make_model": "model_from_text.make_model",
+    },
+    commands={
+        "rewrite": "keys.COMMANDS",
+    },
+)

@@ -1,0 +1,33 @@
+"""Keys of the main screen that this feature adds."""
+
+from __future__ import annotations
+
+from explorer.tui.commands.command_key import CommandKey
+from explorer.tui.text.keys import CHANGE
+
+COMMANDS = (
+    CommandKey(
+        "fold",
+        ("ampersand",),
+        "&",
+        "Fold operators…",
+        "Batch normalization into weights, constants, Identity and Dropout away, proved",
+        CHANGE,
+        "fold_action.fold",
+        menu=True,
+        package=__package__,
+        after="quantize",
+    ),
+    CommandKey(
+        "edit",
+        ("comma",),
+        ",",
+        "Edit…",
+        "Rename or delete the chosen layer's node, set an attribute, replace its operator",
+        CHANGE,
+        "edit_action.EditCommand",
+        menu=True,
+        package=__package__,
+        after="extract",
+    ),
+)

@@ -1,0 +1,47 @@
+"""Keys of the main screen that this feature adds."""
+
+from __future__ import annotations
+
+from explorer.tui.commands.command_key import CommandKey
+from explorer.tui.text.keys import LOOK
+
+COMMANDS = (
+    CommandKey(
+        "sizes",
+        ("D",),
+        "D",
+        "Open sizes…",
+        "MACs, memory and time over a batch or a length, with a slider; binds what is left open",
+        LOOK,
+        "sizes_action.SizesCommand",
+        footer="sizes",
+        where=("model",),
+        menu=True,
+        package=__package__,
+        after="machine",
+    ),
+    CommandKey(
+        "decode",
+        ("E",),
+        "E",
+        "Decoding, KV cache",
+        "A decode step beside its pass over the text; when the cache passes the weights",
+        LOOK,
+        "sizes_action.decode",
+        menu=True,
+        package=__package__,
+        after="sizes",
+    ),
+    CommandKey(
+        "serving",
+        ("at",),
+        "@",
+        "Serving…",
+        "Memory, times and layouts of a language model by prompt, context, batch and devices",
+        LOOK,
+        "sizes_action.serving",
+        menu=True,
+        package=__package__,
+        after="decode",
+    ),
+)

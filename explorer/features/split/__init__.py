@@ -1,0 +1,26 @@
+"""Stages of a pipeline, and parts taken out of a model."""
+
+from explorer.base.features import Feature
+
+FEATURE = Feature(
+    verbs={
+        "extract": "extract_command.COMMAND",
+        "pipeline": "pipeline_command.COMMAND",
+        "split": "split_command.COMMAND",
+    },
+    methods={
+        "split": "split_methods.split",
+        "split_draft": "split_methods.split_draft",
+        "run_stages": "split_methods.run_stages",
+        "extract": "split_methods.extract",
+    },
+    functions={
+        "run_pipeline": "pipeline.run_pipeline",
+    },
+    keys={
+        "split": "split_view.SPLIT_KEYS",
+    },
+    commands={
+        "split": "keys.COMMANDS",
+    },
+)

@@ -1,0 +1,33 @@
+"""Keys of the main screen that this feature adds."""
+
+from __future__ import annotations
+
+from explorer.tui.commands.command_key import CommandKey
+from explorer.tui.text.keys import CHANGE
+
+COMMANDS = (
+    CommandKey(
+        "split",
+        ("vertical_line",),
+        "|",
+        "Split…",
+        "Cut the model into stages of a pipeline: balance, cuts that move, who works when",
+        CHANGE,
+        "split_action.SplitCommand",
+        menu=True,
+        package=__package__,
+        after="sensitivity",
+    ),
+    CommandKey(
+        "extract",
+        ("semicolon",),
+        ";",
+        "Extract",
+        "The chosen layers alone become the model, shown to give the whole's numbers; w writes it",
+        CHANGE,
+        "extract_action.extract",
+        menu=True,
+        package=__package__,
+        after="split",
+    ),
+)

@@ -1,0 +1,25 @@
+"""Many tilings, number formats and trainings side by side."""
+
+from explorer.base.features import Feature
+
+FEATURE = Feature(
+    verbs={
+        "sweep": "sweep_command.COMMAND",
+    },
+    methods={
+        "sweep": "sweep_methods.sweep",
+        "sweep_formats": "sweep_methods.sweep_formats",
+        "sweep_training": "sweep_methods.sweep_training",
+    },
+    functions={
+        "sweep_files": "files.sweep_files",
+        "sweep_formats": "files.sweep_formats",
+    },
+    keys={
+        "sweep": "sweep_view.SWEEP_KEYS",
+        "sensitivity": "sensitivity_view.SENSITIVITY_KEYS",
+    },
+    commands={
+        "sweep": "keys.COMMANDS",
+    },
+)

@@ -1,0 +1,50 @@
+"""Sweeps of several model files."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from explorer.base.checked import checked
+from explorer.features.sweep import sweep as sweeps
+from explorer.session.files import opened
+from explorer.session.session import argument_type, reopen
+
+if TYPE_CHECKING:
+    from explorer.facts.quantize import FormatSweep, FormatSweepSpec
+    from explorer.facts.sweep import Sweep, SweepSpec
+
+_OF_A_SWEEP = (
+    *("hardware", "order", "verify", "draws", "output", "scheduler", "workers", "layers"),
+    *("first_seed", "on_progress", "cancel"),
+)
+
+
+def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Any) -> Sweep:
+    """A row for every model and every combination.
+
+    Args:
+        sources: As for `Session`.
+        spec: What is combined.
+        options: Those of `Session.sweep`, its `seed` as `first_seed`, and those of `Session` for all models;
+            a dimension or input that they name need only exist in one of them.
+    """
+    how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
+    how["seed"] = how.pop("first_seed", 0)
+    with opened(sources, options, broken=True) as sessions:
+        run = checked(sweeps.sweep, argument_type)
+        return run([(one, one.parts.models) for one in sessions], spec, reopen, **how)
+
+
+def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **options: Any) -> FormatSweep:
+    """A row for every model and every choice of number formats.
+
+    Args:
+        sources: As for `Session`.
+        spec: What is tried.
+        options: Those of `Session.sweep_formats`, and those of `Session` for all models.
+    """
+    how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
+    with opened(sources, options, broken=True) as sessions:
+        run = checked(sweeps.sweep_formats, argument_type)
+        return run([(one, one.parts.models) for one in sessions], spec, reopen, **how)

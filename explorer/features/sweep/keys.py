@@ -1,0 +1,33 @@
+"""Keys of the main screen that this feature adds."""
+
+from __future__ import annotations
+
+from explorer.tui.commands.command_key import CommandKey
+from explorer.tui.text.keys import CHANGE
+
+COMMANDS = (
+    CommandKey(
+        "sensitivity",
+        ("Z",),
+        "Z",
+        "Sensitivity…",
+        "Number formats layer by layer: what each loses and saves, and a mixed precision",
+        CHANGE,
+        "sensitivity_action.sensitivity",
+        menu=True,
+        package=__package__,
+        after="fold",
+    ),
+    CommandKey(
+        "sweep",
+        ("S",),
+        "S",
+        "Sweep…",
+        "Many tilings side by side: cycles, traffic, buffer, and their Pareto front",
+        CHANGE,
+        "sweep_action.sweep",
+        menu=True,
+        package=__package__,
+        after="tile",
+    ),
+)

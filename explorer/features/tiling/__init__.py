@@ -1,0 +1,30 @@
+"""Tiling: what it would do and cost, the tiled model, its blocks and loops."""
+
+from explorer.base.features import Feature
+
+FEATURE = Feature(
+    verbs={
+        "plan": "plan_command.COMMAND",
+        "settings": "settings_command.COMMAND",
+        "tile": "tile_command.COMMAND",
+    },
+    methods={
+        "plan": "tiling_methods.plan",
+        "tiling": "tiling_methods.tiling",
+        "cost": "tiling_methods.cost",
+        "tile_steps": "tiling_methods.tile_steps",
+        "settings": "tiling_methods.settings",
+        "tile": "tiling_methods.tile",
+        "plan_module": "tiling_methods.plan_module",
+        "tile_module": "tiling_methods.tile_module",
+        "module_command": "tiling_methods.module_command",
+        "command": "tiling_methods.command",
+        "keep_choices": "tiling_methods.keep_choices",
+    },
+    keys={
+        "tile": "tile_view.TILE_KEYS",
+    },
+    commands={
+        "tiling": "keys.COMMANDS",
+    },
+)

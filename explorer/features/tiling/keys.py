@@ -1,0 +1,35 @@
+"""Keys of the main screen that this feature adds."""
+
+from __future__ import annotations
+
+from explorer.tui.commands.command_key import CommandKey
+from explorer.tui.text.keys import CHANGE, LOOK
+
+COMMANDS = (
+    CommandKey(
+        "blocks",
+        ("i",),
+        "i",
+        "Into the tiles",
+        "The chosen matmul as a grid of blocks, and which tile matmuls make each",
+        LOOK,
+        "tile_view_action.TileViewCommand",
+        footer="tiles",
+        where=("diff",),
+        menu=True,
+        package=__package__,
+        after="serving",
+    ),
+    CommandKey(
+        "tile",
+        ("t",),
+        "t",
+        "Tile…",
+        "Split matmuls into hardware-sized tiles",
+        CHANGE,
+        "tile_action.TileCommand",
+        menu=True,
+        package=__package__,
+        after="actions",
+    ),
+)

@@ -1,0 +1,89 @@
+"""Tiling the layers of an nn.Module in PyTorch, which ends in no ONNX file.
+
+What is handed out as an nn.Module stands beside the history: the original stays the current model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from explorer.base.errors import ExplorerError, Misuse
+from explorer.engine.convert.job import ConversionJob
+from explorer.engine.convert.module_to_tiled import plan_module, to_torch
+from explorer.engine.tiling.layers import with_sites_found
+from explorer.facts import Plan, TileResult, TileSpec
+from explorer.session.parts.models import Models, OnProgress
+from explorer.session.parts.module_job import module_job
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_AS_ONNX = "quantize it as ONNX, to a file that ends in .onnx"
+
+
+class ModuleTiler:
+    """Makes tiled modules of the opened one."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def plan(self, spec: TileSpec, on_progress: OnProgress) -> Plan:
+        """What `tile` would do."""
+        job = module_job(self._models, verify=False, on_progress=on_progress)
+        return self._with_macs(self._planned(self._naming(spec, job), job))
+
+    def _planned(self, spec: TileSpec, job: ConversionJob) -> Plan:
+        return plan_module(job.opened, spec, job, self._macs())
+
+    def _naming(self, spec: TileSpec, job: ConversionJob) -> TileSpec:
+        """`spec` with the layers by name that it asks for by a filter."""
+        return with_sites_found(
+            spec, lambda: self._planned(TileSpec(), job).sites, lambda: self._models.examined(0).analysis
+        )
+
+    def tile(
+        self,
+        spec: TileSpec,
+        *,
+        output: str | None,
+        overwrite: bool,
+        draws: int,
+        command: str,
+        on_progress: OnProgress,
+        **how: Any,
+    ) -> tuple[nn.Module, TileResult]:
+        """The tiled module, and what became of it; raises where nothing was written and the proof failed."""
+        if draws < 1:
+            raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
+        job = module_job(self._models, target=output or "", draws=draws, on_progress=on_progress, **how)
+        module, result = to_torch(
+            job.opened,
+            None if self._models.current else self._models.module,
+            self._naming(spec, job),
+            job,
+            output=output,
+            overwrite=overwrite,
+            macs_total=self._macs(),
+        )
+        evidence = result.verification
+        if output is None and evidence is not None and not evidence.passed:
+            said = f"the tiled module is not the same: {evidence.verdict}"
+            raise ExplorerError(said, where=self._models.source)
+        return module, replace(result, plan=self._with_macs(result.plan), command=command)
+
+    def _with_macs(self, plan: Plan) -> Plan:
+        """A plan that says of what it leaves how much that is, as far as the analysis knows."""
+        if not self._models.from_torch:
+            return plan
+        known = {layer.path: layer.macs for layer in self._models.examined(0).analysis.layers}
+        left = (replace(s, macs=known.get(s.name)) if s.macs is None else s for s in plan.skipped)
+        return replace(plan, skipped=tuple(left))
+
+    def _macs(self) -> int | None:
+        """MACs of the opened model, as far as they are known without doubt."""
+        if not self._models.from_torch:
+            return None
+        totals = self._models.examined(0).analysis.info.totals
+        return totals.macs if totals.coverage == 1 else None

@@ -1,0 +1,35 @@
+"""Keys of the main screen that this feature adds."""
+
+from __future__ import annotations
+
+from explorer.tui.commands.command_key import CommandKey
+from explorer.tui.text.keys import LOOK
+
+COMMANDS = (
+    CommandKey(
+        "training",
+        ("b",),
+        "b",
+        "Training…",
+        "Backward, gradients and optimizer for a batch size, of the layer and of the model",
+        LOOK,
+        "training_action.ask_training",
+        footer="training",
+        where=("model",),
+        menu=True,
+        package=__package__,
+        after="statistics",
+    ),
+    CommandKey(
+        "evaluate",
+        ("A",),
+        "A",
+        "Evaluate on data…",
+        "Accuracy, loss and confusions on the samples of a file, as opened and as it is now",
+        LOOK,
+        "evaluate_action.EvaluateCommand",
+        menu=True,
+        package=__package__,
+        after="training",
+    ),
+)

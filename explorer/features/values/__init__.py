@@ -1,0 +1,31 @@
+"""Numbers inside weights and activations: statistics, slices, maps."""
+
+from explorer.base.features import Feature
+
+FEATURE = Feature(
+    verbs={
+        "activations": "activations_command.COMMAND",
+        "values": "values_command.COMMAND",
+        "weights": "weights_command.COMMAND",
+    },
+    methods={
+        "weights": "values_methods.weights",
+        "activations": "values_methods.activations",
+        "values": "values_methods.values",
+        "heat_map": "values_methods.heat_map",
+        "placement": "values_methods.placement",
+    },
+    keys={
+        "heat": "map_view.HEAT_KEYS",
+        "statistics": "statistics_view.STATISTICS_KEYS",
+    },
+    commands={
+        "values": "keys.COMMANDS",
+    },
+    layer_lines={
+        "values": "values_page.layer_lines",
+    },
+    sections={
+        "weights": "report_section.SECTION",
+    },
+)

@@ -1,0 +1,112 @@
+"""Export of a session: its states as files, and what was done as a shell script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from explorer.base.errors import Misuse
+from explorer.base.version import __version__
+from explorer.engine import convert
+from explorer.engine.convert.job import ConversionJob
+from explorer.engine.formats.onnx import writer
+from explorer.engine.models.opened_model import dims_of
+from explorer.host import output_files
+from explorer.session.parts import history as states
+from explorer.session.parts import scripts
+from explorer.session.parts.models import stem
+
+if TYPE_CHECKING:
+    from explorer.session.parts.models import Models, OnProgress
+
+
+class Exporter:
+    """Writes down what a session has."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def save(self, path: str, overwrite: bool, on_progress: OnProgress) -> str:
+        """Writes the current model as ONNX, or a quantized module by the name's ending; and says where."""
+        models = self._models
+        as_module = self.check(path, overwrite)
+        model = None if as_module else models.graph(models.current, on_progress)
+        with output_files.atomic_write(path, overwrite=overwrite) as temporary:
+            if model is None:
+                self._write_module(temporary, path, on_progress)
+            else:
+                writer.write(model, temporary, on_progress=on_progress)
+        models.history = states.amend(models.history, models.current, saved=path)
+        return path
+
+    def check(self, path: str, overwrite: bool) -> bool:
+        """Whether the current model would be written there as a module; refuses what it cannot become."""
+        models = self._models
+        if not models.is_module(models.current) or path.lower().endswith(".onnx"):
+            models.check_onnx(path, overwrite)
+            return False
+        models.check_target(path, overwrite)
+        convert.check_name(path, "onnx", "torchscript", "torch.export")
+        return True
+
+    def _write_module(self, path: str, target: str, on_progress: OnProgress) -> None:
+        from explorer.engine.convert.module_twin import write_twin  # torch
+
+        models = self._models
+        opened: Any = models.opened(models.current)
+        job = ConversionJob(
+            opened=opened,
+            source=models.source,
+            path=path,
+            target=target,
+            dims=models.options["dims"],
+            input_shapes=models.options["input_shapes"],
+            on_progress=on_progress,
+        )
+        write_twin(opened.loaded, opened.format, job)
+
+    def script(self, path: str, index: int | None, branches: bool, overwrite: bool) -> str:
+        """Writes `script_text`, and says where."""
+        write_text(self._models, path, self.script_text(index, branches), overwrite, executable=True)
+        return path
+
+    def script_text(self, index: int | None, branches: bool) -> str:
+        """The commands that make a state and those that lead to it; with `branches` every state."""
+        models = self._models
+        at = models.at(index)
+        if at == 0 and not (branches and models.history.entries[1:]):
+            raise Misuse("nothing was done to the model yet", where="script", hint="tile it first")
+        if models.module is not None:
+            raise Misuse("no command opens an nn.Module object", where=models.source, hint="save it as ONNX")
+        if models.options["seed"]:
+            raise Misuse("no option asks for weights of another seed", where=models.source)
+        wanted = range(len(models.history.entries)) if branches else models.history.line_to(at)
+        steps = [self._step(i) for i in wanted if i]
+        tool = f"explorer {__version__}"
+        return scripts.as_script(models.source, steps, stem=stem(models.source), tool=tool)
+
+    def _step(self, at: int) -> scripts.Step:
+        """A state, and with which options the one before has to be opened for it to come out the same."""
+        history, options = self._models.history, self._models.options
+        entry, before = history.entries[at], history.parent(at) or 0
+        if self._models.is_module(before):
+            what = f"'{entry.label}' was made of a quantized nn.Module, whose layers no command opens"
+            raise Misuse(what, where="script", hint="save it as it is")
+        bound = options["dims"] if entry.dims is None else entry.dims
+        if before == 0:
+            return scripts.Step(entry, {**options, "dims": bound}, at, before)
+        kept = {name: options[name] for name in ("input_shapes", "rules")}
+        trust = options["trust"] and options["rules"] is not None
+        sizes = dims_of(self._models.graph(before), bound)
+        return scripts.Step(entry, {**kept, "trust": trust, "dims": sizes}, at, before)
+
+
+def write_text(models: Models, path: str, text: str, overwrite: bool, *, executable: bool = False) -> None:
+    """Writes a text that a session makes of itself, whole or not at all.
+
+    Raises:
+        Misuse: The file exists and `overwrite` is False, it is one that is read, or it cannot be written.
+    """
+    models.check_target(path, overwrite)
+    with output_files.atomic_write(path, overwrite=overwrite, executable=executable) as temporary:
+        with output_files.text(temporary, errors="surrogateescape") as file:
+            file.write(text)

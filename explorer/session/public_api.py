@@ -1,0 +1,934 @@
+# mypy: disable-error-code=empty-body
+"""What a session can be asked, with types; made by `python -m tests.public_api`."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from explorer.base.checked import Count, Natural, PathText, Seconds, Words
+from explorer.engine.convert.job import ExporterName, ScriptMethod
+from explorer.facts import (
+    Analysis,
+    Diff,
+    History,
+    Info,
+    LayerTable,
+    OpStat,
+    Plan,
+    SitePlan,
+    TileResult,
+    TileSpec,
+    Verification,
+)
+from explorer.facts.blame import Blame
+from explorer.facts.comparison import Comparison, FigureTable, TorchinfoTable, TreeDiff
+from explorer.facts.conversion import Conversion
+from explorer.facts.cost import Hardware, PlanCost, TileSteps
+from explorer.facts.evaluate.evaluation import Evaluation, Task
+from explorer.facts.evaluate.training_run import TrainingRun
+from explorer.facts.evaluate.training_sweep import TrainingSweep
+from explorer.facts.external.overlay import Overlay
+from explorer.facts.external.placement import Placement
+from explorer.facts.graph.connections import Connections
+from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
+from explorer.facts.graph.edges import RowEdges
+from explorer.facts.graph.fx import FxGraph
+from explorer.facts.memory import Memory
+from explorer.facts.profile.comparison import ProfileComparison
+from explorer.facts.profile.profile import Profile, ProfileSpec
+from explorer.facts.quantize import FormatSweep, FormatSweepSpec, Quantization, QuantizeSpec
+from explorer.facts.roofline import Machine, Roofline
+from explorer.facts.serving.serving import Serving
+from explorer.facts.serving.spec import ServingSpec
+from explorer.facts.serving.sweep import ServingSweep, ServingSweepSpec
+from explorer.facts.settings import QuantizeSettings, Settings
+from explorer.facts.sizes.curves import SizeCurves
+from explorer.facts.sizes.decode import Decode
+from explorer.facts.split.draft import SplitDraft
+from explorer.facts.split.edit import Edit, EditStep
+from explorer.facts.split.fold import Fold, FoldKind
+from explorer.facts.split.make import MadeModel
+from explorer.facts.split.part import Extraction, PartSpec
+from explorer.facts.split.run import PipelineRun
+from explorer.facts.split.split import Split, SplitSpec, StageForm
+from explorer.facts.sweep import Sweep, SweepSpec
+from explorer.facts.training import Optimizer, Training, TrainingMemory
+from explorer.facts.values import Activations, HeatMap, TensorValues, Weights
+from explorer.facts.verification import Tolerance
+from explorer.session.parts.figures import Batches
+from explorer.session.parts.models import Cancel, Dims, InputShapes, OnProgress
+from explorer.session.session_parts import SessionParts
+from explorer.settings.overlay import Outside
+
+
+class PublicMethods:
+    """Methods that modules of `methods` and features add to `Session`."""
+
+    parts: SessionParts
+
+    def history(self) -> History:
+        """All states of the session, what each was made of, and which is current."""
+
+    def undo(self) -> History:
+        """One step back; at the original it stays there."""
+
+    def redo(self) -> History:
+        """One step forward again, along the line that was walked last; at its end it stays there."""
+
+    def go(self, index: int) -> History:
+        """To any state: it becomes the current one, and the others stay where they are."""
+
+    def name(self, index: int, text: str) -> History:
+        """Gives a state a name of the user's own; an empty one takes it away."""
+
+    def restore(self, history: History) -> History:
+        """Takes up the history of another session of the same source, whose process ended."""
+
+    def bind(
+        self, dims: Mapping[str, int], *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> History:
+        """Takes sizes for dimensions that the model leaves open, in place of those that it was opened with."""
+
+    def open(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Info:
+        """Opens the model."""
+
+    def info(self, index: int | None = None) -> Info:
+        """Totals of the model at `index` of the history (None: the current one)."""
+
+    def info_at(
+        self, input_shapes: InputShapes, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> Info:
+        """Totals of the opened model at other sizes of its inputs; the session keeps those it has."""
+
+    def stored(self) -> Info:
+        """What the opened module stores, and nothing of its work: for one whose inputs are not known."""
+
+    def analysis(
+        self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> Analysis:
+        """Totals and every layer of the model at `index` of the history (None: the current one)."""
+
+    def packed_analysis(
+        self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> Analysis:
+        """As `analysis`, but its layers are packed, and each is made when it is looked at: of very many."""
+
+    def memory(self, index: int | None = None) -> Memory:
+        """What is live at each step of the execution order, and the arena that holds it."""
+
+    def roofline(self, machine: Machine, index: int | None = None) -> Roofline:
+        """Every layer against the limits of a machine (see `explorer.settings.machines`)."""
+
+    def training(
+        self, *, batch: Count | None = None, optimizer: Optimizer = "sgd", index: int | None = None
+    ) -> Training:
+        """What one training step multiplies and keeps in memory, layer by layer and in total."""
+
+    def training_memory(
+        self,
+        *,
+        batches: Batches = (None,),
+        optimizer: Optimizer = "sgd",
+        checkpoint: Sequence[str] = (),
+        card: Count | None = None,
+        index: int | None = None,
+    ) -> TrainingMemory:
+        """What is live while a training step runs, moment by moment, and at its peak."""
+
+    def training_over_time(
+        self,
+        *,
+        batches: Batches = (None,),
+        optimizer: Optimizer = "sgd",
+        checkpoint: Sequence[str] = (),
+        card: Count | None = None,
+        index: int | None = None,
+    ) -> Training:
+        """`training` at the first batch size, with its `memory`, unknown only where no more was asked."""
+
+    def torchinfo(self) -> TorchinfoTable:
+        """Torchinfo's own table of the opened model, and where its numbers are not ours and why."""
+
+    def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
+        """Operator types of a model: how many, what they cost, the range of every attribute."""
+
+    def layers(
+        self,
+        query: str | None = "",
+        columns: Sequence[str] | None = (),
+        *,
+        style: str | None = "tree",
+        sort: str | None = "",
+        depth: int | None = None,
+        flat: bool = False,
+        machine: Machine | None = None,
+        spec: TileSpec | None = None,
+        overlay: Overlay | Outside | None = None,
+        providers: Sequence[str] | None = None,
+        fold_constants: bool = False,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+    ) -> LayerTable:
+        """Rows of the layer tree as a table: filtered, folded, sorted, with columns."""
+
+    def column(
+        self,
+        name: str,
+        *,
+        machine: Machine | None = None,
+        spec: TileSpec | None = None,
+        overlay: Overlay | Outside | None = None,
+        providers: Sequence[str] | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+    ) -> array[float]:
+        """A column of the layer tree as numbers to sort by: one a row, and behind them the whole model's."""
+
+    def overlay(self, figures: Outside, index: int | None = None) -> Overlay:
+        """Figures from outside, of a profiler or a spreadsheet, on the layers of a model."""
+
+    def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
+        """Ids of the layers that match a query (see `explorer.settings.filter`)."""
+
+    def save(self, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
+        """Writes the current model to `path` as ONNX."""
+
+    def check_output(self, path: PathText, *, overwrite: bool = False) -> None:
+        """Refuses, before anything is worked out, a file that the current model could not be written to."""
+
+    def script(
+        self, path: PathText, *, index: int | None = None, branches: bool = False, overwrite: bool = False
+    ) -> str:
+        """Writes the commands that make a state, and those that lead to it, as a shell script."""
+
+    def script_text(self, index: int | None = None, *, branches: bool = False) -> str:
+        """What `script` writes; it opens no model that is not ONNX, so nothing of its code runs."""
+
+    def plan(self, spec: TileSpec, *, index: int | None = None, on_progress: OnProgress = None) -> Plan:
+        """What `tile` would do to a model of the history, without doing it."""
+
+    def tiling(self, index: int | None = None) -> Plan | None:
+        """The plan by which a model of the history (None: the current one) was tiled; None for one that is not."""
+
+    def cost(
+        self,
+        spec: TileSpec,
+        hardware: Hardware | None = None,
+        *,
+        order: str = "best",
+        formulas: bool | None = None,
+        on_progress: OnProgress = None,
+    ) -> PlanCost:
+        """What a tiling of the current model would cost on a machine, without doing it."""
+
+    def tile_steps(
+        self, site: SitePlan, *, order: str = "best", first: Natural = 0, count: Count = 64
+    ) -> TileSteps:
+        """What the buffer holds at some steps of a site, tile matmul by tile matmul, and what was moved."""
+
+    def settings(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Settings:
+        """What `spec` asks of every site of the current model, and who said so."""
+
+    def tile(
+        self,
+        spec: TileSpec,
+        *,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        draws: Count = 1,
+        seed: Natural = 0,
+        input: PathText | None = None,
+        discard: bool = False,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> TileResult:
+        """Tiles the current model; the result becomes the current one, and every other state stays."""
+
+    def plan_module(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
+        """What `tile_module` would do, without doing it."""
+
+    def tile_module(
+        self,
+        spec: TileSpec,
+        *,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        dynamic: Mapping[str, Mapping[int, str]] | None = None,
+        verify: bool = True,
+        draws: Count = 3,
+        seed: Natural = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> tuple[nn.Module, TileResult]:
+        """An nn.Module like the opened one whose layers multiply by tiles; the opened one stays as it is."""
+
+    def module_command(
+        self,
+        spec: TileSpec,
+        output: PathText | None = None,
+        dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    ) -> str:
+        """The command that does headless what `tile_module` does; '' where no command can."""
+
+    def command(self, spec: TileSpec, output: PathText | None = None) -> str:
+        """The command that does headless what `tile` does to the opened model."""
+
+    def keep_choices(self, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
+        """Writes what was tiled, and how, as a file for `--config`: a rule for every site, by its name."""
+
+    def quantize_choice(
+        self,
+        spec: QuantizeSpec,
+        *,
+        state: int | None = None,
+        as_graph: bool = False,
+        calibrate: PathText | None = None,
+        draws: Count = 4,
+        seed: Natural = 0,
+        on_progress: OnProgress = None,
+    ) -> Quantization:
+        """What `quantize` would do to the current model, without doing it: formats, bits, BitOPs and bytes."""
+
+    def quantize_settings(self, spec: QuantizeSpec, *, on_progress: OnProgress = None) -> QuantizeSettings:
+        """What `spec` asks of every layer of the current model, and who said so."""
+
+    def quantize(
+        self,
+        spec: QuantizeSpec,
+        *,
+        state: int | None = None,
+        onnx: bool = False,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        calibrate: PathText | None = None,
+        draws: Count = 4,
+        seed: Natural = 0,
+        report: bool = True,
+        as_graph: bool = False,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Quantization:
+        """Quantizes the current model; the result becomes the current one, and every other state stays."""
+
+    def quantize_module(
+        self,
+        spec: QuantizeSpec,
+        *,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        dynamic: Mapping[str, Mapping[int, str]] | None = None,
+        calibrate: PathText | None = None,
+        draws: Count = 4,
+        seed: Natural = 0,
+        report: bool = True,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> tuple[nn.Module, Quantization]:
+        """An nn.Module like the opened one whose layers round to number formats; that stays as it is."""
+
+    def quantize_trial(
+        self,
+        spec: QuantizeSpec,
+        *,
+        calibrate: PathText | None = None,
+        draws: Count = 4,
+        seed: Natural = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Quantization:
+        """What `quantize` would lose at the outputs, and save, without making a state."""
+
+    def requantize(
+        self,
+        layer: str,
+        *,
+        weight: str | None = None,
+        input: PathText | None = None,
+        bias: str | None = None,
+        on: bool | None = None,
+        report: bool = True,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Quantization:
+        """Makes the current, quantized state anew with another choice for one layer: a branch beside it."""
+
+    def fold_choice(
+        self, kinds: Sequence[FoldKind] = ..., *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> Fold:
+        """What `fold` would do to the current model, without doing it; and what would stay, and why."""
+
+    def fold(
+        self,
+        kinds: Sequence[FoldKind] = ...,
+        *,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        draws: Count = 1,
+        seed: Natural = 0,
+        input: PathText | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Fold:
+        """Folds the current model; every kind of rewrite that finds something makes a state of its own."""
+
+    def edit(
+        self,
+        steps: Sequence[EditStep],
+        *,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        each: bool = True,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Edit:
+        """Edits the current model's graph; the result becomes the current one."""
+
+    def rebatch(
+        self,
+        batch: Count | Words,
+        output: PathText,
+        *,
+        axes: Mapping[str, int] | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        draws: Count = 3,
+        seed: Natural = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Conversion:
+        """Writes the current model, whose batch is fixed, for another batch, and compares each row."""
+
+    def split(
+        self,
+        spec: SplitSpec,
+        *,
+        machines: Sequence[Machine] = (),
+        output: PathText | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        seed: Natural = 0,
+        index: int | None = None,
+        form: StageForm = "onnx",
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Split:
+        """Cuts a model into stages of a pipeline: the largest as small as can be, then the fewest bytes over"""
+
+    def split_draft(
+        self,
+        spec: SplitSpec,
+        places: Sequence[int] | None = None,
+        *,
+        machines: Sequence[Machine] = (),
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> SplitDraft:
+        """The stages of a model while its cuts move: as `split` tells them, and nothing is written."""
+
+    def run_stages(
+        self,
+        folder: PathText,
+        *,
+        micro_batches: Count | None = None,
+        threads: Count = 1,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> PipelineRun:
+        """Runs the stages that `split` wrote, a process each, at the session's sizes of open dimensions."""
+
+    def extract(
+        self,
+        spec: PartSpec,
+        output: PathText | None = None,
+        *,
+        overwrite: bool = False,
+        verify: bool = True,
+        seed: Natural = 0,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Extraction:
+        """Writes a part of a model as an ONNX model that runs alone, with inputs as in the whole."""
+
+    def conversions(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """What the opened model can become: for each kind what it is, and how files of it are called."""
+
+    def convert(
+        self,
+        output: PathText,
+        *,
+        exporter: ExporterName | None = None,
+        opset: Count | None = None,
+        input_names: Sequence[str] = (),
+        output_names: Sequence[str] = (),
+        dynamic: Mapping[str, Mapping[int, str]] | None = None,
+        method: ScriptMethod | None = None,
+        fold: bool = False,
+        overwrite: bool = False,
+        verify: bool = True,
+        draws: Count = 3,
+        seed: Natural = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Conversion:
+        """Writes the opened model as another kind of file, and shows that it is the same."""
+
+    def check_input(self, input: PathText, *, on_progress: OnProgress = None) -> None:
+        """Refuses, before anything is worked out, a file of inputs that the current model cannot be run on."""
+
+    def verify(
+        self,
+        before: int = 0,
+        after: int | None = None,
+        *,
+        draws: Count = 1,
+        seed: Natural = 0,
+        dims: Dims | None = None,
+        input: PathText | None = None,
+        tolerance: Tolerance | None = None,
+        other: PathText | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Verification:
+        """Evidence that two models compute the same, both of the history unless `other` names one."""
+
+    def blame(
+        self,
+        before: int = 0,
+        after: int | None = None,
+        *,
+        spec: TileSpec | None = None,
+        draws: Count = 3,
+        seed: Natural = 0,
+        dims: Dims | None = None,
+        input: PathText | None = None,
+        other: PathText | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Blame:
+        """The first layer in which one model departs from another, and how the error grows."""
+
+    def diff(
+        self,
+        before: int = 0,
+        after: int | None = None,
+        *,
+        other: PathText | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Diff:
+        """What changed between two models, as ONNX graphs; arguments as for `tree_diff`."""
+
+    def tree_diff(
+        self,
+        before: int = 0,
+        after: int | None = None,
+        *,
+        other: PathText | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> TreeDiff:
+        """The layer trees of two models side by side, aligned as `diff` matches them."""
+
+    def compare(
+        self,
+        before: int = 0,
+        after: int | None = None,
+        *,
+        other: PathText | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Comparison:
+        """The totals of two models side by side, and why they differ; arguments as for `tree_diff`."""
+
+    def beside(
+        self,
+        states: Sequence[int | str],
+        *,
+        others: Sequence[str] = (),
+        hardware: Hardware | None = None,
+        verify: bool = False,
+        draws: Count = 1,
+        seed: Natural = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> FigureTable:
+        """Figures of two states or more beside each other, relative to the first, and which are the best."""
+
+    def profile(
+        self,
+        spec: ProfileSpec | None = None,
+        *,
+        batch: Count | None = None,
+        machine: Machine | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Profile:
+        """How long a model runs, layer by layer, and what is no layer; `history` keeps it with the state."""
+
+    def compare_profiles(
+        self,
+        before: int = 0,
+        after: int | None = None,
+        *,
+        other: PathText | None = None,
+        spec: ProfileSpec | None = None,
+        batches: tuple[Count | None, Count | None] = (None, None),
+        machine: Machine | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> ProfileComparison:
+        """Two models timed in turn, row by row as `diff` matches them."""
+
+    def weights(
+        self,
+        names: Sequence[str] = (),
+        *,
+        kinds: Sequence[str] = (),
+        stat: str | None = None,
+        axis: int | None = None,
+        bins: Count = 32,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Weights:
+        """Statistics of stored tensors, read a slab at a time."""
+
+    def activations(
+        self,
+        layers: Sequence[str] = (),
+        *,
+        kinds: Sequence[str] = (),
+        stat: str | None = None,
+        axis: int | None = None,
+        input: PathText | None = None,
+        batch: Count | None = None,
+        seed: Natural = 0,
+        loss: str | None = None,
+        target: PathText | None = None,
+        bins: Count = 32,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Activations:
+        """What the layers of a model put out: statistics, and the values if asked for."""
+
+    def values(
+        self,
+        name: str,
+        slice: str = "",
+        *,
+        before: int | PathText | None = None,
+        before_name: str | None = None,
+        input: PathText | None = None,
+        seed: Natural = 0,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> TensorValues:
+        """Numbers of one tensor: a stored one by its name, or what a layer or a value of a graph is in a run."""
+
+    def heat_map(
+        self,
+        name: str,
+        *,
+        place: Sequence[int] = (),
+        rows: tuple[int, int] | None = None,
+        columns: tuple[int, int] | None = None,
+        size: tuple[int, int] = (24, 64),
+        whole: bool = True,
+        before: int | PathText | None = None,
+        input: PathText | None = None,
+        seed: Natural = 0,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> HeatMap:
+        """A matrix of a tensor drawn small: of each cell the number of the largest magnitude."""
+
+    def placement(self, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
+        """Which execution provider of onnxruntime runs which layer, and what goes from one to another."""
+
+    def connections(self, layer: str | int, index: int | None = None) -> Connections:
+        """Which layers feed a layer or group, and which ones read what it makes."""
+
+    def edges(self, index: int | None = None) -> RowEdges:
+        """Which rows of the layer tree feed which further down, by their ids."""
+
+    def graph(
+        self,
+        layer: str | int | None = None,
+        *,
+        depth: int | None = None,
+        steps: int | None = None,
+        unfold: Sequence[str | int | tuple[int, int]] = (),
+        between: tuple[str | int, str | int] | None = None,
+        nested: bool = False,
+        overlay: Overlay | Outside | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> GraphDrawing:
+        """A model as a graph, laid out: which layer feeds which, with groups folded."""
+
+    def node_figures(
+        self,
+        figure: str = "macs",
+        *,
+        overlay: Overlay | Outside | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> NodeFigures:
+        """A figure of every node of the graph, by the names that Model Explorer knows nodes by."""
+
+    def fx_graph(
+        self,
+        *,
+        stat: str | None = None,
+        input: PathText | None = None,
+        seed: Natural = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> FxGraph:
+        """The module that was opened as torch.fx has it: nodes by kind, target, type and shapes."""
+
+    def size_names(self, index: int | None = None) -> dict[str, int | None]:
+        """Sizes that `sizes` can go over, and what the model has now; None for what is open."""
+
+    def sizes(
+        self,
+        over: str | None = None,
+        low: int | None = None,
+        high: int | None = None,
+        *,
+        machine: Machine | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> SizeCurves:
+        """MACs, memory and least time over one size, and where one passes another."""
+
+    def decode(
+        self,
+        tokens: int | None = None,
+        *,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Decode:
+        """One decode step behind a text beside the pass over the text, and what the cache grows to."""
+
+    def serving(
+        self,
+        spec: ServingSpec,
+        *,
+        machine: Machine | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Serving:
+        """What it costs to run a language model: parameters, prompt and step, cache, times, layouts."""
+
+    def evaluate(
+        self,
+        data: PathText,
+        *,
+        labels: str = "",
+        inputs: Sequence[str] = (),
+        scores: str = "",
+        batch: Count = 64,
+        task: Task | None = None,
+        states: Sequence[int] = (),
+        others: Sequence[str] = (),
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Evaluation:
+        """How well states of the session, and other models, do on the samples of a file, side by side."""
+
+    def train(self, data: PathText, **how: Any) -> TrainingRun:
+        """Trains a copy of the module that was opened, a small one, on the samples of a file."""
+
+    def module_digest(self) -> str:
+        """Digest of the module that was opened: its layers, its numbers, the files its classes are in."""
+
+    def sweep(
+        self,
+        spec: SweepSpec,
+        *,
+        hardware: Hardware | None = None,
+        order: str = "best",
+        verify: bool = False,
+        draws: Count = 1,
+        seed: Natural = 0,
+        output: PathText | None = None,
+        scheduler: str | None = None,
+        workers: Count | None = None,
+        layers: bool = False,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Sweep:
+        """A row for every combination of `spec`, of the current model; `sweep_files` takes several models."""
+
+    def sweep_formats(
+        self,
+        spec: FormatSweepSpec,
+        *,
+        state: int | None = None,
+        output: PathText | None = None,
+        scheduler: str | None = None,
+        workers: Count | None = None,
+        seconds: Seconds | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> FormatSweep:
+        """Tries number formats on the current model, layer by layer if that is asked for."""
+
+    def sweep_training(self, data: PathText, over: str, **how: Any) -> TrainingSweep:
+        """Trains copies of the module in several ways; which does best on the held out samples."""
+
+
+def make_model(
+    text: str,
+    output: str,
+    *,
+    name: str | None = None,
+    seed: int = 0,
+    batch: int | str = 1,
+    stored: bool = True,
+    overwrite: bool = False,
+) -> MadeModel:
+    """Writes the small ONNX model that a line of text describes; the same line makes the same bytes."""
+
+
+def run_pipeline(
+    folder: str,
+    *,
+    input: PathText | None = None,
+    batch: Count | None = None,
+    micro_batches: Count | None = None,
+    dims: Mapping[str, int] | None = None,
+    threads: Count = 1,
+    seed: Natural = 0,
+    output: PathText | None = None,
+    overwrite: bool = False,
+    scheduler: str | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> PipelineRun:
+    """Runs the stages that `Session.split` wrote, a process each, with micro-batches through them."""
+
+
+def verify_files(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    draws: Count = 1,
+    seed: Natural = 0,
+    input: PathText | None = None,
+    tolerance: Tolerance | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Verification:
+    """Evidence that the models `a` and `b` compute the same, or differ by no more than `tolerance`."""
+
+
+def blame_files(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    draws: Count = 3,
+    seed: Natural = 0,
+    input: PathText | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Blame:
+    """Where the model `b` departs from `a`, layer by layer."""
+
+
+def diff_files(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Diff:
+    """What changed from the model `a` to the model `b`; `options` as for `explorer.session.Session`."""
+
+
+def tree_diff_files(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> TreeDiff:
+    """The layer trees of two models side by side; `options` as for `explorer.session.Session`."""
+
+
+def compare_files(
+    *sources: str | os.PathLike[str],
+    hardware: Hardware | None = None,
+    verify: bool = False,
+    draws: Count = 1,
+    first_seed: Natural = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Comparison:
+    """Figures of two or more models side by side, which are the best, and differences from the first."""
+
+
+def sweep_serving(
+    *sources: str | os.PathLike[str],
+    spec: ServingSweepSpec,
+    machine: Machine | None = None,
+    output: PathText | None = None,
+    scheduler: str | None = None,
+    workers: Count | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> ServingSweep:
+    """A row for every model, type, context, batch, number of devices and layout over these."""
+
+
+def evaluate_files(
+    *sources: str | os.PathLike[str],
+    data: PathText,
+    labels: str = "",
+    inputs: Sequence[str] = (),
+    scores: str = "",
+    batch: Count = 64,
+    task: Task | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Evaluation:
+    """How well models do on the samples of a file, side by side; arguments as for `Session.evaluate`."""
+
+
+def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Any) -> Sweep:
+    """A row for every model and every combination."""
+
+
+def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **options: Any) -> FormatSweep:
+    """A row for every model and every choice of number formats."""

@@ -1,0 +1,132 @@
+"""Public API: `explorer/session/public_api.py`, the types of what features add to a session.
+
+    python -m tests.public_api          write it anew
+    python -m tests.public_api --check  exit 1 where it is not as it would be written
+
+Features are loaded by their names, so that a type checker cannot see what they add. This file, made of their
+source, is what it reads instead: signatures, types and the first line of what each is for.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from importlib.util import find_spec
+from pathlib import Path
+
+from explorer.base.features import offered
+
+ROOT = Path(__file__).parents[1]
+STUB = ROOT / "explorer/session/public_api.py"
+_OWN = ("states", "figures", "exports")
+"""Modules of `explorer.session.methods`, whose functions every session has."""
+
+
+def homes() -> dict[str, str]:
+    """All methods of a session that are no methods of the class itself: name to full name."""
+    own: dict[str, str] = {}
+    for module in _OWN:
+        name = f"explorer.session.methods.{module}"
+        functions = (node for node in _tree(name).body if isinstance(node, ast.FunctionDef))
+        own |= {f.name: f"{name}.{f.name}" for f in functions if not f.name.startswith("_")}
+    return own | dict(offered("methods"))
+
+
+def stub() -> str:
+    """The file's text."""
+    imports: dict[str, set[str]] = defaultdict(set)
+    methods = [_signature(home, imports, method=True) for home in homes().values()]
+    functions = [_signature(home, imports, method=False) for home in offered("functions").values()]
+    imports["explorer.session.session_parts"].add("SessionParts")
+    lines = [f"import {name}" for name in sorted(imports.pop("", ()))]
+    lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(imports.items())]
+    text = "\n".join(
+        [
+            "# mypy: disable-error-code=empty-body",
+            '"""What a session can be asked, with types; made by `python -m tests.public_api`."""',
+            "",
+            "from __future__ import annotations",
+            "",
+            *lines,
+            "",
+            "class PublicMethods:",
+            '    """Methods that modules of `methods` and features add to `Session`."""',
+            "",
+            "    parts: SessionParts",
+            "",
+            *(f"    {line}" for method in methods for line in method.splitlines()),
+            "",
+            *functions,
+        ]
+    )
+    ruff = (sys.executable, "-m", "ruff")
+    how = ("--stdin-filename", str(STUB), "-")
+    sorted_text = _through((*ruff, "check", "-q", "--fix", "--select", "I,F401", *how), text)
+    return _through((*ruff, "format", "-q", *how), sorted_text)
+
+
+def _through(command: tuple[str, ...], text: str) -> str:
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+def _tree(module: str) -> ast.Module:
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def _signature(home: str, imports: dict[str, set[str]], *, method: bool) -> str:
+    """A function without its body; what its types are called is added to the imports."""
+    module, _, name = home.rpartition(".")
+    tree = _tree(module)
+    node = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    sources = _sources(tree, module)
+    arguments = node.args
+    if method:
+        first = [*arguments.posonlyargs, *arguments.args][0]
+        first.arg, first.annotation = "self", None
+    arguments.defaults = [_default(value) for value in arguments.defaults]
+    arguments.kw_defaults = [None if value is None else _default(value) for value in arguments.kw_defaults]
+    typed = [*arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    for annotation in [node.returns, *(one.annotation for one in typed if one is not None)]:
+        for part in ast.walk(annotation) if annotation is not None else ():
+            if isinstance(part, ast.Name) and part.id in sources:
+                imports[sources[part.id]].add(part.id)
+    doc = (ast.get_docstring(node) or "").splitlines()[0]
+    node.body = [ast.Expr(ast.Constant(doc))]
+    return ast.unparse(node)
+
+
+def _default(value: ast.expr) -> ast.expr:
+    return value if isinstance(value, (ast.Constant, ast.Tuple)) else ast.Constant(...)
+
+
+def _sources(tree: ast.Module, module: str) -> dict[str, str]:
+    """Names that a module's annotations may use: where each comes from."""
+    sources = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            sources |= {alias.name: "" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            sources |= {alias.asname or alias.name: node.module for alias in node.names}
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            sources |= dict.fromkeys(names, module)
+    return sources
+
+
+def main(words: list[str]) -> int:
+    """Writes the file, or says whether it is as it should be."""
+    text = stub()
+    if words == ["--check"]:
+        return int(STUB.read_text(encoding="utf-8") != text)
+    STUB.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
