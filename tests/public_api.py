@@ -1,4 +1,4 @@
-"""Public API: `explorer/session/public_api.py`, the types of what features add to a session.
+"""Public API: `explorer/session/methods/public_api.py`, the types of what features add to a session.
 
     python -m tests.public_api          write it anew
     python -m tests.public_api --check  exit 1 where it is not as it would be written
@@ -19,7 +19,7 @@ from pathlib import Path
 from explorer.base.features import offered
 
 ROOT = Path(__file__).parents[1]
-STUB = ROOT / "explorer/session/public_api.py"
+STUB = ROOT / "explorer/session/methods/public_api.py"
 _OWN = ("states", "figures", "exports")
 """Modules of `explorer.session.methods`, whose functions every session has."""
 
@@ -39,7 +39,7 @@ def stub() -> str:
     imports: dict[str, set[str]] = defaultdict(set)
     methods = [_signature(home, imports, method=True) for home in homes().values()]
     functions = [_signature(home, imports, method=False) for home in offered("functions").values()]
-    imports["explorer.session.session_parts"].add("SessionParts")
+    imports["explorer.session.parts.session_parts"].add("SessionParts")
     lines = [f"import {name}" for name in sorted(imports.pop("", ()))]
     lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(imports.items())]
     text = "\n".join(

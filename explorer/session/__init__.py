@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from explorer.session.cache.analysis_cache import cache_usage, clear_cache
     from explorer.session.headers import list_models
     from explorer.session.machine import measure_machine
-    from explorer.session.public_api import (
+    from explorer.session.methods.public_api import (
         blame_files,
         compare_files,
         diff_files,

@@ -5,7 +5,7 @@ entry is an ONNX file, so "before" is never touched by making "after", undo is a
 session whose process died is restored from the history alone.
 
 What can be asked stands in `methods`, by subject, and in the features, which add methods of their own
-(`base.features`); `public_api.py` has all of them with their types.
+(`base.features`); `methods.public_api` has all of them with their types.
 Importing this module is cheap: onnx, numpy and torch come with the part that needs them.
 """
 
@@ -22,13 +22,13 @@ from explorer.base.features import load, offered
 from explorer.host import input_files
 from explorer.session import headers, methods
 from explorer.session.parts.models import InputShapes, Models
-from explorer.session.session_parts import SessionParts
+from explorer.session.parts.session_parts import SessionParts
 
 if TYPE_CHECKING:
     from torch import nn
 
     from explorer.base.outline import Outline
-    from explorer.session.public_api import PublicMethods as _Base
+    from explorer.session.methods.public_api import PublicMethods as _Base
 else:
     _Base = object
 

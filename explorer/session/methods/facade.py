@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from explorer.session.public_api import PublicMethods as Facade
+    from explorer.session.methods.public_api import PublicMethods as Facade
 else:
     Facade = Any
 

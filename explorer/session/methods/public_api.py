@@ -62,7 +62,7 @@ from explorer.facts.values import Activations, HeatMap, TensorValues, Weights
 from explorer.facts.verification import Tolerance
 from explorer.session.parts.figures import Batches
 from explorer.session.parts.models import Cancel, Dims, InputShapes, OnProgress
-from explorer.session.session_parts import SessionParts
+from explorer.session.parts.session_parts import SessionParts
 from explorer.settings.overlay import Outside
 
 
