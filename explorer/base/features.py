@@ -26,6 +26,9 @@ class Feature:
         verbs: Of the command line: records of `cli.arguments.command.Command`.
         methods: Of `Session`: functions that take the session first.
         functions: Of `explorer.session`: functions of several models, or of none.
+        changes: Records of `session.parts.change.Change`: what makes states of the history.
+        records: Of each change the kind of `facts.change.ChangeRecord` that its states keep.
+        fields: Of each change what is told of a state: functions that make fields of its record.
         commands: Tables of `tui.commands.key_table.CommandKey`: keys of the main screen.
         keys: Tables of `tui.text.keys.Key`: what screens of its own have in the help.
         layer_lines: Parts of the page of a layer: functions that take what
@@ -42,6 +45,9 @@ class Feature:
         verbs: Mapping[str, str] | None = None,
         methods: Mapping[str, str] | None = None,
         functions: Mapping[str, str] | None = None,
+        changes: Mapping[str, str] | None = None,
+        records: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
         commands: Mapping[str, str] | None = None,
         keys: Mapping[str, str] | None = None,
         layer_lines: Mapping[str, str] | None = None,
@@ -54,6 +60,9 @@ class Feature:
             "verbs": verbs or {},
             "methods": methods or {},
             "functions": functions or {},
+            "changes": changes or {},
+            "records": records or {},
+            "fields": fields or {},
             "commands": commands or {},
             "keys": keys or {},
             "layer_lines": layer_lines or {},

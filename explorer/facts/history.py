@@ -7,46 +7,62 @@ first stays beside what comes now: undo and redo walk along one line of the tree
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 
 from explorer.base.errors import Misuse
 from explorer.facts.profile.profile import Profile
-from explorer.facts.quantize import Quantization, QuantizeRequest
-from explorer.facts.tiling import Plan, TileSpec
 from explorer.facts.verification import Verification
 
 
 class HistoryEntry(Struct, frozen=True):
-    """One state of the session: the model as opened, or the outcome of a transform.
+    """One state of the session: the model as opened, or the outcome of a change.
 
-    `path` is the ONNX file that holds it (None: the model as opened, or an nn.Module that was quantized as
-    one and is in no file: `ranges` of what its layers are given make it again); `command` is what
-    would make it headless; `saved` is where the user saved it; `name` is what the user calls it; `spec` is
-    what was asked for, None where no transform was, or a program kept the entry that did not write it down;
-    `dims` are the sizes that were bound when it was made, None where nobody wrote them down; `parent` is the
-    state that it was made of: see `History.parent`; `quantize` and `quantization` are what was asked of a
-    quantization, and what it answered; `profile` is how long it ran when it was last timed; `fold` is which
-    kind of rewrites made it (`facts.split.fold.FOLDS`); `words` are the verb and the options that make any
-    other state of the one before it.
+    Attributes:
+        label: What was done, in a few words.
+        path: The ONNX file that holds it; None for the model as opened, and for an nn.Module that was made of
+            it and is in no file: its record makes it again.
+        command: What would make it headless; '' where no command can.
+        verification: The proof; None where there was none.
+        saved: Where the user saved it.
+        name: What the user calls it.
+        dims: Sizes that were bound when it was made; None where nobody wrote them down.
+        parent: The state that it was made of: see `History.parent`.
+        profile: How long it ran when it was last timed.
+        change: The verb that made it; '' for the model as opened.
+        record: What the change says of itself; None where it kept nothing.
     """
 
     label: str
     path: str | None
     command: str
-    plan: Plan | None = None
     verification: Verification | None = None
     saved: str = ""
     name: str = ""
-    spec: TileSpec | None = None
     dims: Mapping[str, int] | None = None
     parent: int | None = None
-    quantize: QuantizeRequest | None = None
-    quantization: Quantization | None = None
     profile: Profile | None = None
-    ranges: Mapping[str, tuple[float, float]] | None = None
-    fold: str = ""
-    words: tuple[str, ...] = ()
+    change: str = ""
+    record: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Fields of the record by the names that they had when each was a field of the entry."""
+        if name in _BEFORE:
+            return getattr(self.record, name, _BEFORE[name])
+        raise AttributeError(f"'HistoryEntry' object has no attribute '{name}'")
+
+
+_BEFORE = {
+    "plan": None,
+    "spec": None,
+    "quantize": None,
+    "quantization": None,
+    "ranges": None,
+    "fold": "",
+    "words": (),
+}
+"""Names that programs may still read, and what an entry has whose change knows no such thing."""
 
 
 class History(Struct, frozen=True):

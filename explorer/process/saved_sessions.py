@@ -28,6 +28,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
+from explorer.base.features import load, offered
 from explorer.facts import History, HistoryEntry
 from explorer.facts.cost import Hardware
 from explorer.facts.models.listing import KeptSession
@@ -37,9 +38,9 @@ from explorer.host.locks import try_lock
 from explorer.process.screen_choices import state_folder
 from explorer.settings import machines
 
-VERSION = 2
-_LINEAR = 1
-"""The version before: a history was a line, and every state made of the one before."""
+VERSION = 3
+_WITH_FIELDS = (1, 2)
+"""Versions before: what changes keep stood in fields of the states; in the first a history was a line."""
 _FILE, _LOCK = "session.msgpack", "lock"
 _MOST_BYTES = 64 << 20
 """Of a state file: a plan of 20,000 sites takes 4 MB."""
@@ -393,10 +394,14 @@ def _read(folder: str) -> SavedSession:
         version = msgspec.msgpack.decode(data, type=_Version).version
     except _UNREADABLE:
         raise broken("'s state is broken") from None
-    if version not in (_LINEAR, VERSION):
+    if version not in (*_WITH_FIELDS, VERSION):
         raise broken(f"'s state has version {version}, this program knows {VERSION}")
     try:
-        saved = msgspec.msgpack.decode(data, type=SavedSession)
+        document = msgspec.msgpack.decode(data)
+        if version in _WITH_FIELDS:
+            _give_records(document)
+        saved = msgspec.convert(document, SavedSession)
+        saved = replace(saved, history=saved.history and _with_records(saved.history))
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise broken(f"'s state is broken ({reason})") from None
@@ -420,11 +425,53 @@ def _read(folder: str) -> SavedSession:
     return replace(saved, history=history)
 
 
-_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+_UNREADABLE = (
+    *(msgspec.MsgspecError, RecursionError, UnicodeDecodeError),
+    *(AttributeError, TypeError, ValueError),  # of a document of another form
+)
 
 
 class _Version(Struct):
     version: int
+
+
+def _give_records(document: Any) -> None:
+    """Puts what a state of an older version has in fields of its own into a record of its change."""
+    history = document.get("history") or {}
+    for state in history.get("entries", ()):
+        change = next((change for change, field in _FIELDS if state.get(field)), "")
+        if change == "words":
+            change, *words = state["words"]
+            state["words"] = words
+        state["record"] = dict(state) if change else None
+        state["change"] = change
+
+
+_FIELDS = (
+    ("quantize", "quantize"),
+    ("fold", "fold"),
+    ("words", "words"),
+    ("tile", "spec"),
+    ("tile", "plan"),
+)
+"""Which change made a state of an older version, by the first field that it has."""
+
+
+def _with_records(history: History) -> History:
+    """The history, with records of the kinds that its changes keep.
+
+    Raises:
+        ValidationError: A record is broken, or of a change that this program does not know.
+    """
+
+    def typed(entry: HistoryEntry) -> HistoryEntry:
+        if not entry.change:
+            return replace(entry, record=None)
+        if entry.change not in offered("records"):
+            raise msgspec.ValidationError(f"it has a change that is not known: {entry.change[:40]!r}")
+        return replace(entry, record=msgspec.convert(entry.record, load("records", entry.change)))
+
+    return replace(history, entries=tuple(map(typed, history.entries)))
 
 
 def _inside(history: History, folder: str) -> History:
@@ -445,7 +492,7 @@ def _outside(history: History, folder: str) -> History:
         before = places.get(history.parent(at))
         if before is None:
             continue
-        if at and entry.path is None and entry.quantize is not None:  # a module, made again of the original
+        if at and entry.path is None and entry.change:  # a module, made again of the original
             places[at] = len(entries)
             entries.append(replace(entry, parent=before))
             continue

@@ -420,7 +420,7 @@ def history(
         {
             **picked_fields(entry, ("name", "label", "command")),
             "saved": entry.saved or None,
-            "products": None if entry.plan is None else entry.plan.products,
+            "products": None if entry.record is None else entry.record.products,
             "passed": None if entry.verification is None else entry.verification.passed,
             "parent": fact.parent(at),
         }

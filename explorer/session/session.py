@@ -153,6 +153,7 @@ class Session(_Base):
     name = methods.states.name
     restore = methods.states.restore
     bind = methods.states.bind
+    do = methods.changes.do
     # what is counted of a model, and what stands in its header
     open = methods.figures.open
     info = methods.figures.info

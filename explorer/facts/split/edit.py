@@ -30,6 +30,18 @@ class EditStep(Spec, frozen=True):
     attribute: str = ""
 
 
+class EditSpec(Spec, frozen=True):
+    """What is to be edited.
+
+    Attributes:
+        steps: In their order.
+        each: Every step makes a state of its own; otherwise all of them make one.
+    """
+
+    steps: tuple[EditStep, ...]
+    each: bool = True
+
+
 class TypeChange(Struct, frozen=True):
     """An output of the model that has another type since: 'float32 1x64x56x56'."""
 

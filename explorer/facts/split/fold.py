@@ -6,12 +6,23 @@ from typing import Literal
 
 from msgspec import Struct
 
+from explorer.base.checked import Spec
 from explorer.facts.verification import Verification
 
 FoldKind = Literal["identity", "constants", "batchnorm"]
 
 FOLDS: tuple[FoldKind, ...] = ("identity", "constants", "batchnorm")
 """In the order in which they are done: what does nothing hides constants, and constants hide weights."""
+
+
+class FoldSpec(Spec, frozen=True):
+    """What is to be folded.
+
+    Attributes:
+        kinds: Kinds of rewrites.
+    """
+
+    kinds: tuple[FoldKind, ...] = FOLDS
 
 
 class FoldedNode(Struct, frozen=True):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.features.compare.blame_view import BlameScreen
 from explorer.features.quantize.quantize_action import QuantizeCommand
+from explorer.features.quantize.records import QuantizationRecord
 from explorer.tui.commands.context import ScreenCommand
 
 if TYPE_CHECKING:
@@ -35,6 +36,6 @@ class BlameCommand(ScreenCommand):
         at, entry = self.store.history_place, self.store.entry
         # a layer of another state, or of a tiling that was refused, cannot be had otherwise
         here = "spec" not in how and how.get("after", at) == at
-        mine = entry.quantization if entry is not None and here else None
-        layers = mine.layers if mine is not None else ()
+        record = entry.record if entry is not None and here else None
+        layers = record.quantization.layers if isinstance(record, QuantizationRecord) else ()
         self.context.ask(BlameScreen(fact, layers), QuantizeCommand(self.context).take)

@@ -22,8 +22,8 @@ from explorer.facts.comparison import (
     roofline_machine,
 )
 from explorer.facts.cost import Hardware
+from explorer.features.quantize.quantize import formats_at
 from explorer.features.tiling.tiling import Tiler
-from explorer.session.parts import history as states
 from explorer.session.parts.models import Cancel, Models, OnProgress, State
 
 
@@ -62,7 +62,7 @@ class Comparer:
         sides = [
             ModuleSide(
                 one.loaded.materialise(),
-                states.formats_at(models.history, at),
+                formats_at(models.history, at),
                 models.examined(at, on_progress, cancel).info,
             )
             for one, at in zip(opened, (before, b), strict=True)

@@ -12,9 +12,8 @@ from explorer.base.checked import Count, Natural, PathText
 from explorer.base.errors import Misuse
 from explorer.facts import Diff, TileSpec, Verification
 from explorer.features.compare.compare import Comparer
-from explorer.features.tiling.tiling import Tiler
+from explorer.features.tiling.tiling import Tiler, plan_between
 from explorer.session.methods.facade import Facade
-from explorer.session.parts import history as states
 from explorer.session.parts.models import Cancel, Dims, Models, OnProgress
 from explorer.session.parts.proofs import Prover
 
@@ -76,7 +75,7 @@ def verify(
     evidence = session.parts.of(Prover).verify(
         models.graph(a, on_progress),
         beside.graph(b, on_progress),
-        states.plan_between(models.history, a, b) if beside is models else None,
+        plan_between(models.history, a, b) if beside is models else None,
         state=a,
         draws=draws,
         seed=seed,

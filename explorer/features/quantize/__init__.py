@@ -20,4 +20,13 @@ FEATURE = Feature(
     commands={
         "quantize": "keys.COMMANDS",
     },
+    changes={
+        "quantize": "quantize.CHANGE",
+    },
+    records={
+        "quantize": "records.QuantizationRecord",
+    },
+    fields={
+        "quantize": "quantize_words.state_fields",
+    },
 )

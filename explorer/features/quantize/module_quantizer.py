@@ -21,10 +21,10 @@ from explorer.engine.convert.module_to_quantized import (
 from explorer.engine.convert.module_twin import has_layers, replaceable
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.quantize.settings import in_force
-from explorer.facts import Analysis
+from explorer.facts import Analysis, HistoryEntry
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
-from explorer.features.quantize.quantize import quantized_state
+from explorer.features.quantize.quantize import state_text
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.module_job import MODULE_ENDINGS, module_job
@@ -65,7 +65,11 @@ class ModuleQuantizer:
         """Quantizes the current state as a module, which becomes the current one; `how` as for `quantize`."""
         made, models = self._quantized(request, output, None, on_progress, **how), self._models
         fact = replace(made.fact, command=self.command(request, output, {}))
-        models.append(quantized_state(request, fact, None, output, ranges=made.ranges), made.opened)
+        text = state_text(request, fact, ranges=made.ranges)
+        entry = HistoryEntry(
+            text.label, None, text.command, saved=output or "", change="quantize", record=text.record
+        )
+        models.append(entry, made.opened)
         return fact
 
     def _quantized(

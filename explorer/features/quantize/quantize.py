@@ -41,19 +41,22 @@ from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
 from explorer.engine.tiling.products import find_products
 from explorer.engine.values.agreement import Agreement
-from explorer.facts import Analysis, HistoryEntry, TensorInfo
-from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
+from explorer.facts import Analysis, History, HistoryEntry, TensorInfo
+from explorer.facts.quantize import Quantization, QuantizedLayer, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
 from explorer.facts.tiling import scope_of
+from explorer.features.quantize.records import QuantizationRecord
 from explorer.host import input_files, scratch
 from explorer.host.processor import instructions, saturates_bytes
-from explorer.session.parts import history as states
 from explorer.session.parts import scripts
+from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work, Written, changing
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.session.parts.transaction import ChangeStep, Written, do
 from explorer.settings.filter import is_query
 from explorer.settings.quantize import BY_HAND, for_layer
+from explorer.settings.quantize import as_toml as formats_as_toml
 
+_LEFT = ("float32", "")
+"""Formats of parts that a quantization does not touch."""
 _SATURATES = (
     "this processor has no VNNI: where onnxruntime optimizes a file it adds two products of bytes in 16 bits,"
     " which saturate; the errors told are without that, as with session.x64quantprecision = 1"
@@ -129,19 +132,10 @@ class Quantizer:
         return replace(request, spec=found.spec), found.notes
 
     @contextmanager
-    def gone_to(self, state: int | None, *, back: bool = False) -> Iterator[None]:
-        """Another state is the current one: until the end with `back`, else for good unless that fails."""
-        models = self._models
-        kept, at = models.history, models.at(state)
-        done = False
-        try:
-            if at != kept.current:
-                models.history = states.go(kept, at)
+    def gone_to(self, state: int | None) -> Iterator[None]:
+        """Another state is the current one meanwhile."""
+        with changing(self._models, state):
             yield
-            done = True
-        finally:
-            if back or not done:
-                models.history = kept
 
     def settings(self, spec: QuantizeSpec, on_progress: OnProgress) -> QuantizeSettings:
         """What `spec` asks of every layer of the current model."""
@@ -149,22 +143,12 @@ class Quantizer:
         spec = self._resolved(QuantizeRequest(spec), on_progress)[0].spec
         return in_force(spec, sound(self._of(model, spec, sized=True).choices, Grids({}), ("weight",)))
 
-    def quantize(
-        self,
-        request: QuantizeRequest,
-        *,
-        output: str | None,
-        overwrite: bool,
-        measured: bool,
-        on_progress: OnProgress,
-        cancel: Cancel,
-    ) -> Quantization:
-        """Quantizes the current state; the result becomes the current one."""
+    def steps(self, request: QuantizeRequest, work: Work) -> Steps:
+        """Quantizes the current state."""
         started = time.perf_counter()
+        on_progress, cancel, measured = work.on_progress, work.cancel, work.proof.verify
         request, notes = self._resolved(request, on_progress)
         models, spec = self._models, request.spec
-        if output is not None:
-            models.check_onnx(output, overwrite, request.calibrate, spec.config)
         chosen = self._chosen(spec, on_progress)
         samples = self._samples(chosen.model, request)
         notes += self._folding(next(iter(samples)))
@@ -178,44 +162,44 @@ class Quantizer:
         grids = Grids(ranges)
         chosen = _sound(chosen, grids, means)
         rounded = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
+
+        errors: dict[str, Any] = {}
+        in_runtime: dict[str, Any] = {}
+        by_layer: dict[str, str] = {}
+
+        def look(written: Model, _: str) -> None:
+            in_runtime["kernels"], kernels = stock_runtime.kernels(written, chosen.choices)
+            by_layer.update(kernels)
+            if not measured:
+                return
+            tell = partial(report, on_progress, cancel, "comparing")
+            layers, outputs = run_errors(chosen.model, written, chosen.choices, grids.of, samples, tell)
+            errors.update(layers=layers, outputs=outputs)
+            check = partial(report, on_progress, cancel, "timing", 0, 1)
+            times = stock_runtime.run_times(chosen.model, written, next(iter(samples)), check)
+            in_runtime["untimed" if isinstance(times, str) else "times"] = times
+
+        def fact(written: Written) -> Quantization:
+            weighed = measured or bool(spec.accumulator)
+            fact = self._answer(chosen, grids, errors, request, work.output, weights=weighed)
+            lost = self._lost_by_calibrator(request, errors.get("outputs") or {}, on_progress, cancel)
+            return replace(
+                fact,
+                layers=tuple(replace(row, kernel=by_layer.get(row.name, "")) for row in fact.layers),
+                output=written.path,
+                calibration=samples.text if uses or measured else "",
+                seconds=time.perf_counter() - started,
+                notes=(*models.random_weights(), *notes, *_saturation(chosen.choices), *lost),
+                **in_runtime,
+            )
+
         facts: list[Quantization] = []
 
-        def step(target: str) -> ChangeStep:
-            errors: dict[str, Any] = {}
-            in_runtime: dict[str, Any] = {}
-            by_layer: dict[str, str] = {}
+        def text(written: Written) -> StateText:
+            facts.append(fact(written))
+            return state_text(request, facts[0])
 
-            def look(written: Model) -> None:
-                in_runtime["kernels"], kernels = stock_runtime.kernels(written, chosen.choices)
-                by_layer.update(kernels)
-                if not measured:
-                    return
-                tell = partial(report, on_progress, cancel, "comparing")
-                layers, outputs = run_errors(chosen.model, written, chosen.choices, grids.of, samples, tell)
-                errors.update(layers=layers, outputs=outputs)
-                check = partial(report, on_progress, cancel, "timing", 0, 1)
-                times = stock_runtime.run_times(chosen.model, written, next(iter(samples)), check)
-                in_runtime["untimed" if isinstance(times, str) else "times"] = times
-
-            def entry(written: Written) -> HistoryEntry:
-                weighed = measured or bool(spec.accumulator)
-                fact = self._answer(chosen, grids, errors, request, output, weights=weighed)
-                lost = self._lost_by_calibrator(request, errors.get("outputs") or {}, on_progress, cancel)
-                fact = replace(
-                    fact,
-                    layers=tuple(replace(row, kernel=by_layer.get(row.name, "")) for row in fact.layers),
-                    output=written.path,
-                    calibration=samples.text if uses or measured else "",
-                    seconds=time.perf_counter() - started,
-                    notes=(*models.random_weights(), *notes, *_saturation(chosen.choices), *lost),
-                    **in_runtime,
-                )
-                facts.append(fact)
-                return quantized_state(request, fact, written.path, output)
-
-            return ChangeStep(rounded, entry, look)
-
-        do(models, [step], output=output, overwrite=overwrite, on_progress=on_progress, cancel=cancel)
+        yield ChangeStep(rounded, text, look)
         return facts[0]
 
     def _lost_by_calibrator(
@@ -308,9 +292,10 @@ class Quantizer:
         models = self._models
         kept = models.history
         entry = kept.entries[kept.current]
-        if entry.quantize is None or entry.quantization is None or entry.parent is None:
+        record = entry.record
+        if not isinstance(record, QuantizationRecord) or entry.parent is None:
             raise Misuse("the current model was not quantized here", hint="quantize it first")
-        names = [one.name for one in entry.quantization.layers]
+        names = [one.name for one in record.quantization.layers]
         if entry.path is None and layer not in names:
             # a blame looks at the export of a module, and has the names of that
             scopes = accumulate(scope_of(layer).split("."), "{}.{}".format)
@@ -318,8 +303,8 @@ class Quantizer:
         if layer not in names:
             raise Misuse(f"no layer is called '{layer}'", hint=nearest(layer, names))
         exported = entry.path is not None and hasattr(models.opened(entry.parent), "loaded")
-        spec = for_layer(entry.quantize.spec, layer, **values)
-        return replace(entry.quantize, spec=spec, as_graph=exported), entry.parent
+        spec = for_layer(record.quantize.spec, layer, **values)
+        return replace(record.quantize, spec=spec, as_graph=exported), entry.parent
 
     def command(self, request: QuantizeRequest, output: str | None) -> str:
         """The command that does the same headless; '' where no command can."""
@@ -410,12 +395,11 @@ def _stamp(path: str) -> tuple[tuple[str, int, int], ...]:
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in seen)
 
 
-def quantized_state(
-    request: QuantizeRequest, fact: Quantization, path: str | None, output: str | None, **more: Any
-) -> HistoryEntry:
-    """The state that a quantization makes, in a file or, without a path, as a module."""
-    named, saved = f"quantize {_label(request.spec)}", output or ""
-    return HistoryEntry(named, path, fact.command, saved=saved, quantize=request, quantization=fact, **more)
+def state_text(request: QuantizeRequest, fact: Quantization, **more: Any) -> StateText:
+    """What the history says of the state that a quantization makes; `more` fields of its record."""
+    return StateText(
+        f"quantize {_label(request.spec)}", QuantizationRecord(request, fact, **more), fact.command
+    )
 
 
 def _label(spec: QuantizeSpec) -> str:
@@ -425,3 +409,53 @@ def _label(spec: QuantizeSpec) -> str:
     hands = sum(rule.origin == BY_HAND for rule in spec.rules)
     more = f", {hands:,} layer{'s' * (hands > 1)} by hand" if hands else ""
     return (spec.weight if spec.weight == spec.input else named) + more
+
+
+def formats_at(history: History, at: int) -> dict[str, QuantizedLayer]:
+    """What is known of the layers of a state that took a number format on the way to it, by their names."""
+    found: dict[str, QuantizedLayer] = {}
+    for place in history.line_to(at):
+        record = history.entries[place].record
+        for layer in record.quantization.layers if isinstance(record, QuantizationRecord) else ():
+            if not layer.reason:
+                found[layer.name] = _over(found.get(layer.name), layer)
+    return found
+
+
+def _over(before: QuantizedLayer | None, layer: QuantizedLayer) -> QuantizedLayer:
+    """A layer that was quantized once more: what was left alone then is rounded as it was before."""
+    if before is None:
+        return layer
+    if layer.weight in _LEFT:
+        layer = replace(layer, weight=before.weight, granularity=before.granularity)
+    return replace(layer, input=before.input) if layer.input in _LEFT else layer
+
+
+def _steps(request: QuantizeRequest, work: Work) -> Steps:
+    return work.parts.of(Quantizer).steps(request, work)
+
+
+def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+    request: QuantizeRequest = entry.record.quantize
+    if request.calibrate:  # the script runs elsewhere: what it reads has to be found
+        request = replace(request, calibrate=os.path.abspath(request.calibrate))
+    words = None
+    if not request.spec.config:
+        words = scripts.quantize_words(request, modules=entry.path is None)
+    if words is not None and sum(map(len, words)) <= scripts.MOST_CHARACTERS:
+        return [*words, "--no-report"], ""
+    named = ["--config", config, *scripts.calibration_words(request), "--no-report"]
+    return named, formats_as_toml(request.spec)
+
+
+def _again(entry: HistoryEntry, before: Any, analysis: Analysis) -> Any:
+    from explorer.engine.convert.module_to_quantized import quantized_again  # torch
+
+    return quantized_again(before, entry.record.quantize.spec, entry.record.ranges or {}, analysis)
+
+
+def _reads(request: QuantizeRequest) -> tuple[str | None, ...]:
+    return request.calibrate, request.spec.config
+
+
+CHANGE = Change("quantize", QuantizeRequest, _steps, _words, _reads, _again)

@@ -12,6 +12,7 @@ from explorer.facts.quantize import QuantizeRequest
 from explorer.features.quantize.layer_request import LayerRequest
 from explorer.features.quantize.quantize_dialog import QuantizeDialog
 from explorer.features.quantize.quantize_view import QuantizationScreen
+from explorer.features.quantize.records import QuantizationRecord
 from explorer.report.present.shell.history import state_name
 from explorer.tui.commands.context import ScreenCommand
 
@@ -28,8 +29,8 @@ class QuantizeCommand(ScreenCommand):
         if not self.context.ready():
             return
         entry = self.store.entry
-        if entry is not None and entry.quantization is not None:
-            self.show(entry.quantization)
+        if entry is not None and isinstance(entry.record, QuantizationRecord):
+            self.show(entry.record.quantization)
         else:
             self._begin(None)
 
@@ -49,7 +50,8 @@ class QuantizeCommand(ScreenCommand):
             self._begin(self.store.history.parent(self.store.history_place) if self.store.history else None)
         else:
             work = partial(self.jobs.run, "quantizing again", "requantize", wish.layer, **wish.values)
-            fact = self.store.entry.quantization if self.store.entry is not None else None
+            record = None if self.store.entry is None else self.store.entry.record
+            fact = record.quantization if isinstance(record, QuantizationRecord) else None
             back = partial(self.show, fact, wish.layer) if fact is not None else None
             self.context.start("Quantize", self._made(work, wish.layer), back)
 
@@ -59,7 +61,8 @@ class QuantizeCommand(ScreenCommand):
 
     def _ask(self, state: int | None, chosen: list[Layer]) -> None:
         store = self.store
-        asked = store.entry.quantize if state is not None and store.entry is not None else None
+        record = store.entry.record if state is not None and store.entry is not None else None
+        asked = record.quantize if isinstance(record, QuantizationRecord) else None
         if asked is None and (asked := store.quantize_request) is not None:
             # which layers were meant there need not be here, and what was chosen by hand was for that state
             asked = replace(asked, spec=replace(asked.spec, ops=(), sites=(), rules=()), as_graph=False)

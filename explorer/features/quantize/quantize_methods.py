@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from explorer.base.checked import Count, Natural, PathText
 from explorer.base.errors import Misuse
+from explorer.facts.change import ProofRequest
 from explorer.facts.quantize import QuantizeRequest
 from explorer.features.quantize.module_quantizer import ModuleQuantizer
 from explorer.features.quantize.quantize import Quantizer
@@ -53,7 +54,7 @@ def quantize_choice(
             not fit.
     """
     request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
-    with session.parts.of(Quantizer).gone_to(state, back=True):
+    with session.parts.of(Quantizer).gone_to(state):
         if not as_graph and _as_module(session, spec, None, on_progress):
             return session.parts.of(ModuleQuantizer).choice(_of_modules(request))
         return session.parts.of(Quantizer).choice(request, on_progress)
@@ -154,7 +155,8 @@ def _quantized(
         if modules and _as_module(session, request.spec, how["output"], how["on_progress"]):
             made = _of_modules(request)
             return session.parts.of(ModuleQuantizer).quantized_state(made, measured=measured, **how)
-        return session.parts.of(Quantizer).quantize(request, measured=measured, **how)
+        fact: Quantization = session.do("quantize", request, proof=ProofRequest(measured), **how)
+        return fact
 
 
 def quantize_module(

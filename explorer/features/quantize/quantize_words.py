@@ -16,6 +16,7 @@ from explorer.facts.quantize import (
     RuntimeKernels,
     RunTimes,
 )
+from explorer.features.quantize.records import QuantizationRecord
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -305,3 +306,18 @@ def outputs(found: Sequence[OutputAgreement]) -> Table:
 
 def _share_of(share: float | None) -> Cell:
     return Span("-", "quiet") if share is None else Span(share_text(share, 1), value=share)
+
+
+def state_fields(record: QuantizationRecord) -> list[Field]:
+    """What the history tells of a state that was quantized: how many layers, and the worst of them."""
+    return [Field("formats", Span(_formats_text(record.quantization)))]
+
+
+def _formats_text(fact: Quantization) -> str:
+    """One line: '5 of 5 layers; /conv1/Conv lost most, 40.6 dB'."""
+    taken = [layer for layer in fact.layers if not layer.reason]
+    said = f"{len(taken):,} of {len(fact.layers):,} layers"
+    worst = next((layer for layer in taken if layer.name == fact.worst), None)
+    if worst is None or worst.output_snr_db is None:
+        return said
+    return f"{said}; {printable(worst.name)} lost most, {snr_text(worst.output_snr_db)}"

@@ -21,4 +21,12 @@ FEATURE = Feature(
     commands={
         "rewrite": "keys.COMMANDS",
     },
+    changes={
+        "fold": "fold.CHANGE",
+        "edit": "edit.CHANGE",
+    },
+    records={
+        "fold": "records.FoldRecord",
+        "edit": "records.EditRecord",
+    },
 )

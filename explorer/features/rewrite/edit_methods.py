@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base.checked import PathText
-from explorer.features.rewrite.edit import Editor
+from explorer.facts.change import ProofRequest
+from explorer.facts.split.edit import EditSpec, EditStep
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
-    from explorer.facts.split.edit import Edit, EditStep
+    from explorer.facts.split.edit import Edit
 
 
 def edit(
     session: Facade,
-    steps: Sequence[EditStep],
+    steps: EditSpec | Sequence[EditStep],
     *,
     output: PathText | None = None,
     overwrite: bool = False,
@@ -31,7 +32,7 @@ def edit(
     declares of its values is made true.
 
     Args:
-        steps: Each an `explorer.facts.split.edit.EditStep`, in their order.
+        steps: Each an `explorer.facts.split.edit.EditStep`, in their order; or the record that holds them.
         output: Where to write the last state; None keeps it in the session until `save`.
         overwrite: Whether an existing `output` may be replaced.
         verify: Have onnxruntime load each state: one that it refuses is not made.
@@ -46,12 +47,14 @@ def edit(
         BadModel: onnxruntime refuses the result, or the model has no graph.
         Cancelled: `cancel` said so.
     """
-    return session.parts.of(Editor).edit(
-        steps,
-        output,
+    options = steps if isinstance(steps, EditSpec) else EditSpec(tuple(steps), each)
+    fact: Edit = session.do(
+        "edit",
+        options,
+        proof=ProofRequest(verify),
+        output=output,
         overwrite=overwrite,
-        verify=verify,
-        each=each,
         on_progress=on_progress,
         cancel=cancel,
     )
+    return fact

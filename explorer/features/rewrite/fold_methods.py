@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from explorer.base.checked import Count, Natural, PathText
-from explorer.facts.split.fold import FOLDS, FoldKind
-from explorer.features.rewrite.fold import ModelFolding
+from explorer.facts.change import ProofRequest
+from explorer.facts.split.fold import FOLDS, FoldKind, FoldSpec
+from explorer.features.rewrite import fold as folding
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
-from explorer.session.parts.proofs import Prover
 
 if TYPE_CHECKING:
     from explorer.facts.split.fold import Fold
@@ -30,12 +29,12 @@ def fold_choice(
         BadModel: The model cannot be made a graph.
         Cancelled: `cancel` said so.
     """
-    return session.parts.of(ModelFolding).choice(kinds, on_progress, cancel)
+    return folding.choice(session.parts.models, kinds, on_progress, cancel)
 
 
 def fold(
     session: Facade,
-    kinds: Sequence[FoldKind] = FOLDS,
+    kinds: FoldSpec | Sequence[FoldKind] = FOLDS,
     *,
     output: PathText | None = None,
     overwrite: bool = False,
@@ -52,7 +51,7 @@ def fold(
 
     Args:
         kinds: 'identity' (Identity, and Dropout in inference), 'constants', 'batchnorm'; done in this
-            order, whatever the order here.
+            order, whatever the order here; or the record that says so.
         output: Where to write the last state; None keeps it in the session's folder until `save`.
         overwrite: Whether an existing `output` may be replaced.
         verify: Prove every state against the one before. One that fails is not kept, nor what would
@@ -69,16 +68,14 @@ def fold(
         BadModel: onnxruntime cannot run the model for the proof.
         Cancelled: `cancel` said so.
     """
-    if input is not None:
-        session.parts.of(Prover).check_input(
-            input, on_progress
-        )  # read by no proof where there is nothing to fold
-    how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
-    return session.parts.of(ModelFolding).fold(
-        kinds,
+    options = kinds if isinstance(kinds, FoldSpec) else FoldSpec(tuple(kinds))
+    fact: Fold = session.do(
+        "fold",
+        options,
+        proof=ProofRequest(verify, draws, seed, input),
         output=output,
         overwrite=overwrite,
-        prove=partial(session.parts.of(Prover).verify, plan=None, input=input, **how) if verify else None,
         on_progress=on_progress,
         cancel=cancel,
     )
+    return fact

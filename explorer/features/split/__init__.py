@@ -23,4 +23,10 @@ FEATURE = Feature(
     commands={
         "split": "keys.COMMANDS",
     },
+    changes={
+        "extract": "stages.CHANGE",
+    },
+    records={
+        "extract": "records.PartRecord",
+    },
 )

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base.checked import Count, Natural, PathText
-from explorer.features.split.stages import Splitter
+from explorer.facts.change import ProofRequest
+from explorer.features.split.stages import MODULE_PARTS, Splitter
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
@@ -158,13 +159,25 @@ def extract(
         BadModel: onnxruntime cannot run the model or the part.
         Cancelled: `cancel` said so.
     """
-    return session.parts.of(Splitter).extract(
+    if output is not None and output.lower().endswith(MODULE_PARTS):
+        return session.parts.of(Splitter).extract(
+            spec,
+            output,
+            overwrite=overwrite,
+            verify=verify,
+            seed=seed,
+            index=index,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+    fact: Extraction = session.do(
+        "extract",
         spec,
-        output,
+        state=index,
+        proof=ProofRequest(verify, seed=seed),
+        output=output,
         overwrite=overwrite,
-        verify=verify,
-        seed=seed,
-        index=index,
         on_progress=on_progress,
         cancel=cancel,
     )
+    return fact

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -29,6 +28,7 @@ from explorer.engine.split.search import SplitSubject, StageSearch, graph_sequen
 from explorer.engine.split.stage_models import joined
 from explorer.engine.split.stages import StageDraft, bound, graph_draft, split
 from explorer.facts import HistoryEntry, Layer, TensorInfo
+from explorer.facts.change import ProofRequest
 from explorer.facts.roofline import Machine
 from explorer.facts.split.draft import SplitDraft
 from explorer.facts.split.part import Extraction, PartSpec
@@ -36,10 +36,11 @@ from explorer.facts.split.run import PipelineRun
 from explorer.facts.split.split import Split, SplitSpec, Stage, StageForm
 from explorer.features.split import stage_folder
 from explorer.features.split.pipeline import run_pipeline
+from explorer.features.split.records import PartRecord
 from explorer.host import output_files
 from explorer.session.parts import scripts
+from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work
 from explorer.session.parts.models import Models
-from explorer.session.parts.transaction import ChangeStep, Written, do
 from explorer.settings.options import words_of
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Splitter:
     def extract(
         self,
         spec: PartSpec,
-        output: str | None,
+        output: str,
         *,
         overwrite: bool,
         verify: bool,
@@ -164,49 +165,44 @@ class Splitter:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Extraction:
-        """Writes a part of a state as a model of its own, which computes what it did in the whole."""
-        started = time.perf_counter()
-        at = self._models.at(index)
-        if output is not None and output.lower().endswith(MODULE_PARTS):
-            from explorer.features.split import extracted_modules  # torch
+        """Writes a part of a state as a program or weights of an nn.Module."""
+        from explorer.features.split import extracted_modules  # torch
 
-            how: dict[str, Any] = {"overwrite": overwrite, "verify": verify, "seed": seed}
-            return extracted_modules.extract(
-                self._models, at, spec, output, **how, on_progress=on_progress, cancel=cancel
-            )
-        if output is not None:
-            self._models.check_onnx(output, overwrite)
-        subject = self._subject(at, SplitSpec(), (), on_progress, cancel)
+        how: dict[str, Any] = {"overwrite": overwrite, "verify": verify, "seed": seed}
+        fact = extracted_modules.extract(
+            self._models, self._models.at(index), spec, output, **how, on_progress=on_progress, cancel=cancel
+        )
+        return fact
+
+    def steps(self, spec: PartSpec, work: Work) -> Steps:
+        """Writes a part of the current state as a model of its own, which computes what it did before."""
+        started = time.perf_counter()
+        on_progress, cancel, request = work.on_progress, work.cancel, work.proof
+        subject = self._subject(self._models.current, SplitSpec(), (), on_progress, cancel)
         part = extract(subject, spec)
-        drawn = plan_inputs(subject.model, subject.dims, subject.shapes) if verify else ()
+        drawn = plan_inputs(subject.model, subject.dims, subject.shapes) if request.verify else ()
         facts = self._told(subject, part)
 
-        def judge(written: Model) -> SplitRuns:
+        def judge(written: Model, path: str) -> SplitRuns:
             report(on_progress, cancel, "running the part")
-            return proof.part_runs(subject.model, written, draw(drawn, seed))
+            return proof.part_runs(subject.model, written, draw(drawn, request.seed))
 
-        def step(_: str) -> ChangeStep:
-            entry = partial(self._entry, spec, facts, verify, seed) if output is None else None
-            return ChangeStep(part.model, entry, judge if verify else None, parent=at)
-
-        (written,) = do(
-            self._models, [step], output=output, overwrite=overwrite, on_progress=on_progress, cancel=cancel
-        )
+        text = self._state_text(spec, facts, request)
+        state = (lambda written: text) if work.output is None else None
+        written = yield ChangeStep(part.model, state, judge if request.verify else None)
         if (runs := written.evidence) is not None:
             texts = tuple([one.text() for one in drawn])
             facts = replace(facts, exact=runs.exact, rounded=runs.rounded, compared=runs.outputs, drawn=texts)
         return replace(facts, output=written.output, seconds=time.perf_counter() - started)
 
-    def _entry(
-        self, spec: PartSpec, facts: Extraction, verify: bool, seed: int, written: Written
-    ) -> HistoryEntry:
-        """The state that an extracted part is."""
+    def _state_text(self, spec: PartSpec, facts: Extraction, request: ProofRequest) -> StateText:
+        """What the history says of the state that an extracted part is."""
         words = words_of(spec)
-        words += [] if verify else ["--no-verify"]
-        words += ["--seed", str(seed)] if seed else []
+        words += [] if request.verify else ["--no-verify"]
+        words += ["--seed", str(request.seed)] if request.seed else []
         label = f"extract {facts.first}" + (f" to {facts.last}" if facts.last != facts.first else "")
         command = scripts.headless(self._models, "extract", None, "_part.onnx", *words)
-        return HistoryEntry(label, written.path, command, words=("extract", *words))
+        return StateText(label, PartRecord(tuple(words)), command)
 
     def _told(self, subject: SplitSubject, part: Part) -> Extraction:
         types = infer(subject.model, dims_of(subject.model, subject.dims), subject.shapes).values
@@ -331,3 +327,14 @@ def _passed(found: Split) -> bool:
     return found.verification is None or (
         found.verification.passed and found.exact is not False and all(one.passed for one in found.outputs)
     )
+
+
+def _steps(spec: PartSpec, work: Work) -> Steps:
+    return work.parts.of(Splitter).steps(spec, work)
+
+
+def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+    return [*entry.record.words], ""
+
+
+CHANGE = Change("extract", PartSpec, _steps, _words)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.features.quantize.quantize_action import QuantizeCommand
+from explorer.features.quantize.records import QuantizationRecord
 from explorer.features.sweep.sensitivity_view import SensitivityScreen, SensitivityState
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def sensitivity(context: CommandContext) -> None:
     if history is not None:
         line = history.line_to(state)
         # also of what was tiled after it: layers take formats before that
-        first = next((at for at in line if history.entries[at].quantization is not None), None)
+        first = next((at for at in line if isinstance(history.entries[at].record, QuantizationRecord)), None)
         state = state if first is None else history.parent(first) or 0
     found = context.store.sensitivity.setdefault(state, SensitivityState())
     screen = SensitivityScreen(context.store.source, context.jobs.engine, found, state)

@@ -104,7 +104,7 @@ def sweep_formats(
         MissingExtra: `scheduler` needs Dask, which is not installed.
         Cancelled: `cancel` said so.
     """
-    with session.parts.of(Quantizer).gone_to(state, back=True):
+    with session.parts.of(Quantizer).gone_to(state):
         return sweeps.sweep_formats(
             [(session, session.parts.models)],
             spec,

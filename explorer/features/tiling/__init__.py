@@ -27,4 +27,13 @@ FEATURE = Feature(
     commands={
         "tiling": "keys.COMMANDS",
     },
+    changes={
+        "tile": "tiling.CHANGE",
+    },
+    records={
+        "tile": "records.TilingRecord",
+    },
+    fields={
+        "tile": "tile_words.state_fields",
+    },
 )

@@ -18,6 +18,7 @@ from explorer.base.units import (
 )
 from explorer.facts import Diff, Plan, SitePlan, SkippedSite, TileResult
 from explorer.facts.quantize import Quantization
+from explorer.features.tiling.records import TilingRecord
 from explorer.report.blocks import Block, Cell, Column, Field, Line, Paragraph, Role, Span, Table, table_of
 from explorer.report.present.accumulator import overflows
 from explorer.report.present.compare.diff import changes
@@ -319,3 +320,12 @@ def left_out(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
         ),
     )
     return table, groups
+
+
+def state_fields(record: TilingRecord) -> list[Field]:
+    """What the history tells of a state that was tiled: which matmuls."""
+    if record.plan is None:
+        return []
+    names = [site.name for site in record.plan.sites]
+    many = f"{len(names):,} matmuls: " if len(names) > 1 else ""
+    return [Field("tiled", Span(f"{many}{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"))]

@@ -30,13 +30,16 @@ from explorer.engine.tiling.rules import packing
 from explorer.engine.tiling.settings import in_force
 from explorer.engine.tiling.sites import Site
 from explorer.engine.tiling.tile import tile
-from explorer.facts import HistoryEntry, Plan, TileResult, TileSpec, Verification
+from explorer.facts import History, HistoryEntry, Plan, TileResult, TileSpec, Verification
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.settings import Settings
+from explorer.features.tiling.records import TilingRecord
 from explorer.session.parts import scripts
+from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work
 from explorer.session.parts.export import write_text
+from explorer.session.parts.history import between
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.session.parts.transaction import ChangeStep, Written, do
+from explorer.session.parts.proofs import Prover
 from explorer.settings import tiling as tiling_settings
 from explorer.settings.parse import dynamic_words, opening_words, path_word
 
@@ -74,7 +77,7 @@ class Tiler:
 
     def tiling(self, at: int) -> Plan | None:
         """The plan by which a state was tiled."""
-        model, plan = self._models.graph(at), self._models.history.entries[at].plan
+        model, plan = self._models.graph(at), getattr(self._models.history.entries[at].record, "plan", None)
         return recover_plan(model) if plan is None else with_earlier(plan, model)
 
     def cost(
@@ -98,54 +101,34 @@ class Tiler:
         chosen = _decided(found, TileSpec(sites=named, origins=spec.origins))[0].sites
         return in_force(spec, every, chosen)
 
-    def tile(
-        self,
-        spec: TileSpec,
-        *,
-        command: str,
-        output: str | None,
-        overwrite: bool,
-        prove: Prove | None,
-        on_progress: OnProgress,
-        cancel: Cancel,
-    ) -> TileResult:
-        """Tiles the current model; a result that `prove` speaks against is not kept."""
+    def steps(self, spec: TileSpec, work: Work) -> Steps:
+        """Tiles the current model; a result that the proof speaks against is not kept."""
         started = time.perf_counter()
-        models = self._models
-        if output is not None:
-            models.check_onnx(output, overwrite, spec.config)
-        plan, products, sites = self.plan(spec, on_progress, written=True)
+        command = self.command(spec, work.output)
+        plan, products, sites = self.plan(spec, work.on_progress, written=True)
         tiled = tile(products.bound, _without_origins(plan), sites)
+        analyses: list[AnalysisResult] = []
 
-        def step(target: str) -> ChangeStep:
-            analyses: list[AnalysisResult] = []
-
-            def judge(written: Model) -> Verification | None:
-                meanwhile = partial(self._look, written, target, cancel, analyses)
-                return None if prove is None else prove(products.whole, written, plan, meanwhile)
-
-            def entry(written: Written) -> HistoryEntry:
-                return HistoryEntry(
-                    label=spec.label,
-                    path=target,
-                    command=command,
-                    plan=plan,
-                    verification=written.evidence,
-                    saved=output or "",
-                    spec=spec,
-                )
-
-            return ChangeStep(
-                tiled,
-                entry,
-                None if prove is None else judge,
-                lambda: analyses[0] if analyses else None,
+        def judge(written: Model, path: str) -> Verification:
+            return work.parts.of(Prover).verify(
+                products.whole,
+                written,
+                plan,
+                partial(self._look, written, path, work.cancel, analyses),
+                input=work.proof.input,
+                draws=work.proof.draws,
+                seed=work.proof.seed,
+                on_progress=work.on_progress,
+                cancel=work.cancel,
             )
 
-        (outcome,) = do(
-            models, [step], output=output, overwrite=overwrite, on_progress=on_progress, cancel=cancel
+        outcome = yield ChangeStep(
+            tiled,
+            lambda _: StateText(spec.label, TilingRecord(spec, plan), command),
+            judge if work.proof.verify else None,
+            lambda: analyses[0] if analyses else None,
         )
-        return TileResult(plan, outcome.output, outcome.evidence, time.perf_counter() - started, command)
+        return TileResult(plan, outcome.output, outcome.proof, time.perf_counter() - started, command)
 
     def _look(self, made: Model, target: str, cancel: Cancel, seen: list[AnalysisResult]) -> None:
         """Analyses a result for whoever asks next, while its proof waits for the runtime."""
@@ -177,7 +160,7 @@ class Tiler:
         if words is None:
             return ""
         history, said = self._models.history, list[str]()
-        first = history.entries[history.current].quantize
+        first = getattr(history.entries[history.current].record, "quantize", None)
         if first is not None:
             of_original = history.parent(history.current) == 0
             formats = scripts.quantize_option(first) if of_original else None
@@ -201,10 +184,11 @@ class Tiler:
         """Writes what was tiled, and how, as a file for `--config`."""
         history = self._models.history
         done = [history.entries[at] for at in history.line_to(history.current)]
-        plans = [entry.plan for entry in done if entry.plan]
+        records = [entry.record for entry in done if isinstance(entry.record, TilingRecord)]
+        plans = [record.plan for record in records if record.plan]
         if not plans:
             raise Misuse("nothing was tiled yet", where=path, hint="tile a layer or more first")
-        packed = any(entry.spec is not None and entry.spec.grouped == "pack" for entry in done)
+        packed = any(record.spec is not None and record.spec.grouped == "pack" for record in records)
         asked = TileSpec(grouped="pack" if packed else "leave")
         every = [site.name for site in self.plan(asked, on_progress, at=0)[0].sites]
         spec = replace(tiling_settings.chosen_by_hand(plans, every), grouped=asked.grouped)
@@ -279,3 +263,47 @@ def _without_origins(plan: Plan) -> Plan:
     """The plan as a tiled file keeps it: two files that ask for the same make the same file."""
     skipped = [replace(skip, reason="switched off") if skip.switched_off else skip for skip in plan.skipped]
     return replace(plan, skipped=tuple(skipped))
+
+
+def plan_between(history: History, before: int, after: int) -> Plan | None:
+    """What was tiled on the way from one state to one that was made of it; None for nothing, and else."""
+    if before not in history.line_to(after):
+        return None
+    records = [entry.record for entry in between(history, before, after)]
+    plans = [record.plan for record in records if isinstance(record, TilingRecord) and record.plan]
+    if not plans:
+        return None
+    return replace(
+        plans[-1],
+        sites=tuple(site for plan in plans for site in plan.sites),
+        products=None if any(p.products is None for p in plans) else sum(p.products or 0 for p in plans),
+        macs=None if any(p.macs is None for p in plans) else sum(p.macs or 0 for p in plans),
+        dims={name: size for plan in plans for name, size in plan.dims.items()},
+        free=tuple(dict.fromkeys(name for plan in plans for name in plan.free)),
+        decomposed=tuple(dict.fromkeys(name for plan in plans for name in plan.decomposed)),
+    )
+
+
+def _steps(spec: TileSpec, work: Work) -> Steps:
+    return work.parts.of(Tiler).steps(spec, work)
+
+
+def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+    spec = entry.record.spec or _known_by_its_plan(entry)
+    proof = scripts.proof_words(entry.verification)
+    words = None if spec.config else scripts.tiling_words(spec)
+    if words is not None and sum(map(len, words)) <= scripts.MOST_CHARACTERS:
+        return [*words, *proof], ""
+    return ["--config", config, *proof], tiling_settings.as_toml(spec)
+
+
+def _known_by_its_plan(entry: HistoryEntry) -> TileSpec:
+    """What was asked for, of a state kept by a program that did not write it down."""
+    plan = entry.record.plan
+    if plan is None:
+        raise Misuse("this state does not say how it was made", where=entry.label, hint="save it as ONNX")
+    sites = tuple(tiling_settings.escape_glob(site.name) for site in plan.sites)
+    return TileSpec(plan.tile, sites, plan.edges, plan.form)
+
+
+CHANGE = Change("tile", TileSpec, _steps, _words, lambda spec: (spec.config,))

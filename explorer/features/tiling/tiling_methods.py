@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from explorer.base.checked import Count, Natural, PathText
 from explorer.engine.tiling.cost import steps
 from explorer.facts import Plan, SitePlan, TileResult, TileSpec
+from explorer.facts.change import ProofRequest
 from explorer.features.tiling.module_tiler import ModuleTiler
 from explorer.features.tiling.tiling import Tiler
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
-from explorer.session.parts.proofs import Prover
 
 if TYPE_CHECKING:
     from torch import nn
@@ -136,16 +135,16 @@ def tile(
         Misuse: See `plan`; or `output` cannot be written or exists.
         Cancelled: `cancel` said so.
     """
-    how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
-    return session.parts.of(Tiler).tile(
+    fact: TileResult = session.do(
+        "tile",
         spec,
-        command=session.parts.of(Tiler).command(spec, output),
+        proof=ProofRequest(verify, draws, seed, input),
         output=output,
         overwrite=overwrite,
-        prove=partial(session.parts.of(Prover).verify, input=input, **how) if verify else None,
         on_progress=on_progress,
         cancel=cancel,
     )
+    return fact
 
 
 def plan_module(session: Facade, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:

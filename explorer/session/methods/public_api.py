@@ -26,6 +26,7 @@ from explorer.facts import (
     Verification,
 )
 from explorer.facts.blame import Blame
+from explorer.facts.change import ProofRequest
 from explorer.facts.comparison import Comparison, FigureTable, TorchinfoTable, TreeDiff
 from explorer.facts.conversion import Conversion
 from explorer.facts.cost import Hardware, PlanCost, TileSteps
@@ -50,8 +51,8 @@ from explorer.facts.settings import QuantizeSettings, Settings
 from explorer.facts.sizes.curves import SizeCurves
 from explorer.facts.sizes.decode import Decode
 from explorer.facts.split.draft import SplitDraft
-from explorer.facts.split.edit import Edit, EditStep
-from explorer.facts.split.fold import Fold, FoldKind
+from explorer.facts.split.edit import Edit, EditSpec, EditStep
+from explorer.facts.split.fold import Fold, FoldKind, FoldSpec
 from explorer.facts.split.make import MadeModel
 from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.run import PipelineRun
@@ -70,6 +71,20 @@ class PublicMethods:
     """Methods that modules of `methods` and features add to `Session`."""
 
     parts: SessionParts
+
+    def do(
+        self,
+        change: str,
+        options: Any,
+        *,
+        state: int | None = None,
+        proof: ProofRequest | None = None,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Any:
+        """Changes a model of the history; what comes of it becomes the current one, and every other state stays."""
 
     def history(self) -> History:
         """All states of the session, what each was made of, and which is current."""
@@ -365,7 +380,7 @@ class PublicMethods:
 
     def fold(
         self,
-        kinds: Sequence[FoldKind] = ...,
+        kinds: FoldSpec | Sequence[FoldKind] = ...,
         *,
         output: PathText | None = None,
         overwrite: bool = False,
@@ -380,7 +395,7 @@ class PublicMethods:
 
     def edit(
         self,
-        steps: Sequence[EditStep],
+        steps: EditSpec | Sequence[EditStep],
         *,
         output: PathText | None = None,
         overwrite: bool = False,

@@ -10,11 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.facts import History, HistoryEntry, Plan
-from explorer.facts.quantize import QuantizedLayer
-
-_LEFT = ("float32", "")
-"""Formats of parts that a quantization does not touch."""
+from explorer.facts import History, HistoryEntry
 
 LONGEST_NAME = 200
 """Characters of a state's name."""
@@ -52,41 +48,3 @@ def between(history: History, one: int, other: int) -> tuple[HistoryEntry, ...]:
     """What was made on the way from one state to another, by way of what both were made of."""
     a, b = history.line_to(one), history.line_to(other)
     return tuple(history.entries[at] for at in sorted({*a} ^ {*b}))
-
-
-def formats_at(history: History, at: int) -> dict[str, QuantizedLayer]:
-    """What is known of the layers of a state that took a number format on the way to it, by their names."""
-    found: dict[str, QuantizedLayer] = {}
-    for place in history.line_to(at):
-        made = history.entries[place].quantization
-        for layer in () if made is None else made.layers:
-            if not layer.reason:
-                found[layer.name] = _over(found.get(layer.name), layer)
-    return found
-
-
-def _over(before: QuantizedLayer | None, layer: QuantizedLayer) -> QuantizedLayer:
-    """A layer that was quantized once more: what was left alone then is rounded as it was before."""
-    if before is None:
-        return layer
-    if layer.weight in _LEFT:
-        layer = replace(layer, weight=before.weight, granularity=before.granularity)
-    return replace(layer, input=before.input) if layer.input in _LEFT else layer
-
-
-def plan_between(history: History, before: int, after: int) -> Plan | None:
-    """What was tiled on the way from one state to one that was made of it; None for nothing, and else."""
-    if before not in history.line_to(after):
-        return None
-    plans = [entry.plan for entry in between(history, before, after) if entry.plan]
-    if not plans:
-        return None
-    return replace(
-        plans[-1],
-        sites=tuple(site for plan in plans for site in plan.sites),
-        products=None if any(p.products is None for p in plans) else sum(p.products or 0 for p in plans),
-        macs=None if any(p.macs is None for p in plans) else sum(p.macs or 0 for p in plans),
-        dims={name: size for plan in plans for name, size in plan.dims.items()},
-        free=tuple(dict.fromkeys(name for plan in plans for name in plan.free)),
-        decomposed=tuple(dict.fromkeys(name for plan in plans for name in plan.decomposed)),
-    )

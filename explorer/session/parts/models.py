@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
+from explorer.base.features import load, offered
 from explorer.engine.costs import value_flow
 from explorer.engine.costs.layer_tree import said_of_bounds
 from explorer.engine.costs.memory import liveness
@@ -477,7 +478,8 @@ class Models:
         """The analysis of a state at the sizes of the figures of the tilings between it and another."""
         known = self.graph_analysis(at, on_progress, cancel)
         between = states.between(self.history, at, other)
-        sizes = next((entry.plan.dims for entry in between if entry.plan is not None), None)
+        records = [entry.record for entry in between if entry.record is not None]
+        sizes = next((record.sizes for record in records if record.sizes is not None), None)
         if known.info.totals.coverage == 1 or sizes is None:
             return known
         return self._examined_graph(at, on_progress, cancel, sizes).analysis
@@ -585,15 +587,12 @@ class Models:
     def _module(self, at: int, on_progress: OnProgress) -> TorchModel:
         """A state that is a module, made again of the one before it where it was given up."""
         if at not in self._modules:
-            from explorer.engine.convert.module_to_quantized import quantized_again  # torch
-
             entry, parent = self.history.entries[at], self.history.parent(at) or 0
-            before: Any = self.opened(parent, on_progress)
-            if entry.quantize is None:
+            again = load("changes", entry.change).again if entry.change in offered("changes") else None
+            if again is None:
                 raise Misuse("this state of the session is gone", where="history")
-            analysis = self.examined(parent, on_progress).analysis
-            made = quantized_again(before, entry.quantize.spec, entry.ranges or {}, analysis)
-            self._keep_module(at, made)
+            before = self.opened(parent, on_progress)
+            self._keep_module(at, again(entry, before, self.examined(parent, on_progress).analysis))
         return self._modules[at]
 
     def _keep_module(self, at: int, module: TorchModel) -> None:

@@ -61,7 +61,8 @@ class Prover:
         for place in reversed(models.history.line_to(at)):
             if place == 0 or models.is_module(place):
                 return models.opened(place, on_progress).runner()
-            if models.history.entries[place].quantize is not None:
+            record = models.history.entries[place].record
+            if record is not None and record.rounds:
                 return None
         return None
 

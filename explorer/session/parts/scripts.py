@@ -15,18 +15,16 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse
+from explorer.base.features import load
 from explorer.base.units import printable
-from explorer.facts import HistoryEntry, TileSpec
+from explorer.facts import HistoryEntry, TileSpec, Verification
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.session.parts.models import Models, stem
 from explorer.settings.options import COMMAND_LINE, is_said, words_of
 from explorer.settings.parse import opening_words, path_word
-from explorer.settings.quantize import as_toml as formats_as_toml
 from explorer.settings.quantize import is_fast, names_formats
-from explorer.settings.tiling import as_toml, escape_glob
 
-_MOST_CHARACTERS = 4_000
+MOST_CHARACTERS = 4_000
 """Of a command's sites; more go into a file."""
 _END = "END OF THE TILING"
 _USUAL_DRAWS, _USUAL_SEED = 3, 0
@@ -94,10 +92,10 @@ def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[s
     words += words_of(spec, without=("config", *PARTS, "symmetric", *unused))
     if is_fast(words) and not modules:
         words += ["--form", spec.form]  # a replay chooses nothing by itself
-    return words + _calibration_words(request)
+    return words + calibration_words(request)
 
 
-def _calibration_words(request: QuantizeRequest) -> list[str]:
+def calibration_words(request: QuantizeRequest) -> list[str]:
     """What ranges are chosen on, as options."""
     if request.calibrate:
         return ["--calibrate", path_word(request.calibrate)]
@@ -137,45 +135,19 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         named = f', "{_comment(entry.name)}"' if entry.name else ""
         branch = "" if step.before == last else f", made of {step.before or 'the model'}"
         lines += ["", f"# {number}: {_comment(entry.label)}{named}{branch}"]
-        words, config = _asked(entry, path_word(f"{output}.toml"))
+        words, config = load("changes", entry.change).words(entry, path_word(f"{output}.toml"))
         if config:
             lines += [f"cat > {shlex.quote(words[1])} <<'{_END}'", config.rstrip("\n"), _END]
-        made = "quantize" if entry.quantize else "fold" if entry.fold else "tile"
-        verb = entry.words[0] if entry.words else made
-        words += ["--no-report"] if entry.quantize else [] if entry.words else _proof(entry)
         opening = dict(step.opening)
         if opening.get("rules") is not None:  # the script runs elsewhere: what it reads has to be found
             opening["rules"] = os.path.abspath(opening["rules"])
         words += opening_words(opening)
         target = shlex.quote(path_word(output))
-        lines.append(f"$explorer {verb} {files[step.before]} -o {target} {shlex.join(words)}".rstrip())
+        lines.append(
+            f"$explorer {entry.change} {files[step.before]} -o {target} {shlex.join(words)}".rstrip()
+        )
         files[number], last = target, number
     return "\n".join(lines) + "\n"
-
-
-def _asked(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
-    """The options that ask for a state; and what has to stand in the file `config` first, if anything."""
-    if entry.quantize is not None:
-        return _asked_formats(entry.quantize, config, modules=entry.path is None)
-    if entry.fold:
-        return ["--only", entry.fold], ""
-    if entry.words:
-        return [*entry.words[1:]], ""
-    spec = entry.spec or _known_by_its_plan(entry)
-    words = None if spec.config else tiling_words(spec)
-    if words is not None and sum(map(len, words)) <= _MOST_CHARACTERS:
-        return words, ""
-    return ["--config", config], as_toml(spec)
-
-
-def _asked_formats(request: QuantizeRequest, config: str, *, modules: bool) -> tuple[list[str], str]:
-    """The same of a quantized state."""
-    if request.calibrate:  # the script runs elsewhere: what it reads has to be found
-        request = replace(request, calibrate=os.path.abspath(request.calibrate))
-    words = None if request.spec.config else quantize_words(request, modules=modules)
-    if words is not None and sum(map(len, words)) <= _MOST_CHARACTERS:
-        return words, ""
-    return ["--config", config, *_calibration_words(request)], formats_as_toml(request.spec)
 
 
 def quantize_option(request: QuantizeRequest) -> list[str] | None:
@@ -188,17 +160,8 @@ def quantize_option(request: QuantizeRequest) -> list[str] | None:
     return ["--quantize" if word == "--to" else word for word in words]
 
 
-def _known_by_its_plan(entry: HistoryEntry) -> TileSpec:
-    """What was asked for, of a state kept by a program that did not write it down."""
-    plan = entry.plan
-    if plan is None:
-        raise Misuse("this state does not say how it was made", where=entry.label, hint="save it as ONNX")
-    sites = tuple(escape_glob(site.name) for site in plan.sites)
-    return TileSpec(plan.tile, sites, plan.edges, plan.form)  # type: ignore[arg-type]
-
-
-def _proof(entry: HistoryEntry) -> list[str]:
-    proof = entry.verification
+def proof_words(proof: Verification | None) -> list[str]:
+    """How a state was proved, as options of the verb that made it."""
     if proof is None:
         return ["--no-verify"]
     words = [] if len(proof.seeds) in (0, _USUAL_DRAWS) else ["--draws", str(len(proof.seeds))]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 
-from explorer.base.units import exact_text, many_text, printable, seconds_text
+from explorer.base.features import load, offered
+from explorer.base.units import many_text, seconds_text
 from explorer.base.verdicts import VERDICTS
 from explorer.facts import History, HistoryEntry
 from explorer.facts.comparison import FigureTable
 from explorer.facts.profile.profile import Profile
-from explorer.facts.quantize import Quantization
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.compare.figures import figures as figure_blocks
 from explorer.report.present.compare.verify import TONES
-from explorer.report.present.figures import seconds, snr_text
+from explorer.report.present.figures import seconds
 from explorer.report.terms import field_terms
 
 
@@ -57,7 +57,7 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
         entry = fact.entries[at]
         role: Role = "" if at in led else "quiet"
         done = f"  {entry.label}" if entry.name and at else ""
-        products = "" if entry.plan is None else f"{entry.plan.sign}{exact_text(entry.plan.products)}"
+        products = "" if entry.record is None else entry.record.products_text
         here = at == fact.current
         return (
             (Span(branches, "quiet"), Span(mark if here else _STATE, "formula" if here else "quiet")),
@@ -126,15 +126,11 @@ def state_blocks(fact: History, at: int) -> list[Block]:
         rows.append(Field("done", Span(entry.label)))
     if (before := fact.parent(at) or 0) != at - 1:
         rows.append(Field("made of", Span(f"{before}: {state_name(fact.entries[before], before)}")))
-    if entry.plan is not None:
-        sites = [site.name for site in entry.plan.sites]
-        many = f"{len(sites):,} matmuls: " if len(sites) > 1 else ""
-        rows.append(Field("tiled", Span(f"{many}{', '.join(sites[:3])}{', …' if len(sites) > 3 else ''}")))
+    if entry.change in offered("fields"):
+        rows += load("fields", entry.change)(entry.record)
     if entry.verification is not None:
         proof = entry.verification
         rows.append(Field("proof", Span(field_terms(proof.verdict), TONES[proof.verdict_kind])))
-    if entry.quantization is not None:
-        rows.append(Field("formats", Span(_formats_text(entry.quantization))))
     kept = Span(f"saved as {os.path.basename(entry.saved)}") if entry.saved else Span("not saved", "warning")
     rows.append(Field("file", kept))
     command: list[Block] = [Line(), Line((Span("$ ", "formula"), entry.command))] if entry.command else []
@@ -170,13 +166,3 @@ def _proof(entry: HistoryEntry, at: int) -> Span:
         return Span("no proof", "warning")
     kind = entry.verification.verdict_kind
     return Span(VERDICTS[kind], TONES[kind])
-
-
-def _formats_text(fact: Quantization) -> str:
-    """One line: '5 of 5 layers; /conv1/Conv lost most, 40.6 dB'."""
-    taken = [layer for layer in fact.layers if not layer.reason]
-    said = f"{len(taken):,} of {len(fact.layers):,} layers"
-    worst = next((layer for layer in taken if layer.name == fact.worst), None)
-    if worst is None or worst.output_snr_db is None:
-        return said
-    return f"{said}; {printable(worst.name)} lost most, {snr_text(worst.output_snr_db)}"

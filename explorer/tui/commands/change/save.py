@@ -34,9 +34,7 @@ def save(context: CommandContext) -> None:
         store.notify("history", "found")
         store.say(f"saved as {saved}")
 
-    made = "_tiled" if entry is None or entry.quantization is None else "_quantized"
-    if entry is not None and entry.words:
-        made = {"edit": "_edited", "extract": "_part"}.get(entry.words[0], "_changed")
+    made = "_changed" if entry is None or entry.record is None else entry.record.ending
     tail = made if store.can_compare else ("_copy" if store.source.endswith(".onnx") else "")
     context.ask_path("Save as ONNX", f"{store.stem}{tail}.onnx", "The current model, written to", write)
 
