@@ -48,6 +48,8 @@ class HistoryEntry(Struct, frozen=True):
 
     def __getattr__(self, name: str) -> Any:
         """Fields of the record by the names that they had when each was a field of the entry."""
+        if name == "words" and hasattr(self.record, name):
+            return (self.change, *self.record.words)
         if name in _BEFORE:
             return getattr(self.record, name, _BEFORE[name])
         raise AttributeError(f"'HistoryEntry' object has no attribute '{name}'")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.facts import History, HistoryEntry, OutputEvidence, Plan, Verification
 from explorer.facts.roofline import Machine
+from explorer.features.tiling.records import TilingRecord
 from explorer.host.locks import try_lock
 from explorer.process import saved_sessions
 from explorer.process.saved_sessions import Opening, SavedSession, ScreenState, SessionStore
@@ -46,7 +48,15 @@ def tiled(kept: SessionStore) -> SavedSession:
     evidence = Verification(False, "different", "a", "b", (0, 1, 2), ("x",), (), (output,))
     states = (
         HistoryEntry("original", None, ""),
-        HistoryEntry("tile 64", f"{kept.folder}/1-net.onnx", "explorer tile", plan, evidence, parent=0),
+        HistoryEntry(
+            "tile 64",
+            f"{kept.folder}/1-net.onnx",
+            "explorer tile",
+            evidence,
+            parent=0,
+            change="tile",
+            record=TilingRecord(plan=plan),
+        ),
     )
     view = ScreenState(
         tab="memory", exact=True, metric="params", by_cost=True, query="op:Conv", cursor="a.b",
@@ -210,7 +220,7 @@ HOSTILE: dict[str, bytes] = {
     "noise": bytes(range(256)),
     "cut off": _packed()[:-3],
     "another type": msgspec.msgpack.encode([1, 2, 3]),
-    "a newer version": _packed(version=3),
+    "a newer version": _packed(version=4),
     "no version": msgspec.msgpack.encode({"source": "x"}),
     "no source": _packed(source=""),
     "a NUL": _packed(source="a\0b"),
@@ -302,4 +312,45 @@ def test_all_that_the_command_line_says_of_opening_is_kept() -> None:
 
 def test_every_failure_is_the_programs_own(env: Env) -> None:
     with pytest.raises(ExplorerError, match="closed properly leave nothing"):
+        saved_sessions.find(None, env)
+
+
+@pytest.mark.parametrize(
+    ("fields", "change", "words"),
+    [
+        ({"fold": "batchnorm"}, "fold", ()),
+        ({"words": ["edit", "--set", "a.b=1"]}, "edit", ("edit", "--set", "a.b=1")),
+        ({"words": ["extract", "--layer", "conv1"]}, "extract", ("extract", "--layer", "conv1")),
+        ({}, "", ()),
+    ],
+)
+def test_what_an_older_program_kept_of_a_change_becomes_its_record(
+    env: Env, fields: dict[str, Any], change: str, words: tuple[str, ...]
+) -> None:
+    kept = begun(env)
+    kept.save(tiled(kept))
+    state = Path(kept.folder, "session.msgpack")
+    content = msgspec.msgpack.decode(state.read_bytes())
+    content["version"] = 2
+    for entry in content["history"]["entries"]:
+        del entry["record"], entry["change"]
+    content["history"]["entries"][1] |= fields
+    state.write_bytes(msgspec.msgpack.encode(content))
+    kept.release()
+    again, saved = saved_sessions.find(None, env)
+    assert saved.history is not None
+    entry = saved.history.entries[1]
+    assert (entry.change, entry.words, entry.fold) == (change, words, fields.get("fold", ""))
+    again.release()
+
+
+def test_a_change_that_is_not_known_is_one_line(env: Env) -> None:
+    kept = begun(env)
+    kept.save(tiled(kept))
+    state = Path(kept.folder, "session.msgpack")
+    content = msgspec.msgpack.decode(state.read_bytes())
+    content["history"]["entries"][1]["change"] = "prune"
+    state.write_bytes(msgspec.msgpack.encode(content))
+    kept.release()
+    with pytest.raises(BadModel, match="a change that is not known: 'prune'"):
         saved_sessions.find(None, env)

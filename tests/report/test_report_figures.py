@@ -28,7 +28,7 @@ from explorer.features.values import weights_words as values
 from explorer.report import csv_table
 from explorer.report.blocks import Block
 from explorer.report.layout import Page
-from explorer.report.present.look import memory, roofline
+from explorer.report.present.look import memory, roofline, torchinfo
 
 TOTALS = Totals(3, 10, 10, 40, 100, 200, 5, 64, 64, 100, 50, 1.0)
 INFO = Info(ModelInfo("m.onnx", "onnx", (), ()), {"dims": {}}, TOTALS)
@@ -222,14 +222,14 @@ def test_torchinfos_table_is_printed_as_it_is_and_the_differences_below() -> Non
         "1.8.0",
         (TorchinfoDifference("conv", "Conv1d", "macs", 6144, 12288, "batch is the channel"),),
     )
-    text = read(compare.torchinfo(INFO, table, None, True))
+    text = read(torchinfo.torchinfo(INFO, table, None, True))
     assert "Layer  Mult-Adds" in text
     assert "6,144" in text
     assert "12,288" in text
     assert "batch is the channel" in text
-    assert "Mult-Adds" in read(compare.torchinfo(INFO, table, None, False))
+    assert "Mult-Adds" in read(torchinfo.torchinfo(INFO, table, None, False))
     same = replace(table, differences=())
-    assert "agrees with every figure" in read(compare.torchinfo(INFO, same, None, True))
+    assert "agrees with every figure" in read(torchinfo.torchinfo(INFO, same, None, True))
 
 
 def test_small_times_and_rates_read_naturally() -> None:

@@ -178,7 +178,11 @@ def test_a_fault_of_an_earlier_tiling_is_found_between_states_that_have_others_i
     assert first.plan is not None
     wrong = replace(first.plan, sites=tuple(replace(s, grid=(1, 1, 1), products=1) for s in first.plan.sites))
     history = session.history()
-    entries = (history.entries[0], replace(first, plan=wrong), history.entries[2])
+    entries = (
+        history.entries[0],
+        replace(first, record=replace(first.record, plan=wrong)),
+        history.entries[2],
+    )
     session.restore(History(entries, 2))
     assert session.verify(1, 2, draws=1).passed
     assert not session.verify(0, 2, draws=1).passed
@@ -247,7 +251,13 @@ def test_a_resumed_session_has_its_names_and_what_was_asked(session: Session, tm
     rules = (TileRule(SITES[0], shape="M>=1", tile=(4, 4, 4), on=True, origin="f:1"),)
     asked = TileSpec(rules=rules, origins=(("tile", "command line"),), config="f")
     history = session.history()
-    history = replace(history, entries=(*history.entries[:3], replace(history.entries[3], spec=asked)))
+    history = replace(
+        history,
+        entries=(
+            *history.entries[:3],
+            replace(history.entries[3], record=replace(history.entries[3].record, spec=asked)),
+        ),
+    )
     env = {"XDG_STATE_HOME": str(tmp_path)}
     kept(env, history)
     again, saved = saved_sessions.find(None, env)
@@ -266,7 +276,9 @@ def test_a_session_that_an_older_program_kept_is_resumed(session: Session, tmp_p
     content["version"] = 1
     del content["history"]["tip"]
     for entry in content["history"]["entries"]:
-        del entry["name"], entry["spec"], entry["parent"]
+        record = entry.pop("record") or {"plan": None}
+        entry["plan"] = record["plan"]  # fields of the state, as they were before changes had records
+        del entry["name"], entry["parent"], entry["change"]
     state.write_bytes(msgspec.msgpack.encode(content))
     again, saved = saved_sessions.find(None, env)
     assert saved.history is not None

@@ -208,7 +208,15 @@ def test_states_kept_by_an_older_program_have_a_script_too(sample: Sample, tmp_p
         session.tile(TileSpec((8, 8, 8), ("/fc1/Gemm",), "padded", "unrolled"), verify=False)
         made = state(session, 1)
         old, plain = session.history(), HistoryEntry("tile", "x.onnx", "")
-        session.restore(replace(old, entries=(old.entries[0], replace(old.entries[1], spec=None))))
+        session.restore(
+            replace(
+                old,
+                entries=(
+                    old.entries[0],
+                    replace(old.entries[1], record=replace(old.entries[1].record, spec=None)),
+                ),
+            )
+        )
         session.script(script)
         session.restore(History((old.entries[0], plain), 1))
         with pytest.raises(Misuse, match="does not say how it was made"):

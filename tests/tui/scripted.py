@@ -61,6 +61,7 @@ from explorer.facts.sizes.curves import SizeCurves
 from explorer.facts.sizes.decode import Decode
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training, TrainingMemory
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
+from explorer.features.tiling.records import TilingRecord
 from explorer.process.client import begun
 from explorer.session.parts import history as states
 from explorer.session.parts.figures import TableFigures
@@ -792,7 +793,9 @@ class ScriptedEngine:
         made = plan(spec)
         label = f"tile {'x'.join(map(str, spec.tile))}"
         command = f"explorer tile alexnet.onnx -o alexnet_tiled.onnx --tile {'x'.join(map(str, spec.tile))}"
-        entry = HistoryEntry(label, "1-alexnet.onnx", command, made, proof())
+        entry = HistoryEntry(
+            label, "1-alexnet.onnx", command, proof(), change="tile", record=TilingRecord(plan=made)
+        )
         self.states = states.append(self.states, entry)
         return TileResult(made, "1-alexnet.onnx", proof(), 2.4, command)
 

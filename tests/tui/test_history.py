@@ -297,9 +297,7 @@ async def test_it_fits_every_terminal(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("width", [30, 49, 50, 80, 140])
 def test_rows_and_details_fit_and_hostile_names_are_harmless(width: int) -> None:
-    hostile = HistoryEntry(
-        "tile\x1b[2J" * 9, "p", "explorer \x1b]0;x\x07", None, proof(), "s\x1b", "\x9b" * 99
-    )
+    hostile = HistoryEntry("tile\x1b[2J" * 9, "p", "explorer \x1b]0;x\x07", proof(), "s\x1b", "\x9b" * 99)
     fact = History((hostile, hostile), 1)
     table = states(fact, "")
     lines = [row_line(table, 1, width), title_line(table, width), *draw(state_blocks(fact, 1), width)]
@@ -311,7 +309,7 @@ def test_what_came_of_the_proof_is_said_in_the_row() -> None:
     def said(entry: HistoryEntry) -> str:
         return line_text(row_line(states(History((entry, entry), 1), ""), 1, 80)).split("  ")[-1].strip()
 
-    good = HistoryEntry("tile", "p", "", None, proof())
+    good = HistoryEntry("tile", "p", "", proof())
     bad = replace(proof(), passed=False, verdict_kind="different")
     assert said(good) == "proven equal"
     assert said(replace(good, verification=bad)) == "different"

@@ -33,32 +33,38 @@ class _Verbs:
     """The verbs by name: a mapping, without the class of one, which the header of a file has no time for."""
 
     def __init__(self) -> None:
-        homes = dict(offered("verbs"))
+        self._own: dict[str, str] = {}
         for folder in os.scandir(os.path.dirname(__file__)):
             if folder.is_dir():
-                homes |= {
+                self._own |= {
                     name[:-3]: f"{__name__}.{folder.name}.{name[:-3]}.COMMAND"
                     for name in os.listdir(folder.path)
                     if name.endswith(".py") and not name.startswith("_")
                 }
-        order = {name: place for place, name in enumerate(_ORDER)}
-        names = sorted(homes, key=lambda name: (order.get(name, len(order)), name))
-        self._homes = {name: homes[name] for name in names}
+
+    def _home(self, name: str) -> str | None:
+        """Where a verb's record is; features are asked for what is not here."""
+        name = _ALSO.get(name, name)
+        return self._own.get(name) or offered("verbs").get(name)
 
     def __getitem__(self, name: str) -> Command:
-        name = _ALSO.get(name, name)
-        module, _, attribute = self._homes[name].rpartition(".")
+        home = self._home(name)
+        if home is None:
+            raise KeyError(name)
+        module, _, attribute = home.rpartition(".")
         command: Command = getattr(import_module(module), attribute)
         return command
 
     def __contains__(self, name: object) -> bool:
-        return name in self._homes or name in _ALSO
+        return isinstance(name, str) and self._home(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._homes)
+        order = {name: place for place, name in enumerate(_ORDER)}
+        names = {**self._own, **offered("verbs")}
+        return iter(sorted(names, key=lambda name: (order.get(name, len(order)), name)))
 
     def __len__(self) -> int:
-        return len(self._homes)
+        return len(self._own) + len(offered("verbs"))
 
     def keys(self) -> Iterator[str]:
         """The names."""

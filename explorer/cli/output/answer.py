@@ -44,7 +44,11 @@ def document() -> Any:
     return report
 
 
-def present(subject: str, package: str = "explorer.report.present") -> Any:
+REPORT = "explorer.report.present"
+"""The package of what no feature has to itself."""
+
+
+def present(subject: str, package: str = REPORT) -> Any:
     """A module that makes blocks, of the report or of a feature; it is imported only when text is wanted."""
     from importlib import import_module
 

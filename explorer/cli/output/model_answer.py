@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import explorer
 from explorer.base.errors import BadModel, ExplorerError, UnknownShape
 from explorer.base.units import dims_text
-from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.output.answer import REPORT, Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
 
@@ -30,6 +30,7 @@ def about(
     subject: str | Callable[..., list[Block]],
     rows: str = "",
     opening: Callable[[Session, ProgressLine], Info] | None = None,
+    package: str = REPORT,
 ) -> Answer:
     """An answer about one model.
 
@@ -39,9 +40,10 @@ def about(
         ask: Gets the facts.
         name: Of the function that makes them a document (without one the document is that of `info` and the
             fact's own fields), and of the one in `subject` that makes them blocks; or the former itself.
-        subject: Module of `explorer.report.present`, or a function that makes the blocks.
+        subject: Module of `package`, or a function that makes the blocks.
         rows: See `Answer`.
         opening: Makes the totals that `ask` gets, where those of `Session.open` are not what is wanted.
+        package: Of the report, or of a feature.
     """
     with explorer.Session(given.models[0], **given.opening) as session:
         info = session.open(on_progress=progress) if opening is None else opening(session, progress)
@@ -51,7 +53,9 @@ def about(
         lambda: (name if callable(name) else getattr(document(), name, document().of_fact))(
             *facts, tool(), digest
         ),
-        lambda: subject(*facts) if callable(subject) else getattr(present(subject), str(name))(*facts),
+        lambda: (
+            subject(*facts) if callable(subject) else getattr(present(subject, package), str(name))(*facts)
+        ),
         rows,
     )
 

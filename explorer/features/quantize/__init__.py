@@ -29,4 +29,7 @@ FEATURE = Feature(
     fields={
         "quantize": "quantize_words.state_fields",
     },
+    words={
+        "quantize_settings": "formats_settings_words.quantize_settings",
+    },
 )

@@ -22,8 +22,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         progress,
         lambda session, info: (info, session.decode(tokens, on_progress=progress)),
         "decode",
-        "sizes.decode",
+        "decode_words",
         "layers",
+        package=__package__,
     )
 
 

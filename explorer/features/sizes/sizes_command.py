@@ -28,8 +28,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         progress,
         lambda session, info: (info, session.sizes(*over, machine=machine, on_progress=progress)),
         "sizes",
-        "sizes.sizes",
+        "sizes_words",
         "sizes",
+        package=__package__,
     )
 
 

@@ -32,7 +32,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         formulas = given.formulas or None
         return info, session.cost(spec, machine, order=given.order, formulas=formulas, on_progress=progress)
 
-    answer = about(given, progress, cost, "plan_cost", "tiling.plan", "sites")
+    answer = about(given, progress, cost, "plan_cost", "plan_words", "sites", package=__package__)
     answer.warning = warning
     return answer
 
@@ -54,7 +54,7 @@ def _steps(given: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
 
         return info, replace(told, dims=plan.dims)
 
-    return about(given, progress, ask, "steps", "tiling.steps", "steps")
+    return about(given, progress, ask, "steps", "steps_words", "steps", package=__package__)
 
 
 def _range(typed: str) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import explorer
+from explorer.base.features import load
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import OPENING, TABLE, Option
@@ -21,7 +22,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             progress,
             lambda session, info: (info, session.quantize_settings(formats, on_progress=progress)),
             "quantize_settings",
-            "quantize.settings",
+            load("words", "quantize_settings"),
             "layers",
         )
     given.refuse(sorted(option.key for option in _OF_FORMATS), "says nothing of tiles", "add --formats")
@@ -31,8 +32,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         progress,
         lambda session, info: (info, session.settings(spec, on_progress=progress)),
         "settings",
-        "tiling.settings",
+        "tilings_settings_words",
         "sites",
+        package=__package__,
     )
 
 

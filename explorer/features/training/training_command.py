@@ -27,7 +27,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             card=spec.card,
         )
 
-    return about(given, progress, ask, "training", "look.training", "layers")
+    return about(given, progress, ask, "training", "training_words", "layers", package=__package__)
 
 
 COMMAND = Command(

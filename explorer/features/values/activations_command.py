@@ -75,7 +75,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     # a module does not say what it takes; a file with its inputs does
     opening = None if given.input is None else open_or_stored
     rows = "tensors" if given.stat is None and given.axis is None else "statistics"
-    return about(given, progress, ask, "activations", "look.values", rows, opening)
+    return about(given, progress, ask, "activations", "weights_words", rows, opening, __package__)
 
 
 COMMAND = Command(

@@ -25,9 +25,10 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             ),
         ),
         "weights",
-        "look.values",
+        "weights_words",
         "tensors" if given.stat is None and given.axis is None else "statistics",
         opening=open_or_stored,
+        package=__package__,
     )
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.features import load
+from explorer.base.errors import Misuse
+from explorer.base.features import load, offered
 from explorer.base.units import printable
 from explorer.facts import HistoryEntry, TileSpec, Verification
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
@@ -135,6 +136,8 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         named = f', "{_comment(entry.name)}"' if entry.name else ""
         branch = "" if step.before == last else f", made of {step.before or 'the model'}"
         lines += ["", f"# {number}: {_comment(entry.label)}{named}{branch}"]
+        if entry.change not in offered("changes"):
+            raise Misuse("this state does not say how it was made", where=entry.label, hint="save it as ONNX")
         words, config = load("changes", entry.change).words(entry, path_word(f"{output}.toml"))
         if config:
             lines += [f"cat > {shlex.quote(words[1])} <<'{_END}'", config.rstrip("\n"), _END]

@@ -41,7 +41,7 @@ STACKED_BELOW = 72
 """Columns under which the panes stand one above the other."""
 _FIRST = "explorer.tui.tabs.layer"
 """What draws the tab on show, imported while the engine starts."""
-_LATER = ("commands.change.tile", "tabs.model", "tabs.operators", "tabs.diff")
+_LATER = ("explorer.tui.tabs.model", "explorer.tui.tabs.operators", "explorer.tui.tabs.diff")
 """What is imported while the engine opens the model."""
 _AT_ONCE = 0.5
 """Seconds in which a model is on show that was opened before."""
@@ -118,7 +118,7 @@ class MainScreen(Screen[None]):
         """Import what the dialogs need, while the engine opens the model, or behind one that it knows."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._answered.wait(), _AT_ONCE)
-        await asyncio.to_thread(lambda: [import_module(f"explorer.tui.{name}") for name in _LATER])
+        await asyncio.to_thread(lambda: [*map(import_module, _LATER), command_of("tile")])
         freeze_once()  # what was imported stays: a look for garbage through it holds a key up for 20 ms
 
     async def _open(self) -> None:
