@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from explorer.base.features import offered
 from explorer.cli.arguments.command import Command
 
 TYPE_CHECKING = False
@@ -29,6 +28,13 @@ _ALSO = {"machine": "machines"}
 """Other spellings of verbs."""
 
 
+def _of_features() -> Mapping[str, str]:
+    """Verbs of features, and where each is."""
+    from explorer.base.features import offered  # none of them is asked for the header of a file
+
+    return offered("verbs")
+
+
 class _Verbs:
     """The verbs by name: a mapping, without the class of one, which the header of a file has no time for."""
 
@@ -45,7 +51,7 @@ class _Verbs:
     def _home(self, name: str) -> str | None:
         """Where a verb's record is; features are asked for what is not here."""
         name = _ALSO.get(name, name)
-        return self._own.get(name) or offered("verbs").get(name)
+        return self._own.get(name) or _of_features().get(name)
 
     def __getitem__(self, name: str) -> Command:
         home = self._home(name)
@@ -60,11 +66,11 @@ class _Verbs:
 
     def __iter__(self) -> Iterator[str]:
         order = {name: place for place, name in enumerate(_ORDER)}
-        names = {**self._own, **offered("verbs")}
+        names = {**self._own, **_of_features()}
         return iter(sorted(names, key=lambda name: (order.get(name, len(order)), name)))
 
     def __len__(self) -> int:
-        return len(self._own) + len(offered("verbs"))
+        return len(self._own) + len(_of_features())
 
     def keys(self) -> Iterator[str]:
         """The names."""

@@ -11,7 +11,6 @@ from explorer.base.checked import Count, Natural, PathText
 from explorer.base.errors import Misuse
 from explorer.facts.change import ProofRequest
 from explorer.facts.quantize import QuantizeRequest
-from explorer.features.quantize.module_quantizer import ModuleQuantizer
 from explorer.features.quantize.quantize import Quantizer
 from explorer.features.tiling.tiling import Tiler
 from explorer.session.methods.facade import Facade
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from explorer.facts.quantize import Quantization, QuantizeSpec
     from explorer.facts.settings import QuantizeSettings
+    from explorer.features.quantize.module_quantizer import ModuleQuantizer
 
 
 _NO_STATE = "a module of torchao's tensors is no state, and no file: they are stored as a pickle"
@@ -56,7 +56,7 @@ def quantize_choice(
     request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
     with session.parts.of(Quantizer).gone_to(state):
         if not as_graph and _as_module(session, spec, None, on_progress):
-            return session.parts.of(ModuleQuantizer).choice(_of_modules(request))
+            return _modules(session).choice(_of_modules(request))
         return session.parts.of(Quantizer).choice(request, on_progress)
 
 
@@ -68,7 +68,7 @@ def _as_module(session: Facade, spec: QuantizeSpec, output: PathText | None, on_
         raise Misuse(what, where="--form", hint="leave it out for a file of operators")
     if spec.form not in ("auto", "fast", "torchao") or not hasattr(opened, "loaded"):
         return False
-    return session.parts.of(ModuleQuantizer).takes(output)
+    return _modules(session).takes(output)
 
 
 def _of_modules(request: QuantizeRequest) -> QuantizeRequest:
@@ -95,7 +95,7 @@ def quantize_settings(
         Misuse: See `quantize_choice`.
     """
     if _as_module(session, spec, None, on_progress):
-        return session.parts.of(ModuleQuantizer).settings(_of_modules(QuantizeRequest(spec)).spec)
+        return _modules(session).settings(_of_modules(QuantizeRequest(spec)).spec)
     return session.parts.of(Quantizer).settings(spec, on_progress)
 
 
@@ -154,7 +154,7 @@ def _quantized(
             raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
         if modules and _as_module(session, request.spec, how["output"], how["on_progress"]):
             made = _of_modules(request)
-            return session.parts.of(ModuleQuantizer).quantized_state(made, measured=measured, **how)
+            return _modules(session).quantized_state(made, measured=measured, **how)
         fact: Quantization = session.do("quantize", request, proof=ProofRequest(measured), **how)
         return fact
 
@@ -199,7 +199,7 @@ def quantize_module(
     """
     session.parts.of(Tiler).check_module(on_progress)
     request = _of_modules(QuantizeRequest(spec, calibrate or "", draws, seed))
-    return session.parts.of(ModuleQuantizer).quantize(
+    return _modules(session).quantize(
         request,
         output=output,
         overwrite=overwrite,
@@ -275,3 +275,9 @@ def requantize(
     how = {"output": None, "overwrite": False, "on_progress": on_progress, "cancel": cancel}
     request, before = session.parts.of(Quantizer).asked_again(layer, values)
     return _quantized(session, request, before, report, how)
+
+
+def _modules(session: Facade) -> ModuleQuantizer:
+    from explorer.features.quantize.module_quantizer import ModuleQuantizer  # torch
+
+    return session.parts.of(ModuleQuantizer)

@@ -9,7 +9,6 @@ from explorer.base.checked import Count, Natural, PathText
 from explorer.engine.tiling.cost import steps
 from explorer.facts import Plan, SitePlan, TileResult, TileSpec
 from explorer.facts.change import ProofRequest
-from explorer.features.tiling.module_tiler import ModuleTiler
 from explorer.features.tiling.tiling import Tiler
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
@@ -154,6 +153,8 @@ def plan_module(session: Facade, spec: TileSpec, *, on_progress: OnProgress = No
         Misuse: As `tile_module` says.
     """
     session.parts.of(Tiler).check_module(on_progress)
+    from explorer.features.tiling.module_tiler import ModuleTiler  # torch
+
     return session.parts.of(ModuleTiler).plan(spec, on_progress)
 
 
@@ -194,6 +195,8 @@ def tile_module(
         Cancelled: `cancel` said so.
     """
     session.parts.of(Tiler).check_module(on_progress)
+    from explorer.features.tiling.module_tiler import ModuleTiler  # torch
+
     return session.parts.of(ModuleTiler).tile(
         spec,
         output=output,
