@@ -116,7 +116,7 @@ def find(
     can = [c for c in readers if not c.module or module is not False]
     converter = _by_ending(can, target)
     if converter is None and module is False and _by_ending(readers, target) is not None:
-        _no_module(format, source)
+        _refuse_module(format, source)
     if converter is None:
         listed = ", ".join(f"{c.about} ({', '.join(c.endings)})" for c in can)
         ending = os.path.splitext(target)[1]
@@ -160,7 +160,7 @@ def _by_ending(converters: Sequence[Converter], target: str) -> Converter | None
     return max(ways, key=lambda way: way[0])[1] if ways else None
 
 
-def _no_module(format: str, source: str) -> None:
+def _refuse_module(format: str, source: str) -> None:
     """Raises the reason why a source is no nn.Module: no torch, or a checkpoint whose code did not run."""
     if format != "checkpoint":
         require("torch", source)
@@ -212,7 +212,7 @@ def write(
     started = time.perf_counter()
     if job.draws < 1:
         raise Misuse(f"{job.draws} draws prove nothing", where="--draws", hint="give 1 or more")
-    opened, converter = _opened(opening, path, job.target, job.asked, overwrite=overwrite)
+    opened, converter = _open(opening, path, job.target, job.asked, overwrite=overwrite)
     job = replace(job, opened=opened, source=opened.source)
 
     def convert(job: ConversionJob) -> ConversionResult:
@@ -220,7 +220,7 @@ def write(
         result: ConversionResult = getattr(require(f"{__name__}.{module}", job.target), name)(job)
         return result
 
-    return _written(convert, job, (opened.format, converter.format), started, overwrite=overwrite)
+    return _write(convert, job, (opened.format, converter.format), started, overwrite=overwrite)
 
 
 def rebatch(
@@ -242,10 +242,10 @@ def rebatch(
     """
     started = time.perf_counter()
     convert = require(f"{__name__}.rebatching", job.target).rebatching(model, batch, job, axes)
-    return _written(convert, job, ("onnx", "onnx"), started, overwrite=overwrite)
+    return _write(convert, job, ("onnx", "onnx"), started, overwrite=overwrite)
 
 
-def _written(
+def _write(
     convert: Callable[[ConversionJob], ConversionResult],
     job: ConversionJob,
     formats: tuple[str, str],
@@ -272,7 +272,7 @@ def _written(
     )
 
 
-def _opened(
+def _open(
     opening: Callable[[], OpenedModel],
     path: str | None,
     target: str,

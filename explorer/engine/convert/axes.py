@@ -74,7 +74,7 @@ def settle(
             raise Misuse(f"no input is called '{name}'", where="--dynamic", hint=nearest(name, input_names))
         axes_by_input[input_names[candidates.index(name)]] = axes
     inputs = tuple(
-        {_axis(info, axis): name for axis, name in axes_by_input.get(info.name, {}).items()}
+        {_checked_axis(info, axis): name for axis, name in axes_by_input.get(info.name, {}).items()}
         for info in bound_inputs.inputs
     )
     example = bound_inputs.example
@@ -82,11 +82,11 @@ def settle(
     if axes_by_input and (bound_inputs.images or packed):
         raise Misuse("this model takes its inputs packed in lists", where="--dynamic", hint="leave it out")
     sizes = _sizes(bound_inputs.inputs, inputs)
-    traced = _resized(bound_inputs, inputs, {name: max(size, LEAST) for name, size in sizes.items()})
+    traced = _resize(bound_inputs, inputs, {name: max(size, LEAST) for name, size in sizes.items()})
     there = _sizes(traced.inputs, inputs)
     others: dict[tuple[int, ...], BoundInputs] = {}
-    for tries in (_others(there), _lengths(there, 3), _lengths(there, 17)) if sizes else ():
-        resized = ((tuple(tried.values()), _resized(traced, inputs, tried)) for tried in tries)
+    for tries in (_sizes_to_try(there), _lengths(there, 3), _lengths(there, 17)) if sizes else ():
+        resized = ((tuple(tried.values()), _resize(traced, inputs, tried)) for tried in tries)
         runs = next((pair for pair in resized if outputs_of(loaded, pair[1]) is not None), None)
         if runs is not None and runs[0] != tuple(there.values()):
             others.setdefault(*runs)
@@ -143,7 +143,7 @@ def outputs(loaded: LoadedModule, axes: Axes) -> tuple[TensorInfo, ...]:
     return tuple(named_infos)
 
 
-def _axis(info: TensorInfo, axis: int) -> int:
+def _checked_axis(info: TensorInfo, axis: int) -> int:
     rank = len(info.shape or ())
     if not -rank <= axis < rank:
         hint = f"its shape is {shape_text(info.shape)}"
@@ -163,7 +163,7 @@ def _sizes(infos: Sequence[TensorInfo], inputs: Sequence[Mapping[int, str]]) -> 
     return sizes
 
 
-def _resized(
+def _resize(
     bound_inputs: BoundInputs, inputs: Sequence[Mapping[int, str]], sizes: Mapping[str, int]
 ) -> BoundInputs:
     infos = []
@@ -173,7 +173,7 @@ def _resized(
     return replace(bound_inputs, inputs=tuple(infos))
 
 
-def _others(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def _sizes_to_try(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Sizes to test, likeliest first; dimensions of different size never become equal by chance."""
     yield {name: size + 1 + at for at, (name, size) in enumerate(sizes.items())}
     yield {name: size + 1 for name, size in sizes.items()}

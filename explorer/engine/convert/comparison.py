@@ -99,7 +99,7 @@ def prove(
         Cancelled: `job.cancel` said so.
     """
     started = time.perf_counter()
-    original = _original(job, loaded)
+    original = _load_original(job, loaded)
     exact, why = _in_float64(original)
     seeds = tuple(job.seed + at for at in range(job.draws))
     evidence: list[OutputEvidence] = []
@@ -107,13 +107,13 @@ def prove(
     cases = _cases(bound_inputs, others, job.draws)
     step = job.counted("comparing with the source", sum(2 * case.draws + 1 for case in cases))
     for case in cases:
-        drawn = _planned(loaded, case.bound, planned(case.bound) if planned is not None else {})
+        drawn = _input_plans(loaded, case.bound, planned(case.bound) if planned is not None else {})
         texts += [plan.text() for plan in drawn]
-        feeds = [_with_own(case.bound, draw(drawn, seed)) for seed in seeds[: case.draws]]
-        old, true, text = _source_runs(loaded, original, exact, case.bound, feeds, step)
+        feeds = [_with_user_integers(case.bound, draw(drawn, seed)) for seed in seeds[: case.draws]]
+        old, true, text = _run_source(loaded, original, exact, case.bound, feeds, step)
         new = run.run_each(after(case.bound), (), feeds, step)
-        named = tuple(names) if len(names) == len(old.draws[0]) else tuple(_numbered(old.draws[0]))
-        old, new = replace(old, names=named), replace(new, names=_matching(named, new.draws[0]))
+        named = tuple(names) if len(names) == len(old.draws[0]) else tuple(_numbered_names(old.draws[0]))
+        old, new = replace(old, names=named), replace(new, names=_matching_names(named, new.draws[0]))
         true_by_name = [dict(zip(named, values, strict=True)) for values in true]
         noise = run.Noise(why or text, depth)
         compared = run.compare(old, new, true_by_name, noise)
@@ -203,33 +203,35 @@ def _summary(
 UNPROVED = "nothing was written; --no-verify converts without the comparison"
 
 
-def _numbered(results: Sequence[Any]) -> list[str]:
+def _numbered_names(results: Sequence[Any]) -> list[str]:
     return ["output"] if len(results) == 1 else [f"output.{at}" for at in range(len(results))]
 
 
-def _matching(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]:
+def _matching_names(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]:
     """The names for the other run's results; numbers if the counts differ."""
     return names if len(names) == len(results) else tuple(f"result.{at}" for at in range(len(results)))
 
 
 def one_draw(loaded: LoadedModule, bound_inputs: BoundInputs, seed: int) -> dict[str, Array]:
     """One set of random inputs of a module by name, as `prove` draws them."""
-    return _with_own(bound_inputs, draw(_planned(loaded, bound_inputs, {}), seed))
+    return _with_user_integers(bound_inputs, draw(_input_plans(loaded, bound_inputs, {}), seed))
 
 
-def _planned(
+def _input_plans(
     loaded: LoadedModule, bound_inputs: BoundInputs, plans: Mapping[str, RandomInput]
 ) -> tuple[RandomInput, ...]:
     """How to draw each input: as in `plans`, else below the number of rows of the smallest embedding."""
-    height = 0 if len(plans) == len(bound_inputs.inputs) else _least_table(loaded)
+    height = 0 if len(plans) == len(bound_inputs.inputs) else _smallest_table(loaded)
     input_plans = []
     for info in bound_inputs.inputs:
         shape = tuple(size for size in info.shape or () if isinstance(size, int))
-        input_plans.append(plans.get(info.name) or _drawn(info.name, info.dtype or "float32", shape, height))
+        input_plans.append(
+            plans.get(info.name) or _plan_input(info.name, info.dtype or "float32", shape, height)
+        )
     return tuple(input_plans)
 
 
-def _drawn(name: str, dtype: str, shape: tuple[int, ...], height: int) -> RandomInput:
+def _plan_input(name: str, dtype: str, shape: tuple[int, ...], height: int) -> RandomInput:
     kind = np.dtype(dtype).kind if dtype in NUMPY_TYPES else "f"
     if kind in "fc":
         return RandomInput(name, dtype, shape, why="standard normal")
@@ -241,7 +243,7 @@ def _drawn(name: str, dtype: str, shape: tuple[int, ...], height: int) -> Random
     return RandomInput(name, dtype, shape, low, high, why)
 
 
-def _least_table(loaded: LoadedModule) -> int:
+def _smallest_table(loaded: LoadedModule) -> int:
     """The rows of the smallest embedding, below which every index is valid; 0 if there is none."""
     from torch import nn
 
@@ -249,7 +251,7 @@ def _least_table(loaded: LoadedModule) -> int:
     return min((int(m.weight.shape[0]) for m in tables if m.weight is not None), default=0)
 
 
-def _with_own(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> dict[str, Array]:
+def _with_user_integers(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> dict[str, Array]:
     """The drawn inputs with the user's own integers: lengths and positions must keep their meaning."""
     if bound_inputs.example is None:
         return drawn
@@ -324,7 +326,7 @@ LOADERS: Mapping[str, Callable[[str], Any]] = {"torchscript": _torchscript, "tor
 """Torch's own loader for each format; it may run code from the file."""
 
 
-def _original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
+def _load_original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
     """The source as read here, or, if its code may run, as torch itself loads it."""
     load = LOADERS.get(job.opened.format) if job.trust else None
     if load is None:
@@ -337,7 +339,7 @@ def _original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
     return module
 
 
-def _source_runs(
+def _run_source(
     loaded: LoadedModule,
     original: nn.Module,
     exact: nn.Module | None,
@@ -353,7 +355,7 @@ def _source_runs(
     if exact is None:
         return old, [], "none"
     step()
-    wide = [{name: _wide(value) for name, value in feed.items()} for feed in feeds]
+    wide = [{name: _as_float64(value) for name, value in feed.items()} for feed in feeds]
     try:
         with loaded.quiet():
             call = module_call(exact, bound_inputs, loaded.source)
@@ -375,7 +377,7 @@ def _in_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
         return None, f"none: the module has no copy in float64 ({error_line(error)})"
 
 
-def _wide(value: Array) -> Array:
+def _as_float64(value: Array) -> Array:
     floats = value.dtype.kind == "f" or value.dtype.name == "bfloat16"
     return value.astype(np.float64) if floats else value
 

@@ -44,7 +44,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         outputs = _names(
             options.output_names, [info.name for info in output_infos], "--output-names", "output"
         )
-    _no_clash(loaded, names, outputs)
+    _check_names(loaded, names, outputs)
     sizes = (
         {axis: d for axis, d in enumerate(info.shape or ()) if isinstance(d, str)} for info in output_infos
     )
@@ -62,7 +62,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     join(job.path)
     done = fold_file(job)
     model = validate(reader.read(job.path))
-    _check(model, job, dict(zip(names, open_.inputs, strict=True)), loaded.source)
+    _check_file(model, job, dict(zip(names, open_.inputs, strict=True)), loaded.source)
     evidence = None
     ways: dict[str, set[bool]] = {}
     if job.verify:
@@ -75,7 +75,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             _runner(model, called, ways),
             depth=depth_of(model),
             names=[value.name for value in model.graph.outputs],
-            planned=_planned(model, called),
+            planned=_input_planner(model, called),
         )
     return ConversionResult(
         how=f"{onnx_export.EXPORTERS[export_result.exporter]}, opset {model.opset}",
@@ -87,14 +87,16 @@ def convert(job: ConversionJob) -> ConversionResult:
             *loaded.notes,
             *bound_inputs.notes,
             *axes.notes(open_),
-            *_lost(model, names),
-            *_one_way(model, ways),
+            *_dropped_inputs(model, names),
+            *_branch_notes(model, ways),
             *done,
         ),
     )
 
 
-def _check(model: Model, job: ConversionJob, open_: Mapping[str, Mapping[int, str]], source: str) -> None:
+def _check_file(
+    model: Model, job: ConversionJob, open_: Mapping[str, Mapping[int, str]], source: str
+) -> None:
     """Refuses a file that does not match the options."""
     options = job.asked
     if options.opset is not None and model.opset != options.opset:
@@ -122,7 +124,7 @@ def _names(names: Sequence[str], defaults: Sequence[str], flag: str, kind: str) 
     return tuple(names)
 
 
-def _no_clash(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+def _check_names(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Refuses a name that two values of the graph would share."""
     taken: dict[str, str] = dict.fromkeys(loaded.meta().state_dict(), "a weight")
     for flag, kind, names in (
@@ -136,7 +138,7 @@ def _no_clash(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str
             taken[name] = kind
 
 
-def _lost(model: Model, names: Sequence[str]) -> tuple[str, ...]:
+def _dropped_inputs(model: Model, names: Sequence[str]) -> tuple[str, ...]:
     """A note about inputs that the exporter dropped because nothing uses them."""
     there = {value.name for value in model.graph.feeds}
     lost = [printable(name) for name in names if name not in there]
@@ -170,7 +172,7 @@ def _runner(
     return lambda bound_inputs: call
 
 
-def _one_way(model: Model, ways: Mapping[str, set[bool]]) -> tuple[str, ...]:
+def _branch_notes(model: Model, ways: Mapping[str, set[bool]]) -> tuple[str, ...]:
     """Notes about branches of which the comparison ran only one side, or an unknown side."""
     if not ways:
         return ()
@@ -190,7 +192,7 @@ def _one_way(model: Model, ways: Mapping[str, set[bool]]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _planned(model: Model, names: Mapping[str, str]) -> Callable[[BoundInputs], dict[str, RandomInput]]:
+def _input_planner(model: Model, names: Mapping[str, str]) -> Callable[[BoundInputs], dict[str, RandomInput]]:
     """How to draw inputs, by the module's names: the graph shows which inputs are indices, and of what."""
     there = {value.name for value in model.graph.feeds}
     source_names = {written: name for name, written in names.items() if written in there}

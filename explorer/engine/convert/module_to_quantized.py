@@ -93,7 +93,7 @@ class ModuleChoice(Struct, frozen=True):
         quantization = answer(
             choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits
         )
-        return _of_modules(quantization, spec, choices, grids)
+        return _module_figures(quantization, spec, choices, grids)
 
 
 def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice | None:
@@ -109,7 +109,7 @@ def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis)
     if not kinds or "float32" in kinds:
         return None
     layers = layers_on_shapes(loaded.meta(), analysis.layers)
-    rows = _named_by_path(whole_rows(analysis.layers, [layer.path for layer in layers]))
+    rows = _rows_by_path(whole_rows(analysis.layers, [layer.path for layer in layers]))
     choices = choose([layer.layer for layer in layers], spec, lambda: rows)
     return ModuleChoice(loaded.meta(), layers, choices, rows, kinds[0])
 
@@ -121,7 +121,7 @@ def module_choice(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) ->
         Misuse: The model is no nn.Module with layers, or no layer takes a format.
         BadModel: It does not run.
     """
-    loaded = _fitting(opened, spec)
+    loaded = _float32_module(opened, spec)
     bound_inputs = bind(loaded, opened.options.input_shapes, opened.options.dims)
     samples = _samples(loaded, bound_inputs, QuantizeRequest(spec, draws=1))
     with silence():
@@ -133,7 +133,7 @@ def _choice_on_samples(
 ) -> ModuleChoice:
     module = loaded.materialise()
     layers = module_layers(module, layer_runs(module, run, samples))
-    rows = _named_by_path(analysis.layers)
+    rows = _rows_by_path(analysis.layers)
     return ModuleChoice(module, layers, choose([layer.layer for layer in layers], spec, lambda: rows), rows)
 
 
@@ -186,7 +186,7 @@ def to_quantized(
     """
     started = time.perf_counter()
     spec = request.spec
-    loaded = _checked(opened, spec, job, output, overwrite)
+    loaded = _check_request(opened, spec, job, output, overwrite)
     job.tell("settling the inputs")
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     samples = _samples(loaded, bound_inputs, request)
@@ -212,13 +212,13 @@ def to_quantized(
     weight_bytes, bits = analysis.info.totals.weight_bytes, spec.accumulator
     fact = answer(parts[1], grids.of, choice.rows, weight_bytes, accumulator_bits=bits, **measurements)
     calibration = samples.text if measured or range_uses(choice.choices) else ""
-    fact = _of_modules(fact, spec, parts[1], grids)
+    fact = _module_figures(fact, spec, parts[1], grids)
     fact = replace(fact, output=output or "", calibration=calibration, seconds=time.perf_counter() - started)
     by_value = {use.value: limits for use, limits in calibrated.items()}
     return QuantizedModule(quantized, opened.holding(twin), fact, by_value)
 
 
-def _of_modules(
+def _module_figures(
     fact: Quantization, spec: QuantizeSpec, choices: Sequence[LayerChoice], grids: Grids
 ) -> Quantization:
     """The figures for a module, with a note for each layer whether torchao has its weight, if requested."""
@@ -244,7 +244,7 @@ def _weight_types(loaded: LoadedModule) -> list[str]:
     return sorted({dtype_name(p.dtype) for p in loaded.meta().parameters() if p.dim() > 1})
 
 
-def _fitting(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
+def _float32_module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
     """The module, if it can be quantized as one."""
     loaded = _module(opened, spec)
     kinds = _weight_types(loaded)
@@ -255,11 +255,11 @@ def _fitting(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
     return loaded
 
 
-def _checked(
+def _check_request(
     opened: TorchModel, spec: QuantizeSpec, job: ConversionJob, output: str | None, overwrite: bool
 ) -> LoadedModule:
     """The module, after all checks that are possible before it runs."""
-    loaded = _fitting(opened, spec)
+    loaded = _float32_module(opened, spec)
     if spec.form == "torchao":
         if output is not None:
             hint = "leave --form out: the same numbers, in float32"
@@ -272,7 +272,7 @@ def _checked(
     return loaded
 
 
-def _named_by_path(rows: Sequence[Layer]) -> tuple[Layer, ...]:
+def _rows_by_path(rows: Sequence[Layer]) -> tuple[Layer, ...]:
     """Rows whose output is named after the layer, as a choice refers to it."""
     return tuple(
         row if row.group else replace(row, outputs=(TensorInfo(row.path, None, None),)) for row in rows

@@ -45,9 +45,9 @@ def plan_module(
     loaded = replaceable(opened, _AS_ONNX)
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     # on the meta device a copy costs nothing
-    return tile_module(loaded.meta(), spec, _calls(loaded, bound_inputs), share=True, macs_total=macs_total)[
-        1
-    ]
+    return tile_module(
+        loaded.meta(), spec, _layer_calls(loaded, bound_inputs), share=True, macs_total=macs_total
+    )[1]
 
 
 def to_torch(
@@ -88,19 +88,19 @@ def to_torch(
         writer_of(output, job.asked)
     job.tell("settling the inputs")
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
-    calls = _calls(loaded, bound_inputs)
+    calls = _layer_calls(loaded, bound_inputs)
     job.tell("tiling the layers")
     original = module if module is not None else loaded.materialise()
     tiled, plan = tile_module(original, spec, calls, share=module is None, macs_total=macs_total)
     twin = twin_of(loaded, tiled)
     if output is None:
-        evidence = _proof(job, loaded, twin, plan, bound_inputs) if job.verify else None
+        evidence = _prove(job, loaded, twin, plan, bound_inputs) if job.verify else None
         return tiled, TileResult(plan, "", evidence, time.perf_counter() - started, "")
     evidence = None
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
         load = write_twin(twin, opened.format, replace(job, path=temporary, target=output))
         if job.verify:
-            evidence = _proof(job, loaded, twin, plan, bound_inputs, lambda: load(temporary))
+            evidence = _prove(job, loaded, twin, plan, bound_inputs, lambda: load(temporary))
             evidence = replace(evidence, before=opened.source, after=output)
             if not evidence.passed:
                 raise output_files.Discard
@@ -108,7 +108,7 @@ def to_torch(
     return tiled, TileResult(plan, written, evidence, time.perf_counter() - started, "")
 
 
-def _calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
+def _layer_calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
     """The number of rows of each call of a layer, from a run on the meta device, or else on the CPU."""
     failed: Exception | None = None
     for device, model in (("meta", loaded.meta), ("cpu", loaded.materialise)):
@@ -122,7 +122,7 @@ def _calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
     raise BadModel(f"the model failed: {error_line(failed)}", where=loaded.source)
 
 
-def _proof(
+def _prove(
     job: ConversionJob,
     loaded: LoadedModule,
     twin: LoadedModule,

@@ -38,7 +38,7 @@ def replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
         Misuse: The model is no nn.Module with layers.
     """
     loaded = module_of(opened)
-    if _replays(loaded):
+    if _is_replay(loaded):
         message = f"only layers of an nn.Module can be replaced; {opened.format} keeps only their operators"
         raise Misuse(message, where=opened.source, hint=f"name the code: package.module:callable; or {hint}")
     return loaded
@@ -47,10 +47,10 @@ def replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
 def has_layers(opened: object) -> bool:
     """Whether a model is an nn.Module with layers, not one that replays the operators of a file."""
     loaded: LoadedModule | None = getattr(opened, "loaded", None)
-    return loaded is not None and not _replays(loaded)
+    return loaded is not None and not _is_replay(loaded)
 
 
-def _replays(loaded: LoadedModule) -> bool:
+def _is_replay(loaded: LoadedModule) -> bool:
     return any(isinstance(layer, ReplayModule) for layer in loaded.meta().modules())
 
 

@@ -29,13 +29,13 @@ def torchscript(job: ConversionJob) -> ConversionResult:
         BadModel: torch cannot run or trace it.
         Cancelled: `job.cancel` said so.
     """
-    model, module = _loaded(job)
+    model, module = _load(job)
     drawn = plan_inputs(model, job.dims, job.input_shapes)
     job.tell("writing TorchScript (traced)")
     jit: Any = torch.jit  # its functions have no types
     try:
         with silence(), torch.no_grad():
-            traced = jit.trace(module, _tensors(drawn, job.seed), check_trace=False, strict=False)
+            traced = jit.trace(module, _draw_tensors(drawn, job.seed), check_trace=False, strict=False)
     except ExplorerError:
         raise
     except Exception as error:
@@ -43,7 +43,7 @@ def torchscript(job: ConversionJob) -> ConversionResult:
     job.write(traced, lambda: jit.save(traced, job.path))
     evidence = None
     if job.verify:
-        evidence = _compared(job, model, "torchscript", [drawn])
+        evidence = _compare(job, model, "torchscript", [drawn])
     return _result("torch.jit.trace of our own interpreter", model, drawn, {}, evidence, (_TRACED,))
 
 
@@ -54,7 +54,7 @@ def program(job: ConversionJob) -> ConversionResult:
         BadModel: torch cannot run or export it.
         Cancelled: `job.cancel` said so.
     """
-    model, module = _loaded(job)
+    model, module = _load(job)
     symbols = _symbols(model, job)
     job.tell("exporting (torch.export)")
     notes: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ def program(job: ConversionJob) -> ConversionResult:
     if symbols:
         sizes = {name: LEAST + at for at, name in enumerate(symbols)}
         drawn = plan_inputs(model, {**sizes, **job.dims}, job.input_shapes)
-        exported, failed = _exported(module, drawn, _specification(model, symbols), job.seed)
+        exported, failed = _export(module, drawn, _specification(model, symbols), job.seed)
         if exported is not None and set(_still_open(model, exported, symbols)) != set(symbols):
             exported = None
         if exported is not None:
@@ -73,7 +73,7 @@ def program(job: ConversionJob) -> ConversionResult:
             symbols = ()
     if exported is None:
         drawn = plan_inputs(model, job.dims, job.input_shapes)
-        exported, failed = _exported(module, drawn, None, job.seed)
+        exported, failed = _export(module, drawn, None, job.seed)
     if exported is None:
         raise BadModel(f"torch.export cannot write it ({failed})", where=job.source)
 
@@ -86,7 +86,7 @@ def program(job: ConversionJob) -> ConversionResult:
             for least in (LEAST + 5, 3, 17):
                 sizes_to_try = {name: least + 2 * at for at, name in enumerate(symbols)}
                 cases.append(plan_inputs(model, {**sizes_to_try, **job.dims}, job.input_shapes))
-        evidence = _compared(job, model, "torch.export", cases)
+        evidence = _compare(job, model, "torch.export", cases)
     names = {name: name for name in symbols}
     return _result("torch.export of our own interpreter", model, drawn, names, evidence, notes)
 
@@ -94,14 +94,14 @@ def program(job: ConversionJob) -> ConversionResult:
 _TRACED = "a trace holds what ran with these inputs: turns of loops and decisions are fixed"
 
 
-def _loaded(job: ConversionJob) -> tuple[Model, OnnxModule]:
+def _load(job: ConversionJob) -> tuple[Model, OnnxModule]:
     require("torch", job.source)
     job.tell("loading the weights")
     model = plain(job.opened.graph(os.path.dirname(job.path)))
     return model, load_onnx(model)
 
 
-def _tensors(drawn: Sequence[RandomInput], seed: int) -> tuple[torch.Tensor, ...]:
+def _draw_tensors(drawn: Sequence[RandomInput], seed: int) -> tuple[torch.Tensor, ...]:
     return tuple(as_tensor(value) for value in draw(tuple(drawn), seed).values())
 
 
@@ -134,11 +134,11 @@ def _still_open(model: Model, exported: Any, symbols: Sequence[str]) -> list[str
     return [name for name, still in is_open.items() if still]
 
 
-def _exported(module: OnnxModule, drawn: Sequence[RandomInput], shapes: Any, seed: int) -> tuple[Any, str]:
+def _export(module: OnnxModule, drawn: Sequence[RandomInput], shapes: Any, seed: int) -> tuple[Any, str]:
     """The exported program; or None and the reason."""
     try:
         with silence(), torch.no_grad():
-            tensors = _tensors(drawn, seed)
+            tensors = _draw_tensors(drawn, seed)
             return torch.export.export(module, tensors, dynamic_shapes=shapes, strict=False), ""
     except ExplorerError as error:
         return None, error.what
@@ -146,7 +146,7 @@ def _exported(module: OnnxModule, drawn: Sequence[RandomInput], shapes: Any, see
         return None, error_line(error)
 
 
-def _compared(
+def _compare(
     job: ConversionJob, model: Model, format: str, cases: Sequence[Sequence[RandomInput]]
 ) -> Verification:
     job.tell("reading what was written")

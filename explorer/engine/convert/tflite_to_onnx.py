@@ -103,15 +103,15 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
     drawn = plan_inputs(model, job.dims, job.input_shapes)
     session = RuntimeSession(model, what="the file that was written")
     names = [value.name for value in model.graph.outputs]
-    results = _ordered(interpreter, names)
+    results = _ordered_outputs(interpreter, names)
     layers = sum(node.op in comparison.ROUNDING for node in model.graph.nodes) if quantized else None
 
     def before(feeds: Feeds) -> list[Array]:
-        return _numbers(_run(interpreter, model, results, feeds, job), results)
+        return _real_numbers(_run(interpreter, model, results, feeds, job), results)
 
     def after(feeds: Feeds) -> list[Array]:
         outputs = session.run(feeds)
-        return _numbers([outputs[name] for name in names], results)
+        return _real_numbers([outputs[name] for name in names], results)
 
     return comparison.compare_runs(job, model, before, after, drawn, layers)
 
@@ -120,7 +120,7 @@ def _is_quantized(detail: Mapping[str, Any]) -> bool:
     return detail["dtype"] in comparison.STEPS and len(detail["quantization_parameters"]["scales"]) > 0
 
 
-def _numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> list[Array]:
+def _real_numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> list[Array]:
     """Quantized outputs as real numbers."""
     numbers = []
     for value, detail in zip(values, details, strict=True):
@@ -130,7 +130,7 @@ def _numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> l
     return numbers
 
 
-def _ordered(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
+def _ordered_outputs(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
     """The source's outputs in the order of the ONNX file, by name or else by position."""
     results = list(interpreter.get_output_details())
     places = {detail["name"]: detail for detail in results}

@@ -27,9 +27,9 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
     """
     target = find_node(model, step.name, FLAG, aliases)
     node, name = target.node, step.attribute
-    kind, required = _declared(model, target, name)
+    kind, required = _declared_kind(model, target, name)
     before = node.attributes.get(name)
-    after = None if step.to == "" else _read(step, node, kind)
+    after = None if step.to == "" else _parse_value(step, node, kind)
     if after is None and (required or before is None):
         why = f"{node.op} has to have it" if required else "it has none"
         raise Misuse(
@@ -48,7 +48,7 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
     return put(model, target.place, with_nodes(body, nodes)), done
 
 
-def _declared(model: Model, target: FoundNode, name: str) -> tuple[str, bool]:
+def _declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str, bool]:
     """The declared kind of an attribute, and whether it is required."""
     node = target.node
     operator = signature(model, node.domain, node.op, target.place.opsets, node.overload)
@@ -96,7 +96,7 @@ def _float(text: str) -> float:
 _READERS: Mapping[str, Callable[[str], Any]] = {"int": _int, "float": _float, "text": str}
 
 
-def _read(step: EditStep, node: Node, kind: str) -> Any:
+def _parse_value(step: EditStep, node: Node, kind: str) -> Any:
     """The text of a step parsed as a kind of value."""
     item_kind = kind.removesuffix("s")
     reader = _READERS.get(item_kind)
@@ -104,7 +104,7 @@ def _read(step: EditStep, node: Node, kind: str) -> Any:
         raise Misuse(f"'{step.attribute}' of {node.op} is a {kind}", where=FLAG, hint="no text can say it")
     try:
         if kind != item_kind:
-            return tuple([reader(text) for text in _items(step.to)])
+            return tuple([reader(text) for text in _list_members(step.to)])
         if kind == "int" and step.attribute in ("to", "dtype", "output_dtype"):
             return _type_code(step.to)
         return reader(step.to.strip() if kind != "text" else step.to)
@@ -117,7 +117,7 @@ def _read(step: EditStep, node: Node, kind: str) -> Any:
         ) from None
 
 
-def _items(text: str) -> list[str]:
+def _list_members(text: str) -> list[str]:
     """The members of a list that is separated by commas or written in JSON."""
     if text.lstrip().startswith("["):
         members = json.loads(text)

@@ -57,15 +57,15 @@ def delete(
     rest = [*body.nodes[: target.at], *body.nodes[target.at + 1 :]]
     read = {name for node in rest for name in reads(node)} | set(results(body))
     used = [name for name in node.outputs if name and name in read]
-    edited = _without(body, rest, node)
+    edited = _without_idle(body, rest, node)
     if not used:
         return put(model, place, edited), f"{node.op} {target.text}: nothing read it"
-    stand_in = _standing_in(model, target, used, sizes, input_shapes)
-    edited = _rewired(edited, target, used[0], stand_in)
+    stand_in = _replacement_input(model, target, used, sizes, input_shapes)
+    edited = _rewire(edited, target, used[0], stand_in)
     return put(model, place, edited), f"{node.op} {target.text}: '{stand_in}' passes where '{used[0]}' was"
 
 
-def _standing_in(
+def _replacement_input(
     model: Model,
     target: FoundNode,
     used: Sequence[str],
@@ -83,11 +83,11 @@ def _standing_in(
     inputs = [name for name in dict.fromkeys(node.inputs) if name]
     if node.op in _PASSING and not node.domain and used[0] == node.outputs[0] and inputs:
         return inputs[0]
-    types = _types(model, target.place, sizes, input_shapes)
+    types = _visible_types(model, target.place, sizes, input_shapes)
     output_type = types.get(used[0])
-    alike = [name for name in inputs if _same(types.get(name), output_type)]
+    alike = [name for name in inputs if _is_same_type(types.get(name), output_type)]
     if len(alike) > 1:
-        live = _live(target.place.body)
+        live = _live_values(target.place.body)
         alike = [name for name in alike if name in live] or alike
     if len(alike) == 1:
         return alike[0]
@@ -99,7 +99,7 @@ def _standing_in(
     raise Misuse(f"{node.op} {target.text} cannot be deleted: {why}", where=FLAG, hint=_POSSIBLE)
 
 
-def _same(first: TensorInfo | None, second: TensorInfo | None) -> bool:
+def _is_same_type(first: TensorInfo | None, second: TensorInfo | None) -> bool:
     """Whether two values have the same known type and shape."""
     if first is None or second is None or first.dtype is None or first.shape is None or None in first.shape:
         return False
@@ -115,7 +115,7 @@ def type_text(info: TensorInfo | None) -> str:
     return f"{info.dtype} {'x'.join('?' if d is None else str(d) for d in info.shape) or 'scalar'}"
 
 
-def _types(
+def _visible_types(
     model: Model, place: GraphScope, sizes: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> Mapping[str, TensorInfo]:
     """Types of the values that are visible in a scope, valid for every pass through it."""
@@ -128,7 +128,7 @@ def _types(
     return {}
 
 
-def _live(body: Body) -> set[str]:
+def _live_values(body: Body) -> set[str]:
     """The values of a body that depend on its inputs."""
     live = {value.name for value in body.feeds} if isinstance(body, Graph) else set(body.inputs)
     for node in body.nodes:
@@ -137,7 +137,7 @@ def _live(body: Body) -> set[str]:
     return live
 
 
-def _rewired(body: Body, target: FoundNode, output: str, stand_in: str) -> Body:
+def _rewire(body: Body, target: FoundNode, output: str, stand_in: str) -> Body:
     """A body whose nodes read `stand_in` instead of `output`.
 
     If `output` is an output of the body, it keeps its name, and `stand_in` is renamed instead.
@@ -155,7 +155,7 @@ def _rewired(body: Body, target: FoundNode, output: str, stand_in: str) -> Body:
     return renamed(body, {stand_in: output}, FLAG)
 
 
-def _without(body: Body, nodes: Sequence[Node], gone: Node) -> Body:
+def _without_idle(body: Body, nodes: Sequence[Node], gone: Node) -> Body:
     """A body of these nodes, without the stored tensors that only the deleted node read."""
     edited = with_nodes(body, nodes)
     if not isinstance(edited, Graph):

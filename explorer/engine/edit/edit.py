@@ -61,17 +61,17 @@ def edit(
     """
     if step.kind == "rename":
         edited, done = rename(model, step, aliases)
-        return EditedModel(_checked(edited), done)
+        return EditedModel(_check_names(edited), done)
     if step.kind == "delete":
         edited, done = delete(model, step, aliases, sizes, input_shapes)
     elif step.kind == "set":
         edited, done = set_attribute(model, step, aliases)
     else:
         edited, done = replace_operator(model, step, aliases)
-    return _typed(model, _checked(edited), done)
+    return _with_true_types(model, _check_names(edited), done)
 
 
-def _checked(model: Model) -> Model:
+def _check_names(model: Model) -> Model:
     """The model, after a check that every name has exactly one definition."""
     try:
         return validate(model)
@@ -79,16 +79,16 @@ def _checked(model: Model) -> Model:
         raise Misuse(f"that makes no model: {error.what}", where=model.path) from None
 
 
-def _typed(before: Model, after: Model, done: str) -> EditedModel:
+def _with_true_types(before: Model, after: Model, done: str) -> EditedModel:
     """The edited model with corrected declarations."""
-    bare = _undeclared(after)
+    bare = _without_declarations(after)
     inference, was = Inference(bare), infer(before)
     shapes = inference.main
     if broken := [node for node in shapes.impossible if node not in was.impossible]:
         raise Misuse(broken[0], hint="nothing was changed")
     graph = after.graph
     values = tuple([value for value in graph.values if _holds(value, shapes.values)])
-    outputs = _true(graph.outputs, shapes.values)
+    outputs = _correct(graph.outputs, shapes.values)
     changed = []
     for before_value, after_value in zip(graph.outputs, outputs, strict=True):
         if before_value is not after_value:
@@ -97,12 +97,12 @@ def _typed(before: Model, after: Model, done: str) -> EditedModel:
                 for value in (before_value, after_value)
             ]
             changed.append(TypeChange(before_value.name, *texts))
-    edited = _bodies_true(after, bare, inference)
+    edited = _correct_bodies(after, bare, inference)
     edited = replace(edited, graph=replace(edited.graph, values=values, outputs=outputs))
     return EditedModel(edited, done, tuple(changed))
 
 
-def _bodies_true(model: Model, bare: Model, inference: Inference) -> Model:
+def _correct_bodies(model: Model, bare: Model, inference: Inference) -> Model:
     """The model with corrected declarations in the bodies of branches and loops."""
     declaring = [place.path for place in scopes(model) if place.way and isinstance(place.body, Graph)]
     if not declaring:
@@ -114,22 +114,22 @@ def _bodies_true(model: Model, bare: Model, inference: Inference) -> Model:
         if types is None or not isinstance(body, Graph):
             continue
         values = tuple([value for value in body.values if _holds(value, types)])
-        ends = {name: _true(getattr(body, name), types) for name in ("inputs", "outputs")}
+        ends = {name: _correct(getattr(body, name), types) for name in ("inputs", "outputs")}
         edited = replace(body, values=values, **ends)
         if edited != body:
             model = put(model, place, edited)
     return model
 
 
-def _undeclared(model: Model) -> Model:
+def _without_declarations(model: Model) -> Model:
     """The model without the declared types of its results, so that these are inferred."""
     outputs = tuple([Value(value.name, None, None, value.record) for value in model.graph.outputs])
     return replace(model, graph=replace(model.graph, values=(), outputs=outputs))
 
 
-def _true(values: Sequence[Value], types: Mapping[str, TensorInfo]) -> tuple[Value, ...]:
+def _correct(values: Sequence[Value], types: Mapping[str, TensorInfo]) -> tuple[Value, ...]:
     """The declarations, corrected where they contradict the inferred types."""
-    return tuple([value if _holds(value, types) else _redeclared(value, types) for value in values])
+    return tuple([value if _holds(value, types) else _redeclare(value, types) for value in values])
 
 
 def _holds(value: Value, types: Mapping[str, TensorInfo]) -> bool:
@@ -147,7 +147,7 @@ def _holds(value: Value, types: Mapping[str, TensorInfo]) -> bool:
     )
 
 
-def _redeclared(value: Value, types: Mapping[str, TensorInfo]) -> Value:
+def _redeclare(value: Value, types: Mapping[str, TensorInfo]) -> Value:
     info = types[value.name]
     shape = info.shape
     if shape is not None:

@@ -57,19 +57,19 @@ _Found = TypeVar("_Found", FoundNode, FoundValue)
 
 def own_nodes(model: Model, name: str) -> list[FoundNode]:
     """The nodes whose own name matches."""
-    return _meant(model, name, lambda place, text: _nodes(place, lambda node: node.name == text))
+    return _matches(model, name, lambda place, text: _nodes(place, lambda node: node.name == text))
 
 
 def nodes_named(model: Model, name: str) -> list[FoundNode]:
     """The nodes that match a name: by their own name, else by a value that they make."""
-    return own_nodes(model, name) or _meant(
+    return own_nodes(model, name) or _matches(
         model, name, lambda place, text: _nodes(place, lambda node: text in node.outputs)
     )
 
 
 def values_named(model: Model, name: str) -> list[FoundValue]:
     """The values that match a name."""
-    return _meant(
+    return _matches(
         model, name, lambda place, text: [FoundValue(place, text)] if text in defined(place.body) else []
     )
 
@@ -117,7 +117,7 @@ def _nodes(place: GraphScope, is_it: Callable[[Node], bool]) -> list[FoundNode]:
     return [FoundNode(place, at) for at, node in enumerate(place.body.nodes) if is_it(node)]
 
 
-def _meant(model: Model, name: str, look: Callable[[GraphScope, str], Iterable[_T]]) -> list[_T]:
+def _matches(model: Model, name: str, look: Callable[[GraphScope, str], Iterable[_T]]) -> list[_T]:
     """Matches in any scope; if there are none, in the scope that the name starts with."""
     if not name:
         return []

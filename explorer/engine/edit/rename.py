@@ -42,13 +42,13 @@ def rename(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
     """
     if not step.to or not step.to.isprintable() or step.to != step.to.strip():
         raise Misuse(f"'{step.to}' is no name", where=FLAG, hint="give one that can be printed")
-    target = _meant(model, step.name, aliases)
+    target = _find_target(model, step.name, aliases)
     if isinstance(target, FoundNode):
         return _rename_node(model, target, step.to)
     return _rename_value(model, target, step.to)
 
 
-def _meant(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:
+def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:
     nodes, values = own_nodes(model, name), values_named(model, name)
     if nodes and values:
         raise Misuse(
@@ -62,15 +62,15 @@ def _meant(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:
         rest = name.removeprefix("value:")
         if values := values_named(model, rest):
             return the_one(values, values[0].made, FLAG)
-        raise Misuse(f"no value is called '{rest}'", where=FLAG, hint=_near(model, rest))
+        raise Misuse(f"no value is called '{rest}'", where=FLAG, hint=_nearest_names(model, rest))
     try:
         return find_node(model, name.removeprefix("node:"), FLAG, aliases)
     except NoSuchNode as error:
         message = f"no node or value is called '{name}'"
-        raise Misuse(message, where=FLAG, hint=error.hint or _near(model, name)) from None
+        raise Misuse(message, where=FLAG, hint=error.hint or _nearest_names(model, name)) from None
 
 
-def _near(model: Model, name: str) -> str:
+def _nearest_names(model: Model, name: str) -> str:
     return nearest(name, {value for place in scopes(model) for value in defined(place.body)})
 
 
@@ -125,26 +125,26 @@ def renamed(body: Body, names: Mapping[str, str], flag: str) -> Body:
         Misuse: A part of the graph that is copied unread uses one of the names, or an inner body both defines
             the new name and reads the value.
     """
-    nodes = [_in_node(node, names, flag) for node in body.nodes]
+    nodes = [_rename_in_node(node, names, flag) for node in body.nodes]
     if isinstance(body, Function):
-        inputs, outputs = (_each(group, names) for group in (body.inputs, body.outputs))
+        inputs, outputs = (_renamed_names(group, names) for group in (body.inputs, body.outputs))
         return replace(body, nodes=tuple(nodes), inputs=inputs, outputs=outputs, record=None)
     _check_extra(body, names, flag)
     initializers = {
-        names.get(name, name): _written(tensor, names, 8) for name, tensor in body.initializers.items()
+        names.get(name, name): _encode_name(tensor, names, 8) for name, tensor in body.initializers.items()
     }
     groups = {
-        group: tuple([_written(value, names, 1) for value in getattr(body, group)])
+        group: tuple([_encode_name(value, names, 1) for value in getattr(body, group)])
         for group in ("inputs", "outputs", "values")
     }
     return replace(body, nodes=tuple(nodes), initializers=initializers, **groups)
 
 
-def _each(group: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
+def _renamed_names(group: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
     return tuple([names.get(name, name) for name in group])
 
 
-def _in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
+def _rename_in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
     changed: dict[str, Body] = {}
     for name, inner in subgraphs(node):
         defined_names = defined(inner)
@@ -154,7 +154,7 @@ def _in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
             raise Misuse(f"'{node.label}' has a value of that name inside", where=flag)
         if free:
             changed[name] = renamed(inner, free, flag)
-    inputs, outputs = _each(node.inputs, names), _each(node.outputs, names)
+    inputs, outputs = _renamed_names(node.inputs, names), _renamed_names(node.outputs, names)
     if changed:
         node = with_bodies(node, changed)
     if (inputs, outputs) == (node.inputs, node.outputs):
@@ -162,7 +162,7 @@ def _in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
     return node.with_values(inputs, outputs)
 
 
-def _written(named: Any, names: Mapping[str, str], number: int) -> Any:
+def _encode_name(named: Any, names: Mapping[str, str], number: int) -> Any:
     """A declared value or stored tensor with its new name; `number` is the field of the name."""
     to = names.get(named.name)
     if to is None:

@@ -31,12 +31,12 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
     Raises:
         Misuse: There is no such node or operator, or the new operator does not accept the inputs.
     """
-    targets = _found(model, step.name, aliases)
+    targets = _find_nodes(model, step.name, aliases)
     domain, _, op = step.to.rpartition("::")
     domain = "" if domain == "ai.onnx" else domain
     if (domain, op) == (targets[0].node.domain, targets[0].node.op):
-        raise Misuse(f"'{step.name}' is {_article(op)} already", where=FLAG)
-    model = _importing(model, {target.place.root for target in targets}, domain, op)
+        raise Misuse(f"'{step.name}' is {_with_article(op)} already", where=FLAG)
+    model = _import_domain(model, {target.place.root for target in targets}, domain, op)
     lost: dict[str, None] = {}
     types = {view.path: view.shapes for view in views(model, Inference(model))}
     # innermost bodies first, so that an outer body contains the changed inner ones
@@ -48,7 +48,9 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
         operator = required_signature(model, domain, op, here.opsets, FLAG)
         nodes = [*here.body.nodes]
         for at in mine:
-            nodes[at], dropped = _changed(nodes[at], here, domain, op, operator, types.get(place.path, {}))
+            nodes[at], dropped = _replace_node(
+                nodes[at], here, domain, op, operator, types.get(place.path, {})
+            )
             lost |= dict.fromkeys(dropped)
         model = put(model, here, with_nodes(here.body, nodes))
     name = targets[0].text if len(targets) == 1 else f"{len(targets):,} nodes"
@@ -56,7 +58,7 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
     return model, done + (f"; without {', '.join(lost)}" if lost else "")
 
 
-def _importing(model: Model, roots: Iterable[tuple[str, str, str] | None], domain: str, op: str) -> Model:
+def _import_domain(model: Model, roots: Iterable[tuple[str, str, str] | None], domain: str, op: str) -> Model:
     """The model with the operator set of a domain of the runtime added, where these scopes need it."""
     if any((space, name) == (domain, op) for space, name, _ in model.functions):
         return model
@@ -67,7 +69,7 @@ def _importing(model: Model, roots: Iterable[tuple[str, str, str] | None], domai
     return replace(model, opsets=with_domain(model.opsets, domain, op), functions=functions)
 
 
-def _found(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
+def _find_nodes(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
     """The nodes that a name selects: all with an operator, or one node."""
     every = [FoundNode(place, at) for place in scopes(model) for at in range(len(place.body.nodes))]
     plain = name.removeprefix("op:")
@@ -92,7 +94,7 @@ def _operator(node: Node) -> str:
     return f"{node.domain}::{node.op}" if node.domain else node.op
 
 
-def _changed(
+def _replace_node(
     node: Node, place: GraphScope, domain: str, op: str, operator: Signature, types: Mapping[str, TensorInfo]
 ) -> tuple[Node, list[str]]:
     """The node with the new operator, and the names of the removed attributes."""
@@ -138,14 +140,14 @@ def _check_types(
             raise Misuse(
                 f"{operator.name} takes no {info.dtype}, as '{name}' of '{node.label}'{place.text} is",
                 where=FLAG,
-                hint=f"it takes {_several(allowed)}",
+                hint=f"it takes {_type_list(allowed)}",
             )
 
 
-def _several(allowed: Iterable[str]) -> str:
+def _type_list(allowed: Iterable[str]) -> str:
     names = sorted(type_name.removeprefix("tensor(").removesuffix(")") for type_name in allowed)
     return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 
-def _article(op: str) -> str:
+def _with_article(op: str) -> str:
     return f"{'an' if op[:1] in 'AEIOU' else 'a'} {op}"

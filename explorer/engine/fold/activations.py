@@ -42,7 +42,7 @@ def fuse(work: FoldingGraph) -> None:
         if parameters is None:
             continue
         work.remove(at, (place,))
-        work.put(place, _fused(maker, node, parameters))
+        work.put(place, _fuse_node(maker, node, parameters))
 
 
 def _parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None:
@@ -55,7 +55,7 @@ def _parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None:
     return tuple([float(end.array().reshape(-1)[0]) for end in ends if end is not None])
 
 
-def _fused(maker: Node, node: Node, parameters: tuple[float, ...]) -> Node:
+def _fuse_node(maker: Node, node: Node, parameters: tuple[float, ...]) -> Node:
     attributes: dict[str, Any] = {**maker.attributes, "activation": node.op}
     if maker.op == "Gemm":
         attributes |= zip(_NAMES, parameters, strict=False)

@@ -47,12 +47,12 @@ def fold(work: FoldingGraph) -> None:
     """Folds every BatchNormalization into the product that makes its input, else into those that read it."""
     for at, node in work.candidates("BatchNormalization"):
         try:
-            affine = _affine(work, node)
+            affine = _inference_affine(work, node)
         except NotFoldable as why:
             work.stay(node, str(why))
             continue
         reasons = []
-        for way in (_into_maker, _into_readers):
+        for way in (_fold_into_maker, _fold_into_readers):
             try:
                 way(work, at, node, affine)
                 break
@@ -62,7 +62,7 @@ def fold(work: FoldingGraph) -> None:
             work.stay(node, "; ".join(dict.fromkeys(filter(None, reasons))))
 
 
-def _affine(work: FoldingGraph, node: Node) -> Affine:
+def _inference_affine(work: FoldingGraph, node: Node) -> Affine:
     """The scale and shift that a BatchNormalization applies in inference.
 
     Raises:
@@ -77,7 +77,7 @@ def _affine(work: FoldingGraph, node: Node) -> Affine:
         raise NotFoldable("it normalizes each element: spatial = 0")
     parameters: list[Array] = []
     for name, role in zip(node.inputs[1:5], ("scale", "bias", "mean", "variance"), strict=True):
-        parameters.append(_stored(work, name, f"its {role}").array().astype(np.float64))
+        parameters.append(_stored_parameter(work, name, f"its {role}").array().astype(np.float64))
     gamma, beta, mean, variance = parameters
     epsilon = float(np.float32(say("epsilon", 1e-5)))  # an attribute is stored in float32
     with np.errstate(all="ignore"):
@@ -88,7 +88,7 @@ def _affine(work: FoldingGraph, node: Node) -> Affine:
     return Affine(scale, shift, size)
 
 
-def _into_maker(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None:
+def _fold_into_maker(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None:
     """Folds a BatchNormalization into the product that makes its input."""
     source = node.inputs[0]
     place = work.maker.get(source)
@@ -99,12 +99,12 @@ def _into_maker(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None
         raise NotFoldable(f"it stands behind {maker.op}")
     _check_alone(work, maker, source)
     if maker.op in _OF_ROWS:
-        _into_rows(work, at, node, affine, place, maker)
+        _fold_into_rows(work, at, node, affine, place, maker)
         return
     new = _BEHIND[maker.op](maker, _weight(work, maker), _bias(work, maker), affine)
-    _check(work, maker, new)
+    _check_finite(work, maker, new)
     work.remove(at, (place,))
-    _rewrite(work, place, new, maker.inputs[0], node.outputs[0])
+    _replace_product(work, place, new, maker.inputs[0], node.outputs[0])
 
 
 def _check_alone(work: FoldingGraph, maker: Node, output: str) -> None:
@@ -114,15 +114,17 @@ def _check_alone(work: FoldingGraph, maker: Node, output: str) -> None:
         raise NotFoldable(f"{maker.op} '{maker.label}' before it has other readers")
 
 
-def _into_rows(work: FoldingGraph, at: int, node: Node, affine: Affine, maker_at: int, maker: Node) -> None:
+def _fold_into_rows(
+    work: FoldingGraph, at: int, node: Node, affine: Affine, maker_at: int, maker: Node
+) -> None:
     """Folds it into a MatMul, which becomes a Gemm, or into a MatMul and the Add of its bias."""
     info = work.types.get(node.inputs[0])
     if info is None or info.shape is None or len(info.shape) != 2 or info.conflict:
         raise NotFoldable(f"what {maker.op} '{maker.label}' makes has not, for all that is known, two axes")
-    product, place, bias = _biased(work, maker) if maker.op == "Add" else (maker, maker_at, "")
+    product, place, bias = _biased_product(work, maker) if maker.op == "Add" else (maker, maker_at, "")
     weight = _weight(work, product)
     bias_values: Array = (
-        _stored(work, bias, "what is added").array().astype(np.float64) if bias else np.zeros(())
+        _stored_parameter(work, bias, "what is added").array().astype(np.float64) if bias else np.zeros(())
     )
     if (
         len(weight.shape) != 2
@@ -132,11 +134,11 @@ def _into_rows(work: FoldingGraph, at: int, node: Node, affine: Affine, maker_at
         raise NotFoldable(
             f"{product.op} '{product.label}' is no product of rows with one weight and one bias"
         )
-    _channels(affine, weight.shape[1])
-    new = _behind(
+    _check_channels(affine, weight.shape[1])
+    new = _parameters_behind(
         _column(affine.scale, 1, 2), bias_values.reshape(-1) if bias_values.ndim else bias_values, affine
     )
-    _check(work, product, new)
+    _check_finite(work, product, new)
     work.remove(at, (place,), () if product is maker else (maker_at,))
     weight_name = work.keep(scaled(weight, new.factors), place, product.inputs[1])
     added = rounded("", new.bias, weight.dtype)
@@ -151,7 +153,7 @@ def _into_rows(work: FoldingGraph, at: int, node: Node, affine: Affine, maker_at
     work.put(maker_at, maker.with_values(inputs, node.outputs[:1], maker.label))
 
 
-def _biased(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
+def _biased_product(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
     """The MatMul whose product an Add reads, its place, and the name of the other operand."""
     for slot in (0, 1):
         product, bias = add.inputs[slot], add.inputs[1 - slot]
@@ -163,7 +165,7 @@ def _biased(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
     raise NotFoldable("it stands behind Add")
 
 
-def _into_readers(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None:
+def _fold_into_readers(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None:
     """Folds a BatchNormalization into every product that reads its output."""
     output = node.outputs[0]
     places = work.read_by(output)
@@ -179,16 +181,16 @@ def _into_readers(work: FoldingGraph, at: int, node: Node, affine: Affine) -> No
         if reader.inputs[0] != output:
             raise NotFoldable(f"it gives a weight of '{reader.label}'")
         new.append(_BEFORE[reader.op](reader, _weight(work, reader), _bias(work, reader), affine))
-        _check(work, reader, new[-1])
+        _check_finite(work, reader, new[-1])
     work.remove(at, places)
     for place, reader, parameters in zip(places, readers, new, strict=True):
-        _rewrite(work, place, parameters, node.inputs[0], reader.outputs[0])
+        _replace_product(work, place, parameters, node.inputs[0], reader.outputs[0])
 
 
 def _weight(work: FoldingGraph, node: Node) -> Tensor:
     if work.refers(node):
         raise NotFoldable(f"the function's caller gives an attribute of {node.op} '{node.label}'")
-    tensor = _stored(work, node.inputs[1], f"the weight of {node.op}")
+    tensor = _stored_parameter(work, node.inputs[1], f"the weight of {node.op}")
     if len(tensor.shape) < 2 or not tensor.elements:
         raise NotFoldable(f"the weight of {node.op} is empty")
     return tensor
@@ -197,11 +199,11 @@ def _weight(work: FoldingGraph, node: Node) -> Tensor:
 def _bias(work: FoldingGraph, node: Node) -> Array:
     """The bias of a product in float64; zero if it has none."""
     name = node.inputs[2] if len(node.inputs) > 2 else ""
-    tensor = _stored(work, name, f"the bias of {node.op}") if name else None
+    tensor = _stored_parameter(work, name, f"the bias of {node.op}") if name else None
     return np.zeros(()) if tensor is None else tensor.array().astype(np.float64)
 
 
-def _stored(work: FoldingGraph, name: str, role: str) -> Tensor:
+def _stored_parameter(work: FoldingGraph, name: str, role: str) -> Tensor:
     """A stored parameter that no caller can replace, of a type that float64 rounds to in one step."""
     tensor = work.constant(name)
     if tensor is None:
@@ -213,7 +215,7 @@ def _stored(work: FoldingGraph, name: str, role: str) -> Tensor:
     return tensor
 
 
-def _check(work: FoldingGraph, node: Node, new: NewParameters) -> None:
+def _check_finite(work: FoldingGraph, node: Node, new: NewParameters) -> None:
     """Refuses new parameters that overflow in the weight's type."""
     weight = _weight(work, node)
     bias = rounded("", new.bias, weight.dtype).array()
@@ -221,7 +223,7 @@ def _check(work: FoldingGraph, node: Node, new: NewParameters) -> None:
         raise NotFoldable(f"a weight of {node.op} '{node.label}' would be no number in {weight.dtype}")
 
 
-def _rewrite(work: FoldingGraph, at: int, new: NewParameters, source: str, output: str) -> None:
+def _replace_product(work: FoldingGraph, at: int, new: NewParameters, source: str, output: str) -> None:
     """Replaces a product by one with the new weight and bias, and with these ends."""
     node = work.nodes[at]
     assert node is not None
@@ -236,7 +238,7 @@ def _rewrite(work: FoldingGraph, at: int, new: NewParameters, source: str, outpu
     work.put(at, node)
 
 
-def _channels(affine: Affine, count: int) -> None:
+def _check_channels(affine: Affine, count: int) -> None:
     if affine.scale.shape != (count,) or affine.shift.shape != (count,):
         raise NotFoldable(f"it has {affine.scale.size} channels, and the weight {count}")
 
@@ -245,29 +247,31 @@ def _column(values: Array, axis: int, rank: int) -> Array:
     return values.reshape([-1 if at == axis else 1 for at in range(rank)])
 
 
-def _behind(factors: Array, bias: Array, affine: Affine) -> NewParameters:
+def _parameters_behind(factors: Array, bias: Array, affine: Affine) -> NewParameters:
     """The new parameters of a product with this bias that a BatchNormalization follows."""
     size = np.abs(affine.scale * bias) + affine.size
     return NewParameters(factors, affine.scale * bias + affine.shift, size)
 
 
 def _behind_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
-    _channels(affine, weight.shape[0])
-    return _behind(_column(affine.scale, 0, len(weight.shape)), bias, affine)
+    _check_channels(affine, weight.shape[0])
+    return _parameters_behind(_column(affine.scale, 0, len(weight.shape)), bias, affine)
 
 
 def _behind_transposed(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
     groups, (rows, each) = int(node.attributes.get("group", 1)), weight.shape[:2]
-    _channels(affine, groups * each)
+    _check_channels(affine, groups * each)
     # row i of the weight belongs to one group and one of that group's output channels
     factors = np.repeat(affine.scale.reshape(groups, each), rows // groups, axis=0)
-    return _behind(factors.reshape(rows, each, *[1] * (len(weight.shape) - 2)), bias, affine)
+    return _parameters_behind(factors.reshape(rows, each, *[1] * (len(weight.shape) - 2)), bias, affine)
 
 
 def _behind_gemm(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
     axis = 0 if node.attributes.get("transB", 0) else 1
-    _channels(affine, weight.shape[axis])
-    return _behind(_column(affine.scale, axis, 2), float(node.attributes.get("beta", 1.0)) * bias, affine)
+    _check_channels(affine, weight.shape[axis])
+    return _parameters_behind(
+        _column(affine.scale, axis, 2), float(node.attributes.get("beta", 1.0)) * bias, affine
+    )
 
 
 def _before_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
@@ -276,7 +280,7 @@ def _before_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> New
     if padded and affine.shift.any():
         raise NotFoldable(f"Conv '{node.label}' behind it pads with zeros, which it would shift")
     groups, (rows, each) = int(say("group", 1)), weight.shape[:2]
-    _channels(affine, groups * each)
+    _check_channels(affine, groups * each)
     scale, shift, size = (
         np.repeat(part.reshape(groups, each), rows // groups, axis=0)
         for part in (affine.scale, affine.shift, affine.size)
@@ -295,7 +299,7 @@ def _before_gemm(node: Node, weight: Tensor, bias: Array, affine: Affine) -> New
     if say("transA", 0):
         raise NotFoldable(f"Gemm '{node.label}' behind it turns its input")
     axis = 1 if say("transB", 0) else 0
-    _channels(affine, weight.shape[axis])
+    _check_channels(affine, weight.shape[axis])
     moved, large = np.zeros(weight.shape[1 - axis]), np.zeros(weight.shape[1 - axis])
     for part, values in slabs(weight):
         if axis:

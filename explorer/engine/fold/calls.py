@@ -35,12 +35,16 @@ def opened(model: Model, domains: Collection[str]) -> Model:
     """
     functions = {key: function for key, function in model.functions.items() if key[0] not in domains}
     calls = [node for node in node_sequence(model.graph.nodes) if node.key in functions]
-    opsets, taken = _opsets(model, functions), set(value_names(model.graph))
+    opsets, taken = _merged_opsets(model, functions), set(value_names(model.graph))
     sizes: dict[Key, int] = {}
-    if not calls or opsets is None or sum(_size(functions, node.key, sizes) for node in calls) > MOST:
+    if (
+        not calls
+        or opsets is None
+        or sum(_expanded_size(functions, node.key, sizes) for node in calls) > MOST
+    ):
         return model
     inside = [body for function in functions.values() for body in _bodies(function.nodes)]
-    if any(name in taken for body in inside for name in _own(body)):
+    if any(name in taken for body in inside for name in _own_names(body)):
         return model  # names inside the body would clash
     to = _Opening(functions, taken)
     for node in node_sequence(model.graph.nodes):
@@ -53,7 +57,7 @@ def opened(model: Model, domains: Collection[str]) -> Model:
     return replace(model, graph=graph, opsets=opsets, functions=functions_left)
 
 
-def _opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[str, int] | None:
+def _merged_opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[str, int] | None:
     """The operator sets of the model and its functions together; None if two of them differ."""
     opsets = dict(model.opsets)
     for function in functions.values():
@@ -63,12 +67,14 @@ def _opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[str, int
     return opsets
 
 
-def _size(functions: Mapping[Key, Function], key: Key, sizes: dict[Key, int]) -> int:
+def _expanded_size(functions: Mapping[Key, Function], key: Key, sizes: dict[Key, int]) -> int:
     """The number of nodes that a call expands to; more than `MOST` for a function that calls itself."""
     if key not in sizes:
         sizes[key] = MOST + 1
         inner = (node.key for node in functions[key].nodes)
-        sizes[key] = sum(_size(functions, callee, sizes) if callee in functions else 1 for callee in inner)
+        sizes[key] = sum(
+            _expanded_size(functions, callee, sizes) if callee in functions else 1 for callee in inner
+        )
     return sizes[key]
 
 
@@ -99,20 +105,20 @@ class _Opening:
             name = f"{node.label}/{called_node.label}"
             read = [names.get(value, "") for value in called_node.inputs]
             new = called_node.with_values(read, [names.get(value, "") for value in called_node.outputs], name)
-            self.add(with_bodies(new, {at: _around(body, names) for at, body in subgraphs(new)}))
+            self.add(with_bodies(new, {at: _rename_outer(body, names) for at, body in subgraphs(new)}))
         for value in passed:  # an input that is an output as well
             if outer := outer_of.get(value):
                 self.nodes.append(Node("Identity", (names[value],), (outer,), name=f"{node.label}/{value}"))
 
 
-def _around(body: Graph, names: Mapping[str, str]) -> Graph:
+def _rename_outer(body: Graph, names: Mapping[str, str]) -> Graph:
     """A body with new names for the values that it takes from around it."""
-    own_names = {*_own(body)}
+    own_names = {*_own_names(body)}
     outer = {name: outer_name for name, outer_name in names.items() if name not in own_names}
     nodes = []
     for node in node_sequence(body.nodes):
         new = node.with_values([outer.get(value, value) for value in node.inputs], node.outputs)
-        nodes.append(with_bodies(new, {at: _around(inner, outer) for at, inner in subgraphs(new)}))
+        nodes.append(with_bodies(new, {at: _rename_outer(inner, outer) for at, inner in subgraphs(new)}))
     outputs = (
         Value(outer[value.name], value.dtype, value.shape) if value.name in outer else value
         for value in body.outputs
@@ -120,7 +126,7 @@ def _around(body: Graph, names: Mapping[str, str]) -> Graph:
     return replace(body, nodes=gathered(nodes), outputs=tuple(outputs))
 
 
-def _own(body: Graph) -> Iterator[str]:
+def _own_names(body: Graph) -> Iterator[str]:
     """Names of the values that a body defines."""
     yield from (value.name for value in body.inputs)
     yield from body.initializers

@@ -32,9 +32,9 @@ def fold(work: FoldingGraph) -> None:
     computed: dict[int, Node] = {}
     maker: dict[str, int] = {}
     for at, node in work.candidates():
-        if node.op == "Constant" or not _computes(work, node, maker):
+        if node.op == "Constant" or not _is_constant(work, node, maker):
             continue
-        if reason := _why_not(work, node):
+        if reason := _reason_to_stay(work, node):
             work.stay(node, reason)
             continue
         computed[at] = node
@@ -43,7 +43,7 @@ def fold(work: FoldingGraph) -> None:
             shape_values[node.outputs[0]] = _sizes_of(node, work.types)
     results = [name for name in maker if name in work.captured or {*work.read_by(name)} - computed.keys()]
     try:
-        values = shape_values | _run(
+        values = shape_values | _run_nodes(
             work, [node for node in computed.values() if node.op != "Shape"], results, shape_values
         )
     except BadModel as why:
@@ -67,7 +67,7 @@ def store(work: FoldingGraph) -> None:
             work.sizes[node.outputs[0]] = None
 
 
-def _computes(work: FoldingGraph, node: Node, maker: Mapping[str, int]) -> bool:
+def _is_constant(work: FoldingGraph, node: Node, maker: Mapping[str, int]) -> bool:
     """Whether a node's result depends on constants alone."""
     if node.op == "Shape" and not node.domain:
         # the inputs of a body may have different sizes in each run
@@ -80,7 +80,7 @@ def _computes(work: FoldingGraph, node: Node, maker: Mapping[str, int]) -> bool:
     return all(not name or name in maker or work.constant(name) is not None for name in node.inputs)
 
 
-def _why_not(work: FoldingGraph, node: Node) -> str:
+def _reason_to_stay(work: FoldingGraph, node: Node) -> str:
     """Why a node's result cannot be stored; '' if it can."""
     if draws(work.model, [node]):
         return "it draws random numbers"
@@ -90,16 +90,18 @@ def _why_not(work: FoldingGraph, node: Node) -> str:
     if reason := next((work.why_seen(name) for name in node.outputs if name in ends), ""):
         return f"what it makes {reason}"
     types = work.types
-    sizes = [_bytes(types.get(name)) for name in node.outputs if name]
+    sizes = [_stored_bytes(types.get(name)) for name in node.outputs if name]
     if None in sizes:
         return "how large its result is, is not known"
     size = sum(size or 0 for size in sizes)
     tensors = ((work.constant(name), name) for name in node.inputs if name)
-    read = sum(_bytes(types.get(name)) or 0 if tensor is None else tensor.nbytes for tensor, name in tensors)
+    read = sum(
+        _stored_bytes(types.get(name)) or 0 if tensor is None else tensor.nbytes for tensor, name in tensors
+    )
     return f"its result has {bytes_text(size)}" if size > max(_SMALL, read) else ""
 
 
-def _bytes(info: TensorInfo | None) -> int | None:
+def _stored_bytes(info: TensorInfo | None) -> int | None:
     """Bytes of a value as a stored tensor; None if unknown."""
     if info is None or info.dtype in (None, "string") or info.shape is None:
         return None
@@ -115,7 +117,7 @@ def _sizes_of(node: Node, types: Types) -> Tensor:
     return int64_tensor(node.outputs[0], shape[slice(start, end)])
 
 
-def _run(
+def _run_nodes(
     work: FoldingGraph, nodes: Sequence[Node], results: Sequence[str], shape_values: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Computes the nodes' results with the runtime.

@@ -49,27 +49,27 @@ def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
     for key, function in model.functions.items():
         if function.domain == DOMAIN:  # a tile's
             continue
-        inner = _function(model, function)
+        inner = _function_graph(model, function)
         run(inner)
         inner.fold_bodies(run)
         folded, unfolded = folded + inner.folded, unfolded + inner.left
         if inner.folded:
-            functions[key] = _rewritten(function, inner.model_now().graph)
+            functions[key] = _rewrite_function(function, inner.model_now().graph)
     folded_model = replace(folded_model, functions=functions)
     step = FoldStep(
         kind=kind,
         what=what(kind, folded),
         folded=tuple(folded),
         left=tuple(unfolded),
-        nodes=_nodes(folded_model),
-        nodes_before=_nodes(model),
-        weight_bytes=_stored(folded_model),
-        weight_bytes_before=_stored(model),
+        nodes=_node_count(folded_model),
+        nodes_before=_node_count(model),
+        weight_bytes=_weight_bytes(folded_model),
+        weight_bytes_before=_weight_bytes(model),
     )
     return (folded_model if folded else model), step
 
 
-def _function(model: Model, function: Function) -> FoldingGraph:
+def _function_graph(model: Model, function: Function) -> FoldingGraph:
     """A function as a graph to rewrite."""
     around = replace(model, graph=_graph(function), opsets={**model.opsets, **function.opsets})
     return FoldingGraph(around, path=f"{call_name(model, function)}/")
@@ -82,7 +82,7 @@ def _graph(function: Function) -> Graph:
     return Graph(function.name, function.nodes, inputs, outputs, {})
 
 
-def _rewritten(function: Function, graph: Graph) -> Function:
+def _rewrite_function(function: Function, graph: Graph) -> Function:
     """A function with a new body; stored tensors become Constants, because functions have no initializers."""
     constants = [
         Node("Constant", (), (name,), attributes={"value": tensor})
@@ -152,15 +152,15 @@ def what(kind: str, folded: Sequence[FoldedNode]) -> str:
     return f"{ops} {verb} into {', '.join(f'{count:,} {op}' for op, count in into.most_common())}"
 
 
-def _stored(model: Model) -> int:
-    return sum(tensor.nbytes for graph in _every(model) for tensor in graph.initializers.values())
+def _weight_bytes(model: Model) -> int:
+    return sum(tensor.nbytes for graph in _all_graphs(model) for tensor in graph.initializers.values())
 
 
-def _nodes(model: Model) -> int:
-    return sum(len(graph.nodes) for graph in _every(model))
+def _node_count(model: Model) -> int:
+    return sum(len(graph.nodes) for graph in _all_graphs(model))
 
 
-def _every(model: Model) -> Iterator[Graph]:
+def _all_graphs(model: Model) -> Iterator[Graph]:
     """The main graph, the functions as graphs, and all bodies inside them."""
     yield from graphs(model.graph)
     for function in model.functions.values():

@@ -12,13 +12,13 @@ _SIMPLE = 7
 def fold(work: FoldingGraph) -> None:
     """Removes every Identity, and every Dropout that cannot train."""
     for at, node in work.candidates("Identity", "Dropout"):
-        reason = _dropout(work, node) if node.op == "Dropout" else ""
-        reason = reason or _bypassed(work, at, node)
+        reason = _reason_to_keep(work, node) if node.op == "Dropout" else ""
+        reason = reason or _bypass(work, at, node)
         if reason:
             work.stay(node, reason)
 
 
-def _dropout(work: FoldingGraph, node: Node) -> str:
+def _reason_to_keep(work: FoldingGraph, node: Node) -> str:
     """Why a Dropout must stay: it may drop, or its mask is read; '' if it does nothing."""
     opset = work.model.opset
     if opset < _SIMPLE and not node.attributes.get("is_test", 0):
@@ -35,7 +35,7 @@ def _dropout(work: FoldingGraph, node: Node) -> str:
     return "it trains: training_mode = 1" if training.array().any() else ""
 
 
-def _bypassed(work: FoldingGraph, at: int, node: Node) -> str:
+def _bypass(work: FoldingGraph, at: int, node: Node) -> str:
     """Removes a node by joining its output with its input; returns why not if that fails, else ''."""
     source, output = node.inputs[0], node.outputs[0]
     reason = work.why_seen(output)

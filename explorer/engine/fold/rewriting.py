@@ -63,7 +63,7 @@ class FoldingGraph:
         self.readers: dict[str, Counter[int]] = {}
         self.captured: set[str] = set()
         for at, node in enumerate(graph.nodes):
-            self._listen(at, node)
+            self._register_reads(at, node)
         self._ends = {value.name for value in graph.outputs}
         self._given = {value.name for value in graph.inputs}
         self._taken: set[str] = set(value_names(graph)) if around is None else around._taken
@@ -158,7 +158,7 @@ class FoldingGraph:
 
     def remove(self, at: int, into: Sequence[int] = (), beside: Sequence[int] = ()) -> None:
         """Removes a node. The nodes at `into` do its work now; those at `beside` add a bias for them."""
-        node = self._take(at)
+        node = self._take_node(at)
         doing = [doer for place in into if (doer := self.nodes[place]) is not None]
         op = doing[0].op if doing else ""
         names = tuple([self.path + doer.label for doer in doing])
@@ -167,12 +167,12 @@ class FoldingGraph:
 
     def put(self, at: int, node: Node) -> None:
         """Replaces the node at a place."""
-        self._take(at)
+        self._take_node(at)
         self.nodes[at] = node
         for name in node.outputs:
             if name:
                 self.maker[name] = at
-        self._listen(at, node)
+        self._register_reads(at, node)
 
     def redirect(self, name: str, to: str) -> None:
         """Makes every reader of a value read another value."""
@@ -205,11 +205,11 @@ class FoldingGraph:
 
     def keep(self, tensor: Tensor, reader: int, old: str, base: str = "", size: Array | None = None) -> str:
         """Stores a new tensor for one reader, under the old name if nothing else reads the old tensor."""
-        name = self._kept(tensor, reader, old, base)
+        name = self._store_for(tensor, reader, old, base)
         self.sizes[name] = size
         return name
 
-    def _kept(self, tensor: Tensor, reader: int, old: str, base: str) -> str:
+    def _store_for(self, tensor: Tensor, reader: int, old: str, base: str) -> str:
         node = self.nodes[reader]
         alone = self.read_by(old) == [reader] and node is not None and node.inputs.count(old) == 1
         if old in self.stored and alone and not self.why_seen(old):
@@ -242,7 +242,7 @@ class FoldingGraph:
             return False
         return node.outputs[0] not in used and node.outputs[0] in self._idle
 
-    def _take(self, at: int) -> Node:
+    def _take_node(self, at: int) -> Node:
         node = self.nodes[at]
         assert node is not None
         self.nodes[at] = None
@@ -256,7 +256,7 @@ class FoldingGraph:
                 del self.maker[name]
         return node
 
-    def _listen(self, at: int, node: Node) -> None:
+    def _register_reads(self, at: int, node: Node) -> None:
         direct = Counter(name for name in node.inputs if name)
         every = Counter(reads(node))
         for name, count in every.items():

@@ -54,9 +54,9 @@ def graph_of_text(
 
 
 def _linear(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
-    rows, depth, columns = _numbers(sizes, 3, "linear:MxKxN")
-    option_values = _options(options, {"bias": 0})
-    _check(net, depth * columns)
+    rows, depth, columns = _parse_sizes(sizes, 3, "linear:MxKxN")
+    option_values = _parse_options(options, {"bias": 0})
+    _check_size(net, depth * columns)
     x = net.input("x", [rows, depth])
     if option_values["bias"]:
         x = net.linear("/fc", "fc", x, depth, columns)
@@ -69,9 +69,9 @@ def _conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     image, _, rest = (f"{sizes}:{options}").partition(":")
     kernel, _, options = rest.partition(":")
     usage = "conv:CxHxW:OxKxK:stride=1,pad=0,groups=1,bias"
-    channels, height, width = _numbers(image, 3, usage)
-    out, kernel_height, kernel_width = _numbers(kernel, 3, usage)
-    option_values = _options(options, {"stride": 1, "pad": 0, "groups": 1, "bias": 0})
+    channels, height, width = _parse_sizes(image, 3, usage)
+    out, kernel_height, kernel_width = _parse_sizes(kernel, 3, usage)
+    option_values = _parse_options(options, {"stride": 1, "pad": 0, "groups": 1, "bias": 0})
     groups, stride, pad = option_values["groups"], option_values["stride"], option_values["pad"]
     if kernel_height != kernel_width:
         raise Misuse("kernels are square", where="make", hint=usage)
@@ -82,7 +82,7 @@ def _conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     high, wide = ((size + 2 * pad - kernel_height) // stride + 1 for size in (height, width))
     if high < 1 or wide < 1:
         raise Misuse("the kernel is larger than the image", where="make", hint="pad=1, or a smaller one")
-    _check(net, out * channels // groups * kernel_height**2)
+    _check_size(net, out * channels // groups * kernel_height**2)
     x = net.input("x", [batch, channels, height, width])
     sizes_ = {"stride": stride, "padding": pad, "groups": groups}
     x = net.conv("/conv", "conv", x, channels, out, kernel_height, bias=bool(option_values["bias"]), **sizes_)
@@ -91,12 +91,12 @@ def _conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
 
 def _attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
     usage = "attention:BxSxD:heads=4,causal"
-    batch, length, width = _numbers(sizes, 3, usage)
-    option_values = _options(options, {"heads": 1, "causal": 0})
+    batch, length, width = _parse_sizes(sizes, 3, usage)
+    option_values = _parse_options(options, {"heads": 1, "causal": 0})
     heads = option_values["heads"]
     if not heads or width % heads:
         raise Misuse(f"{heads:,} heads do not divide a width of {width:,}", where="make", hint=usage)
-    _check(net, 4 * width * width)
+    _check_size(net, 4 * width * width)
     x = net.input("x", [batch, length, width])
 
     def dense(name: str, value: str) -> str:
@@ -132,7 +132,7 @@ def _attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None
 
 def _mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     usage = "mlp:bn16-relu-16x40-relu-40x5"
-    _options(options, {})
+    _parse_options(options, {})
     width: int | None = None
     parameters = 0
     first = x = ""
@@ -157,7 +157,7 @@ def _mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
         scope, path = f"/layers/layers.{at}", f"layers.{at}"
         if layer[1]:
             cin, cout = int(layer[1]), int(layer[2])
-            _check(net, parameters := parameters + cin * cout)
+            _check_size(net, parameters := parameters + cin * cout)
             x, width = net.linear(scope, path, x, cin, cout), cout
         elif layer[3]:
             x = net.batch_norm(scope, path, x, int(layer[3]))
@@ -179,14 +179,14 @@ _SIZED = frozenset(("linear", "attention"))
 """Kinds whose sizes include the batch."""
 
 
-def _numbers(text: str, count: int, usage: str) -> list[int]:
+def _parse_sizes(text: str, count: int, usage: str) -> list[int]:
     parts = text.split("x")
     if len(parts) != count or not all(part.isdecimal() and 0 < int(part) < 1 << 31 for part in parts):
         raise Misuse(f"'{text}' is not {count} sizes of 1 or more", where="make", hint=usage)
     return [int(part) for part in parts]
 
 
-def _options(text: str, defaults: Mapping[str, int]) -> dict[str, int]:
+def _parse_options(text: str, defaults: Mapping[str, int]) -> dict[str, int]:
     """Options separated by commas, such as 'stride=2,bias'; an option without a value is 1."""
     values = dict(defaults)
     for word in filter(None, text.split(",")):
@@ -200,7 +200,7 @@ def _options(text: str, defaults: Mapping[str, int]) -> dict[str, int]:
     return values
 
 
-def _check(net: SeededGraph, elements: int) -> None:
+def _check_size(net: SeededGraph, elements: int) -> None:
     if net.stored and 4 * elements >= _MOST:
         raise Misuse(
             f"its weights would take {bytes_text(4 * elements)}",

@@ -90,22 +90,24 @@ def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer])
     functions: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
     for layer in layers:
         if not layer.group:
-            functions[layer.parent, _plain(layer.kind)].append(layer.id)
+            functions[layer.parent, _shared_spelling(layer.kind)].append(layer.id)
     rows: list[int | None] = []
     for call, op in places:
         path = ""
         for piece in call.split("."):
-            child = next((candidate for candidate in _names(path, piece) if candidate in by_path), None)
+            child = next(
+                (candidate for candidate in _candidate_paths(path, piece) if candidate in by_path), None
+            )
             if child is None:
                 break
             path = child
         row = by_path[path].id if path else None
-        same_operator = functions[row, _plain(op)] if row is None or layers[row].group else None
+        same_operator = functions[row, _shared_spelling(op)] if row is None or layers[row].group else None
         rows.append(same_operator.popleft() if same_operator else row)
     return rows
 
 
-def _names(around: str, piece: str) -> Iterator[str]:
+def _candidate_paths(around: str, piece: str) -> Iterator[str]:
     """Candidate paths of a module: the path as written, and without the number of a repeated call."""
     yield f"{around}.{piece}" if around else piece
     again, _, number = piece.replace("@", "_").rpartition("_")
@@ -113,7 +115,7 @@ def _names(around: str, piece: str) -> Iterator[str]:
         yield f"{around}.{again}" if around else again
 
 
-def _plain(operator: str) -> str:
+def _shared_spelling(operator: str) -> str:
     """An operator name in the spelling that ATen and ONNX share."""
     return operator.replace("_", "").lower()
 

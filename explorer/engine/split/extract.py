@@ -73,7 +73,7 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
         )
     places = {units.positions[unit] for unit in part_units}
     places |= {at for unit in part_units for at in units.constants[unit]}
-    inputs, outputs = _ends(model, units, part_units, places)
+    inputs, outputs = _inputs_and_outputs(model, units, part_units, places)
     return Part(part_model(model, places, inputs, outputs, types), tuple(sorted(part_units)), units)
 
 
@@ -90,17 +90,21 @@ def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> s
     if not (spec.layers or spec.start or spec.end):
         raise Misuse("which part is not said", where="extract", hint="--layer GLOB, or --from A --to B")
     if spec.layers:
-        rows = {row for text in spec.layers for row in _rows(layers, text)}
+        rows = {row for text in spec.layers for row in _matching_rows(layers, text)}
         return {unit for unit, row in enumerate(edges.rows) if row in rows}
     makers = edges.makers
     behind = {unit: [makers[name] for name in read if name in makers] for unit, read in enumerate(edges.read)}
     every = set(range(len(edges.rows)))
     start = (
-        _reached(_named(layers, spec.start, edges, "--from", reading=True), _turned(behind))
+        _reachable(_named_units(layers, spec.start, edges, "--from", reading=True), _readers(behind))
         if spec.start
         else every
     )
-    end = _reached(_named(layers, spec.end, edges, "--to", reading=False), behind) if spec.end else every
+    end = (
+        _reachable(_named_units(layers, spec.end, edges, "--to", reading=False), behind)
+        if spec.end
+        else every
+    )
     between = start & end
     if not between:
         raise Misuse(
@@ -111,7 +115,7 @@ def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> s
     return between
 
 
-def _rows(layers: Sequence[Layer], text: str) -> list[int]:
+def _matching_rows(layers: Sequence[Layer], text: str) -> list[int]:
     """Ids of the rows that match a path, a glob or a filter, including the rows inside matching groups."""
     matches: Iterable[int] = [layer.id for layer in layers if layer.path == text]
     if is_query(text) and not matches:
@@ -129,7 +133,7 @@ def _rows(layers: Sequence[Layer], text: str) -> list[int]:
     return rows
 
 
-def _named(
+def _named_units(
     layers: Sequence[Layer], names: Sequence[str], edges: UnitEdges, flag: str, *, reading: bool
 ) -> set[int]:
     """Units of the named layers or tensors; for a tensor its maker, or, with `reading`, its readers."""
@@ -154,7 +158,7 @@ def _named(
     return named_units
 
 
-def _turned(behind: dict[int, list[int]]) -> dict[int, list[int]]:
+def _readers(behind: dict[int, list[int]]) -> dict[int, list[int]]:
     """The readers of each unit, from the units that each one depends on."""
     readers: dict[int, list[int]] = {unit: [] for unit in behind}
     for unit, makers in behind.items():
@@ -163,7 +167,7 @@ def _turned(behind: dict[int, list[int]]) -> dict[int, list[int]]:
     return readers
 
 
-def _reached(begin: set[int], edges: dict[int, list[int]]) -> set[int]:
+def _reachable(begin: set[int], edges: dict[int, list[int]]) -> set[int]:
     reached, todo = set(begin), list(begin)
     while todo:
         for unit in edges[todo.pop()]:
@@ -173,7 +177,7 @@ def _reached(begin: set[int], edges: dict[int, list[int]]) -> set[int]:
     return reached
 
 
-def _ends(
+def _inputs_and_outputs(
     model: Model, units: GraphUnits, part_units: set[int], places: set[int]
 ) -> tuple[list[str], list[str]]:
     """Names of a part's inputs and outputs."""

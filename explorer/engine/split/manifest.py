@@ -99,7 +99,7 @@ def read(folder: str) -> Manifest:
         raise Misuse(f"there is no {NAME}", where=folder, hint=hint) from None
     manifest = listed(path)
     for name, digest in files(manifest).items():
-        _check(os.path.join(folder, name), digest)
+        _check_digest(os.path.join(folder, name), digest)
     _check_wiring(manifest, path)
     return manifest
 
@@ -132,7 +132,7 @@ def files(manifest: Manifest) -> dict[str, str]:
     return {stage.file: stage.sha256 for stage in manifest.stages} | external_data
 
 
-def _check(path: str, digest: str) -> None:
+def _check_digest(path: str, digest: str) -> None:
     if not os.path.isfile(path):
         raise BadModel("a stage is missing", where=path, hint="split the model again")
     if sha256(path) != digest:

@@ -81,15 +81,15 @@ def module_part(
     """
     model = loaded.materialise()
     args, kwargs = bound_inputs.arguments(device="cpu", seed=seed)
-    called, program = _exported(loaded, model, args, kwargs)
-    unit_calls = _units(called, program)
+    called, program = _export(loaded, model, args, kwargs)
+    unit_calls = _calls_by_source(called, program)
     # the row of each unit: its own operator's if module code called that as a function, else its module's
     places = rows_of(((first, operator) for operator, (first, *_) in unit_calls), layers)
     rows = [group if row is None else row for row, group in places]
     units = [nodes for _, nodes in unit_calls]
     output_names = [tuple([node.name for node in unit]) for unit in units]
     part_units = chosen_units(
-        layers, spec, UnitEdges(rows, output_names, [tuple(_read(unit)) for unit in units])
+        layers, spec, UnitEdges(rows, output_names, [tuple(_values_read(unit)) for unit in units])
     )
     if not part_units:
         raise Misuse("nothing of the module is called there", where="extract", hint="name other layers")
@@ -97,10 +97,10 @@ def module_part(
     calls = _with_constants(program, calls)
     paths = [None if row is None or layers[row].group else layers[row].path for row in rows]
     path_of = {node: path for path, unit in zip(paths, units, strict=True) for node in unit}
-    part, input_nodes, output_nodes, names = _module(program, calls, path_of)
+    part, input_nodes, output_nodes, names = _build_module(program, calls, path_of)
     with loaded.quiet(), torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # one program twice: both runs draw the same numbers
-        values, outputs = _values(
+        values, outputs = _run_program(
             program, args, kwargs, {node.name for node in (*input_nodes, *output_nodes)}
         )
         torch.manual_seed(seed)
@@ -112,7 +112,7 @@ def module_part(
         makes=tuple([names[node] for node in output_nodes]),
         rows=tuple([row for at in sorted(part_units) if (row := rows[at]) is not None]),
         calls=(len(part_units), len(units)),
-        stored=_kept(model, program, calls),
+        stored=_part_state(model, program, calls),
         given=tuple([values[node.name] for node in input_nodes]),
         made=tuple([values[node.name] for node in output_nodes]),
         faithful=len(outputs) == len(module_outputs) and all(map(identical, outputs, module_outputs)),
@@ -121,7 +121,7 @@ def module_part(
     )
 
 
-def _exported(
+def _export(
     loaded: LoadedModule, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
     """The exported program of a module, as exported and made functional."""
@@ -133,7 +133,7 @@ def _exported(
         raise BadModel(f"torch.export cannot take it ({error_line(error)})", where=loaded.source) from error
 
 
-def _stored(program: Any) -> dict[str, str]:
+def _state_names(program: Any) -> dict[str, str]:
     """Names of parameters, buffers and constants, by the graph input that stands for each."""
     signature = program.graph_signature
     return {
@@ -143,14 +143,14 @@ def _stored(program: Any) -> dict[str, str]:
     }
 
 
-def _held(program: Any, name: str) -> Any:
+def _state_value(program: Any, name: str) -> Any:
     """The parameter, buffer or constant with a name."""
     return program.state_dict[name] if name in program.state_dict else program.constants[name]
 
 
-def _kept(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensors:
+def _part_state(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensors:
     """State of the calls' modules, and other tensors that the calls read: the part's state_dict."""
-    state_names = _stored(program)
+    state_names = _state_names(program)
     modules = {module_of(node) for node in calls} - {""}
     used = {
         state_names[input_node.name]
@@ -164,7 +164,7 @@ def _kept(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensors:
     }
 
 
-def _names(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dict[Node, str]:
+def _end_names(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dict[Node, str]:
     """Names of inputs and outputs, valid in Python: of the layer that makes the value, else of the call."""
     names: dict[Node, str] = {}
     for node in (node for group in groups for node in group):
@@ -179,7 +179,7 @@ def _names(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dict[No
     return names
 
 
-def _units(program: Any, functional: Any) -> list[tuple[str, list[Node]]]:
+def _calls_by_source(program: Any, functional: Any) -> list[tuple[str, list[Node]]]:
     """The functional calls that each original call became, with the original call's operator."""
     operators = {node.name: operator_name(node.target) for node in program.graph.nodes}
     calls_by_source: dict[str, list[Node]] = {}
@@ -191,7 +191,7 @@ def _units(program: Any, functional: Any) -> list[tuple[str, list[Node]]]:
     return [(operators.get(name, "").rstrip("_"), nodes) for name, nodes in calls_by_source.items()]
 
 
-def _read(unit: Sequence[Node]) -> Iterator[str]:
+def _values_read(unit: Sequence[Node]) -> Iterator[str]:
     return (input_node.name for node in unit for input_node in node.all_input_nodes if input_node not in unit)
 
 
@@ -211,11 +211,11 @@ def _with_constants(program: Any, calls: Sequence[Node]) -> list[Node]:
     return [node for node in program.graph.nodes if node in needed]
 
 
-def _module(
+def _build_module(
     program: Any, calls: Sequence[Node], paths: Mapping[Node, str | None]
 ) -> tuple[nn.Module, list[Node], list[Node], dict[Node, str]]:
     """Builds a module of the calls; returns it, its input and output nodes, and the names of these."""
-    mine, state_names = set(calls), _stored(program)
+    mine, state_names = set(calls), _state_names(program)
     outputs = set(program.graph_signature.user_outputs)
     reads = (input_node for node in calls for input_node in node.all_input_nodes)
     inputs = list(dict.fromkeys(node for node in reads if node not in mine and node.name not in state_names))
@@ -224,7 +224,7 @@ def _module(
     for node in (*inputs, *output_nodes):
         if not isinstance(node.meta.get("val"), torch.Tensor):
             raise Misuse(f"'{node.name}', which goes in or out, is no tensor", where="extract")
-    names = _names(paths, inputs, output_nodes)
+    names = _end_names(paths, inputs, output_nodes)
     graph = fx.Graph()
     copies: dict[Node, Node] = {node: graph.placeholder(names[node]) for node in inputs}
     for node in calls:
@@ -236,14 +236,14 @@ def _module(
     graph.output(ends[0] if len(ends) == 1 else tuple(ends))
     targets = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
     return (
-        fx.GraphModule({name: _held(program, name) for name in targets}, graph),
+        fx.GraphModule({name: _state_value(program, name) for name in targets}, graph),
         inputs,
         output_nodes,
         names,
     )
 
 
-def _values(
+def _run_program(
     program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], node_names: set[str]
 ) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
     """Runs the whole on one input; returns the values of the named nodes, and the outputs."""
@@ -256,9 +256,9 @@ def _values(
                 values[n.name] = value
             return value
 
-    inputs, state_names = iter(leaves((tuple(args), dict(kwargs)))), _stored(program)
+    inputs, state_names = iter(leaves((tuple(args), dict(kwargs)))), _state_names(program)
     feeds = [
-        _held(program, state_names[node.name]) if node.name in state_names else next(inputs)
+        _state_value(program, state_names[node.name]) if node.name in state_names else next(inputs)
         for node in program.graph.nodes
         if node.op == "placeholder"
     ]

@@ -70,13 +70,13 @@ def runs(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Array]) -> S
     stage_outputs = in_turn(stages, feeds, names, **plain)
     drawn = random_outputs(whole)
     exact, rounded = _identical(names, whole_outputs, stage_outputs, drawn), ""
-    cut = _narrow([value for stage in stages for value in stage.graph.feeds])
+    cut = _narrow_types([value for stage in stages for value in stage.graph.feeds])
     if exact is False and cut:
         whole_outputs = RuntimeSession(rounding(whole, cut, names), what="the whole", **plain).run(feeds)
         exact, rounded = _identical(names, whole_outputs, stage_outputs, drawn), _types(cut)
     usual = RuntimeSession(whole, what="the whole").run(feeds)
     apart = in_turn(stages, feeds, names)
-    outputs = _shows_nothing(_compared(whole, names, usual, apart, drawn), drawn)
+    outputs = _without_random(_compare(whole, names, usual, apart, drawn), drawn)
     return SplitRuns(exact, outputs, rounded)
 
 
@@ -87,7 +87,7 @@ def _identical(
     return all(same) if same else None
 
 
-def _narrow(values: Sequence[Value]) -> dict[str, str]:
+def _narrow_types(values: Sequence[Value]) -> dict[str, str]:
     """Types of the values, by name, that are stored in fewer bits than the runtime computes with."""
     return {value.name: value.dtype for value in values if value.dtype in WIDENED}
 
@@ -136,11 +136,11 @@ def of_random(proof: Verification, whole: Model) -> Verification:
         proof,
         verdict_kind="evidence",
         verdict=f"equal on evidence: {'; '.join(parts)}",
-        outputs=_shows_nothing(proof.outputs, drawn),
+        outputs=_without_random(proof.outputs, drawn),
     )
 
 
-def _shows_nothing(outputs: Sequence[OutputEvidence], drawn: Collection[str]) -> tuple[OutputEvidence, ...]:
+def _without_random(outputs: Sequence[OutputEvidence], drawn: Collection[str]) -> tuple[OutputEvidence, ...]:
     """The evidence, without figures for outputs that depend on random numbers."""
     nothing: dict[str, Any] = dict.fromkeys(_FIGURES)
     return tuple(
@@ -175,7 +175,7 @@ def part_runs(whole: Model, part: Model, feeds: Mapping[str, Array]) -> SplitRun
     mine = {name: whole_values[name] for name in input_names}
     apart = RuntimeSession(part, what="the part", **plain).run(mine)
     exact, rounded = _identical(names, whole_values, apart, drawn), ""
-    cut = _narrow(part.graph.feeds)
+    cut = _narrow_types(part.graph.feeds)
     if exact is False and cut:
         whole_values = {
             **feeds,
@@ -186,11 +186,11 @@ def part_runs(whole: Model, part: Model, feeds: Mapping[str, Array]) -> SplitRun
         )
         exact, rounded = _identical(names, whole_values, apart, drawn), _types(cut)
     usual = RuntimeSession(part, what="the part").run({name: whole_values[name] for name in input_names})
-    compared = _compared(whole, names, whole_values, usual, drawn)
-    return SplitRuns(exact, _shows_nothing(compared, drawn), rounded)
+    compared = _compare(whole, names, whole_values, usual, drawn)
+    return SplitRuns(exact, _without_random(compared, drawn), rounded)
 
 
-def _compared(
+def _compare(
     whole: Model,
     names: Sequence[str],
     expected: Mapping[str, Array],

@@ -169,7 +169,7 @@ class StageSearch:
         layers = self.subject.layers
         if self.subject.machines:
             return [
-                costs.of_units(self.units, layers, partial(_least, layers, machine))
+                costs.of_units(self.units, layers, partial(_least_seconds, layers, machine))
                 for machine in self.subject.machines
             ]
         if self.subject.profile is None or not (took := seconds_of(self.subject.profile)):
@@ -187,9 +187,9 @@ class StageSearch:
     def cost(self, stages: int) -> Row:
         """The cost that is balanced."""
         if self.spec.by == "training":
-            return self._training(stages)
+            return self._training_memory(stages)
         if self.spec.by != "time":
-            return self._fixed
+            return self._fixed_cost
         if not self.seconds:
             raise Misuse(
                 "nothing says how long a layer takes",
@@ -198,16 +198,16 @@ class StageSearch:
                 hint="name a machine: --machine NAME; or explorer profile MODEL first, opened alike"
                 " (of a model that is your own code nothing is kept)",
             )
-        return costs.of_kind(self._times(stages))
+        return costs.of_kind(self._stage_seconds(stages))
 
-    def _times(self, stages: int) -> list[Row]:
+    def _stage_seconds(self, stages: int) -> list[Row]:
         """Time of each stage on its machine."""
         return [costs.additive(unit_seconds) for unit_seconds in self.seconds] * (
             stages // len(self.seconds) or 1
         )
 
     @cached_property
-    def _fixed(self) -> Row:
+    def _fixed_cost(self) -> Row:
         """A cost that does not depend on the number of stages."""
         layers = self.subject.layers
         if self.spec.by == "params":
@@ -223,7 +223,7 @@ class StageSearch:
             raise Misuse(f"the MACs of {missing.path} are not known", where="split", **self.remedy())
         return costs.additive(costs.of_units(self.units, layers, lambda at: layers[at].macs))
 
-    def _training(self, stages: int) -> Row:
+    def _training_memory(self, stages: int) -> Row:
         """Memory of a training step; activations count once for each micro-batch in flight."""
         *static, activations = self.training.values()
         layers = costs.additive(np.sum(static, axis=0))
@@ -279,14 +279,14 @@ class StageSearch:
             raise Misuse("no size of what crosses a cut is known", where="split", **remedy)
         if not self.spec.at:
             return places
-        modules = [self._module(row) for row in self.units.rows]
+        modules = [self._cut_module(row) for row in self.units.rows]
         if not any(modules):
             paths = [layer.path for layer in self.subject.layers if layer.group]
             hint = nearest(self.spec.at[0], paths) or "groups are listed by explorer layers"
             raise Misuse(f"no module is called '{self.spec.at[0]}'", where="--at", hint=hint)
         return [at for at in places if modules[at] != modules[at - 1]]
 
-    def _module(self, row: int | None) -> str:
+    def _cut_module(self, row: int | None) -> str:
         """The outermost module around a row that matches a pattern of `--at`; '' for none."""
         outermost = ""
         while row is not None:
@@ -304,11 +304,11 @@ class StageSearch:
             Misuse: There are none.
         """
         if self.spec.cuts:
-            return self._given()
+            return self._named_cuts()
         allowed = self.allowed()
         stages = self.spec.stages
         if stages is None:
-            stages = self._fewest(allowed)
+            stages = self._fewest_stages(allowed)
         if not 1 < stages <= _MOST_STAGES:
             raise Misuse(
                 f"{stages:,} stages are no split",
@@ -334,7 +334,7 @@ class StageSearch:
         """The best cuts at the allowed places; None if the stages cannot hold the model."""
         cost, limit = self.cost(stages), self.spec.stage_memory
         if limit is not None:
-            memory = self._training(stages) if self.spec.by == "training" else self.memory
+            memory = self._training_memory(stages) if self.spec.by == "training" else self.memory
             cost = costs.limited(cost, memory, limit)
         link, rate = None, self.spec.links
         if rate is not None and self.spec.by == "time":
@@ -344,7 +344,7 @@ class StageSearch:
 
         return best_cuts(self.count, self.kinds(stages), cost, self.crossing, allowed, link, self.cancel)
 
-    def _fewest(self, allowed: Sequence[int]) -> int:
+    def _fewest_stages(self, allowed: Sequence[int]) -> int:
         """The least number of stages whose memory holds the model: each takes as many units as fit."""
         limit = self.spec.stage_memory
         if limit is None:
@@ -371,7 +371,7 @@ class StageSearch:
             f"{where} alone takes more than {bytes_text(limit)}", where="--stage-memory", hint="more memory"
         )
 
-    def _given(self) -> Cuts:
+    def _named_cuts(self) -> Cuts:
         """The cuts before the layers that the user named."""
         paths = {layer.path: layer.id for layer in self.subject.layers}
         names: dict[str, int] = {}
@@ -438,7 +438,7 @@ class StageSearch:
         """Seconds of each stage; empty if unknown."""
         if not self.seconds:
             return []
-        return self.each(places, costs.of_kind(self._times(stages)), range(stages))
+        return self.each(places, costs.of_kind(self._stage_seconds(stages)), range(stages))
 
     def path(self, unit: int) -> str:
         """The path of a unit's layer."""
@@ -448,6 +448,6 @@ class StageSearch:
         return self.subject.labels[unit]
 
 
-def _least(layers: Sequence[Layer], machine: Machine, at: int) -> float | None:
+def _least_seconds(layers: Sequence[Layer], machine: Machine, at: int) -> float | None:
     moved, macs = bytes_moved(layers[at]), layers[at].macs
     return None if macs is None or moved is None else least_seconds(macs, moved, machine)

@@ -105,17 +105,17 @@ def part_model(
         name=graph.name,
         nodes=tuple(nodes),
         inputs=(
-            *(ends.get(name) or _value(name, types) for name in inputs),
+            *(ends.get(name) or _declared_value(name, types) for name in inputs),
             *(value for value in graph.inputs if value.name in initializers),
         ),
-        outputs=tuple([ends.get(name) or _value(name, types) for name in outputs]),
+        outputs=tuple([ends.get(name) or _declared_value(name, types) for name in outputs]),
         initializers=initializers,
         values=tuple([value for value in graph.values if value.name in inside]),
     )
     return replace(model, graph=part, functions=functions_called(model, nodes), extra=())
 
 
-def _value(name: str, types: Mapping[str, TensorInfo]) -> Value:
+def _declared_value(name: str, types: Mapping[str, TensorInfo]) -> Value:
     """A value that crosses a cut, as an input or an output declares it."""
     info = types.get(name)
     if info is None or info.dtype is None:
@@ -124,10 +124,10 @@ def _value(name: str, types: Mapping[str, TensorInfo]) -> Value:
         return Value(name, info.dtype, None)
     if info.origin == "bound":  # the data decide its size; the shape is an upper bound
         return Value(name, info.dtype, (None,) * len(info.shape))
-    return Value(name, info.dtype, tuple([_dim(size) for size in info.shape]))
+    return Value(name, info.dtype, tuple([_declared_size(size) for size in info.shape]))
 
 
-def _dim(size: Dim) -> Dim:
+def _declared_size(size: Dim) -> Dim:
     """A size as it is declared: a number, a name, or open if it is computed from other sizes."""
     return size if isinstance(size, int) or (size is not None and size.isidentifier()) else None
 
@@ -144,9 +144,9 @@ def joined(whole: Model, stages: Sequence[Model]) -> Model:
     functions: dict[tuple[str, str, str], Function] = {}
     for at, stage in enumerate(stages):
         fed = {value.name for value in stage.graph.feeds}
-        free = _constants(stage, fed)
+        free = _constant_nodes(stage, fed)
         for name, tensor in stage.graph.initializers.items():
-            if name in initializers and not _same(initializers[name], tensor):
+            if name in initializers and not _is_same_tensor(initializers[name], tensor):
                 raise BadModel(f"two stages hold other numbers as '{name}'")
             initializers.setdefault(name, tensor)
         for place, node in enumerate(stage.graph.nodes):
@@ -163,7 +163,7 @@ def joined(whole: Model, stages: Sequence[Model]) -> Model:
     return replace(stages[0], graph=graph, functions=functions, metadata={})
 
 
-def _constants(stage: Model, fed: Iterable[str]) -> set[int]:
+def _constant_nodes(stage: Model, fed: Iterable[str]) -> set[int]:
     """Places of the nodes that depend on no input."""
     live = set(fed)
     constants = set()
@@ -175,7 +175,7 @@ def _constants(stage: Model, fed: Iterable[str]) -> set[int]:
     return constants
 
 
-def _same(first: Tensor, second: Tensor) -> bool:
+def _is_same_tensor(first: Tensor, second: Tensor) -> bool:
     if (first.dtype, first.shape) != (second.dtype, second.shape):
         return False
     if first.payload is None or second.payload is None:

@@ -146,7 +146,7 @@ def split_figures(
     ]
     if subject.training is not None:
         stages = _with_training(search, stages, stage_spans(search, cuts.places))
-    stage_cuts = tuple([_cut(search, at) for at in cuts.places])
+    stage_cuts = tuple([_cut_figures(search, at) for at in cuts.places])
     return Split(
         by=spec.by,
         unit=_UNITS[spec.by],
@@ -156,7 +156,7 @@ def split_figures(
         shared=tuple([name for name in shared if search.sizes[name] >= _NAMED]),
         forecast=_forecast(spec, took, stage_cuts),
         by_macs=None if took else _by_macs(spec, stages),
-        counts=_counts(search, count) if others else (),
+        counts=_other_counts(search, count) if others else (),
         machines=tuple([machine.name for machine in subject.machines]),
         notes=_notes(search),
     )
@@ -208,7 +208,7 @@ def _with_training(search: StageSearch, stages: Sequence[Stage], spans: Sequence
     return with_training
 
 
-def _cut(search: StageSearch, place: int) -> StageCut:
+def _cut_figures(search: StageSearch, place: int) -> StageCut:
     crossed, rate = search.crossing[place], search.spec.links
     seconds = None if rate is None else crossed / rate
     tensors = tuple([value.info for value in across(search.units, place)])
@@ -239,7 +239,7 @@ def _by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | Non
     return forecast(macs, [0.0] * (len(macs) - 1), spec.micro_batches, spec.schedule)
 
 
-def _counts(search: StageSearch, stages: int) -> tuple[StageCount, ...]:
+def _other_counts(search: StageSearch, stages: int) -> tuple[StageCount, ...]:
     """Figures for other numbers of stages, if the search is quick and the machines do not fix the number."""
     allowed, rate = search.allowed(), search.spec.links
     if len(allowed) > _QUICK or len(search.subject.machines) > 1:

@@ -45,15 +45,15 @@ def reach(
         any_right: Ends of the right operand's type.
     """
     zeros = int(np.min(b)), int(np.max(b))
-    any_least, any_largest = _of_any(depth, x, a, any_right, zeros)
+    any_least, any_largest = _any_sums(depth, x, a, any_right, zeros)
     channel = 0
     if isinstance(right, tuple):
-        least, largest = _of_any(depth, x, a, right, zeros)
+        least, largest = _any_sums(depth, x, a, right, zeros)
         least, largest = least + min(0, int(np.min(bias))), largest + max(0, int(np.max(bias)))
     else:
-        lows, highs = _of_stored(x, a, right, b)
-        lows[1] += _of_columns(bias, right, np.min)
-        highs[1] += _of_columns(bias, right, np.max)
+        lows, highs = _stored_sums(x, a, right, b)
+        lows[1] += _column_bias(bias, right, np.min)
+        highs[1] += _column_bias(bias, right, np.max)
         least_of, largest_of = lows.min(0), highs.max(0)
         channel = int(np.argmax(np.maximum(largest_of, -least_of)))
         least, largest = int(least_of.min()), int(largest_of.max())
@@ -66,7 +66,7 @@ def reach(
     )
 
 
-def _of_any(depth: int, x: Ends, a: int, w: Ends, zeros: Ends) -> Ends:
+def _any_sums(depth: int, x: Ends, a: int, w: Ends, zeros: Ends) -> Ends:
     """The smallest and largest sum over all operands with these ends, with and without zero points."""
     as_stored = [p * q for p in x for q in w]
     centred = [(p - a) * (q - b) for p in x for q in w for b in zeros]
@@ -74,7 +74,7 @@ def _of_any(depth: int, x: Ends, a: int, w: Ends, zeros: Ends) -> Ends:
     return min(every), max(every)
 
 
-def _of_stored(x: Ends, a: int, weight: Weight, b: Array | int) -> tuple[Array, Array]:
+def _stored_sums(x: Ends, a: int, weight: Weight, b: Array | int) -> tuple[Array, Array]:
     """The smallest and largest sum of each column, (2, batch N), with and without zero points."""
     lows, highs = [], []
     zeros = np.broadcast_to(np.asarray(b, np.int64), (weight.batch, 1, weight.N))
@@ -94,7 +94,7 @@ def _of_stored(x: Ends, a: int, weight: Weight, b: Array | int) -> tuple[Array, 
     return least, largest
 
 
-def _of_columns(bias: Array | int, weight: Weight, most: Callable[..., Any]) -> Array:
+def _column_bias(bias: Array | int, weight: Weight, most: Callable[..., Any]) -> Array:
     """The smallest or largest bias of each column, (batch N,)."""
     values = np.asarray(bias)
     if values.ndim > 1:

@@ -142,10 +142,10 @@ def _same_node(first: Node, second: Node) -> bool:
     if key != (second.domain, second.op, second.inputs, second.outputs, second.attributes.keys()):
         return False
     pairs = ((value, second.attributes[name]) for name, value in first.attributes.items())
-    return all(_plain(a) == _plain(b) for a, b in pairs)
+    return all(_comparable(a) == _comparable(b) for a, b in pairs)
 
 
-def _plain(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     if isinstance(value, Tensor) and value.payload is not None:
         return value.dtype, value.shape, bytes(value.payload.view())
     return tuple(value) if isinstance(value, list) else value

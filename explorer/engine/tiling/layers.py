@@ -100,10 +100,10 @@ def _layers_of(analysis: Analysis, sites: Sequence[SitePlan]) -> list[int | None
         paths.setdefault(layer.path, layer.id)
         if analysis.info.model.is_graph and not layer.group:
             values.update({tensor.name: layer.id for tensor in layer.outputs if tensor.name})
-    return [values.get(site.output, _by_name(site, paths)) for site in sites]
+    return [values.get(site.output, _layer_by_name(site, paths)) for site in sites]
 
 
-def _by_name(site: SitePlan, paths: Mapping[str, int]) -> int | None:
+def _layer_by_name(site: SitePlan, paths: Mapping[str, int]) -> int | None:
     """The layer with the name of a site, or of the scope around it."""
     for name in (site.name, scope_of(site.name)):
         while name:

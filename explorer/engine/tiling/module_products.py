@@ -139,11 +139,11 @@ def _no_values(name: str) -> NoReturn:
     raise BadModel(f"the values of '{name}' are not read for a plan")
 
 
-def _matrix(left: Sizes, right: Sizes, output: Sizes, part: str = "") -> _Product:
+def _matrix_product(left: Sizes, right: Sizes, output: Sizes, part: str = "") -> _Product:
     return _Product((left, right), output, math.prod(output) * left[-1], part)
 
 
-def _shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
+def _known_shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
     """The sizes of a row's inputs and first output, without those that have open sizes."""
     each = [
         tuple(size for size in tensor.shape or () if isinstance(size, int))
@@ -154,17 +154,17 @@ def _shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
 
 def _attention(row: Layer) -> Iterator[_Product]:
     """Scores and context for every query head, even if heads share keys and values."""
-    inputs, output = _shapes(row)
+    inputs, output = _known_shapes(row)
     if row.kind == _ATTENTION and len(inputs) > 2 and all(len(shape) > 1 for shape in (*inputs[:3], output)):
         (queries, width), (keys, deep) = inputs[0][-2:], inputs[2][-2:]
         lead = output[:-2]
         scores = (*lead, queries, keys)
-        yield _matrix((*lead, queries, width), (*lead, width, keys), scores, "scores")
-        yield _matrix(scores, (*lead, keys, deep), output, "context")
+        yield _matrix_product((*lead, queries, width), (*lead, width, keys), scores, "scores")
+        yield _matrix_product(scores, (*lead, keys, deep), output, "context")
 
 
 def _convolution(row: Layer) -> Iterator[_Product]:
-    inputs, output = _shapes(row)
+    inputs, output = _known_shapes(row)
     about, weight = row.attributes, next((w.shape for w in row.weights if w.name == "weight"), None)
     names = ("kernel_size", "stride", "padding", "dilation")
     lists = [about.get(name) for name in names]
@@ -190,7 +190,7 @@ def _experts(row: Layer) -> Iterator[_Product]:
 
     The MACs are counted in the same way. With fewer rows than experts, each row has its own expert.
     """
-    inputs, output = _shapes(row)
+    inputs, output = _known_shapes(row)
     stack = next((w.shape for w in row.weights if w.shape is not None and len(w.shape) == 3), None)
     if stack is None or not inputs or len(inputs[0]) != 2 or len(output) != 2 or inputs[0][0] != output[0]:
         return
@@ -208,16 +208,16 @@ def _experts(row: Layer) -> Iterator[_Product]:
 
 
 def _linear(row: Layer) -> Iterator[_Product]:
-    inputs, output = _shapes(row)
+    inputs, output = _known_shapes(row)
     if row.weights and inputs and inputs[0] and output:
         weight = inputs[0][-1], output[-1]
-        product = _matrix((*output[:-1], weight[0]), weight, output)
+        product = _matrix_product((*output[:-1], weight[0]), weight, output)
         yield replace(product, stored=True)
 
 
 def _activations(row: Layer) -> Iterator[_Product]:
     """The product of two activations; for a fused sum, the added input comes before them."""
-    inputs, output = _shapes(row)
+    inputs, output = _known_shapes(row)
     for left, right in pairwise(inputs):
         if (
             len(left) > 1
@@ -226,7 +226,7 @@ def _activations(row: Layer) -> Iterator[_Product]:
             and left[-1] == right[-2]
         ):
             lead = output[:-2]
-            yield _matrix((*lead, *left[-2:]), (*lead, *right[-2:]), output)
+            yield _matrix_product((*lead, *left[-2:]), (*lead, *right[-2:]), output)
             return
 
 

@@ -62,10 +62,10 @@ def make_plan(
         Misuse: The tile size is impossible, a glob matches no site, or no site is left.
     """
     tile = check_tile(spec.tile)
-    _check(spec, opset)
+    _check_spec(spec, opset)
     chosen_sites, plans, all_skipped = _partition(sites, skipped, spec, opset)
     if not chosen_sites:
-        raise _nothing_left(all_skipped[len(skipped) :])
+        raise _nothing_left_error(all_skipped[len(skipped) :])
     plan = Plan(
         tile=tile,
         edges=spec.edges,
@@ -86,7 +86,7 @@ def make_plan(
     return plan, chosen_sites
 
 
-def _check(spec: TileSpec, opset: int) -> None:
+def _check_spec(spec: TileSpec, opset: int) -> None:
     """Refuses unknown forms or edges, and forms that the operator set cannot express."""
     if spec.form not in get_args(Form):
         raise Misuse(
@@ -106,12 +106,12 @@ def _partition(
     plans: list[SitePlan] = []
     small: dict[int, int] = {}
     all_skipped = list(skipped)
-    for site in _choose(sites, skipped, spec):
+    for site in _select_sites(sites, skipped, spec):
         choice = choose(spec, site.name, site.node.op, (site.M, site.K, site.N))
         origin = choice.origins.get("on") or "the specification"
-        why = _closed(site, choice, opset) if choice.on else f"switched off by {origin}"
+        why = _reason_not_open(site, choice, opset) if choice.on else f"switched off by {origin}"
         if why:
-            skip = SkippedSite(site.name, site.node.op, why, _macs(site), switched_off=not choice.on)
+            skip = SkippedSite(site.name, site.node.op, why, _pass_macs(site), switched_off=not choice.on)
             all_skipped.append(skip)
             continue
         chosen_sites.append(site)
@@ -123,24 +123,24 @@ def _partition(
     return chosen_sites, plans, all_skipped
 
 
-def _nothing_left(refused: Sequence[SkippedSite]) -> Misuse:
+def _nothing_left_error(refused: Sequence[SkippedSite]) -> Misuse:
     """The error that no selected site can be tiled."""
     if refused and not refused[-1].switched_off:
         return Misuse(f"no matmul can be tiled ({refused[-1].reason})")
     return Misuse("every matmul is switched off", hint="switch one on in the rules")
 
 
-def _macs(site: Site) -> int | None:
+def _pass_macs(site: Site) -> int | None:
     """MACs of one pass; None if the data decides how often the site runs."""
-    return None if site.runs.calls is None else site.runs.macs or site.runs.calls * _useful(site)
+    return None if site.runs.calls is None else site.runs.macs or site.runs.calls * _useful_macs(site)
 
 
-def _useful(site: Site) -> int:
+def _useful_macs(site: Site) -> int:
     """MACs of one run, without the zeros of packed groups."""
     return site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
 
 
-def _closed(site: Site, choice: SiteChoice, opset: int) -> str:
+def _reason_not_open(site: Site, choice: SiteChoice, opset: int) -> str:
     """Why the chosen form cannot be written for open sizes; '' if it can."""
     if not site.dynamic:
         sizes_ = zip((site.M, site.K, site.N), choice.tile, strict=True)
@@ -167,7 +167,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
     if form in ("lab", "unrolled") and products > MAX_UNROLLED:
         message = f"'{site.name}' would become {products:,} nodes"
         raise Misuse(message, where=f"--form {form}", hint="use scan")
-    rows = _rows(site)
+    rows = _call_rows(site)
     return SitePlan(
         name=site.name,
         op=site.node.op,
@@ -176,7 +176,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
         N=site.N,
         grid=grid,
         products=products,
-        utilisation=_useful(site) / (products * tm * tk * tn),
+        utilisation=_useful_macs(site) / (products * tm * tk * tn),
         form=form,
         # the blocks of a batched product, or of open sizes, have one shape: edges are padded
         edges="padded" if form == "batched" or site.dynamic else choice.edges,
@@ -192,15 +192,15 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
         calls=None if rows is None else site.runs.calls,
         rows=rows or (),
         at_most=rows is not None and site.runs.at_most,
-        macs=_useful(site),
+        macs=_useful_macs(site),
         in_floats=site.in_floats,
         sums=site.sums() if accumulator and site.sums is not None else None,
     )
 
 
-def _rows(site: Site) -> tuple[tuple[int, int], ...] | None:
+def _call_rows(site: Site) -> tuple[tuple[int, int], ...] | None:
     """(runs, rows) for each call with a different number of rows; None if other sizes differ, too."""
-    each, useful = site.runs.each, _useful(site)
+    each, useful = site.runs.each, _useful_macs(site)
     if len(each) < 2:
         return ()
     if site.dynamic != ("M",) or any(macs * site.M % useful for _, macs in each):
@@ -208,7 +208,7 @@ def _rows(site: Site) -> tuple[tuple[int, int], ...] | None:
     return tuple((times, macs * site.M // useful) for times, macs in each)
 
 
-def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[Site]:
+def _select_sites(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[Site]:
     origin = dict(spec.origins).get("sites", "")
     where = origin if ":" in origin else "--site"
     if not spec.sites:

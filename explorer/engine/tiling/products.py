@@ -79,24 +79,26 @@ def find_products(
         pack: The tiles that groups are packed into.
         apart: Names of the nodes that may be decomposed; None for all.
     """
-    examples, inputs = _examples(model, dims, input_shapes)
+    examples, inputs = _example_sizes(model, dims, input_shapes)
     sizes = {**dims, **examples}
-    opened, inferred = _inferred(model, dims, sizes, inputs)
+    opened, inferred = _infer_shapes(model, dims, sizes, inputs)
     whole = bind_dims(model, opened.main.values)
     declared = opened.main.values if examples else None
     model, decomposed, refused = decompose(model, inferred.main.values, declared, apart)
     if decomposed:
-        opened, inferred = _inferred(model, dims, sizes, inputs)
+        opened, inferred = _infer_shapes(model, dims, sizes, inputs)
     bound_model = bind_dims(model, opened.main.values)
     with gc_pause():
         # figures may use defaults that a caller can replace, unlike the tiled graph
         figure_shapes = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
         visited = visitor.visit(model, figure_shapes, user_rules=rules)
         totals = layer_tree.totals(visited.leaves, groups=visited.groups)
-    counted = _counted(model, visited.leaves)
+    counted = _count_runs(model, visited.leaves)
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
-    for place, symbolic in zip(places(model, inferred, _tiled), places(model, opened, _tiled), strict=True):
+    for place, symbolic in zip(
+        places(model, inferred, _is_tiled), places(model, opened, _is_tiled), strict=True
+    ):
         place_sites, place_skipped = find_sites(
             place.view if place.path else bound_model,
             place.example,
@@ -105,7 +107,7 @@ def find_products(
             pack,
             graph_nodes=place.nodes if place.path else None,
             place=place.path,
-            runs=partial(_runs, counted, place),
+            runs=partial(_run_counts, counted, place),
             defaults=model.defaults,
         )
         if place.view.opset != model.opset:
@@ -140,7 +142,7 @@ Counted = dict[int | str, list[_Runs]]
 called from, and the MACs."""
 
 
-def _counted(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
+def _count_runs(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
     single: dict[str, Node] = {}
     for function in model.functions.values():
         # the analysis makes the leaf of such a function from its call
@@ -160,7 +162,7 @@ def _counted(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
     return runs_by_node
 
 
-def _runs(counted: Counted, place: SubgraphView, node: Node) -> RunCounts:
+def _run_counts(counted: Counted, place: SubgraphView, node: Node) -> RunCounts:
     """How often a node runs; from its place if the analysis does not open the calls around it."""
     node_runs = counted.get(node.metadata.get(SITE_KEY, id(node)))
     if node_runs is None:
@@ -176,7 +178,7 @@ def _runs(counted: Counted, place: SubgraphView, node: Node) -> RunCounts:
     return RunCounts(each.total(), macs, by_size, any(runs.early for runs in node_runs))
 
 
-def _inferred(
+def _infer_shapes(
     model: Model,
     dims: Mapping[str, int],
     sizes: Mapping[str, int],
@@ -191,11 +193,11 @@ def _inferred(
     return opened, opened if sizes == dims else shapes.Inference(model, sizes, inputs)
 
 
-def _tiled(node: Node) -> bool:
+def _is_tiled(node: Node) -> bool:
     return SITE_KEY in node.metadata or node.domain == DOMAIN
 
 
-def _examples(
+def _example_sizes(
     model: Model, dims: Mapping[str, int], input_shapes: InputShapes
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, Shape]]]:
     """Example sizes for open dimensions, and input shapes that bind batches without a name.

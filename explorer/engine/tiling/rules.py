@@ -131,11 +131,11 @@ def tile_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
         Misuse: A rule has an impossible value; or see `Rules`.
     """
     for rule in rules:
-        _check(rule)
+        _check_rule(rule)
     return Rules(rules)
 
 
-def _check(rule: TileRule) -> None:
+def _check_rule(rule: TileRule) -> None:
     """Refuses impossible values, with the rule's origin; rules from Python were not checked before."""
     where = rule.origin or "a rule"
     for name, value, choices in (("form", rule.form, get_args(Form)), ("edges", rule.edges, get_args(Edges))):
@@ -168,7 +168,7 @@ def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> S
         Misuse: See `tile_rules`.
     """
     values: dict[str, Any] = {"tile": spec.tile, "edges": spec.edges, "form": spec.form, "on": True}
-    rules = _ready(spec.rules).of(name, op, sizes) if spec.rules else ()
+    rules = _prepared_rules(spec.rules).of(name, op, sizes) if spec.rules else ()
     return SiteChoice(**values | {"origins": decide(values, spec.origins, rules)})
 
 
@@ -185,7 +185,7 @@ def decide(
     return origins
 
 
-def _ready(rules: Sequence[TileRule]) -> Rules[TileRule]:
+def _prepared_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
     global _last
     last_rules, ready = _last
     if last_rules is not rules:

@@ -51,7 +51,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     quantized = any(
         node.op == "DequantizeLinear"
         for nodes in (model.graph.nodes, *(f.nodes for f in model.functions.values()))
-        for node in _inner(nodes)
+        for node in _all_nodes(nodes)
     )
     emission = Emission(opset=model.opset, taken=set(value_names(model.graph)), quantized=quantized)
     # functions of an earlier tiling stay; the same name means the same body
@@ -61,10 +61,10 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     bypassed |= {id(n) for s in sites for n in s.absorbed}
     graph = model.graph
     nodes, used = pruned(
-        _replaced(graph.nodes, planned, bypassed, emission), [v.name for v in graph.outputs], bypassed
+        _replace_nodes(graph.nodes, planned, bypassed, emission), [v.name for v in graph.outputs], bypassed
     )
     functions = {
-        key: _function(f, planned, bypassed, emission)
+        key: _tile_function(f, planned, bypassed, emission)
         for key, f in model.functions.items()
         if f.domain != DOMAIN
     }
@@ -78,7 +78,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
             if v.name not in graph.initializers or (v.name in used and v.name in model.defaults)
         ),
         outputs=graph.outputs,
-        initializers=_stored({**graph.initializers, **emission.initializers}, emission, used),
+        initializers=_used_weights({**graph.initializers, **emission.initializers}, emission, used),
         # declarations of values that stay are still true
         values=graph.values,
         extra=graph.extra,
@@ -95,7 +95,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     )
 
 
-def _stored(single: Mapping[str, Tensor], emission: Emission, used: set[str]) -> Mapping[str, Tensor]:
+def _used_weights(single: Mapping[str, Tensor], emission: Emission, used: set[str]) -> Mapping[str, Tensor]:
     """The stored tensors that are used."""
     used_tensors = {name: tensor for name, tensor in single.items() if name in used}
     bundles = [bundle for bundle in emission.bundles.values() if bundle.names[0] in used]
@@ -105,7 +105,9 @@ def _stored(single: Mapping[str, Tensor], emission: Emission, used: set[str]) ->
 Planned = Mapping[int, tuple[Site, SitePlan]]
 
 
-def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emission: Emission) -> list[Node]:
+def _replace_nodes(
+    nodes: Sequence[Node], planned: Planned, bypassed: set[int], emission: Emission
+) -> list[Node]:
     """The nodes of a graph with planned ones replaced by tile products, in its bodies, too."""
     out: list[Node] = []
     # runtimes require unique node names in a graph
@@ -126,31 +128,31 @@ def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emiss
                     tile_node.name = free_name(tile_node.name, names)
             out += tile_nodes
         else:
-            out.append(_with_bodies(node, planned, bypassed, emission))
+            out.append(_tile_bodies(node, planned, bypassed, emission))
     return out
 
 
-def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
+def _tile_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
     """The node with tiled bodies; the node itself if they contain no planned node."""
     changed: dict[str, Graph] = {}
     for name, body in subgraphs(node):
-        if any(id(inner) in planned for inner in _inner(body.nodes)):
-            nodes = _replaced(body.nodes, planned, bypassed, emission)
+        if any(id(inner) in planned for inner in _all_nodes(body.nodes)):
+            nodes = _replace_nodes(body.nodes, planned, bypassed, emission)
             remaining, used = pruned(nodes, [v.name for v in body.outputs], bypassed)
             initializers = {n: t for n, t in body.initializers.items() if n in used}
             changed[name] = replace(body, nodes=gathered(remaining), initializers=initializers)
     return with_bodies(node, changed) if changed else node
 
 
-def _function(function: Function, planned: Planned, bypassed: set[int], emission: Emission) -> Function:
+def _tile_function(function: Function, planned: Planned, bypassed: set[int], emission: Emission) -> Function:
     """The function with a tiled body; the function itself if it contains no planned node.
 
     A function cannot read initializers, so its weights become Constants.
     """
     nodes = function.nodes
-    if not any(id(node) in planned for node in _inner(nodes)):
+    if not any(id(node) in planned for node in _all_nodes(nodes)):
         return function
-    names = {*function.inputs, *(o for node in _inner(nodes) for o in node.outputs)}
+    names = {*function.inputs, *(o for node in _all_nodes(nodes) for o in node.outputs)}
     inner = Emission(
         function.opsets.get("", emission.opset),
         names,
@@ -158,27 +160,27 @@ def _function(function: Function, planned: Planned, bypassed: set[int], emission
         named=emission.named,
         quantized=emission.quantized,
     )
-    body_nodes, _ = pruned(_replaced(nodes, planned, bypassed, inner), function.outputs, bypassed)
+    body_nodes, _ = pruned(_replace_nodes(nodes, planned, bypassed, inner), function.outputs, bypassed)
     constants = [
-        Node("Constant", (), (name,), name=name, attributes={"value": _materialised(tensor)})
+        Node("Constant", (), (name,), name=name, attributes={"value": _materialize(tensor)})
         for name, tensor in Tensors(inner.initializers, list(inner.bundles.values())).items()
     ]
     opsets = {**function.opsets, DOMAIN: 1}
     return replace(function, nodes=gathered((*constants, *body_nodes)), opsets=opsets, record=None)
 
 
-def _materialised(tensor: Tensor) -> Tensor:
+def _materialize(tensor: Tensor) -> Tensor:
     """A tensor with its bytes in memory, as attributes require."""
     assert tensor.payload is not None
     return replace(tensor, name="", payload=Inline(b"".join(tensor.payload.pieces())))
 
 
-def _inner(nodes: Sequence[Node]) -> Iterator[Node]:
+def _all_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
     """Nodes and the nodes in their bodies; a `NodeRun` counts as one."""
     for node in node_sequence(nodes):
         yield node
         for _, body in subgraphs(node):
-            yield from _inner(body.nodes)
+            yield from _all_nodes(body.nodes)
 
 
 def pruned(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tuple[list[Node], set[str]]:

@@ -140,8 +140,8 @@ def test_a_transformer_goes_through_its_tiled_layers() -> None:
 
 
 def faulty(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
-    real = products._summed
-    monkeypatch.setattr(products, "_summed", lambda *args: fault(real, *args))
+    real = products._sum_products
+    monkeypatch.setattr(products, "_sum_products", lambda *args: fault(real, *args))
 
 
 @pytest.mark.sampled(2)

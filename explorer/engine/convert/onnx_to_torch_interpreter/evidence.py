@@ -52,7 +52,7 @@ def call_of(module: Any, names: Sequence[str], source: str) -> Callable[[Feeds],
     return call
 
 
-def _runs(session: RuntimeSession, drawn: Sequence[RandomInput]) -> bool:
+def _can_run(session: RuntimeSession, drawn: Sequence[RandomInput]) -> bool:
     """Whether the original runs at these sizes."""
     try:
         session.run(draw(tuple(drawn), 0))
@@ -92,7 +92,7 @@ def prove(
         return [results[name] for name in names]
 
     proofs: list[Verification] = []
-    tried = [drawn for at, drawn in enumerate(cases) if not at or _runs(session, drawn)]
+    tried = [drawn for at, drawn in enumerate(cases) if not at or _can_run(session, drawn)]
     for at, drawn in enumerate(tried):
         few = replace(job, draws=1 if at else job.draws)
         proof = comparison.compare_runs(few, model, before, after, drawn, layers)

@@ -52,7 +52,7 @@ def _einsum(call: OperatorCall, *args: Tensor) -> Tensor:
 # windows
 
 
-def _around(
+def _window_parameters(
     call: OperatorCall, x: Tensor, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
     """Strides, dilations, and the padding before and after each axis."""
@@ -72,7 +72,7 @@ def _around(
     return strides, dilations, pads[:dims], pads[dims:]
 
 
-def _padded(x: Tensor, before: Sequence[int], behind: Sequence[int], value: float = 0.0) -> Tensor:
+def _pad(x: Tensor, before: Sequence[int], behind: Sequence[int], value: float = 0.0) -> Tensor:
     if not any((*before, *behind)):
         return x
     flat = [size for pair in zip(reversed(before), reversed(behind), strict=True) for size in pair]
@@ -82,10 +82,10 @@ def _padded(x: Tensor, before: Sequence[int], behind: Sequence[int], value: floa
 def convolution(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Conv, in any of torch's three dimensions."""
     kernel = list(weight.shape[2:])
-    strides, dilations, before, behind = _around(call, x, kernel)
+    strides, dilations, before, behind = _window_parameters(call, x, kernel)
     padding = before
     if before != behind:
-        x, padding = _padded(x, before, behind), [0] * len(kernel)
+        x, padding = _pad(x, before, behind), [0] * len(kernel)
     function = _CONV[_rank(x) - 1]
     return function(x, weight, bias, strides, padding, dilations, call.get("group", 1))
 
@@ -97,7 +97,7 @@ def _rank(x: Tensor) -> int:
     return rank
 
 
-def _transposed(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _conv_transpose(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     dims, kernel = _rank(x), list(weight.shape[2:])
     strides = list(call.get("strides", (1,) * dims))
     dilations = list(call.get("dilations", (1,) * dims))
@@ -120,19 +120,19 @@ def _transposed(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | No
         before, behind = pads[:dims], pads[dims:]
     # torch returns the full result; rows beyond it are zero except for the bias
     full = _TURNED[dims - 1](x, weight, None, strides, 0, 0, call.get("group", 1), dilations)
-    full = _padded(full, [0] * dims, extra)
-    full = _padded(full, [max(-b, 0) for b in before], [max(-b, 0) for b in behind])
+    full = _pad(full, [0] * dims, extra)
+    full = _pad(full, [max(-b, 0) for b in before], [max(-b, 0) for b in behind])
     for axis, (first, last) in enumerate(zip(before, behind, strict=True), start=2):
         first, last = max(first, 0), max(last, 0)
         full = full.narrow(axis, first, full.shape[axis] - first - last)
     return full if bias is None else full + bias.reshape(-1, *(1,) * dims)
 
 
-def _extents(
+def _ceil_parameters(
     call: OperatorCall, x: Tensor, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """As `_around`; with `ceil_mode`, padding is added for windows that reach beyond the end."""
-    strides, dilations, before, behind = _around(call, x, kernel)
+    """As `_window_parameters`; with `ceil_mode`, padding is added for windows that reach beyond the end."""
+    strides, dilations, before, behind = _window_parameters(call, x, kernel)
     if not call.get("ceil_mode", 0):
         return strides, dilations, before, behind
     ends = []
@@ -147,18 +147,20 @@ def _extents(
 
 def _max_pool(call: OperatorCall, x: Tensor) -> Any:
     kernel = list(call.get("kernel_shape"))
-    strides, dilations, before, behind = _extents(call, x, kernel)
+    strides, dilations, before, behind = _ceil_parameters(call, x, kernel)
     low: Any = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     floats = x if x.is_floating_point() else x.to(torch.float64)
-    filled = _padded(floats, before, behind, float(low))
+    filled = _pad(floats, before, behind, float(low))
     pool = _MAX[_rank(x) - 1]
     if call.outputs < 2 or not call.node.outputs[1]:
         return pool(filled, kernel, strides, 0, dilations).to(x.dtype)
     values, places = pool(filled, kernel, strides, 0, dilations, return_indices=True)
-    return values.to(x.dtype), _unpadded(call, places, filled, x, before)
+    return values.to(x.dtype), _indices_without_padding(call, places, filled, x, before)
 
 
-def _unpadded(call: OperatorCall, places: Tensor, filled: Tensor, x: Tensor, before: Sequence[int]) -> Tensor:
+def _indices_without_padding(
+    call: OperatorCall, places: Tensor, filled: Tensor, x: Tensor, before: Sequence[int]
+) -> Tensor:
     """Indices into the padded input as ONNX's indices into the whole tensor."""
     coordinates, rest = [], places
     for size, first in zip(reversed(filled.shape[2:]), reversed(before), strict=True):
@@ -178,15 +180,15 @@ def _unpadded(call: OperatorCall, places: Tensor, filled: Tensor, x: Tensor, bef
 
 def _average_pool(call: OperatorCall, x: Tensor) -> Tensor:
     kernel = list(call.get("kernel_shape"))
-    strides, dilations, before, behind = _extents(call, x, kernel)
-    _, _, _, real = _around(call, x, kernel)
+    strides, dilations, before, behind = _ceil_parameters(call, x, kernel)
+    _, _, _, real = _window_parameters(call, x, kernel)
     ones = torch.ones_like(x[:1, :1])
     if call.get("count_include_pad", 0):
-        ones = _padded(ones, before, real, 1.0)
-        ones = _padded(ones, [0] * len(before), [a - b for a, b in zip(behind, real, strict=True)])
+        ones = _pad(ones, before, real, 1.0)
+        ones = _pad(ones, [0] * len(before), [a - b for a, b in zip(behind, real, strict=True)])
     else:
-        ones = _padded(ones, before, behind)
-    total = _window_sum(_padded(x, before, behind), kernel, strides, dilations)
+        ones = _pad(ones, before, behind)
+    total = _window_sum(_pad(x, before, behind), kernel, strides, dilations)
     return total / _window_sum(ones, kernel, strides, dilations)
 
 
@@ -196,10 +198,10 @@ def _window_sum(x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilati
     return x
 
 
-def _plain_average(call: OperatorCall, x: Tensor) -> Tensor:
+def _average_pool_torch(call: OperatorCall, x: Tensor) -> Tensor:
     """AveragePool by torch's own operator, if that is equivalent."""
     kernel = list(call.get("kernel_shape"))
-    strides, dilations, before, behind = _around(call, x, kernel)
+    strides, dilations, before, behind = _window_parameters(call, x, kernel)
     simple = before == behind and set(dilations) <= {1} and not call.get("ceil_mode", 0)
     if not simple or any(p > k // 2 for p, k in zip(before, kernel, strict=True)):
         return _average_pool(call, x)
@@ -214,13 +216,13 @@ def _plain_average(call: OperatorCall, x: Tensor) -> Tensor:
 
 def _lp_pool(call: OperatorCall, x: Tensor) -> Tensor:
     kernel, p = list(call.get("kernel_shape")), call.get("p", 2)
-    strides, dilations, before, behind = _extents(call, x, kernel)
-    powers = _padded(x.abs() ** p, before, behind)
+    strides, dilations, before, behind = _ceil_parameters(call, x, kernel)
+    powers = _pad(x.abs() ** p, before, behind)
     result: Tensor = _window_sum(powers, kernel, strides, dilations) ** (1 / p)
     return result
 
 
-def _all(x: Tensor) -> list[int]:
+def _spatial_axes(x: Tensor) -> list[int]:
     return list(range(2, x.dim()))
 
 
@@ -325,12 +327,14 @@ def _resize(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
     for axis, target, factor in zip(axes, targets, factors, strict=True):
         if target == x.shape[axis] and factor == 1:
             continue
-        places = _places(transformation, target, factor, x.shape[axis], x.device)
+        places = _resize_coordinates(transformation, target, factor, x.shape[axis], x.device)
         x = _nearest(x, axis, places, rounding) if mode == "nearest" else _linear(x, axis, places)
     return x
 
 
-def _places(transformation: str, target: int, factor: float, size: int, device: torch.device) -> Tensor:
+def _resize_coordinates(
+    transformation: str, target: int, factor: float, size: int, device: torch.device
+) -> Tensor:
     """The input coordinates of the result's elements."""
     at = torch.arange(target, dtype=torch.float64, device=device)
     if transformation == "asymmetric":
@@ -414,15 +418,17 @@ def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) 
 
 TABLE: Mapping[str, Rule] = {
     "Attention": _attention,
-    "AveragePool": _plain_average,
+    "AveragePool": _average_pool_torch,
     "BatchNormalization": _batch_norm,
     "Conv": convolution,
-    "ConvTranspose": _transposed,
+    "ConvTranspose": _conv_transpose,
     "Einsum": _einsum,
     "Gemm": gemm,
-    "GlobalAveragePool": lambda call, x: x.mean(_all(x), keepdim=True),
-    "GlobalLpPool": lambda call, x: torch.linalg.vector_norm(x, call.get("p", 2), dim=_all(x), keepdim=True),
-    "GlobalMaxPool": lambda call, x: x.amax(_all(x), keepdim=True),
+    "GlobalAveragePool": lambda call, x: x.mean(_spatial_axes(x), keepdim=True),
+    "GlobalLpPool": lambda call, x: torch.linalg.vector_norm(
+        x, call.get("p", 2), dim=_spatial_axes(x), keepdim=True
+    ),
+    "GlobalMaxPool": lambda call, x: x.amax(_spatial_axes(x), keepdim=True),
     "GroupNormalization": _group_norm,
     "InstanceNormalization": lambda call, x, scale, bias: functional.instance_norm(
         x, weight=scale, bias=bias, eps=call.get("epsilon", 1e-5)

@@ -38,7 +38,7 @@ class OnnxModule(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self._check(model)
+        self._check_operators(model)
         self._model = model
         self._inputs = tuple(v.name for v in model.graph.feeds)
         self._outputs = tuple(v.name for v in model.graph.outputs)
@@ -49,9 +49,9 @@ class OnnxModule(nn.Module):
         maps: dict[int, mmap.mmap] = {}
         initializer_ids = {id(t) for t in model.graph.initializers.values()}
         statistics = {
-            n for node in _nodes(model) if node.op == "BatchNormalization" for n in node.inputs[3:5]
+            n for node in _all_nodes(model) if node.op == "BatchNormalization" for n in node.inputs[3:5]
         }
-        for at, tensor in enumerate(_constants(model)):
+        for at, tensor in enumerate(_all_constants(model)):
             if id(tensor) in self._places or id(tensor) in self._sizes:
                 continue
             # inputs of size computations, and conditions of branches and loops
@@ -60,9 +60,9 @@ class OnnxModule(nn.Module):
             if host and len(tensor.shape) <= 1:
                 self._sizes[id(tensor)] = tensor.array().reshape(tensor.shape).copy()
                 continue
-            value = _loaded(tensor, maps)
+            value = _load_tensor(tensor, maps)
             named = tensor.name if id(tensor) in initializer_ids else ""
-            self._places[id(tensor)] = self._put(
+            self._places[id(tensor)] = self._register(
                 named or f"constant_{at}", value, bool(named), trained=tensor.name not in statistics
             )
 
@@ -114,7 +114,7 @@ class OnnxModule(nn.Module):
         holder, name = self._places[id(tensor)]
         return getattr(holder, name)
 
-    def _put(
+    def _register(
         self, name: str, value: torch.Tensor, persistent: bool, *, trained: bool
     ) -> tuple[nn.Module, str]:
         """Registers a tensor: as a parameter if it is a trained weight, else as a buffer."""
@@ -146,12 +146,12 @@ class OnnxModule(nn.Module):
             flat += "_"
         return self, flat
 
-    def _check(self, model: Model) -> None:
+    def _check_operators(self, model: Model) -> None:
         """Refuses unknown operators before anything is loaded."""
-        if 0 < model.opset < 9 and any(n.op == "Scan" and not n.domain for n in _nodes(model)):
+        if 0 < model.opset < 9 and any(n.op == "Scan" and not n.domain for n in _all_nodes(model)):
             raise BadModel(f"torch cannot run the Scan of opset {model.opset} here", where=model.path)
         missing: dict[str, int] = {}
-        for node in _nodes(model):
+        for node in _all_nodes(model):
             if node.key not in model.functions and not can_run(node.domain, node.op):
                 name = f"{node.domain}.{node.op}" if node.domain else node.op
                 missing[printable(name)] = missing.get(printable(name), 0) + 1
@@ -170,7 +170,7 @@ def load_onnx(model: Model) -> OnnxModule:
     return OnnxModule(model).eval()
 
 
-def _nodes(model: Model) -> Iterator[Node]:
+def _all_nodes(model: Model) -> Iterator[Node]:
     """All nodes of the model, its functions and inner graphs."""
 
     def inside(nodes: Sequence[Node]) -> Iterator[Node]:
@@ -184,17 +184,17 @@ def _nodes(model: Model) -> Iterator[Node]:
         yield from inside(function.nodes)
 
 
-def _constants(model: Model) -> Iterator[Tensor]:
+def _all_constants(model: Model) -> Iterator[Tensor]:
     """All tensors that the model stores."""
     yield from model.graph.initializers.values()
-    for node in _nodes(model):
+    for node in _all_nodes(model):
         if node.op == "Constant" and not node.domain:
             yield from (v for v in node.attributes.values() if isinstance(v, Tensor) and v.dtype != "string")
         for _, graph in subgraphs(node):
             yield from graph.initializers.values()
 
 
-def _loaded(tensor: Tensor, maps: dict[int, mmap.mmap]) -> torch.Tensor:
+def _load_tensor(tensor: Tensor, maps: dict[int, mmap.mmap]) -> torch.Tensor:
     """A tensor's values, mapped from the file if possible; a page is copied at the first write.
 
     Unaligned or packed tensors are copied.

@@ -16,11 +16,11 @@ from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall,
 def _reshape(call: OperatorCall, x: Tensor, shape: Any = None) -> Tensor:
     sizes = call.ints(shape) if shape is not None else list(call.get("shape"))
     if not call.get("allowzero", 0):
-        sizes = [x.shape[at] if _is(s, 0) else s for at, s in enumerate(sizes)]
+        sizes = [x.shape[at] if _is_number(s, 0) else s for at, s in enumerate(sizes)]
     return x.reshape(sizes)
 
 
-def _is(size: Any, number: int) -> bool:
+def _is_number(size: Any, number: int) -> bool:
     """Whether a size is this number; False for an open size, without adding a guard."""
     return isinstance(size, int) and size == number
 
@@ -35,11 +35,11 @@ def _split(call: OperatorCall, x: Tensor, sizes: Any = None) -> Sequence[Tensor]
     lengths = call.ints(sizes) if sizes is not None else call.get("split")
     if lengths is None:
         count = call.get("num_outputs", call.outputs)
-        return _cut(x, -(-x.shape[axis] // count), axis)
-    return _cut(x, list(lengths), axis)
+        return _split_axis(x, -(-x.shape[axis] // count), axis)
+    return _split_axis(x, list(lengths), axis)
 
 
-def _cut(x: Tensor, sizes: Any, axis: int) -> list[Tensor]:
+def _split_axis(x: Tensor, sizes: Any, axis: int) -> list[Tensor]:
     split: Any = x.split  # it has no types
     return list(split(sizes, axis))
 
@@ -91,23 +91,23 @@ def _expand(call: OperatorCall, x: Tensor, shape: Any) -> Tensor:
     full = [1] * (len(sizes) - x.dim()) + list(x.shape)
     sizes = [1] * (len(full) - len(sizes)) + sizes
     # a 1 in the shape keeps the axis
-    return x.expand([a if _is(b, 1) else b for a, b in zip(full, sizes, strict=True)])
+    return x.expand([a if _is_number(b, 1) else b for a, b in zip(full, sizes, strict=True)])
 
 
 def _gather(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
     axis = call.get("axis", 0) % max(x.dim(), 1)
-    flat = _positive(index.reshape(-1).long(), x.shape[axis])
+    flat = _positive_index(index.reshape(-1).long(), x.shape[axis])
     rows = x.index_select(axis, flat)
     return rows.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
 
 
-def _positive(index: Tensor, size: Any) -> Tensor:
+def _positive_index(index: Tensor, size: Any) -> Tensor:
     return torch.where(index < 0, index + size, index)
 
 
 def _gather_elements(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
     axis = call.get("axis", 0)
-    return torch.gather(x, axis, _positive(index.long(), x.shape[axis]))
+    return torch.gather(x, axis, _positive_index(index.long(), x.shape[axis]))
 
 
 def _gather_nd(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def _gather_nd(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
         sizes = [1] * (index.dim() - 1)
         sizes[axis] = x.shape[axis]
         places.append(torch.arange(x.shape[axis], device=x.device).reshape(sizes))
-    places += [_positive(index[..., at], x.shape[batch + at]) for at in range(depth)]
+    places += [_positive_index(index[..., at], x.shape[batch + at]) for at in range(depth)]
     return x[tuple(places)]
 
 
@@ -127,7 +127,7 @@ _SCATTERED = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 def _scatter_elements(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
     axis = call.get("axis", 0)
-    index = _positive(index.long(), x.shape[axis])
+    index = _positive_index(index.long(), x.shape[axis])
     reduction = call.get("reduction", "none")
     if reduction == "none":
         return x.scatter(axis, index, updates)
@@ -135,7 +135,7 @@ def _scatter_elements(call: OperatorCall, x: Tensor, index: Tensor, updates: Ten
 
 
 def _scatter_nd(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
-    places = tuple(_positive(index[..., at].long(), x.shape[at]) for at in range(index.shape[-1]))
+    places = tuple(_positive_index(index[..., at].long(), x.shape[at]) for at in range(index.shape[-1]))
     reduction = call.get("reduction", "none")
     if reduction == "none":
         return x.index_put(places, updates)
@@ -197,7 +197,7 @@ def _range(call: OperatorCall, start: Any, end: Any, step: Any) -> Tensor:
 
 def _one_hot(call: OperatorCall, index: Tensor, depth: Any, values: Tensor) -> Tensor:
     count, axis = int(call.number(depth)), call.get("axis", -1)
-    places = _positive(index.long(), count)
+    places = _positive_index(index.long(), count)
     classes = torch.arange(count, device=index.device)
     hot = (places.unsqueeze(-1) == classes).movedim(-1, axis)
     return torch.where(hot, values[1], values[0])
@@ -277,11 +277,11 @@ def _sequence_erase(call: OperatorCall, sequence: list[Tensor], index: Any = Non
 def _to_sequence(call: OperatorCall, x: Tensor, sizes: Any = None) -> list[Tensor]:
     axis = call.get("axis", 0)
     if sizes is None:
-        parts = _cut(x, 1, axis)
+        parts = _split_axis(x, 1, axis)
         return [p if call.get("keepdims", 1) else p.squeeze(axis) for p in parts]
     lengths = call.ints(sizes)
     scalar = isinstance(sizes, Tensor) and sizes.dim() == 0
-    return _cut(x, lengths[0] if scalar else lengths, axis)
+    return _split_axis(x, lengths[0] if scalar else lengths, axis)
 
 
 def _unique(call: OperatorCall, x: Tensor) -> tuple[Tensor, ...]:

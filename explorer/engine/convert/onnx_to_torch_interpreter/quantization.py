@@ -21,7 +21,7 @@ _NARROW = {2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 32767), 21: (
 _CODES = {torch.uint8: 2, torch.int8: 3, torch.uint16: 4, torch.int16: 5}
 
 
-def _along(scale: Tensor, x: Tensor, axis: int, block: int = 0) -> Tensor:
+def _broadcast(scale: Tensor, x: Tensor, axis: int, block: int = 0) -> Tensor:
     """Scales or zero points, broadcast to `x`: one number, one for each index of an axis, or blocks."""
     if scale.dim() == 0 or (scale.numel() == 1 and scale.dim() <= 1):
         return scale.reshape(())
@@ -39,9 +39,9 @@ def _quantize(call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | None 
     if limits is None:
         raise BadModel(f"torch cannot quantize to {str(kind).removeprefix('torch.')} here")
     axis, block = call.get("axis", 1), call.get("block_size", 0)
-    steps = torch.round(x / _along(scale, x, axis, block).to(x.dtype))
+    steps = torch.round(x / _broadcast(scale, x, axis, block).to(x.dtype))
     if zero is not None:
-        steps = steps + _along(zero, x, axis, block).to(x.dtype)
+        steps = steps + _broadcast(zero, x, axis, block).to(x.dtype)
     return steps.clamp(*limits).to(kind)
 
 
@@ -49,8 +49,8 @@ def _dequantize(call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | Non
     axis, block = call.get("axis", 1), call.get("block_size", 0)
     whole = x.to(torch.int32) if not x.is_floating_point() else x.to(scale.dtype)
     if zero is not None:
-        whole = whole - _along(zero, x, axis, block).to(whole.dtype)
-    return whole.to(scale.dtype) * _along(scale, x, axis, block)
+        whole = whole - _broadcast(zero, x, axis, block).to(whole.dtype)
+    return whole.to(scale.dtype) * _broadcast(scale, x, axis, block)
 
 
 def _dynamic(call: OperatorCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,7 +62,7 @@ def _dynamic(call: OperatorCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return steps.clamp(0, 255).to(torch.uint8), scale, zero.to(torch.uint8)
 
 
-def _moved(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:
+def _without_zero(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:
     """X minus its zero point, in int32."""
     wide = x.to(torch.int32)
     if zero is None:
@@ -85,10 +85,10 @@ def _matmul_integer(
     call: OperatorCall, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
 ) -> Tensor:
     # a's zero point may be one for each row, b's one for each column
-    return _integer_product(_moved(a, a_zero, 0), _moved(b, b_zero, 1))
+    return _integer_product(_without_zero(a, a_zero, 0), _without_zero(b, b_zero, 1))
 
 
-def _requantized(total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
+def _requantize(total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
     """Sums converted to the result's type: scaled, rounded half to even, saturated."""
     limits = _NARROW[_CODES[zero.dtype]]
     steps = torch.round(total.to(torch.float32) * factor) + zero.to(torch.float32).reshape(())
@@ -97,22 +97,22 @@ def _requantized(total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
 
 def _qlinear_matmul(call: OperatorCall, *inputs: Tensor) -> Tensor:
     a, sa, za, b, sb, zb, sy, zy = inputs
-    total = _integer_product(_moved(a, za, 0), _moved(b, zb, 1))
+    total = _integer_product(_without_zero(a, za, 0), _without_zero(b, zb, 1))
     if sa.numel() > 1 and sa.dim() == 1:
         sa = sa.reshape(-1, 1)
-    factor = _single(sa).to(torch.float32) * _single(sb).to(torch.float32) / _single(sy).to(torch.float32)
-    return _requantized(total, factor, zy)
+    factor = _scalar(sa).to(torch.float32) * _scalar(sb).to(torch.float32) / _scalar(sy).to(torch.float32)
+    return _requantize(total, factor, zy)
 
 
-def _single(scale: Tensor) -> Tensor:
+def _scalar(scale: Tensor) -> Tensor:
     return scale.reshape(()) if scale.numel() == 1 else scale
 
 
-def _whole_convolution(call: OperatorCall, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+def _integer_convolution(call: OperatorCall, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     return convolution(call, x.to(torch.float64), w.to(torch.float64), bias)
 
 
-def _channels(zero: Tensor | None, w: Tensor) -> Tensor | None:
+def _channel_zeros(zero: Tensor | None, w: Tensor) -> Tensor | None:
     if zero is None or zero.numel() == 1:
         return zero
     return zero.reshape(-1, *(1,) * (w.dim() - 1))
@@ -121,43 +121,43 @@ def _channels(zero: Tensor | None, w: Tensor) -> Tensor | None:
 def _conv_integer(
     call: OperatorCall, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
 ) -> Tensor:
-    moved = _moved(x, x_zero, 1), _moved(w, _channels(w_zero, w), 0)
-    return _whole_convolution(call, *moved).to(torch.int32)
+    moved = _without_zero(x, x_zero, 1), _without_zero(w, _channel_zeros(w_zero, w), 0)
+    return _integer_convolution(call, *moved).to(torch.int32)
 
 
 def _qlinear_conv(call: OperatorCall, *inputs: Any) -> Tensor:
     x, sx, zx, w, sw, zw, sy, zy, bias = (*inputs, None)[:9]
-    total = _whole_convolution(call, _moved(x, zx, 1), _moved(w, _channels(zw, w), 0))
+    total = _integer_convolution(call, _without_zero(x, zx, 1), _without_zero(w, _channel_zeros(zw, w), 0))
     if bias is not None:
         total = total + bias.to(torch.float64).reshape(-1, *(1,) * (x.dim() - 2))
-    factor = _single(sx).to(torch.float32) * _single(sw).to(torch.float32) / _single(sy).to(torch.float32)
+    factor = _scalar(sx).to(torch.float32) * _scalar(sw).to(torch.float32) / _scalar(sy).to(torch.float32)
     if factor.dim():
         factor = factor.reshape(-1, *(1,) * (x.dim() - 2))
-    return _requantized(total, factor, zy)
+    return _requantize(total, factor, zy)
 
 
-def _number(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+def _dequantized(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
     whole = x.to(torch.int32)
     return (whole if zero is None else whole - zero.to(torch.int32)).to(torch.float32) * scale
 
 
-def _steps(x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype) -> Tensor:
+def _quantized(x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype) -> Tensor:
     steps = torch.round(x / scale)
     steps = steps if zero is None else steps + zero.to(torch.float32)
     return steps.clamp(*_NARROW[_CODES[kind]]).to(kind)
 
 
-def _two(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+def _binary_rule(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     def rule(call: OperatorCall, *inputs: Any) -> Tensor:
         a, sa, za, b, sb, zb, sy, zy = (*inputs, None)[:8]
-        return _steps(function(_number(a, sa, za), _number(b, sb, zb)), sy, zy, a.dtype)
+        return _quantized(function(_dequantized(a, sa, za), _dequantized(b, sb, zb)), sy, zy, a.dtype)
 
     return rule
 
 
-def _one(function: Callable[[OperatorCall, Tensor], Tensor]) -> Rule:
+def _unary_rule(function: Callable[[OperatorCall, Tensor], Tensor]) -> Rule:
     def rule(call: OperatorCall, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None) -> Tensor:
-        return _steps(function(call, _number(x, sx, zx)), sy, zy, x.dtype)
+        return _quantized(function(call, _dequantized(x, sx, zx)), sy, zy, x.dtype)
 
     return rule
 
@@ -168,28 +168,28 @@ def _mean(call: OperatorCall, x: Tensor) -> Tensor:
 
 
 def _qlinear_concat(call: OperatorCall, sy: Tensor, zy: Tensor, *inputs: Tensor) -> Tensor:
-    parts = [_number(*inputs[at : at + 3]) for at in range(0, len(inputs), 3)]
-    return _steps(torch.cat(parts, call.get("axis")), sy, zy, zy.dtype)
+    parts = [_dequantized(*inputs[at : at + 3]) for at in range(0, len(inputs), 3)]
+    return _quantized(torch.cat(parts, call.get("axis")), sy, zy, zy.dtype)
 
 
 def _qgemm(call: OperatorCall, *inputs: Any) -> Tensor:
     a, sa, za, b, sb, zb, c, sy, zy = (*inputs, *(None,) * 3)[:9]
-    a_offsets, b_offsets = _moved(a, za, 1), _moved(b, zb, 0 if call.get("transB", 0) else 1)
+    a_offsets, b_offsets = _without_zero(a, za, 1), _without_zero(b, zb, 0 if call.get("transB", 0) else 1)
     a_offsets = a_offsets.t() if call.get("transA", 0) else a_offsets
     b_offsets = b_offsets.t() if call.get("transB", 0) else b_offsets
     total = _integer_product(a_offsets.contiguous(), b_offsets.contiguous())
     total = total if c is None else total + c
-    factor = _single(sa) * _single(sb) * call.get("alpha", 1.0)
+    factor = _scalar(sa) * _scalar(sb) * call.get("alpha", 1.0)
     if sy is None or zy is None:
         result: Tensor = total.to(torch.float32) * factor
         return result
-    return _requantized(total, factor / _single(sy), zy)
+    return _requantize(total, factor / _scalar(sy), zy)
 
 
 def _to_float(call: OperatorCall, *inputs: Any) -> Tensor:
     a, b, sa, sb, za, zb, bias = (*inputs, *(None,) * 3)[:7]
-    total = _integer_product(_moved(a, za, 0), _moved(b, zb, 1)).to(torch.float32)
-    y = total * _single(sa) * _single(sb)
+    total = _integer_product(_without_zero(a, za, 0), _without_zero(b, zb, 1)).to(torch.float32)
+    y = total * _scalar(sa) * _scalar(sb)
     return y if bias is None else y + bias
 
 
@@ -200,7 +200,7 @@ def _dynamic_matmul(
     return _to_float(call, whole, b, scale, sb, zero, zb, bias)
 
 
-def _matmul_few_bits(
+def _matmul_nbits(
     call: OperatorCall, a: Tensor, b: Tensor, scales: Tensor, zeros: Tensor | None = None, *rest: Any
 ) -> Tensor:
     """MatMulNBits: b is (N, blocks, bytes), each byte holding two numbers of 4 bits, or one of 8."""
@@ -209,19 +209,19 @@ def _matmul_few_bits(
     if bits not in (4, 8) or (len(rest) > 0 and rest[0] is not None):
         raise BadModel("torch cannot run MatMulNBits with this width, or with an order of groups, here")
     blocks = -(-depth // size)
-    whole = _unpacked(b.reshape(columns, blocks, -1), bits).to(scales.dtype)
+    whole = _unpack(b.reshape(columns, blocks, -1), bits).to(scales.dtype)
     if zeros is None:
         zero = torch.full((columns, blocks, 1), float(1 << (bits - 1)), device=a.device, dtype=scales.dtype)
     elif zeros.is_floating_point():
         zero = zeros.reshape(columns, blocks, 1)
     else:
-        zero = _unpacked(zeros.reshape(columns, -1), bits)[:, :blocks].reshape(columns, blocks, 1)
+        zero = _unpack(zeros.reshape(columns, -1), bits)[:, :blocks].reshape(columns, blocks, 1)
     weight = (whole - zero.to(scales.dtype)) * scales.reshape(columns, blocks, 1)
     y = torch.matmul(a, weight.reshape(columns, -1)[:, :depth].t().to(a.dtype))
     return y + rest[1] if len(rest) > 1 and rest[1] is not None else y
 
 
-def _unpacked(b: Tensor, bits: int) -> Tensor:
+def _unpack(b: Tensor, bits: int) -> Tensor:
     if bits == 8:
         return b
     return torch.stack((b & 15, b >> 4), -1).flatten(-2)
@@ -241,13 +241,15 @@ MICROSOFT: Mapping[str, Rule] = {
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeMatMul": _dynamic_matmul,
     "MatMulIntegerToFloat": _to_float,
-    "MatMulNBits": _matmul_few_bits,
+    "MatMulNBits": _matmul_nbits,
     "QGemm": _qgemm,
-    "QLinearAdd": _two(torch.add),
+    "QLinearAdd": _binary_rule(torch.add),
     "QLinearConcat": _qlinear_concat,
-    "QLinearGlobalAveragePool": _one(_mean),
-    "QLinearLeakyRelu": _one(lambda call, x: torch.nn.functional.leaky_relu(x, call.get("alpha", 0.01))),
-    "QLinearMul": _two(torch.mul),
-    "QLinearSigmoid": _one(lambda call, x: torch.sigmoid(x)),
+    "QLinearGlobalAveragePool": _unary_rule(_mean),
+    "QLinearLeakyRelu": _unary_rule(
+        lambda call, x: torch.nn.functional.leaky_relu(x, call.get("alpha", 0.01))
+    ),
+    "QLinearMul": _binary_rule(torch.mul),
+    "QLinearSigmoid": _unary_rule(lambda call, x: torch.sigmoid(x)),
     "QuantizeLinear": _quantize,
 }

@@ -56,10 +56,10 @@ def _lstm_step(
     h, c = state
     i, o, f, g = (x + h @ r.t() + rb).chunk(4, -1)
     p = extra.chunk(3) if extra is not None else (0, 0, 0)
-    i = acts[0](_limited(call, i + p[0] * c))
-    f = 1 - i if call.get("input_forget", 0) else acts[0](_limited(call, f + p[2] * c))
-    c = f * c + i * acts[1](_limited(call, g))
-    o = acts[0](_limited(call, o + p[1] * c))
+    i = acts[0](_clip(call, i + p[0] * c))
+    f = 1 - i if call.get("input_forget", 0) else acts[0](_clip(call, f + p[2] * c))
+    c = f * c + i * acts[1](_clip(call, g))
+    o = acts[0](_clip(call, o + p[1] * c))
     return o * acts[2](c), c
 
 
@@ -70,22 +70,22 @@ def _gru_step(
     xz, xr, xh = x.chunk(3, -1)
     rz, rr, rh = r.chunk(3)
     bz, br, bh = rb.chunk(3)
-    z = acts[0](_limited(call, xz + h @ rz.t() + bz))
-    reset = acts[0](_limited(call, xr + h @ rr.t() + br))
+    z = acts[0](_clip(call, xz + h @ rz.t() + bz))
+    reset = acts[0](_clip(call, xr + h @ rr.t() + br))
     if call.get("linear_before_reset", 0):
-        new = acts[1](_limited(call, xh + reset * (h @ rh.t() + bh)))
+        new = acts[1](_clip(call, xh + reset * (h @ rh.t() + bh)))
     else:
-        new = acts[1](_limited(call, xh + (reset * h) @ rh.t() + bh))
+        new = acts[1](_clip(call, xh + (reset * h) @ rh.t() + bh))
     return ((1 - z) * new + z * h,)
 
 
 def _rnn_step(
     call: OperatorCall, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
 ) -> State:
-    return (acts[0](_limited(call, x + state[0] @ r.t() + rb)),)
+    return (acts[0](_clip(call, x + state[0] @ r.t() + rb)),)
 
 
-def _limited(call: OperatorCall, x: Tensor) -> Tensor:
+def _clip(call: OperatorCall, x: Tensor) -> Tensor:
     clip = call.get("clip")
     return x if clip is None else x.clamp(-clip, clip)
 

@@ -32,16 +32,16 @@ def as_host(values: Any) -> Host:
     return host
 
 
-def _objects(value: Any) -> Host:
+def _as_objects(value: Any) -> Host:
     objects: Host = value if value.dtype == object else value.astype(object)
     return objects
 
 
-def _each(function: Callable[..., Any]) -> Rule:
+def _elementwise(function: Callable[..., Any]) -> Rule:
     """A rule that applies a function to each element, with numpy's broadcasting."""
 
     def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
-        spread = np.broadcast_arrays(*(_objects(a) for a in args))
+        spread = np.broadcast_arrays(*(_as_objects(a) for a in args))
         result = np.empty(spread[0].shape, object)
         for at in np.ndindex(result.shape):
             result[at] = function(*(a[at] for a in spread))
@@ -50,11 +50,11 @@ def _each(function: Callable[..., Any]) -> Rule:
     return rule
 
 
-def _folded(function: Callable[[Any, Any], Any]) -> Rule:
-    return lambda attributes, args: reduce(lambda a, b: _each(function)({}, (a, b)), args)
+def _fold(function: Callable[[Any, Any], Any]) -> Rule:
+    return lambda attributes, args: reduce(lambda a, b: _elementwise(function)({}, (a, b)), args)
 
 
-def _divided(a: Any, b: Any) -> Any:
+def _divide(a: Any, b: Any) -> Any:
     if isinstance(a, float) or isinstance(b, float):
         return a / b
     # ONNX rounds towards zero; a symbol is a size and not negative
@@ -96,7 +96,7 @@ def _reshape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
     return array.reshape([array.shape[i] if s == 0 else s for i, s in enumerate(shape)])
 
 
-def _reduced(function: Callable[[Any, Any], Any], first: Any) -> Rule:
+def _reduction(function: Callable[[Any, Any], Any], first: Any) -> Rule:
     def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
         axes = _axes(attributes, args)
         if args[0].ndim != 1 or (axes is not None and axes not in ((0,), (-1,))):
@@ -128,43 +128,43 @@ def _constant_of_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Ho
 def _where(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
     if any(not isinstance(c, (bool, np.bool_)) for c in args[0].reshape(-1)):
         return None
-    return np.where(args[0].astype(bool), _objects(args[1]), _objects(args[2]))
+    return np.where(args[0].astype(bool), _as_objects(args[1]), _as_objects(args[2]))
 
 
 RULES: Mapping[str, Rule] = {
-    "Add": _each(lambda a, b: a + b),
-    "And": _each(lambda a, b: bool(a) and bool(b)),
+    "Add": _elementwise(lambda a, b: a + b),
+    "And": _elementwise(lambda a, b: bool(a) and bool(b)),
     "Cast": lambda attributes, args: (
         args[0] if attributes.get("to") in (6, 7) and args[0].dtype != bool else None
     ),
-    "Concat": lambda attributes, args: np.concatenate([_objects(a) for a in args], attributes["axis"]),
+    "Concat": lambda attributes, args: np.concatenate([_as_objects(a) for a in args], attributes["axis"]),
     "ConstantOfShape": _constant_of_shape,
-    "Div": _each(_divided),
-    "Equal": _each(lambda a, b: a == b),
+    "Div": _elementwise(_divide),
+    "Equal": _elementwise(lambda a, b: a == b),
     "Gather": _gather,
-    "Greater": _each(lambda a, b: a > b),
-    "GreaterOrEqual": _each(lambda a, b: a >= b),
+    "Greater": _elementwise(lambda a, b: a > b),
+    "GreaterOrEqual": _elementwise(lambda a, b: a >= b),
     "Identity": lambda attributes, args: args[0],
-    "Less": _each(lambda a, b: a < b),
-    "LessOrEqual": _each(lambda a, b: a <= b),
-    "Max": _folded(lambda a, b: a if a >= b else b),
-    "Min": _folded(lambda a, b: a if a <= b else b),
-    "Mod": _each(lambda a, b: a % b),
-    "Mul": _each(lambda a, b: a * b),
-    "Neg": _each(lambda a: -a),
-    "Not": _each(lambda a: not a),
-    "Or": _each(lambda a, b: bool(a) or bool(b)),
+    "Less": _elementwise(lambda a, b: a < b),
+    "LessOrEqual": _elementwise(lambda a, b: a <= b),
+    "Max": _fold(lambda a, b: a if a >= b else b),
+    "Min": _fold(lambda a, b: a if a <= b else b),
+    "Mod": _elementwise(lambda a, b: a % b),
+    "Mul": _elementwise(lambda a, b: a * b),
+    "Neg": _elementwise(lambda a: -a),
+    "Not": _elementwise(lambda a: not a),
+    "Or": _elementwise(lambda a, b: bool(a) or bool(b)),
     "Range": _range,
-    "ReduceMax": _reduced(max, None),
-    "ReduceMin": _reduced(min, None),
-    "ReduceProd": _reduced(lambda a, b: a * b, 1),
-    "ReduceSum": _reduced(lambda a, b: a + b, 0),
+    "ReduceMax": _reduction(max, None),
+    "ReduceMin": _reduction(min, None),
+    "ReduceProd": _reduction(lambda a, b: a * b, 1),
+    "ReduceSum": _reduction(lambda a, b: a + b, 0),
     "Reshape": _reshape,
     "Shape": lambda attributes, args: as_host(list(args[0].shape)),
     "Size": lambda attributes, args: as_host(args[0].size),
     "Slice": _slice,
     "Squeeze": lambda attributes, args: np.asarray(np.squeeze(args[0], _axes(attributes, args))),
-    "Sub": _each(lambda a, b: a - b),
+    "Sub": _elementwise(lambda a, b: a - b),
     "Unsqueeze": lambda attributes, args: np.asarray(np.expand_dims(args[0], _axes(attributes, args) or ())),
     "Where": _where,
 }

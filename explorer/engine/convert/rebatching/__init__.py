@@ -52,7 +52,7 @@ def rebatching(
         writer.write(rewritten.model, job.path, on_progress=job.on_progress, cancel=job.cancel)
         evidence = None
         if job.verify:
-            evidence = _evidence(model, rewritten, validate(reader.read(job.path)), batch, job)
+            evidence = _prove(model, rewritten, validate(reader.read(job.path)), batch, job)
         return ConversionResult(
             how=f"rewriting its batch from {rewritten.old} to {batch}",
             opset=model.opset,
@@ -78,7 +78,7 @@ _NAMED = 4
 """Rewritten nodes that a note lists."""
 
 
-def _evidence(
+def _prove(
     model: Model, rewritten: RebatchedModel, written: Model, batch: int | str, job: ConversionJob
 ) -> Verification:
     """Compares the rows of the result with those of the original, at every tested size."""
@@ -86,7 +86,7 @@ def _evidence(
     proofs = []
     for size in sizes:
         dims = {} if isinstance(batch, int) else {batch: size}
-        proofs.append(_at_size(model, rewritten, written, size, dims, job))
+        proofs.append(_prove_at_size(model, rewritten, written, size, dims, job))
     if len(proofs) == 1:
         return proofs[0]
     outputs = [
@@ -99,7 +99,7 @@ def _evidence(
     return replace(first, outputs=tuple(outputs), seconds=sum(proof.seconds for proof in proofs))
 
 
-def _at_size(
+def _prove_at_size(
     model: Model,
     rewritten: RebatchedModel,
     written: Model,
@@ -116,9 +116,9 @@ def _at_size(
         return [results[name] for name in names]
 
     def before(feeds: Feeds) -> list[Array]:
-        parts = [single.run(part) for part in _parts(feeds, others, rewritten, size)]
+        parts = [single.run(part) for part in _slices(feeds, others, rewritten, size)]
         return [
-            _stacked([part[name] for part in parts], rewritten.batched.get(name), rewritten.old, size)
+            _stack([part[name] for part in parts], rewritten.batched.get(name), rewritten.old, size)
             for name in names
         ]
 
@@ -137,7 +137,7 @@ def _at_size(
     return replace(evidence, passed=False, verdict_kind=kind, verdict=verdict)
 
 
-def _parts(feeds: Feeds, others: Feeds, rewritten: RebatchedModel, size: int) -> Sequence[Feeds]:
+def _slices(feeds: Feeds, others: Feeds, rewritten: RebatchedModel, size: int) -> Sequence[Feeds]:
     """The inputs in slices of the original's batch; the last slice is filled up with rows of `others`.
 
     Repeating its own rows would hide a mean over the batch, which does not change if rows are repeated.
@@ -154,7 +154,7 @@ def _parts(feeds: Feeds, others: Feeds, rewritten: RebatchedModel, size: int) ->
     ]
 
 
-def _stacked(parts: Sequence[Any], lane: BatchAxis | None, old: int, size: int) -> Any:
+def _stack(parts: Sequence[Any], lane: BatchAxis | None, old: int, size: int) -> Any:
     """The original's outputs joined to one with the whole batch."""
     if lane is None:
         return parts[0]

@@ -136,7 +136,7 @@ class Rewriting(Struct):
         """Stores a list of sizes, where None is `times` the batch; computed at run time if that is open."""
         if isinstance(self.new, int):
             return self.store([self.new * times if v is None else v for v in values], beside)
-        batch = self._counted(times, beside)
+        batch = self._open_size(times, beside)
         at = list(values).index(None)
         sides = ([v for v in side if v is not None] for side in (values[:at], values[at + 1 :]))
         before, behind = ([self.store(side, beside)] if side else [] for side in sides)
@@ -147,7 +147,7 @@ class Rewriting(Struct):
         self.nodes.append(Node("Concat", parts, [name], name=name, attributes={"axis": 0}))
         return name
 
-    def _counted(self, times: int, beside: str) -> str:
+    def _open_size(self, times: int, beside: str) -> str:
         """The open batch, as a list of one number read from the shape of an input."""
         source = self.batched[self.source]
         shape, size = self.fresh(f"{self.source}_shape"), self.fresh(f"{self.source}_batch")

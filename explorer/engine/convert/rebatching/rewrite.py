@@ -98,7 +98,7 @@ def _run(model: Model, r: Rewriting) -> RebatchedModel:
     graph = model.graph
     for place, node in enumerate(graph.nodes):
         try:
-            r.nodes.append(_written(model, r, node))
+            r.nodes.append(_rewrite_node(model, r, node))
         except RewriteError as refused:
             raise RewriteError(f"{node.op} '{printable(node.label)}': {refused.why}", place) from None
     for value in graph.outputs:
@@ -106,14 +106,14 @@ def _run(model: Model, r: Rewriting) -> RebatchedModel:
             raise RewriteError(
                 f"output '{printable(value.name)}' tells the size of the batch", len(graph.nodes)
             )
-    nodes, initializers = _used(r.nodes, r.initializers, graph)
+    nodes, initializers = _without_unused(r.nodes, r.initializers, graph)
     rewritten = Graph(
         name=graph.name,
         nodes=nodes,
-        inputs=tuple(_declared(r, value) for value in graph.inputs),
-        outputs=tuple(_declared(r, value) for value in graph.outputs),
+        inputs=tuple(_redeclare(r, value) for value in graph.inputs),
+        outputs=tuple(_redeclare(r, value) for value in graph.outputs),
         initializers=initializers,
-        values=tuple(_declared(r, value) for value in graph.values),
+        values=tuple(_redeclare(r, value) for value in graph.values),
         extra=graph.extra,
     )
     return RebatchedModel(
@@ -121,7 +121,7 @@ def _run(model: Model, r: Rewriting) -> RebatchedModel:
     )
 
 
-def _written(model: Model, r: Rewriting, node: Node) -> Node:
+def _rewrite_node(model: Model, r: Rewriting, node: Node) -> Node:
     """The node for the new batch; also records the batch axes of its outputs."""
     captured = {n for _, body in subgraphs(node) for n in captured_names(body)}
     if captured & (r.batched.keys() | r.sized):
@@ -129,7 +129,7 @@ def _written(model: Model, r: Rewriting, node: Node) -> Node:
     if node.op in _SIZES and not node.domain and node.inputs[0] in r.batched:
         r.sized.update(node.outputs)
         return node
-    node = _frozen(r, node)
+    node = _with_known_sizes(r, node)
     if not any(name in r.batched for name in node.inputs):
         if any(name in r.sized for name in node.inputs):
             r.sized.update(node.outputs)
@@ -140,7 +140,7 @@ def _written(model: Model, r: Rewriting, node: Node) -> Node:
     return rule(r, node)
 
 
-def _frozen(r: Rewriting, node: Node) -> Node:
+def _with_known_sizes(r: Rewriting, node: Node) -> Node:
     """Replaces inputs that are computed from the batch size by their values, which rules can rewrite.
 
     A node that only continues to compute sizes stays as it is, if its results are known.
@@ -161,12 +161,12 @@ def _frozen(r: Rewriting, node: Node) -> Node:
     return node.with_values(inputs, node.outputs)
 
 
-def _declared(r: Rewriting, value: Value) -> Value:
+def _redeclare(r: Rewriting, value: Value) -> Value:
     shape = None if value.shape is None else r.declared(value.name, value.shape)
     return value if shape == value.shape else Value(value.name, value.dtype, shape)
 
 
-def _used(
+def _without_unused(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], graph: Graph
 ) -> tuple[list[Node], dict[str, Tensor]]:
     """The nodes and initializers without those that only computed shapes which are now constants."""

@@ -78,7 +78,7 @@ class StateDict(NamedTuple):
     left: int = 0
 
 
-def _read(path: str, offset: int, length: int) -> Iterator[memoryview]:
+def _read_bytes(path: str, offset: int, length: int) -> Iterator[memoryview]:
     """Yields the bytes of a file in order, in one buffer that is reused.
 
     Raises:
@@ -103,10 +103,10 @@ def _read(path: str, offset: int, length: int) -> Iterator[memoryview]:
 
 def copying(pieces: Sequence[BundledTensor]) -> str:
     """A description: 'copying 12 tensors, 3.50 MiB'."""
-    return f"copying {many_text(len(pieces), 'tensor')}, {bytes_text(_bytes(pieces))}"
+    return f"copying {many_text(len(pieces), 'tensor')}, {bytes_text(_total_bytes(pieces))}"
 
 
-def _bytes(pieces: Sequence[BundledTensor]) -> int:
+def _total_bytes(pieces: Sequence[BundledTensor]) -> int:
     """The total bytes; a tensor with several names counts once."""
     once: dict[Hashable, int] = {piece.same or ("own", piece.name): piece.nbytes for piece in pieces}
     return sum(once.values())
@@ -120,7 +120,7 @@ def check_room(job: ConversionJob, pieces: Sequence[BundledTensor]) -> None:
     Raises:
         Misuse: The disk has too little room.
     """
-    size = _bytes(pieces)
+    size = _total_bytes(pieces)
     free = shutil.disk_usage(os.path.dirname(job.path)).free
     if size > free:
         message = f"would take {bytes_text(size)}, and {bytes_text(free)} are free there"
@@ -233,7 +233,7 @@ def _bundle(
         more = f"; {named_few([t.name for t in unread[1:]])} neither" if unread[1:] else ""
         message = f"'{printable(unread[0].name)}' cannot be copied: {unread[0].unread}{printable(more)}"
         raise BadModel(message, where=source)
-    gathered = _gathered(tensors, strides)
+    gathered = _gather_strided(tensors, strides)
     renamed = (_piece(t, t.name[len(prefix) :], strides.get(t.name), gathered) for t in tensors)
     pieces = {piece.name: piece for piece in renamed}
     metadata, versions, tied = dict(metadata), None, []
@@ -253,7 +253,7 @@ def _bundle(
         if versions is not None:
             del metadata[VERSIONS]
     notes = [f"as the metadata says, {named_few(tied)}"] if tied else []
-    return StateDict(list(pieces.values()), metadata, versions, [*notes, *_apart(tensors)])
+    return StateDict(list(pieces.values()), metadata, versions, [*notes, *_storage_notes(tensors)])
 
 
 def _piece(
@@ -266,12 +266,12 @@ def _piece(
             yield memoryview(np.ascontiguousarray(slab).view(np.uint8).data)
 
     same = None if tensor.identity is None else (tensor.path, tensor.identity, tensor.shape, stride)
-    contiguous = partial(_read, tensor.path, tensor.offset, tensor.nbytes)
+    contiguous = partial(_read_bytes, tensor.path, tensor.offset, tensor.nbytes)
     read = contiguous if stride is None else strided
     return BundledTensor(name, tensor.dtype, tensor.shape, tensor.nbytes, read, same)
 
 
-def _gathered(tensors: Sequence[StoredTensor], strides: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+def _gather_strided(tensors: Sequence[StoredTensor], strides: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """Readers for tensors whose elements are not contiguous."""
     if not strides:
         return {}
@@ -283,7 +283,7 @@ def _gathered(tensors: Sequence[StoredTensor], strides: Mapping[str, Sequence[in
     return {numbers.name: numbers for numbers in file.tensors()[0]}
 
 
-def _apart(tensors: Sequence[StoredTensor]) -> list[str]:
+def _storage_notes(tensors: Sequence[StoredTensor]) -> list[str]:
     """A note if different tensors share a storage: each is written separately."""
     storages: dict[Hashable, set[Hashable]] = {}
     for tensor in tensors:

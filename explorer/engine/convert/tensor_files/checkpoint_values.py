@@ -71,11 +71,11 @@ def values_of(root: Any, checkpoint: Checkpoint, prefix: str) -> CheckpointValue
     """
     values = CheckpointValues({}, [], [])
     skipped = {name.partition(".")[0] for name in checkpoint.roles}
-    for path, value in _values(root, skipped):
+    for path, value in _walk_values(root, skipped):
         name = path.removeprefix(f"{prefix}.") if prefix else path
         text = _text(value)
         if text is None:
-            values.unknown.append((path, _why(value)))
+            values.unknown.append((path, _reason(value)))
         elif text:
             values.metadata.setdefault(name, text)
     bare: dict[str, int] = {}
@@ -116,7 +116,7 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, (TensorSpec, WrappedTensor)) or is_array(value)
 
 
-def _values(root: Any, skipped: set[str]) -> Iterator[tuple[str, Any]]:
+def _walk_values(root: Any, skipped: set[str]) -> Iterator[tuple[str, Any]]:
     """Paths and values of the outermost parts without tensors; modules are skipped."""
     stack: list[tuple[str, Any, int]] = [("", root, 0)]
     first_paths: dict[int, str] = {}
@@ -159,7 +159,7 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(key), entry) for key, entry in value.pairs)
 
 
-def _why(value: Any) -> str:
+def _reason(value: Any) -> str:
     kind = value.qualname if isinstance(value, ReducedObject) else type(value).__name__
     return f"{kind or 'an object'} cannot be written as text"
 
@@ -168,7 +168,7 @@ def _text(value: Any) -> str | None:
     """A value as text: text as it is, anything else as JSON; None if that is not possible."""
     if isinstance(value, str):
         return value if len(value) <= _TEXT else None
-    described = _walked(value, _described)
+    described = _as_json(value, _json_form)
     return None if described is _NOTHING else _json(described)
 
 
@@ -182,7 +182,7 @@ def _json(value: Any) -> str | None:
 
 def _wrapper_text(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> str | None:
     """A description of a wrapper tensor: its class, dtype and shape, inner tensors and attributes."""
-    described = _walked(dict(attributes), _described)
+    described = _as_json(dict(attributes), _json_form)
     if described is _NOTHING:
         return None
     inner = [key for key, entry in tensor.inner.items() if key and _is_tensor(entry)]
@@ -196,7 +196,7 @@ def _wrapper_text(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> str |
 _NOTHING = object()
 
 
-def _walked(value: Any, more: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:
+def _as_json(value: Any, more: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:
     """A value in JSON types; `_NOTHING` if it has no such form, or is too large.
 
     Args:
@@ -234,11 +234,11 @@ def plain(value: Any) -> Any:
     def refuse(value: Any, walk: Callable[[Any], Any]) -> Any:
         raise ValueError("something else")
 
-    plain_value = _walked(value, refuse)
+    plain_value = _as_json(value, refuse)
     return None if plain_value is _NOTHING else plain_value
 
 
-def _described(value: Any, walk: Callable[[Any], Any]) -> Any:
+def _json_form(value: Any, walk: Callable[[Any], Any]) -> Any:
     """The JSON form of a value that JSON lacks.
 
     Raises:

@@ -33,7 +33,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     """
 
     def write(bundle: StateDict) -> Sequence[str]:
-        pieces, metadata, notes = _once(bundle)
+        pieces, metadata, notes = _unique_pieces(bundle)
         if bundle.versions is not None:
             metadata[VERSIONS] = json.dumps(bundle.versions)
         metadata.setdefault("format", "pt")
@@ -50,7 +50,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     return tensors.convert(job, write, of_safetensors)
 
 
-def _once(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[str]]:
+def _unique_pieces(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[str]]:
     """Each tensor under one name, in the format's order; the metadata; and notes."""
     metadata = dict(bundle.metadata)
     names: dict[object, str] = {}
@@ -91,7 +91,7 @@ def _header(pieces: Sequence[BundledTensor], metadata: Mapping[str, str], source
         )
     if any(piece.name == "__metadata__" for piece in pieces):
         raise BadModel("safetensors has no tensor called '__metadata__'", where=source)
-    text = ",".join(_entries(pieces, metadata))
+    text = ",".join(_header_entries(pieces, metadata))
     head = f"{{{text}}}".encode()
     head += b" " * (-len(head) % 8)
     if len(head) > HEADER_BYTES:
@@ -101,7 +101,7 @@ def _header(pieces: Sequence[BundledTensor], metadata: Mapping[str, str], source
     return head
 
 
-def _entries(pieces: Sequence[BundledTensor], metadata: Mapping[str, str]) -> Iterator[str]:
+def _header_entries(pieces: Sequence[BundledTensor], metadata: Mapping[str, str]) -> Iterator[str]:
     def plain(value: object) -> str:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 

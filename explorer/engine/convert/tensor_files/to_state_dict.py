@@ -63,13 +63,13 @@ def convert(job: ConversionJob) -> ConversionResult:
             if piece.dtype not in BYTES:
                 message = f"torch has no type {piece.dtype}, which '{printable(piece.name)}' is of"
                 raise BadModel(message, where=job.source)
-        _write(job.path, bundle, lambda done: job.tell("writing tensors", done, len(bundle.pieces)))
+        _write_archive(job.path, bundle, lambda done: job.tell("writing tensors", done, len(bundle.pieces)))
         return ()
 
     return tensors.convert(job, write, of_checkpoint)
 
 
-def _write(path: str, bundle: StateDict, tell: Callable[[int], None]) -> None:
+def _write_archive(path: str, bundle: StateDict, tell: Callable[[int], None]) -> None:
     """Writes the archive; calls `tell` with the number of storages written so far."""
     storages: dict[object, int] = {}
     first: list[BundledTensor] = []
@@ -81,17 +81,19 @@ def _write(path: str, bundle: StateDict, tell: Callable[[int], None]) -> None:
             first.append(piece)
         keys.append(storages[identity])
     with output_files.binary(path) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        _entry(archive, out, f"{_FOLDER}/data.pkl", _pickle(bundle, keys))
-        _entry(archive, out, f"{_FOLDER}/.format_version", [b"1"])
-        _entry(archive, out, f"{_FOLDER}/.storage_alignment", [str(_ALIGNMENT).encode()])
-        _entry(archive, out, f"{_FOLDER}/byteorder", [b"little"])
+        _write_entry(archive, out, f"{_FOLDER}/data.pkl", _pickle(bundle, keys))
+        _write_entry(archive, out, f"{_FOLDER}/.format_version", [b"1"])
+        _write_entry(archive, out, f"{_FOLDER}/.storage_alignment", [str(_ALIGNMENT).encode()])
+        _write_entry(archive, out, f"{_FOLDER}/byteorder", [b"little"])
         for key, piece in enumerate(first):
             tell(key)
-            _entry(archive, out, f"{_FOLDER}/data/{key}", piece.read(), piece.nbytes, partial(tell, key))
-        _entry(archive, out, f"{_FOLDER}/version", [b"3\n"])
+            _write_entry(
+                archive, out, f"{_FOLDER}/data/{key}", piece.read(), piece.nbytes, partial(tell, key)
+            )
+        _write_entry(archive, out, f"{_FOLDER}/version", [b"3\n"])
 
 
-def _entry(
+def _write_entry(
     archive: zipfile.ZipFile,
     out: IO[bytes],
     name: str,

@@ -74,7 +74,7 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
                 continue
             tied[piece.same] = counterpart.same
         job.tell("comparing byte for byte", at, len(before))
-        for old, new in _pairs(piece.read(), counterpart.read()):
+        for old, new in _paired_pieces(piece.read(), counterpart.read()):
             digest.update(old)
             nbytes += old.nbytes
             if old.nbytes != new.nbytes or not np.array_equal(
@@ -110,7 +110,9 @@ def _lost_metadata(source: StateDict, result: StateDict) -> list[str]:
     return lost if source.versions == result.versions else [*lost, "_metadata"]
 
 
-def _pairs(a: Iterator[memoryview], b: Iterator[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
+def _paired_pieces(
+    a: Iterator[memoryview], b: Iterator[memoryview]
+) -> Iterator[tuple[memoryview, memoryview]]:
     """Two byte streams in pieces of equal length; a longer stream's surplus comes with an empty piece."""
     rest_a, rest_b = memoryview(b""), memoryview(b"")
     while True:

@@ -74,7 +74,9 @@ class ClusterLine:
 
     def until_ready(self, cancel: Cancel) -> None:
         """Loads the stages, each on its worker."""
-        tasks = [self._submit(at, f"load-{at}", _load, config) for at, config in enumerate(self._configs)]
+        tasks = [
+            self._submit(at, f"load-{at}", _load_stage, config) for at, config in enumerate(self._configs)
+        ]
         while not all(task.done() for task in tasks):
             self._check(cancel)
             time.sleep(LOOK)
@@ -89,9 +91,9 @@ class ClusterLine:
             self._check(cancel)
             while self._waiting and len(self._under_way) < _AHEAD * self.count:
                 self._start(*self._waiting.popleft())
-            done = [batch for batch, tasks in self._under_way.items() if self._ended(tasks)]
+            done = [batch for batch, tasks in self._under_way.items() if self._has_ended(tasks)]
             for batch in done:
-                self._take(batch, self._under_way.pop(batch), cancel)
+                self._take_outputs(batch, self._under_way.pop(batch), cancel)
             if len(self.came) != reported:
                 reported = len(self.came)
                 tell(reported)
@@ -107,7 +109,7 @@ class ClusterLine:
         passing: Any = (dict(feeds), ())
         tasks = []
         for at, config in enumerate(self._configs):
-            passing = self._submit(at, f"{batch}-{at}", _run, config, passing, priority=-batch)
+            passing = self._submit(at, f"{batch}-{at}", _run_stage, config, passing, priority=-batch)
             tasks.append(passing)
         self._under_way[batch] = tasks
 
@@ -122,10 +124,10 @@ class ClusterLine:
             **options,
         )
 
-    def _ended(self, tasks: Sequence[Any]) -> bool:
+    def _has_ended(self, tasks: Sequence[Any]) -> bool:
         return tasks[-1].done() or any(task.status in ("error", "cancelled") for task in tasks)
 
-    def _take(self, batch: int, tasks: Sequence[Any], cancel: Cancel) -> None:
+    def _take_outputs(self, batch: int, tasks: Sequence[Any], cancel: Cancel) -> None:
         at = next((at for at, task in enumerate(tasks) if task.status in ("error", "cancelled")), -1)
         values, times = self._result(at % self.count, tasks[at], cancel)
         self.came[batch] = values
@@ -146,7 +148,7 @@ class ClusterLine:
         except ExplorerError:
             raise
         except Exception as error:
-            self._missing(cancel)
+            self._find_missing(cancel)
             raise EngineDied(
                 f"stage {at + 1} ended: {error_line(error)}", where=self._configs[at]["file"]
             ) from None
@@ -156,9 +158,9 @@ class ClusterLine:
         if time.monotonic() - self._looked > _SILENCE:
             self._looked = time.monotonic()
             self._look()
-            self._missing(cancel)
+            self._find_missing(cancel)
 
-    def _missing(self, cancel: Cancel) -> None:
+    def _find_missing(self, cancel: Cancel) -> None:
         """Reports the first stage whose worker is gone or no longer answers.
 
         Raises:
@@ -205,13 +207,13 @@ def line(configs: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -
 # on the worker
 
 
-def _load(config: Mapping[str, Any]) -> int:
+def _load_stage(config: Mapping[str, Any]) -> int:
     """Loads a stage; returns the process id."""
     _stage(config)
     return os.getpid()
 
 
-def _run(config: Mapping[str, Any], passing: Passing) -> Passing:
+def _run_stage(config: Mapping[str, Any], passing: Passing) -> Passing:
     names, outputs, run = _stage(config)
     values, times = passing
     began = time.time()

@@ -86,10 +86,10 @@ def run(
         Cancelled: `cancel` said so.
     """
     configs = _stage_configs(folder, manifest, threads, keep)
-    with _stages(configs) if scheduler is None else cluster.line(configs, scheduler, cancel) as line:
+    with _start_stages(configs) if scheduler is None else cluster.line(configs, scheduler, cancel) as line:
         report(on_progress, cancel, "loading the stages")
         line.until_ready(cancel)
-        alone = _alone(line, feeds, on_progress, cancel)
+        alone = _time_stages(line, feeds, on_progress, cancel)
         line.came.clear()
         if count is None:
             count = max(_LEAST, math.ceil(_LONG / max(*alone.busy, _LONG / _MOST)))
@@ -97,7 +97,7 @@ def run(
         for at, number in enumerate(numbers):
             line.send(number, feeds[at % len(feeds)])
         line.until(numbers, cancel, lambda done: report(on_progress, cancel, "running", done, count))
-        works = _works(line.ran, _ALONE)
+        works = _scheduled_works(line.ran, _ALONE)
         outputs = [line.came[at] for at in numbers] if keep else []
         pids, workers = line.pids, line.workers
     files = [stage.file for stage in manifest.stages]
@@ -126,7 +126,7 @@ class _Alone(NamedTuple):
         return [sum(both) for both in zip(self.stages, self.handing, strict=True)]
 
 
-def _alone(
+def _time_stages(
     line: _Line | cluster.ClusterLine, feeds: Sequence[Feeds], on_progress: OnProgress, cancel: Cancel
 ) -> _Alone:
     """Times the stages, one micro-batch at a time."""
@@ -232,7 +232,9 @@ class _Line:
         self._waiting: SimpleQueue[tuple[int, Feeds] | None] = SimpleQueue()
         self._arrived: SimpleQueue[tuple[int, dict[str, Array]] | None] = SimpleQueue()
         self._stopped = StoppedChildren()
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._give, self._receive)]
+        self._threads = [
+            threading.Thread(target=work, daemon=True) for work in (self._send_inputs, self._receive_outputs)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -242,12 +244,12 @@ class _Line:
         for thread in self._threads:
             thread.join()
 
-    def _give(self) -> None:
-        with contextlib.suppress(OSError):  # `_look` reports that the stage died
+    def _send_inputs(self) -> None:
+        with contextlib.suppress(OSError):  # `_read_messages` reports that the stage died
             while (message := self._waiting.get()) is not None:
                 self._first.send(message)
 
-    def _receive(self) -> None:
+    def _receive_outputs(self) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 self._arrived.put(self._last.recv())
@@ -260,7 +262,7 @@ class _Line:
     def until_ready(self, cancel: Cancel) -> None:
         """Waits until all stages have loaded."""
         while not all(stage.ready for stage in self.stages):
-            self._look(cancel)
+            self._read_messages(cancel)
 
     def until(
         self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
@@ -270,12 +272,12 @@ class _Line:
         ends = len(numbers) * (1 + len(self.stages))
         before = len(self.ran)
         while len(self.came) + len(self.ran) - before < ends:
-            self._look(cancel)
+            self._read_messages(cancel)
             if len(self.came) != reported:
                 reported = len(self.came)
                 tell(reported)
 
-    def _look(self, cancel: Cancel) -> None:
+    def _read_messages(self, cancel: Cancel) -> None:
         """Reads the messages that have arrived.
 
         Raises:
@@ -288,7 +290,7 @@ class _Line:
                 try:
                     kind, content = stage.status.recv()
                 except (EOFError, OSError):
-                    self._died(at)
+                    self._report_death(at)
                 if kind == "failed":
                     raise BadModel(f"stage {at + 1} failed: {content}", where=stage.file)
                 if kind == "ready":
@@ -299,12 +301,12 @@ class _Line:
         while not self._arrived.empty():
             message = self._arrived.get()
             if message is None:
-                self._died(len(self.stages) - 1)
+                self._report_death(len(self.stages) - 1)
             batch, values = message
             self.came[batch] = values
         self._stopped.check(self.pids, [stage.file for stage in self.stages])
 
-    def _died(self, at: int) -> NoReturn:
+    def _report_death(self, at: int) -> NoReturn:
         """Reports the first process that ended: the later ones end because their input does."""
         end = time.monotonic() + _END  # the pipes close a moment before the process ends
         while not any(stage.process.poll() for stage in self.stages) and time.monotonic() < end:
@@ -319,7 +321,9 @@ class _Line:
         )
 
 
-def _works(ran: Mapping[tuple[int, int], tuple[float, float, float]], first: int) -> list[ScheduledWork]:
+def _scheduled_works(
+    ran: Mapping[tuple[int, int], tuple[float, float, float]], first: int
+) -> list[ScheduledWork]:
     """When each stage worked on the micro-batches from `first` on, counted from the earliest beginning."""
     mine = {key: value for key, value in ran.items() if key[1] >= first}
     start = min(began for began, *_ in mine.values())
@@ -350,7 +354,7 @@ def _stage_configs(folder: str, manifest: Manifest, threads: int, outputs: bool)
 
 
 @contextlib.contextmanager
-def _stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
+def _start_stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
     """Starts a process for each stage, with pipes between them; all end with the block."""
     stages: list[_Stage] = []
     ends: list[int] = []
@@ -363,7 +367,7 @@ def _stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
             for config in configs:
                 after, handed = os.pipe()
                 ends += [after, handed]
-                stages.append(_started(config["file"], before, handed, config, place, log))
+                stages.append(_start_stage(config["file"], before, handed, config, place, log))
                 for end in (before, handed):
                     os.close(end)
                     ends.remove(end)
@@ -390,7 +394,7 @@ def _names(values: Iterable[ManifestTensor]) -> list[str]:
     return [value.name for value in values]
 
 
-def _started(
+def _start_stage(
     file: str, inbound: int, outbound: int, config: Mapping[str, Any], place: str, log: Any
 ) -> _Stage:
     answers, status = os.pipe()

@@ -38,7 +38,7 @@ def main() -> None:
         return
     status.send(("ready", None))
     waiting: queue.Queue[Any] = queue.Queue(_WAITING)
-    threading.Thread(target=_take, args=(inbound, waiting), daemon=True).start()
+    threading.Thread(target=_read_inputs, args=(inbound, waiting), daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
         while (message := waiting.get()) is not None:
             batch, values = message
@@ -54,7 +54,7 @@ def main() -> None:
             status.send(("ran", (batch, began, ended, time.monotonic())))
 
 
-def _take(inbound: Connection, waiting: queue.Queue[Any]) -> None:
+def _read_inputs(inbound: Connection, waiting: queue.Queue[Any]) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             waiting.put(inbound.recv())
@@ -67,11 +67,11 @@ _Stage = tuple[Sequence[str], Sequence[str], Callable[[list[Any]], Sequence[Any]
 
 def loaded(config: Mapping[str, Any]) -> _Stage:
     """Loads a stage."""
-    load = _module if config["path"].endswith(".pt2") else _session
+    load = _load_program if config["path"].endswith(".pt2") else _load_onnx
     return load(config["path"], config["threads"], config["reads"], config["makes"])
 
 
-def _session(path: str, threads: int, *_: Sequence[str]) -> _Stage:
+def _load_onnx(path: str, threads: int, *_: Sequence[str]) -> _Stage:
     import onnxruntime  # slow to import: the pipes are connected first
 
     options = onnxruntime.SessionOptions()
@@ -85,7 +85,7 @@ def _session(path: str, threads: int, *_: Sequence[str]) -> _Stage:
     return names, outputs, lambda values: session.run(outputs, dict(zip(names, values, strict=True)))
 
 
-def _module(path: str, threads: int, reads: Sequence[str], makes: Sequence[str]) -> _Stage:
+def _load_program(path: str, threads: int, reads: Sequence[str], makes: Sequence[str]) -> _Stage:
     """Loads a .pt2 file as data: torch's own loader would run code from the file."""
     import torch  # as late as onnxruntime
 

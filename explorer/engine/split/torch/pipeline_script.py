@@ -88,10 +88,10 @@ class Relay(nn.Module):
         tensors.update(
             zip(self.makes, results if isinstance(results, (tuple, list)) else (results,), strict=True)
         )
-        return tuple([_vector(tensors[name]).contiguous() for name in self.outbound])
+        return tuple([_as_vector(tensors[name]).contiguous() for name in self.outbound])
 
 
-def _vector(value: torch.Tensor) -> torch.Tensor:
+def _as_vector(value: torch.Tensor) -> torch.Tensor:
     return value if value.dim() else value.reshape(1)
 
 

@@ -74,7 +74,7 @@ def steps(
     address |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     processes: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
-        stack.callback(_end, processes)
+        stack.callback(_kill, processes)
         for rank in range(len(files)):
             around = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(files)), **address}
             log = stack.enter_context(output_files.binary(os.path.join(place, f"log{rank}")))
@@ -89,12 +89,12 @@ def steps(
                 os.close(alive)
         _await(processes, files, place, cancel)
     return {
-        name: [_loaded(os.path.join(place, f"{name}-stage{at + 1}.pt")) for at in range(len(files))]
+        name: [_load_results(os.path.join(place, f"{name}-stage{at + 1}.pt")) for at in range(len(files))]
         for name in schedules
     }
 
 
-def _loaded(path: str) -> Any:
+def _load_results(path: str) -> Any:
     with input_files.binary(path) as file:
         return torch.load(file, weights_only=True)
 
@@ -106,13 +106,13 @@ def _await(
     stopped = StoppedChildren()
     while any(process.poll() is None for process in processes):
         stop_if(cancel)
-        _check(processes, files, place)
+        _check_exits(processes, files, place)
         stopped.check([process.pid for process in processes], files)
         time.sleep(_LOOK)
-    _check(processes, files, place)
+    _check_exits(processes, files, place)
 
 
-def _check(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], place: str) -> None:
+def _check_exits(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], place: str) -> None:
     """Reports a stage that failed; a killed process takes precedence over those that lost their neighbor."""
     failed = [at for at, process in enumerate(processes) if process.poll()]
     if not failed:
@@ -132,7 +132,7 @@ def _check(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], p
     )
 
 
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         process.kill()
     for process in processes:

@@ -97,10 +97,13 @@ def prove(
     report(on_progress, cancel, "running the whole")
     with _one_thread():
         whole = whole_step(module, call, batches)
-        modules = [_module(os.path.join(folder, file)) for file in files]
-        rows = _in_a_row(parts, modules, batches)
+        modules = [_load_module(os.path.join(folder, file)) for file in files]
+        rows = _run_stages(parts, modules, batches)
     depth = _depth(module)
-    outputs, mismatch = _compared(parts.outputs, whole.outputs, rows, depth), _other_weight(module, modules)
+    outputs, mismatch = (
+        _compare(parts.outputs, whole.outputs, rows, depth),
+        _differing_weight(module, modules),
+    )
     del modules
     steps: list[StepProof] = []
     if not mismatch:  # a wrong weight decides, even if the outputs hardly show it
@@ -108,7 +111,7 @@ def prove(
         inputs = {name: torch.cat([batch[name] for batch in batches]) for name in parts.inputs}
         with scratch.folder() as place:
             results = processes.steps(folder, files, place, SCHEDULES, inputs, len(batches), cancel)
-        steps = [_step(parts, schedule, results[schedule], whole, depth) for schedule in SCHEDULES]
+        steps = [_step_proof(parts, schedule, results[schedule], whole, depth) for schedule in SCHEDULES]
     evidence = Verification(
         **_verdict(outputs, steps, len(batches), mismatch),
         before="",
@@ -122,7 +125,7 @@ def prove(
     return evidence, all(output.equal for output in outputs), tuple(steps)
 
 
-def _module(path: str) -> Any:
+def _load_module(path: str) -> Any:
     with input_files.binary(path) as file:
         return torch.export.load(file).module()
 
@@ -145,7 +148,7 @@ def _depth(module: nn.Module) -> int:
     )
 
 
-def _in_a_row(
+def _run_stages(
     parts: ModuleStages, modules: Sequence[nn.Module], batches: Sequence[Tensors]
 ) -> list[list[torch.Tensor]]:
     """Outputs of the stages, one after the other, by micro-batch."""
@@ -153,7 +156,7 @@ def _in_a_row(
     return [[values[name].detach() for name in parts.outputs] for values in every]
 
 
-def _other_weight(whole: nn.Module, modules: Sequence[nn.Module]) -> str:
+def _differing_weight(whole: nn.Module, modules: Sequence[nn.Module]) -> str:
     """The first stored tensor of a stage that differs from the whole's, in words; '' if none does."""
     whole_tensors = {**dict(whole.named_parameters(remove_duplicate=False)), **dict(whole.named_buffers())}
     for number, module in enumerate(modules, 1):
@@ -190,7 +193,7 @@ def _closeness(evidence: Sequence[OutputEvidence]) -> str:
     return f"within rounding ({same:,} bit for bit, at most {largest:.1e} of the size)"
 
 
-def _step(
+def _step_proof(
     parts: ModuleStages,
     schedule: Literal["gpipe", "1f1b"],
     results: Sequence[Mapping[str, Any]],
@@ -210,8 +213,8 @@ def _step(
     return StepProof(
         schedule=schedule,
         micro_batches=count,
-        outputs=_compared(parts.outputs, whole.outputs, rows, depth),
-        gradients=_compared(names, [list(whole.gradients.values())], [all_gradients], depth),
+        outputs=_compare(parts.outputs, whole.outputs, rows, depth),
+        gradients=_compare(names, [list(whole.gradients.values())], [all_gradients], depth),
     )
 
 
@@ -224,7 +227,7 @@ def _gradients(parts: ModuleStages, results: Sequence[Mapping[str, Any]]) -> dic
     return {name: some[0] for name, some in by_name.items()}
 
 
-def _compared(
+def _compare(
     names: Sequence[str],
     before: Sequence[Sequence[torch.Tensor]],
     after: Sequence[Sequence[torch.Tensor]],

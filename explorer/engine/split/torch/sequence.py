@@ -71,7 +71,8 @@ def check(program: Any) -> None:
                 hint="leave it out: the stages are ONNX models then",
             )
         updated = next(
-            (state_names[changed.name] for changed in _updated(node) if changed.name in state_names), None
+            (state_names[changed.name] for changed in _written_nodes(node) if changed.name in state_names),
+            None,
         )
         if updated is not None:
             raise Misuse(
@@ -81,10 +82,10 @@ def check(program: Any) -> None:
             )
 
 
-def _updated(node: Node) -> Iterator[Node]:
+def _written_nodes(node: Node) -> Iterator[Node]:
     """Nodes that a call writes into, including the running statistics of a training batch normalization."""
-    yield from _changed(node)
-    named = {argument.name: value for argument, value in _arguments(node)}
+    yield from _written_arguments(node)
+    named = {argument.name: value for argument, value in _named_arguments(node)}
     if named.get("training") and isinstance(named.get("running_mean"), Node):
         yield named["running_mean"]
 
@@ -157,7 +158,7 @@ def program_sequence(
         layers=layers,
         macs=_macs(calls, units, layers),
         took=took,
-        closed=closed | dict.fromkeys(_closed(calls), _IN_PLACE),
+        closed=closed | dict.fromkeys(_closed_units(calls), _IN_PLACE),
         profile=profile,
         **facts,
     )
@@ -190,12 +191,12 @@ def _values(program: Any, calls: Sequence[Node]) -> list[CrossingValue]:
             continue
         reads = [at[user] for user in node.users if user in at]
         dies = len(calls) - 1 if node.name in ends else max(reads, default=-1)
-        info, size = _described(node)
+        info, size = _type_and_bytes(node)
         values.append(CrossingValue(node.name, at.get(node, -1), dies, info, size))
     return [value for value in values if value.dies > value.born]
 
 
-def _described(node: Node) -> tuple[TensorInfo, int | None]:
+def _type_and_bytes(node: Node) -> tuple[TensorInfo, int | None]:
     """The type and bytes of a node's result; bytes only for a single tensor of known size."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
@@ -239,19 +240,19 @@ def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> 
     for node in calls:
         if not isinstance(node.target, OpOverload):
             if getattr(node.target, "__name__", "") != "getitem":
-                return _of_rows(units, layers)
+                return _macs_of_rows(units, layers)
             per_call.append(0)
             continue
         args: Any = map_arg(node.args, lambda at: at.meta.get("val"))
         kwargs: Any = map_arg(node.kwargs, lambda at: at.meta.get("val"))
         macs = dispatch.cost(node.target, args, kwargs, node.meta.get("val")).macs
         if macs is None:
-            return _of_rows(units, layers)
+            return _macs_of_rows(units, layers)
         per_call.append(macs)
     return np.array(per_call, dtype=np.float64)
 
 
-def _of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
+def _macs_of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
     """MACs of the rows by unit; a row without a call counts where the row before it is."""
     place = {row: unit for unit, row in reversed(list(enumerate(units.rows))) if row is not None}
     macs, at = np.zeros(len(units.rows)), 0
@@ -265,36 +266,36 @@ def _of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
     return macs
 
 
-def _closed(calls: Sequence[Node]) -> Iterator[int]:
+def _closed_units(calls: Sequence[Node]) -> Iterator[int]:
     """Units before which no cut may lie, because a later call changes an earlier value in place.
 
     Another process receives a copy of the tensor, which autograd does not allow to be changed in place.
     """
     at = {node: unit for unit, node in enumerate(calls)}
     for node, unit in at.items():
-        for argument in _changed(node):
+        for argument in _written_arguments(node):
             root = argument
-            while (base := _base(root)) is not None:
+            while (base := _viewed_argument(root)) is not None:
                 root = base
             yield from range(at.get(root, -1) + 1, unit + 1)
 
 
-def _changed(node: Node) -> Iterator[Node]:
+def _written_arguments(node: Node) -> Iterator[Node]:
     """Arguments that a call writes into."""
-    for argument, value in _arguments(node):
+    for argument, value in _named_arguments(node):
         if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, Node):
             yield value
 
 
-def _base(node: Node) -> Node | None:
+def _viewed_argument(node: Node) -> Node | None:
     """The argument that a call returns, or returns a view of."""
-    for argument, value in _arguments(node):
+    for argument, value in _named_arguments(node):
         if argument.alias_info is not None and isinstance(value, Node):
             return value
     return None
 
 
-def _arguments(node: Node) -> Iterator[tuple[Any, Any]]:
+def _named_arguments(node: Node) -> Iterator[tuple[Any, Any]]:
     if node.op == "call_function" and isinstance(node.target, OpOverload):
         arguments = schema_of(node.target).arguments
         named: Mapping[str, Any] = node.kwargs

@@ -82,10 +82,10 @@ def module_stages(
         raise BadModel(f"torch cannot cut it ({error_line(error)})", where=where) from error
     if pipe.num_stages != len(starts) + 1:
         raise BadModel(f"torch made {pipe.num_stages:,} stages, not {len(starts) + 1:,}", where=where)
-    return _named(pipe.split_gm, module)
+    return _with_value_names(pipe.split_gm, module)
 
 
-def _named(split: Any, whole: nn.Module) -> ModuleStages:
+def _with_value_names(split: Any, whole: nn.Module) -> ModuleStages:
     """The stages, with a name for each value between them: the name that its first reader uses."""
     names: dict[Any, str] = {}
     calls = []
@@ -116,7 +116,7 @@ def _named(split: Any, whole: nn.Module) -> ModuleStages:
         _drop_idle(stage)
         placeholder = {name: aliases.get(name, name) for name, _ in stage.named_parameters()}
         reads = tuple([names[argument] for argument in node.args])
-        stages.append(StageModule(stage, reads, _makes(node, stage, names), placeholder))
+        stages.append(StageModule(stage, reads, _output_names(node, stage, names), placeholder))
     return ModuleStages(tuple(stages), tuple(inputs), tuple(outputs))
 
 
@@ -133,7 +133,7 @@ def _drop_idle(stage: Any) -> None:
         delattr(stage.get_submodule(owner), attribute)
 
 
-def _makes(node: Any, stage: Any, names: Mapping[Any, str]) -> tuple[str, ...]:
+def _output_names(node: Any, stage: Any, names: Mapping[Any, str]) -> tuple[str, ...]:
     (result,) = next(iter(inner for inner in stage.graph.nodes if inner.op == "output")).args
     if not isinstance(result, (tuple, list)):
         return (names[node],)

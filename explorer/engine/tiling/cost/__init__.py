@@ -66,7 +66,7 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
         Misuse: There is no such order, the machine is inconsistent, or the size of a type is unknown.
     """
     allowed, machine = _orders_for(order), complete(hardware or Hardware())
-    runs = [(at, run) for at, site in enumerate(plan.sites) for run in _runs(site)]
+    runs = [(at, run) for at, site in enumerate(plan.sites) for run in _runs_and_sizes(site)]
     turns = [times for _, (times, _) in runs]
     # calls of a function with other row counts cost differently; the site shows the first call
     each = [_site(run, machine, allowed) for _, (_, run) in runs]
@@ -77,7 +77,7 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
         return sum(amount(cost) * turn for cost, turn in zip(each, turns, strict=True))
 
     macs, slots = total(lambda site: site.macs), total(lambda site: site.products * math.prod(site.tile))
-    filled = total(lambda site: _filled(dimensions.site_dims(site)))
+    filled = total(lambda site: _filled_bytes(dimensions.site_dims(site)))
     compulsory = total(lambda site: site.compulsory)
     lower_bound = total(lambda site: site.lower_bound)
     best = [min(cost.orders, key=_traffic) for cost in each]
@@ -110,12 +110,12 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
             _systolic_total(rows, turns, machine)
             for rows in zip(*(cost.systolic for cost in each), strict=True)
         ),
-        assumptions=tuple(_assumed(plan, machine)),
+        assumptions=tuple(_assumptions(plan, machine)),
         macs_total=plan.macs_total,
     )
 
 
-def _runs(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
+def _runs_and_sizes(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
     """(runs, site at the sizes of these runs); 0 runs if the data decides how often it runs."""
     if not site.rows:
         yield site.calls or 0, site
@@ -188,7 +188,7 @@ class _Figures(NamedTuple):
     systolic: tuple[Systolic, ...]
 
 
-def _filled(shape: dimensions.SiteDims) -> int:
+def _filled_bytes(shape: dimensions.SiteDims) -> int:
     """Bytes of both operands and the output over the batch, including the padding of tiles."""
     return shape.batch * sum(dimensions.operand_bytes(shape, dimensions.moved_sizes(shape)))
 
@@ -199,11 +199,11 @@ def _figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
     products = shape.batch * m * k * n
     macs = shape.macs
     slots = products * math.prod(shape.tile)
-    compulsory, filled = shape.batch * sum(dimensions.operand_bytes(shape, shape[:3])), _filled(shape)
+    compulsory, filled = shape.batch * sum(dimensions.operand_bytes(shape, shape[:3])), _filled_bytes(shape)
     a, b, c = dimensions.operand_bytes(shape, dimensions.moved_sizes(shape))
     buffer = sum(dimensions.operand_bytes(shape, dimensions.largest_tile(shape)))
     bound_buffer = max(buffer, machine.buffer or 0)
-    orders = _orders(grid, (shape.batch * a, shape.batch * b, shape.batch * c), machine, macs, slots)
+    orders = _order_costs(grid, (shape.batch * a, shape.batch * b, shape.batch * c), machine, macs, slots)
     return _Figures(
         macs=macs,
         products=products,
@@ -222,7 +222,7 @@ def _figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
 
 
 @lru_cache(maxsize=64)
-def _again(turning: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
+def _refetch_loops(turning: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
     """`again` of each operand for every order; it depends only on which loops have more than one trip."""
     m, k, n = (1 + many for many in turning)
     return tuple(
@@ -231,7 +231,7 @@ def _again(turning: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _orders(
+def _order_costs(
     grid: tuple[int, int, int], whole: tuple[int, int, int], machine: Hardware, macs: int, slots: int
 ) -> tuple[OrderCost, ...]:
     """The cost of the six orders, from the bytes of whole operands, the MACs, and the MACs of full tiles."""
@@ -239,7 +239,9 @@ def _orders(
     computing = _per_cycle(slots, machine.macs_per_cycle)
     trips = {"": 1, "m": grid[0], "k": grid[1], "n": grid[2]}
     costs = []
-    for (order, dataflow), loops in zip(ORDERS.items(), _again(tuple(g > 1 for g in grid)), strict=True):
+    for (order, dataflow), loops in zip(
+        ORDERS.items(), _refetch_loops(tuple(g > 1 for g in grid)), strict=True
+    ):
         # every tile is fetched equally often, so whole operands can be counted, edges included; and only one
         # loop can fetch an operand again, because the two others are its own
         read_a, read_b, written = a * trips[loops[0]], b * trips[loops[1]], c * trips[loops[2]]
@@ -251,12 +253,12 @@ def _orders(
         seconds: float | None = None
         limit: Bound = ""
         if computing is not None and moving is not None:
-            limit, cycles = _limit(computing, moving), _together(computing, moving, machine)
+            limit, cycles = _limiting(computing, moving), _combined(computing, moving, machine)
             seconds = None if machine.clock is None else cycles / machine.clock
         elif machine.peak_macs is not None and machine.bandwidth is not None:
             # a machine for which only the rates are known
             least = slots / machine.peak_macs, traffic / machine.bandwidth
-            limit, seconds = _limit(*least), _together(*least, machine)
+            limit, seconds = _limiting(*least), _combined(*least, machine)
         costs.append(
             OrderCost(
                 order=order,
@@ -277,11 +279,11 @@ def _orders(
     return tuple(costs)
 
 
-def _limit(computing: float, moving: float) -> Bound:
+def _limiting(computing: float, moving: float) -> Bound:
     return "compute" if computing >= moving else "memory"
 
 
-def _together(computing: _Amount, moving: _Amount, machine: Hardware) -> _Amount:
+def _combined(computing: _Amount, moving: _Amount, machine: Hardware) -> _Amount:
     return max(computing, moving) if machine.double_buffered else computing + moving
 
 
@@ -340,7 +342,7 @@ def _systolic(
     whole = shape.batch * once * (fill + sizes[through])
     drained = shape.batch * once * rows if dataflow == "output-stationary" else 0
     moving = min((cost for cost in orders if cost.dataflow == dataflow), key=_traffic).memory_cycles
-    total = None if moving is None else _together(cycles, moving, machine)
+    total = None if moving is None else _combined(cycles, moving, machine)
     return Systolic(dataflow, cycles, whole, whole - drained, total, _seconds(total, machine))
 
 
@@ -355,15 +357,15 @@ def _total(name: str, costs: Sequence[OrderCost], turns: Sequence[int], macs: in
         order=name,
         traffic=traffic,
         intensity=2 * macs / traffic if traffic else None,
-        compute_cycles=_added([cost.compute_cycles for cost in costs], turns),
-        memory_cycles=_added([cost.memory_cycles for cost in costs], turns),
-        cycles=_added([cost.cycles for cost in costs], turns),
-        seconds=_added([cost.seconds for cost in costs], turns),
+        compute_cycles=_weighted_sum([cost.compute_cycles for cost in costs], turns),
+        memory_cycles=_weighted_sum([cost.memory_cycles for cost in costs], turns),
+        cycles=_weighted_sum([cost.cycles for cost in costs], turns),
+        seconds=_weighted_sum([cost.seconds for cost in costs], turns),
         memory_bound=sum(cost.bound == "memory" for cost in costs) if all_bound else None,
     )
 
 
-def _added(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _Amount | None:
+def _weighted_sum(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _Amount | None:
     """The sum of the amounts times their counts; None if an amount is unknown."""
     total: _Amount | None = None
     for amount, turn in zip(amounts, turns, strict=True):
@@ -377,11 +379,11 @@ def _systolic_total(rows: Sequence[Systolic], turns: Sequence[int], machine: Har
     cycles = sum(row.cycles * turn for row, turn in zip(rows, turns, strict=True))
     whole = sum(row.whole * turn for row, turn in zip(rows, turns, strict=True))
     theirs = sum(row.scalesim * turn for row, turn in zip(rows, turns, strict=True))
-    total = _added([row.total for row in rows], turns)
+    total = _weighted_sum([row.total for row in rows], turns)
     return Systolic(rows[0].dataflow, cycles, whole, theirs, total, _seconds(total, machine))
 
 
-def _assumed(plan: Plan, machine: Hardware) -> Iterable[str]:
+def _assumptions(plan: Plan, machine: Hardware) -> Iterable[str]:
     yield from _ASSUMPTIONS
     if machine.peak_macs is not None or machine.macs_per_cycle is not None:
         yield _OVERLAP[machine.double_buffered]

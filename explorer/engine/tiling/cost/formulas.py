@@ -24,32 +24,32 @@ def with_formulas(cost: PlanCost) -> PlanCost:
 
 def _formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
     shape = dimensions.site_dims(site)
-    yield from _counts(site)
-    yield from _traffic(site, shape)
-    yield from _buffer(site, shape, machine)
-    yield from _time(site, machine)
-    yield from _systolic(site, shape, machine)
+    yield from _count_formulas(site)
+    yield from _traffic_formulas(site, shape)
+    yield from _buffer_formulas(site, shape, machine)
+    yield from _time_formulas(site, machine)
+    yield from _systolic_formulas(site, shape, machine)
 
 
-def _times(*factors: object) -> str:
+def _product_text(*factors: object) -> str:
     """A product without factors of one, unless all are one."""
     texts = [f"{factor:,}" if isinstance(factor, int) else str(factor) for factor in factors]
     return " x ".join(text for text in texts if text != "1") or "1"
 
 
-def _each(site: SiteCost, rule: str, filled: str) -> tuple[str, str]:
+def _per_batch(site: SiteCost, rule: str, filled: str) -> tuple[str, str]:
     """The rule for one product, extended to the batch."""
     return (rule, filled) if site.batch == 1 else (f"batch x ({rule})", f"{site.batch:,} x ({filled})")
 
 
-def _counts(site: SiteCost) -> Iterator[Formula]:
+def _count_formulas(site: SiteCost) -> Iterator[Formula]:
     batch = "batch " if site.batch > 1 else ""
     sizes = (site.M, site.K, site.N)
     for letter, size, t, count in zip(_LETTERS, sizes, site.tile, site.grid, strict=True):
         yield Formula(letter.lower(), f"ceil({letter} / T{letter})", f"ceil({size:,} / {t:,})", count)
-    yield Formula("products", f"{batch}m k n", _times(site.batch, *site.grid), site.products)
-    yield Formula("MACs", f"{batch}M K N", _times(site.batch, *sizes), site.macs)
-    numbers = f"{site.macs:,} / ({_times(site.products, *site.tile)})"
+    yield Formula("products", f"{batch}m k n", _product_text(site.batch, *site.grid), site.products)
+    yield Formula("MACs", f"{batch}M K N", _product_text(site.batch, *sizes), site.macs)
+    numbers = f"{site.macs:,} / ({_product_text(site.products, *site.tile)})"
     yield Formula("utilisation", "MACs / (products TM TK TN)", numbers, site.utilisation, "share")
 
 
@@ -57,19 +57,19 @@ def _element(bits: int) -> str:
     return f"{bits // 8} B" if bits % 8 == 0 else f"{bits}/8 B"
 
 
-def _operands(shape: dimensions.SiteDims, sizes: tuple[int, int, int]) -> tuple[str, str, str]:
+def _operand_texts(shape: dimensions.SiteDims, sizes: tuple[int, int, int]) -> tuple[str, str, str]:
     """Bytes of A, B and C, written as products."""
     M, K, N = sizes
     width, sum_width = _element(shape.width), _element(shape.sum_width)
-    return _times(M, K, width), _times(K, N, width), _times(M, N, sum_width)
+    return _product_text(M, K, width), _product_text(K, N, width), _product_text(M, N, sum_width)
 
 
-def _traffic(site: SiteCost, shape: dimensions.SiteDims) -> Iterator[Formula]:
+def _traffic_formulas(site: SiteCost, shape: dimensions.SiteDims) -> Iterator[Formula]:
     m, k, n = site.grid
     whole = dimensions.operand_bytes(shape, dimensions.moved_sizes(shape))
     letters = dict(zip("mkn", ("m TM", "k TK", "n TN") if shape.padded else _LETTERS, strict=True))
     for (name, loops), text, value in zip(
-        dimensions.OPERANDS, _operands(shape, dimensions.moved_sizes(shape)), whole, strict=True
+        dimensions.OPERANDS, _operand_texts(shape, dimensions.moved_sizes(shape)), whole, strict=True
     ):
         of = site.accumulator if name == "C" else site.dtype
         rule = f"{letters[loops[0]]} x {letters[loops[1]]} x bytes of a {of}"
@@ -79,18 +79,18 @@ def _traffic(site: SiteCost, shape: dimensions.SiteDims) -> Iterator[Formula]:
         numbers = f"1 - {sum(dimensions.operand_bytes(shape, shape[:3])):,} / {sum(whole):,}"
         yield Formula("padded share", rule, numbers, site.padded_share, "share")
     a, b, c = whole
-    numbers = f"{_times(n, a)} + {_times(m, b)} + {_times(max(2 * k - 1, 1), c)}"
-    rule, numbers = _each(site, "n A + m B + (2 k - 1) C", numbers)
+    numbers = f"{_product_text(n, a)} + {_product_text(m, b)} + {_product_text(max(2 * k - 1, 1), c)}"
+    rule, numbers = _per_batch(site, "n A + m B + (2 k - 1) C", numbers)
     yield Formula("traffic without reuse", rule, numbers, site.traffic_without_reuse, "bytes")
     for cost in site.orders:
-        yield _order(site, cost, whole)
+        yield _order_formula(site, cost, whole)
     cheapest = site.chosen
     if cheapest.intensity is not None:
         rule, numbers = f"2 MACs / traffic {cheapest.order}", f"2 x {site.macs:,} / {cheapest.traffic:,}"
         yield Formula("intensity", rule, numbers, cheapest.intensity, "FLOPs per byte")
 
 
-def _order(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Formula:
+def _order_formula(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Formula:
     trips = dict(zip("mkn", site.grid, strict=True))
     rules, filled = [], []
     for (name, depends), size in zip(dimensions.OPERANDS, whole, strict=True):
@@ -102,22 +102,26 @@ def _order(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Form
             times = 2 * times - 1
         else:
             rules.append(" ".join((*loops, name)))
-        filled.append(_times(times, size))
-    rule, numbers = _each(site, " + ".join(rules), " + ".join(filled))
+        filled.append(_product_text(times, size))
+    rule, numbers = _per_batch(site, " + ".join(rules), " + ".join(filled))
     return Formula(f"traffic {cost.order}", rule, numbers, cost.traffic, "bytes")
 
 
-def _buffer(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> Iterator[Formula]:
+def _buffer_formulas(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> Iterator[Formula]:
     capped = ", a tile no larger than the product" if dimensions.largest_tile(shape) != shape.tile else ""
     rule = f"TM TK + TK TN + TM TN, each in its type{capped}"
     yield Formula(
-        "buffer", rule, " + ".join(_operands(shape, dimensions.largest_tile(shape))), site.buffer, "bytes"
+        "buffer",
+        rule,
+        " + ".join(_operand_texts(shape, dimensions.largest_tile(shape))),
+        site.buffer,
+        "bytes",
     )
     yield Formula("buffer, double", "2 x buffer", f"2 x {site.buffer:,}", site.buffer_double, "bytes")
     width = min(shape.width, shape.sum_width)
     whose = "the tiles" if machine.buffer is None or machine.buffer < site.buffer else "the machine's buffer"
-    numbers = f"{_times(2, site.M, site.N, site.K)} / sqrt({site.bound_buffer * 8 // width:,})"
-    rule, numbers = _each(site, "2 M N K / sqrt(S)", numbers)
+    numbers = f"{_product_text(2, site.M, site.N, site.K)} / sqrt({site.bound_buffer * 8 // width:,})"
+    rule, numbers = _per_batch(site, "2 M N K / sqrt(S)", numbers)
     rule = f"max(A + B + C without filling, {rule}), S elements in {whose}"
     numbers = f"max({site.compulsory:,}, {numbers} x {_element(width)})"
     yield Formula("lower bound", rule, numbers, site.lower_bound, "bytes")
@@ -129,10 +133,10 @@ def _rate(rate: float) -> str:
     return f"{rate:,.15g}"
 
 
-def _time(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
+def _time_formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
     cost = site.chosen
     joint = "max({}, {})" if machine.double_buffered else "{} + {}"
-    slots = _times(site.products, *site.tile)
+    slots = _product_text(site.products, *site.tile)
     if cost.compute_cycles is not None and machine.macs_per_cycle is not None:
         numbers = f"{slots} / {_rate(machine.macs_per_cycle)}"
         rule = "products TM TK TN / MACs per cycle"
@@ -156,7 +160,7 @@ def _time(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
         yield Formula("time", rule, numbers, cost.seconds, "seconds")
 
 
-def _systolic(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> Iterator[Formula]:
+def _systolic_formulas(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> Iterator[Formula]:
     if machine.array is None:
         return
     rows, columns = machine.array
@@ -164,15 +168,15 @@ def _systolic(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> 
     for timing in site.systolic:
         along, across, through = dimensions.MAPPED[timing.dataflow]
         first, second, depth = (_LETTERS[axis] for axis in (along, across, through))
-        rule, numbers = _each(
+        rule, numbers = _per_batch(
             site,
             f"array loads along {first} x along {second}"
             f" x ({depth.lower()} (2 R + C - 2) + {depth} of all tiles)",
             f"{dimensions.folds(shape, along, rows):,} x {dimensions.folds(shape, across, columns):,}"
-            f" x ({_times(site.grid[through], fill)} + {dimensions.moved_sizes(shape)[through]:,})",
+            f" x ({_product_text(site.grid[through], fill)} + {dimensions.moved_sizes(shape)[through]:,})",
         )
         yield Formula(f"{timing.dataflow} array", rule, numbers, timing.cycles, "cycles")
-        rule, numbers = _each(
+        rule, numbers = _per_batch(
             site,
             f"ceil({first} / R) ceil({second} / C) (2 R + C + {depth} - 2)",
             f"ceil({sizes[along]:,} / {rows:,}) x ceil({sizes[across]:,} / {columns:,})"

@@ -100,9 +100,9 @@ class _Nest:
         for loop in operand.own:
             if loop not in operand.turning:
                 inside *= self.span(loop, 0, self.trips[loop])
-        return self._until(operand.turning, place, weight) * inside
+        return self._weighted_iterations(operand.turning, place, weight) * inside
 
-    def _until(self, loops: str, place: Mapping[str, int], weight: _Weights) -> int:
+    def _weighted_iterations(self, loops: str, place: Mapping[str, int], weight: _Weights) -> int:
         """The sum, over the iterations of some loops up to a place, of the product of their weights."""
         total, here = 0, 1
         for at, loop in enumerate(loops):
@@ -144,11 +144,11 @@ def tile_steps(site: SitePlan, order: str = "best", first: int = 0, count: int =
             where=site.name,
             hint=f"it has {every:,}, the first is 0; at most {MOST:,} at once",
         )
-    steps = [_step(nest, at) for at in range(first, min(first + count, every))]
+    steps = [_tile_step(nest, at) for at in range(first, min(first + count, every))]
     return TileSteps(site.name, cost.order, ORDERS[cost.order], every, cost.chosen.traffic, tuple(steps))
 
 
-def _step(nest: _Nest, at: int) -> TileStep:
+def _tile_step(nest: _Nest, at: int) -> TileStep:
     batch, inner = divmod(at, nest.count)
     place = nest.place(inner)
     a, b, c = nest.operands
@@ -158,7 +158,7 @@ def _step(nest: _Nest, at: int) -> TileStep:
         dimensions.packed_bytes(nest.tile(operand, place), operand.bits) for operand in nest.operands
     ]
     again, gone = place["k"] > 0 and nest.arrives(c, place), nest.leaves(c, place)
-    earlier = _earlier(nest, batch)
+    earlier = _earlier_traffic(nest, batch)
     return TileStep(
         step=at,
         batch=batch,
@@ -181,7 +181,7 @@ def _step(nest: _Nest, at: int) -> TileStep:
     )
 
 
-def _earlier(nest: _Nest, batch: int) -> Sequence[int]:
+def _earlier_traffic(nest: _Nest, batch: int) -> Sequence[int]:
     """The traffic of the earlier products of the batch."""
     end = {loop: trips - 1 for loop, trips in nest.trips.items()}
     a, b, c = (operand.size(nest.fetched(operand, end)) for operand in nest.operands)

@@ -87,7 +87,7 @@ def _take_apart(
 ) -> Callable[[GraphBuilder, Node, SiteContext], None]:
     def take(builder: GraphBuilder, node: Node, context: SiteContext) -> None:
         layer = _layer(node, context, gates, defaults)
-        _written(builder, layer, _stored(builder, layer, context, step), step)
+        _write_layer(builder, layer, _stored_weights(builder, layer, context, step), step)
 
     return take
 
@@ -132,32 +132,33 @@ def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ..
     )
 
 
-def _stored(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: Step) -> list[_Weights]:
+def _stored_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: Step) -> list[_Weights]:
     """The weights of every direction."""
     tensors: dict[str, Tensor] = {}
     for role in ("W", "R", "B", "P"):
         if name := layer.inputs[role]:
-            tensors[role] = _tensor(name, role, context)
+            tensors[role] = _stored_tensor(name, role, context)
     H, G = layer.hidden, layer.gates
     if tensors["W"].shape != (layer.directions, G * H, layer.sizes[2]):
         raise NoSite(f"its W is {list(tensors['W'].shape)}")
     if tensors["R"].shape != (layer.directions, G * H, H):
         raise NoSite(f"its R is {list(tensors['R'].shape)}")
     # a GRU resets its state before the last gate's product, so that gate's weights are separate
-    apart = step is _gru and not layer.node.attributes.get("linear_before_reset", 0)
+    apart = step is _gru_step and not layer.node.attributes.get("linear_before_reset", 0)
     weights = []
     for d in range(layer.directions):
-        names = [_part(builder, layer, tensors["W"], "W", d, 0, G)]
+        names = [_gate_rows(builder, layer, tensors["W"], "W", d, 0, G)]
         pieces = ((0, 2), (2, 1)) if apart else ((0, G),)
         names += [
-            _part(builder, layer, tensors["R"], f"R{i or ''}", d, *piece) for i, piece in enumerate(pieces)
+            _gate_rows(builder, layer, tensors["R"], f"R{i or ''}", d, *piece)
+            for i, piece in enumerate(pieces)
         ]
         turned = [builder.transpose(name, (1, 0), f"{d}/turned_{i}") for i, name in enumerate(names)]
         bias, r_bias = _biases(builder, layer, tensors.get("B"), d, step)
         peephole: tuple[str, ...] = ()
         if "P" in tensors:
             rows = tensors["P"].array()[d].reshape(3, H)
-            peephole = tuple(_number(builder, layer, row, f"P_{d}_{i}") for i, row in enumerate(rows))
+            peephole = tuple(_store_vector(builder, layer, row, f"P_{d}_{i}") for i, row in enumerate(rows))
         weights.append(_Weights(turned[0], tuple(turned[1:]), bias, r_bias, peephole))
     return weights
 
@@ -174,7 +175,7 @@ def led_by(name: str, context: SiteContext, deepest: int = _DEEPEST) -> Iterator
             yield from led_by(part, context, deepest - 1)
 
 
-def _tensor(name: str, role: str, context: SiteContext, deepest: int = _DEEPEST) -> Tensor:
+def _stored_tensor(name: str, role: str, context: SiteContext, deepest: int = _DEEPEST) -> Tensor:
     """The stored weight behind a value, through the operators that add an axis of directions."""
     resolved = context.constants.resolve(name)
     if resolved is not None:
@@ -188,7 +189,7 @@ def _tensor(name: str, role: str, context: SiteContext, deepest: int = _DEEPEST)
     if node is None or node.domain or node.op not in _LEADING or not deepest:
         maker_text = "" if node is None else f", but made by {node.op}"
         raise NoSite(f"its {role} is not stored{maker_text}")
-    parts = [_tensor(part, role, context, deepest - 1) for part in node.inputs]
+    parts = [_stored_tensor(part, role, context, deepest - 1) for part in node.inputs]
     try:
         if node.op == "Concat":
             joined = np.concatenate([part.array() for part in parts], axis=node.attributes["axis"])
@@ -200,7 +201,7 @@ def _tensor(name: str, role: str, context: SiteContext, deepest: int = _DEEPEST)
     return replace(parts[0], shape=shape, record=None)
 
 
-def _part(
+def _gate_rows(
     builder: GraphBuilder, layer: _Layer, tensor: Tensor, label: str, d: int, first: int, gates: int
 ) -> str:
     """The rows of some gates of one direction of W or R, which share the stored bytes."""
@@ -228,15 +229,15 @@ def _biases(
         return "", ""
     rows = layer.gates * layer.hidden
     both = tensor.array()[d].reshape(2, rows)
-    if step is _gru and layer.node.attributes.get("linear_before_reset", 0):
+    if step is _gru_step and layer.node.attributes.get("linear_before_reset", 0):
         inner = both[1].copy()
         inner[: 2 * layer.hidden] = 0
         outer = both[0] + both[1] - inner
-        return _number(builder, layer, outer, f"B_{d}"), _number(builder, layer, inner, f"RB_{d}")
-    return _number(builder, layer, both[0] + both[1], f"B_{d}"), ""
+        return _store_vector(builder, layer, outer, f"B_{d}"), _store_vector(builder, layer, inner, f"RB_{d}")
+    return _store_vector(builder, layer, both[0] + both[1], f"B_{d}"), ""
 
 
-def _number(builder: GraphBuilder, layer: _Layer, array: Any, label: str) -> str:
+def _store_vector(builder: GraphBuilder, layer: _Layer, array: Any, label: str) -> str:
     name = builder.emission.unique(f"{builder.prefix}{label}")
     builder.emission.initializers[name] = tensor_from_array(
         name, np.ascontiguousarray(array).astype(layer.dtype)
@@ -244,20 +245,20 @@ def _number(builder: GraphBuilder, layer: _Layer, array: Any, label: str) -> str
     return name
 
 
-def _written(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weights], step: Step) -> None:
+def _write_layer(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weights], step: Step) -> None:
     """Writes the nodes of the whole operator."""
     x = layer.inputs["X"]
     if layer.first:
         x = builder.transpose(x, (1, 0, 2), "x")
-    states = 2 if step is _lstm else 1
+    states = 2 if step is _lstm_step else 1
     rows, last = [], []
     for d, direction_weights in enumerate(weights):
         inner = builder.inner(str(d))
         z = inner.add("MatMul", (x, direction_weights.w), "input")
         if direction_weights.bias:
             z = inner.add("Add", (z, direction_weights.bias), "input_biased")
-        start = [_start(inner, layer, role, d) for role in ("initial_h", "initial_c")[:states]]
-        scanned = _steps(inner, layer, d, direction_weights, step, z, start)
+        start = [_initial_state(inner, layer, role, d) for role in ("initial_h", "initial_c")[:states]]
+        scanned = _scan_steps(inner, layer, d, direction_weights, step, z, start)
         rows.append(inner.unsqueeze(scanned[states], 1, "row"))
         last.append([inner.unsqueeze(state, 0, f"last_{i}") for i, state in enumerate(scanned[:states])])
         builder.nodes += inner.nodes
@@ -273,7 +274,7 @@ def _written(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weights], 
             builder.add("Identity", (turned,), f"given_{name}", outputs=(name,))
 
 
-def _start(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> str:
+def _initial_state(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> str:
     """The initial state of a direction, (batch, hidden)."""
     state = layer.inputs[role]
     if state:
@@ -285,7 +286,7 @@ def _start(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> str:
     return builder.add("ConstantOfShape", (sizes,), role, attributes={"value": zero})
 
 
-def _steps(
+def _scan_steps(
     builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, step: Step, z: str, start: Sequence[str]
 ) -> list[str]:
     """A Scan over the steps; returns the last states and the rows of all steps."""
@@ -304,7 +305,7 @@ def _steps(
     return list(builder.nodes[-1].outputs)
 
 
-def _clipped(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
+def _clip(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
     """The input of an activation, clipped if the operator has `clip`."""
     clip = layer.node.attributes.get("clip")
     if clip is None:
@@ -323,12 +324,12 @@ def _gates(builder: GraphBuilder, layer: _Layer, x: str, count: int, label: str)
     return names
 
 
-def _less_from_one(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
+def _one_minus(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
     one = builder.number(1, layer.dtype, f"{label}_one")
     return builder.add("Sub", (one, x), label)
 
 
-def _lstm(
+def _lstm_step(
     builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, z: str, states: Sequence[str]
 ) -> list[str]:
     h, c = states
@@ -343,11 +344,11 @@ def _lstm(
         return builder.add("Add", (x, term), f"{label}_peeped")
 
     def gate(op: str, x: str, label: str) -> str:
-        return builder.add(op, (_clipped(builder, layer, x, label),), label)
+        return builder.add(op, (_clip(builder, layer, x, label),), label)
 
     i = gate(f, peeped(i, c, 0, "i"), "i")
     if layer.node.attributes.get("input_forget", 0):
-        forget = _less_from_one(builder, layer, i, "f")
+        forget = _one_minus(builder, layer, i, "f")
     else:
         forget = gate(f, peeped(forget, c, 2, "f"), "f")
     cell = gate(g, cell, "c_new")
@@ -360,7 +361,7 @@ def _lstm(
     return [builder.add("Mul", (o, squashed), "h"), c]
 
 
-def _gru(
+def _gru_step(
     builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, z: str, states: Sequence[str]
 ) -> list[str]:
     (h,) = states
@@ -377,7 +378,7 @@ def _gru(
         parts = [builder.value(n) for n in ("hidden_zr", "hidden_h")]
         builder.split(hidden, [2 * H, H], 1, parts, "hidden_parts")
         hidden, last = parts
-    sums = _clipped(builder, layer, builder.add("Add", (zr, hidden), "sums"), "zr")
+    sums = _clip(builder, layer, builder.add("Add", (zr, hidden), "sums"), "zr")
     update, reset = _gates(builder, layer, builder.add(f, (sums,), "zr"), 2, "gate")
     if last:
         through = builder.add("Mul", (reset, last), "through")
@@ -385,23 +386,23 @@ def _gru(
         through = builder.add(
             "MatMul", (builder.add("Mul", (reset, h), "left"), weights.r[1]), "reset_hidden"
         )
-    inside = _clipped(builder, layer, builder.add("Add", (new, through), "inside"), "new")
+    inside = _clip(builder, layer, builder.add("Add", (new, through), "inside"), "new")
     candidate = builder.add(g, (inside,), "new")
-    fresh = builder.add("Mul", (_less_from_one(builder, layer, update, "rest"), candidate), "fresh")
+    fresh = builder.add("Mul", (_one_minus(builder, layer, update, "rest"), candidate), "fresh")
     kept_state = builder.add("Mul", (update, h), "kept")
     return [builder.add("Add", (fresh, kept_state), "h")]
 
 
-def _rnn(
+def _rnn_step(
     builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, z: str, states: Sequence[str]
 ) -> list[str]:
     (h,) = states
     sums = builder.add("Add", (z, builder.add("MatMul", (h, weights.r[0]), "hidden")), "sums")
-    return [builder.add(layer.activations[d][0], (_clipped(builder, layer, sums, "h"),), "h")]
+    return [builder.add(layer.activations[d][0], (_clip(builder, layer, sums, "h"),), "h")]
 
 
 DECOMPOSITIONS: Mapping[tuple[str, str], Callable[[GraphBuilder, Node, SiteContext], None]] = {
-    ("", "LSTM"): _take_apart(_lstm, 4, ("Sigmoid", "Tanh", "Tanh")),
-    ("", "GRU"): _take_apart(_gru, 3, ("Sigmoid", "Tanh")),
-    ("", "RNN"): _take_apart(_rnn, 1, ("Tanh",)),
+    ("", "LSTM"): _take_apart(_lstm_step, 4, ("Sigmoid", "Tanh", "Tanh")),
+    ("", "GRU"): _take_apart(_gru_step, 3, ("Sigmoid", "Tanh")),
+    ("", "RNN"): _take_apart(_rnn_step, 1, ("Tanh",)),
 }

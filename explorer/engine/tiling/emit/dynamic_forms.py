@@ -37,35 +37,35 @@ def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequenc
         w = site.right(builder, inputs)
         w = w if site.stacked else builder.set_apart(w, "w_set_apart")
     if not site.stacked:
-        return _matrix(builder, site, plan.tile, x, w)
+        return _tile_matrix(builder, site, plan.tile, x, w)
     body = builder.inner("matrix")
     x_matrix, w_matrix = body.value("x"), body.value("w")
     columns = -(-site.N // tn), -(-site.K // tk) * tk, tn
-    handed = columns if weight is not None else (_length(site, "K"), _length(site, "N"))
-    z = _matrix(body, site, plan.tile, x_matrix, w_matrix)
+    handed = columns if weight is not None else (_fixed_length(site, "K"), _fixed_length(site, "N"))
+    z = _tile_matrix(body, site, plan.tile, x_matrix, w_matrix)
     return builder.scan(
         "matrices",
         body,
         inputs=[
-            Value(x_matrix, site.dtype, (_length(site, "M"), _length(site, "K"))),
+            Value(x_matrix, site.dtype, (_fixed_length(site, "M"), _fixed_length(site, "K"))),
             Value(w_matrix, site.right_dtype, handed),
         ],
-        outputs=[Value(z, site.accumulator, (_length(site, "M"), _length(site, "N")))],
+        outputs=[Value(z, site.accumulator, (_fixed_length(site, "M"), _fixed_length(site, "N")))],
         over=[x, w],
     )
 
 
-def _length(site: Site, axis: str) -> int | None:
+def _fixed_length(site: Site, axis: str) -> int | None:
     return None if axis in site.dynamic else int(getattr(site, axis))
 
 
-def _matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, w: str) -> str:
+def _tile_matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, w: str) -> str:
     """One product of the stack."""
     tm, tk, tn = tile
     rows = pad_to_whole_tiles(builder, x, site, ("M", "K"), (tm, tk), "x")
     K = -(-site.K // tk) * tk
     deep = "K" in site.dynamic
-    columns = _columns(builder, site, tile, w) if site.weight is None else w
+    columns = _columns_of_tiles(builder, site, tile, w) if site.weight is None else w
     width: Size = (rows, 1) if deep else K
     blocks = builder.reshape(rows, (-1, tm, width), "x_blocks")
     body = builder.inner("row")
@@ -85,7 +85,7 @@ def _matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: st
     return builder.crop(z, (M, N), "cropped")
 
 
-def _columns(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], w: str) -> str:
+def _columns_of_tiles(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], w: str) -> str:
     """A computed operand as columns of whole tiles, (n, K, TN)."""
     _, tk, tn = tile
     whole = pad_to_whole_tiles(builder, w, site, ("K", "N"), (tk, tn), "w")

@@ -93,14 +93,14 @@ def emit(site: Site, plan: SitePlan, emission: Emission) -> list[Node]:
     if site.dynamic:
         z = site.finish(builder, emit_open(builder, site, plan, site.inputs), site.inputs)
     else:
-        z = _written(builder, site, geometry, plan.form, site.inputs, "")
+        z = _write_site(builder, site, geometry, plan.form, site.inputs, "")
     last = builder.nodes[-1]
     assert last.outputs == (z,), "the site's last node gives its output"
     last.outputs = (site.output,)
     return builder.nodes
 
 
-def _written(
+def _write_site(
     builder: GraphBuilder, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], weight: str
 ) -> str:
     """Writes the whole site: operands, products, and the steps after them.
@@ -109,7 +109,7 @@ def _written(
     """
     # the body of a Scan reads this from outside; a stack is scanned instead
     scanned = form == "scan" and not site.stacked and "float" in site.dtype
-    x = _left(builder, site, geometry, form, inputs, scanned)
+    x = _left_operand(builder, site, geometry, form, inputs, scanned)
     right: WholeOperand
     if weight:
         right = ComputedOperand(weight, site.batch, (geometry.K, geometry.N))
@@ -131,12 +131,12 @@ def _written(
     return site.finish(builder, z, inputs)
 
 
-def _left(
+def _left_operand(
     builder: GraphBuilder, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], scanned: bool
 ) -> str | GatheredRows:
     """X as a matrix; or, if a Scan runs over its rows, the data that the rows are gathered from."""
     exact = (geometry.M, geometry.K) == (site.M, site.K)
-    if form == "scan" and exact and site.taken is not None and not site.stacked and _by_rows(geometry):
+    if form == "scan" and exact and site.taken is not None and not site.stacked and _scans_rows(geometry):
         rows = site.taken(builder, inputs)
         if rows is not None:
             return replace(rows, places=builder.set_apart(rows.places, "x_set_apart")) if scanned else rows
@@ -227,7 +227,7 @@ def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right:
     x_matrix = body.value("x")
     inputs = [Value(x_matrix, site.dtype, (geometry.M, geometry.K))]
     small = geometry.products <= _SMALL
-    whole = small or (_by_rows(geometry) and _narrow(geometry))
+    whole = small or (_scans_rows(geometry) and _is_narrow(geometry))
     stacks, operand = right.handed(
         builder, body, geometry.ns, geometry.tile[2], site.right_dtype, whole=whole
     )
@@ -243,12 +243,12 @@ def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right:
     )
 
 
-def _narrow(geometry: _Geometry) -> bool:
+def _is_narrow(geometry: _Geometry) -> bool:
     """Whether the products of one block of rows are few enough to be written out."""
     return len(geometry.ks) * len(geometry.ns) <= _SMALL
 
 
-def _by_rows(geometry: _Geometry) -> bool:
+def _scans_rows(geometry: _Geometry) -> bool:
     """Whether a Scan over blocks of rows has a much smaller body than one over columns.
 
     A convolution has thousands of rows and few columns. The time to load a graph grows with the products in
@@ -258,12 +258,12 @@ def _by_rows(geometry: _Geometry) -> bool:
     beside_n = 2 if geometry.ns[0] != geometry.ns[-1] else 1
     beside_m = 2 if geometry.ms[0] != geometry.ms[-1] else 1
     columns = m * k * beside_n
-    rows = (k * n if _narrow(geometry) else k * beside_n) * beside_m
+    rows = (k * n if _is_narrow(geometry) else k * beside_n) * beside_m
     return m > 1 and columns > _SMALL and 2 * rows <= columns
 
 
 def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
-    if _by_rows(geometry):
+    if _scans_rows(geometry):
         return _scan_rows(builder, site, geometry, x, right)
     xs = cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
     return _scan_columns(builder, site, geometry, xs, right)
@@ -298,7 +298,7 @@ def _scan_rows(
     tm, tk, tn = geometry.tile
     full = sum(height == tm for height in geometry.ms)
     rest = geometry.M - full * tm
-    narrow = _narrow(geometry)
+    narrow = _is_narrow(geometry)
     ws: list[list[str]] = []
     if narrow:
         assert not isinstance(right, CutOperand)
@@ -372,9 +372,9 @@ def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
         formal.insert(1, "W")
         arguments.insert(1, whole)
         here = [name for name in formal if name != "W"]
-        z = _written(body, site, geometry, "lab", here, "W")
+        z = _write_site(body, site, geometry, "lab", here, "W")
     else:
-        z = _written(body, site, geometry, "lab", formal, "")
+        z = _write_site(body, site, geometry, "lab", formal, "")
     assert body.nodes[-1].outputs == (z,), "the function's last node gives its output"
     body.nodes[-1].outputs = ("Y",)
     by = str(tm) if tm == tk == tn else f"{tm}x{tk}x{tn}"

@@ -35,7 +35,7 @@ def _bytes(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _forget(weight: Weight, first: int, last: int) -> None:
+def _release_pages(weight: Weight, first: int, last: int) -> None:
     """Releases the mapped pages of the stored rows from `first` to `last` - 1."""
     payload = weight.tensor.payload
     if isinstance(payload, FileSpan) and weight.batch == 1:
@@ -47,7 +47,7 @@ def _itemsize(weight: Weight) -> int:
     return weight.tensor.nbytes // max(weight.tensor.elements, 1)
 
 
-def _lies(weight: Weight) -> bool:
+def _lies_in_file(weight: Weight) -> bool:
     """Whether the bytes lie in a file and need no computation before they are cut."""
     return weight.cut is None and isinstance(weight.tensor.payload, FileSpan)
 
@@ -57,7 +57,7 @@ def _tensor(name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[C
     payload = slabs[0]
     if len(slabs) > 1:
         # cutting across the file's rows in parallel would map or hold too much of it
-        apart = tuple(slabs) if weight.transposed and _lies(weight) else ()
+        apart = tuple(slabs) if weight.transposed and _lies_in_file(weight) else ()
         size = sum(slab.size for slab in slabs)
         payload = ComputedPayload(
             size, lambda: itertools.chain.from_iterable(slab.make() for slab in slabs), apart
@@ -78,7 +78,7 @@ class _Slabs(Struct):
     def payloads(self) -> list[ComputedPayload]:
         """The bytes of the blocks, as payloads that can each be made independently."""
         size = self.height * self.width * _itemsize(self.weight)
-        if not self.weight.transposed or not _lies(self.weight):
+        if not self.weight.transposed or not _lies_in_file(self.weight):
             return [ComputedPayload(len(self.corners) * size, self.in_order)]
         # pages of a large weight stay mapped until all its blocks are made: one such weight at a time
         alone = self.height >= self.weight.K or self.weight.tensor.nbytes <= _BESIDE
@@ -93,18 +93,18 @@ class _Slabs(Struct):
         yield _bytes(padded_block(_matrix(self.weight, self.at), k, n, self.height, self.width))
         if self.height >= self.weight.K:
             # a whole column is a range of stored rows that is not needed again
-            _forget(self.weight, n, n + self.width)
+            _release_pages(self.weight, n, n + self.width)
             return
         self.made.append(at)
         if len(self.corners) > 1 and len(self.made) % len(self.corners) == 0:
-            _forget(self.weight, 0, max(self.weight.K, self.weight.N))
+            _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
 
     def in_order(self) -> Iterator[memoryview]:
         """All blocks, in order."""
         if self.weight.cut is not None:
             for k, n in self.corners:
                 yield _bytes(self.weight.cut(self.at, k, n, self.height, self.width))
-            _forget(self.weight, 0, max(self.weight.K, self.weight.N))
+            _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
             return
         matrix = _matrix(self.weight, self.at)
         if not self.weight.transposed and matrix.nbytes > _MAPPED and len(self.corners) > 1:
@@ -113,7 +113,7 @@ class _Slabs(Struct):
         for k, n in self.corners:
             yield _bytes(padded_block(matrix, k, n, self.height, self.width))
         if len(self.corners) > 1:
-            _forget(self.weight, 0, max(self.weight.K, self.weight.N))
+            _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
 
     def from_bands(self, matrix: Array) -> Iterator[memoryview]:
         """The blocks of a large matrix that is stored row by row, from a few columns of blocks at a time.
@@ -130,7 +130,7 @@ class _Slabs(Struct):
                 band = np.empty((matrix.shape[0], min(columns, matrix.shape[1] - n)), matrix.dtype)
                 for row in range(0, matrix.shape[0], rows):
                     band[row : row + rows] = matrix[row : row + rows, first:last]
-                    _forget(self.weight, row, min(row + rows, matrix.shape[0]))
+                    _release_pages(self.weight, row, min(row + rows, matrix.shape[0]))
             yield _bytes(padded_block(band, k, n - first, self.height, self.width))
 
 
@@ -259,7 +259,7 @@ class WeightTiles:
         def data() -> Iterator[memoryview]:
             return itertools.chain.from_iterable(map(self._band, along))
 
-        return WeightBundle(dtype, names, shapes, single, data, bands if _lies(self._weight) else ())
+        return WeightBundle(dtype, names, shapes, single, data, bands if _lies_in_file(self._weight) else ())
 
     def payloads(self) -> list[ComputedPayload]:
         """The bytes of all padded tiles in the order of `places`; a band is cut at once."""
@@ -271,7 +271,7 @@ class WeightTiles:
 
     def _band(self, along: int, *, whole: bool = False) -> Iterator[memoryview]:
         """The bytes of the tiles of a band; with `whole`, tiles inside the matrix come in one piece."""
-        tiles = self._inside(along)
+        tiles = self._inner_tiles(along)
         if len(tiles):
             tile_bytes = _bytes(tiles)
             size = len(tile_bytes) if whole else len(tile_bytes) // len(tiles)
@@ -281,7 +281,7 @@ class WeightTiles:
         yield from map(self._single, range(first + len(tiles), first + self._across))
         if self._weight.cut is None:
             step = self._tile[1 if self._weight.transposed else 0]
-            _forget(self._weight, along * step, (along + 1) * step)
+            _release_pages(self._weight, along * step, (along + 1) * step)
 
     def _single(self, at: int) -> memoryview:
         tk, tn = self._tile
@@ -291,7 +291,7 @@ class WeightTiles:
             return _bytes(self._weight.cut(self._at, k * tk, n * tn, height, width))
         return _bytes(padded_block(_matrix(self._weight, self._at), k * tk, n * tn, height, width))
 
-    def _inside(self, along: int) -> Array:
+    def _inner_tiles(self, along: int) -> Array:
         """The tiles of a band that lie completely inside the matrix."""
         tk, tn = self._tile
         if self._weight.cut is not None:

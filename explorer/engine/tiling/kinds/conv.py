@@ -59,7 +59,7 @@ def convolution(
     if stored_kernel is not None and stored_kernel[0].payload is None:
         raise NoSite(f"the weight '{stored_kernel[1]}' carries no data")
     count = int(node.attributes.get("group", 1))
-    _check(node, shape, kernel, out, count)
+    _check_shapes(node, shape, kernel, out, count)
     axes: tuple[WindowAxis, ...]
     if backwards:
         axes = transposed_convolution_axes(node.attributes, shape[2:], kernel[2:], out[2:])
@@ -74,7 +74,7 @@ def convolution(
     window = ConvWindow(axes, groups, sized, dtype if dtype in WORDS else "")
     if stored_kernel is None and backwards:
         raise LeftAsItWas("a transposed convolution with a computed kernel")
-    right = _computed(window) if stored_kernel is None else _stored_kernel(node, stored_kernel, window)
+    right = _computed_kernel(window) if stored_kernel is None else _stored_kernel(node, stored_kernel, window)
     return _site(node, window, shape, kernel[2:], dtype, right, bool(opened), around)
 
 
@@ -103,7 +103,7 @@ def _stored_kernel(
     return Weight(tensor, name, True, window.K, window.N, chain, window.batch, cut, layout)
 
 
-def _check(
+def _check_shapes(
     node: Node, shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...], count: int
 ) -> None:
     """Refuses images, kernel and output whose shapes do not match."""
@@ -152,7 +152,7 @@ def group_packing(
     return Groups(groups.count, pack, groups.in_channels, groups.out_channels)
 
 
-def _computed(window: ConvWindow) -> OperandBuilder:
+def _computed_kernel(window: ConvWindow) -> OperandBuilder:
     """The operand from a computed kernel, (output channels, input channels, ...)."""
     groups = window.groups
 

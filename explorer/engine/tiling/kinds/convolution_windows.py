@@ -198,7 +198,7 @@ def transposed_convolution_axes(
     rank = len(kernel)
     strides = tuple(attributes.get("strides") or (1,) * rank)
     dilations = tuple(attributes.get("dilations") or (1,) * rank)
-    heads = _transposed_heads(attributes, shape, kernel, out)
+    heads = _cropped_heads(attributes, shape, kernel, out)
     axes = []
     for n, k, s, d, o, head in zip(shape, kernel, strides, dilations, out, heads, strict=True):
         phases = min(s, o)
@@ -221,7 +221,7 @@ def transposed_convolution_axes(
     return tuple(axes)
 
 
-def _transposed_heads(
+def _cropped_heads(
     attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int], out: Sequence[int]
 ) -> list[int]:
     """The elements cropped at the start of each axis of a transposed convolution."""
@@ -262,7 +262,7 @@ class Kernel(Struct, frozen=True):
 
     def __call__(self, at: int, k: int, n: int, height: int, width: int) -> Array:
         """The block of matrix `at` with corner (k, n); `zero` where nothing is stored."""
-        kernels = self._grouped()
+        kernels = self._grouped_kernel()
         groups = self.window.groups
         packs, pack, in_channels, out_channels = (
             groups.packs,
@@ -271,7 +271,7 @@ class Kernel(Struct, frozen=True):
             groups.out_channels,
         )
         phase, first = divmod(at, packs)
-        taps = self._taps(phase)
+        taps = self._kernel_taps(phase)
         deep = pack * in_channels
         members = min(pack, groups.count - first * pack)
         block = np.full((height, width), self.zero, kernels.dtype)
@@ -292,7 +292,7 @@ class Kernel(Struct, frozen=True):
                 block[top - k : bottom - k, left - n : right - n] = piece.T
         return block
 
-    def _grouped(self) -> Array:
+    def _grouped_kernel(self) -> Array:
         """The kernel as (groups, output channels, input channels, *kernel): a view."""
         kernels: Array = self.tensor.array().transpose(self.axes)
         groups, kernel = self.window.groups, kernels.shape[2:]
@@ -302,7 +302,7 @@ class Kernel(Struct, frozen=True):
             )
         return kernels.reshape(groups.count, groups.out_channels, groups.in_channels, *kernel)
 
-    def _taps(self, phase: int) -> list[tuple[int, ...]]:
+    def _kernel_taps(self, phase: int) -> list[tuple[int, ...]]:
         """The kernel element of every tap of a phase."""
         axes = self.window.axes
         places = np.unravel_index(phase, [a.phases for a in axes])

@@ -16,7 +16,7 @@ from explorer.engine.tiling.sites import NoSite, OperandBuilder, Site, SiteConte
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def _terms(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
+def _parse_terms(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
     """Parses the equation: letters of both operands and of the output, with the ellipsis expanded."""
     inputs, arrow, out = equation.replace(" ", "").partition("->")
     operands = inputs.split(",")
@@ -78,7 +78,7 @@ def _letters(node: Node, context: SiteContext) -> tuple[list[str], tuple[str, st
     order = (1, 0) if constant[0] else (0, 1)
     names = [node.inputs[i] for i in order]
     ranks = [len(context.shape(name)) for name in node.inputs]
-    *terms, out = _terms(str(node.attributes["equation"]), (ranks[0], ranks[1]))
+    *terms, out = _parse_terms(str(node.attributes["equation"]), (ranks[0], ranks[1]))
     left, right = (terms[i] for i in order)
     return names, (left, right, out), constant[order[1]]
 

@@ -33,13 +33,13 @@ def unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") ->
     axes, groups = window.axes, window.groups
     x = _channels_last(builder, x, window, fill)
     if window.opened:
-        return _slid(builder, x, window)
+        return _slide_open(builder, x, window)
     if not window.plain or (builder.emission.opset < 10 and any(a.step != 1 for a in axes)):
         channels = groups.packs * groups.pack * groups.in_channels
         x = builder.reshape(x, (0, math.prod(a.whole for a in axes), channels), "images_places")
         x = builder.add("Gather", (x, _index(builder, axes)), "images_gathered", attributes={"axis": 1})
     elif any(a.step != 1 for a in axes):
-        x = _strided(builder, x, axes)
+        x = _stride(builder, x, axes)
     if window.batch == 1:
         return builder.reshape(x, (-1, window.K), "met")
     deep = groups.pack * groups.in_channels
@@ -86,7 +86,7 @@ def _channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str)
     return builder.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
 
 
-def _slid(builder: GraphBuilder, x: str, window: ConvWindow) -> str:
+def _slide_open(builder: GraphBuilder, x: str, window: ConvWindow) -> str:
     """X for images of any size: a Slice for each tap, with ends counted from the end."""
     axes, groups = window.axes, window.groups
     rank, taps = len(axes), []
@@ -126,7 +126,7 @@ def _index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
     return total
 
 
-def _strided(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
+def _stride(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
     """The images (channels last) with every `step`-th element of each axis."""
     limits = {
         "starts": [0] * len(axes),
@@ -138,7 +138,7 @@ def _strided(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
     return builder.add("Slice", (x, *bounds), "images_strided")
 
 
-def _refolded(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
+def _fold_open(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
     """Turns the products into images of any size."""
     axes, groups = window.axes, window.groups
     packed = groups.packs * window.N
@@ -164,7 +164,7 @@ def _refolded(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
 def fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
     """Writes the nodes that turn the products into images, channels last; `x` are the input images."""
     if window.opened:
-        return _refolded(builder, z, x, window)
+        return _fold_open(builder, z, x, window)
     axes, groups = window.axes, window.groups
     rank = len(axes)
     phases, positions = [a.phases for a in axes], [a.positions for a in axes]

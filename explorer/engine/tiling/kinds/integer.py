@@ -99,7 +99,7 @@ def numbers(context: SiteContext, name: str) -> Array | None:
     return tensor.array().transpose(axes)
 
 
-def _zero(context: SiteContext, name: str) -> Zero:
+def _zero_point(context: SiteContext, name: str) -> Zero:
     """A zero point: 0, its stored values, or its value name."""
     if not name:
         return 0
@@ -154,11 +154,11 @@ def integral(
     if base.weight is not None and base.weight.cut is not None and terms.b != 0:
         if not isinstance(terms.b, int):
             raise LeftAsItWas("more than one zero point of its kernels")
-        base = replace(base, right=_filled(base.weight, terms.b))
+        base = replace(base, right=_fill_zero(base.weight, terms.b))
     met = columns or columns_of(base, context)
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
-        z = _reckoned(builder, z, inputs, at, base, terms, met)
+        z = _add_corrections(builder, z, inputs, at, base, terms, met)
         if tail is not None:
             z = tail(builder, z, met)
         return base.finish(builder, z, inputs)
@@ -169,11 +169,11 @@ def integral(
         inputs=tuple(site_inputs),
         finish=finish,
         bias=False,
-        sums=cache(lambda: _needed(base, terms, met, right_dtype)),
+        sums=cache(lambda: _needed_accumulator(base, terms, met, right_dtype)),
     )
 
 
-def _needed(base: Site, terms: Terms, met: Columns, right_dtype: str) -> Accumulator:
+def _needed_accumulator(base: Site, terms: Terms, met: Columns, right_dtype: str) -> Accumulator:
     """The accumulator that the sums need; computed zero points count as 0."""
     a = terms.a if isinstance(terms.a, int) else 0
     b = 0 if isinstance(terms.b, str) else terms.b
@@ -188,7 +188,7 @@ def _needed(base: Site, terms: Terms, met: Columns, right_dtype: str) -> Accumul
     return replace(accumulator, channel=accumulator.channel % met.count) if met.count else accumulator
 
 
-def _filled(weight: Weight, zero: int) -> Weight:
+def _fill_zero(weight: Weight, zero: int) -> Weight:
     """A weight cut from kernels, with the zero point instead of 0 outside of the groups' blocks."""
     assert isinstance(weight.cut, Kernel)
     make = replace(weight.cut, zero=zero)
@@ -235,7 +235,7 @@ def columns_of(base: Site, context: SiteContext, *, turned: bool = False) -> Col
     return Columns(lambda values: values, lambda values: np.atleast_2d(values).T if values.ndim else values)
 
 
-def _reckoned(
+def _add_corrections(
     builder: GraphBuilder,
     z: str,
     inputs: Sequence[str],
@@ -256,7 +256,7 @@ def _reckoned(
         if isinstance(a, int) and not terms.bias_name:
             added = added - a * sums
     if added.any():
-        z = builder.add("Add", (z, _whole(builder, added, "bias", kind)), "biased")
+        z = builder.add("Add", (z, _integer_constant(builder, added, "bias", kind)), "biased")
     if terms.bias_name:
         z = builder.add("Add", (z, inputs[at[terms.bias_name]]), "bias_added")
     worth = not (isinstance(a, int) and (a == 0 or (sums is not None and not terms.bias_name)))
@@ -264,13 +264,13 @@ def _reckoned(
     zero = _zero_value(builder, a, inputs, at, "x_zero", kind, column=True) if worth or some else ""
     if zero and worth:
         if sums is not None:
-            below = _whole(builder, sums, "w_sums", kind)
+            below = _integer_constant(builder, sums, "w_sums", kind)
         else:
             assert not isinstance(right, Weight)
-            below = _summed(builder, right, inputs, base, 0, "w", "")
+            below = _operand_sums(builder, right, inputs, base, 0, "w", "")
         if isinstance(a, int):
             # the stored terms are a constant, which joins the bias
-            minus = _whole(builder, np.asarray(-a), "x_zero_less", kind)
+            minus = _integer_constant(builder, np.asarray(-a), "x_zero_less", kind)
             less = builder.add("Mul", (minus, below), "x_zero_worth")
             z = builder.add("Add", (z, less), "x_zero_off")
         else:
@@ -279,13 +279,13 @@ def _reckoned(
     if some:
         b = met.channels(b) if isinstance(b, np.ndarray) else b
         beside = _zero_value(builder, b, inputs, at, "w_zero", kind, column=False)
-        across = _summed(builder, base.left, inputs, base, 1, "x", zero)
+        across = _operand_sums(builder, base.left, inputs, base, 1, "x", zero)
         lost = builder.add("Mul", (across, beside), "w_zero_worth")
         z = builder.add("Sub", (z, lost), "w_zero_off")
     return z
 
 
-def _whole(builder: GraphBuilder, values: Array, label: str, kind: str) -> str:
+def _integer_constant(builder: GraphBuilder, values: Array, label: str, kind: str) -> str:
     """A Constant in the accumulator's type, where sums wrap around as in the products."""
     return builder.array(np.ascontiguousarray(values.astype(kind)), label)
 
@@ -304,11 +304,11 @@ def _zero_value(
     if isinstance(zero, str):
         return builder.cast(inputs[at[zero]], kind, label)
     if isinstance(zero, int):
-        return _whole(builder, np.asarray(zero), label, kind) if zero else ""
-    return _whole(builder, zero[:, None] if column else zero, label, kind)
+        return _integer_constant(builder, np.asarray(zero), label, kind) if zero else ""
+    return _integer_constant(builder, zero[:, None] if column else zero, label, kind)
 
 
-def _summed(
+def _operand_sums(
     builder: GraphBuilder,
     make: OperandBuilder,
     inputs: Sequence[str],
@@ -351,10 +351,10 @@ def rescaling(scale: Array) -> Tail:
     return tail
 
 
-def _checked(node: Node, context: SiteContext, at: tuple[int, int]) -> tuple[Zero, Zero]:
+def _zero_points(node: Node, context: SiteContext, at: tuple[int, int]) -> tuple[Zero, Zero]:
     """The zero points of an operator, at these inputs."""
     names = [_input(node, i) for i in at]
-    a, b = (_zero(context, name) for name in names)
+    a, b = (_zero_point(context, name) for name in names)
     if any(isinstance(z, str) and context.known(z, static=True) not in ((), (1,)) for z in (a, b)):
         raise LeftAsItWas("zero points, one for every row or column, that are computed")
     if isinstance(a, np.ndarray) and len(context.known(node.inputs[0]) or ()) != 2:
@@ -389,22 +389,22 @@ def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
     return convolution(plain, context, CODES, around)
 
 
-def _left(node: Node, context: SiteContext) -> None:
+def _refuse_left_weight(node: Node, context: SiteContext) -> None:
     """Refuses a weight on the left, whose zero points would belong to rows."""
     if node.inputs[0] in context.constants:
         raise LeftAsItWas("the weight stands on the left of an integer product")
 
 
-def _integer(node: Node, context: SiteContext) -> Site:
+def _integer_kind(node: Node, context: SiteContext) -> Site:
     """MatMulInteger and ConvInteger; inputs: X, W, and their zero points."""
-    zeros = _checked(node, context, (2, 3))
+    zeros = _zero_points(node, context, (2, 3))
     x, w = node.inputs[:2]
-    _left(node, context)
+    _refuse_left_weight(node, context)
     base = slid(node, context, x, w, zeros[0]) if node.op == "ConvInteger" else matrix(node, context, x, w)
     return integral(node, context, base, Terms(*zeros), None)
 
 
-def _scale(context: SiteContext, node: Node, y: int) -> Array:
+def _sum_scale(context: SiteContext, node: Node, y: int) -> Array:
     """The factor of the sum, in float32 and onnxruntime's order of operations; per column, or one."""
     scales = [numbers(context, _input(node, at)) for at in (1, 4, y)]
     if scales[0] is None or scales[1] is None or (scales[2] is None and _input(node, y)):
@@ -421,7 +421,7 @@ def _scale(context: SiteContext, node: Node, y: int) -> Array:
     return np.asarray(scale, np.float32)
 
 
-def _quantized(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Site]:
+def _quantized_kind(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Site]:
     """The kind of an operator with quantized inputs.
 
     Its inputs are X, scale, zero; W, scale, zero; an int32 bias at `bias`; and the scale and zero point of Y
@@ -436,10 +436,10 @@ def _quantized(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Si
     def kind(node: Node, context: SiteContext) -> Site:
         if node.attributes.get("channels_last", 0):
             raise LeftAsItWas("its channels lie last")
-        zeros = _checked(node, context, (2, 5))
+        zeros = _zero_points(node, context, (2, 5))
         if any(isinstance(zero, str) for zero in zeros):
             raise LeftAsItWas("its zero points are computed")
-        scale = _scale(context, node, out)
+        scale = _sum_scale(context, node, out)
         tail = rescaling(scale)
         if _input(node, out):
             name = _input(node, out + 1)
@@ -453,7 +453,7 @@ def _quantized(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Si
             raise LeftAsItWas("its bias is computed")
         terms = Terms(*zeros, bias=bias_values, bias_name=bias_name if bias_values is None else "")
         x, w = node.inputs[0], node.inputs[3]
-        _left(node, context)
+        _refuse_left_weight(node, context)
         conv = op == "Conv"
         base = slid(node, context, x, w, zeros[0]) if conv else matrix(node, context, x, w, op)
         return integral(node, context, base, terms, tail)
@@ -462,10 +462,10 @@ def _quantized(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Si
 
 
 KINDS: Kinds = {
-    ("", "MatMulInteger"): _integer,
-    ("", "ConvInteger"): _integer,
-    ("", "QLinearMatMul"): _quantized("MatMul", 0, 6),
-    ("", "QLinearConv"): _quantized("Conv", 8, 6),
-    ("com.microsoft", "QLinearConv"): _quantized("Conv", 8, 6),
-    ("com.microsoft", "QGemm"): _quantized("Gemm", 6, 7),
+    ("", "MatMulInteger"): _integer_kind,
+    ("", "ConvInteger"): _integer_kind,
+    ("", "QLinearMatMul"): _quantized_kind("MatMul", 0, 6),
+    ("", "QLinearConv"): _quantized_kind("Conv", 8, 6),
+    ("com.microsoft", "QLinearConv"): _quantized_kind("Conv", 8, 6),
+    ("com.microsoft", "QGemm"): _quantized_kind("Gemm", 6, 7),
 }

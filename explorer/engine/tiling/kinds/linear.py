@@ -174,7 +174,7 @@ class _Side(Struct, frozen=True):
         return (*range(-len(self.shape), -2), *self.matrix)
 
 
-def _side(context: SiteContext, name: str, at: int, turn: bool, is_left: bool) -> _Side:
+def _make_side(context: SiteContext, name: str, at: int, turn: bool, is_left: bool) -> _Side:
     shape = context.shape(name)
     opened = context.opened(name)
     if len(shape) > 1:
@@ -221,7 +221,7 @@ class _Pairs(Struct, frozen=True):
             if arrives == target and not side.vector:
                 return x
             return builder.reshape(x, target, f"{label}_matrix")
-        if not all(_has(side, gives, axis) for gives, axis in self.lead):
+        if not all(_has_full_length(side, gives, axis) for gives, axis in self.lead):
             each = [lead_side.size(axis, inputs) for lead_side, axis in self.lead]
             x_shape = side.shape[-1:] if side.vector else tuple(side.shape[axis] for axis in side.arrived)
             x = builder.expand(x, (*each, r, c), f"{label}_each", x_shape)
@@ -256,12 +256,15 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
     same = left == right
     turns = [bool(attributes.get(name, 0)) for name in ("transA", "transB")]
     turns = [not turn for turn in reversed(turns)] if turned else turns
-    a, b = _side(context, left, 0, turns[0], True), _side(context, right, 0 if same else 1, turns[1], False)
+    a, b = (
+        _make_side(context, left, 0, turns[0], True),
+        _make_side(context, right, 0 if same else 1, turns[1], False),
+    )
     (rows, deep), (depth, columns) = a.matrix, b.matrix
     M, K, N = a.shape[rows], a.shape[deep], b.shape[columns]
     if b.shape[depth] != K:
         raise NoSite(f"its operands do not fit: {list(a.shape)} against {list(b.shape)}")
-    lead = _lead(a, b)
+    lead = _lead_axes(a, b)
     batch = [side.shape[axis] for side, axis in lead]
     if not (M and K and N and math.prod(batch)):
         raise NoSite("it is empty")
@@ -304,14 +307,14 @@ def _is_open(side: _Side, axis: int) -> bool:
     return len(side.shape) + axis in side.opened
 
 
-def _has(side: _Side, gives: _Side, axis: int) -> bool:
+def _has_full_length(side: _Side, gives: _Side, axis: int) -> bool:
     """Whether a side has the full length of a batch axis without broadcasting."""
     if len(side.shape) < -axis or _is_open(side, axis) != _is_open(gives, axis):
         return False
     return _is_open(side, axis) or side.shape[axis] == gives.shape[axis]
 
 
-def _lead(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
+def _lead_axes(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
     """For each axis of the broadcast batch, the side that decides its length, and the axis from the end.
 
     A length of 1 is broadcast, and so is an open one beside a fixed length other than 1. Two open lengths are

@@ -26,7 +26,7 @@ _ROUNDS_INPUT = 4
 """The accuracy level from which a runtime may round the activation to 8 bits."""
 
 
-def _packed(node: Node, context: SiteContext) -> Site:
+def _nbits_site(node: Node, context: SiteContext) -> Site:
     x, w = node.inputs[0], node.inputs[1]
     names = [*node.inputs[2:], "", "", "", ""]
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))
@@ -47,7 +47,7 @@ def _packed(node: Node, context: SiteContext) -> Site:
     blocks = -(-K // block)
     if packed[0].elements != N * blocks * (block * bits // 8) or scales.size != N * blocks:
         raise NoSite("its weight does not fit its attributes")
-    make = partial(_unpacked, packed[0], scales.reshape(N, blocks), zeros, (K, N, bits, block))
+    make = partial(_unpack_weight, packed[0], scales.reshape(N, blocks), zeros, (K, N, bits, block))
     floats = Tensor(f"{w}/floats", "float32", (N, K), DerivedPayload(4 * N * K, make))
     context.constants.derived[floats.name] = floats, (1, 0)
     base = product(Node("MatMul", (x, floats.name), node.outputs, name=node.name), context)
@@ -66,15 +66,17 @@ def _packed(node: Node, context: SiteContext) -> Site:
     return replace(base, node=node, inputs=inputs, finish=finish, bias=bool(bias), in_floats=reason)
 
 
-def _unpacked(tensor: Tensor, scales: Array, zeros: Array | None, sizes: tuple[int, int, int, int]) -> bytes:
+def _unpack_weight(
+    tensor: Tensor, scales: Array, zeros: Array | None, sizes: tuple[int, int, int, int]
+) -> bytes:
     """The weight (N, K) in float32."""
     K, N, bits, block = sizes
     blocks = scales.shape[1]
-    whole = _parts(tensor.array().reshape(N, -1), bits).reshape(N, blocks, block).astype(np.float32)
+    whole = _unpack_numbers(tensor.array().reshape(N, -1), bits).reshape(N, blocks, block).astype(np.float32)
     if zeros is None:
         zero: Array = np.full((N, blocks), 1 << (bits - 1), np.float32)
     elif zeros.dtype == np.uint8:
-        zero = _parts(zeros.reshape(N, -1), bits)[:, :blocks].astype(np.float32)
+        zero = _unpack_numbers(zeros.reshape(N, -1), bits)[:, :blocks].astype(np.float32)
     else:
         zero = zeros.reshape(N, blocks)
     whole -= zero[..., None]
@@ -82,10 +84,10 @@ def _unpacked(tensor: Tensor, scales: Array, zeros: Array | None, sizes: tuple[i
     return whole.reshape(N, blocks * block)[:, :K].tobytes()
 
 
-def _parts(packed: Array, bits: int) -> Array:
+def _unpack_numbers(packed: Array, bits: int) -> Array:
     """The numbers packed in rows of bytes, lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return ((packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(packed.shape[0], -1)
 
 
-KINDS: Kinds = {("com.microsoft", "MatMulNBits"): _packed}
+KINDS: Kinds = {("com.microsoft", "MatMulNBits"): _nbits_site}

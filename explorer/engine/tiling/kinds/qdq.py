@@ -50,11 +50,11 @@ def _integers(node: Node, context: SiteContext) -> Site:
     turned = is_stored(context, node.inputs[0])
     x, w = (quantized_operand(context, name) for name in (node.inputs[1::-1] if turned else node.inputs[:2]))
     if x is None or w is None:
-        raise _InFloats(_unquantised(node, context, turned))
+        raise _InFloats(_reason_for_floats(node, context, turned))
     for operand, role in ((x, "input"), (w, "weight")):
         if not operand.name:
-            ends = _ends(context, x), _ends(context, w)
-            bits = signed_bits(*_ends(context, operand))
+            ends = _code_ends(context, x), _code_ends(context, w)
+            bits = signed_bits(*_code_ends(context, operand))
             raise _TooWide(f"its {role} has codes of {bits} bits, tiles multiply 16", ends)
     for operand, role in ((x, "input"), (w, "weight")):
         dtype = integer.operand_type(context, operand.name)
@@ -69,8 +69,8 @@ def _integers(node: Node, context: SiteContext) -> Site:
             raise _InFloats(f"its {role} has a scale that is no number, or infinite")
     alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
     zeros = int(x.zero.reshape(())), integer.single(w.zero)
-    base = _base(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])
-    columns = _columns(node, context, x, w, base, turned=turned)
+    base = _base_site(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])
+    columns = _weight_columns(node, context, x, w, base, turned=turned)
     scale = (x.scale.reshape(()) * w.scale.reshape(-1)).astype(np.float32)
     if node.op == "ConvTranspose" and scale.size > 1:
         # groups share the scales of their kernels
@@ -84,18 +84,18 @@ def _integers(node: Node, context: SiteContext) -> Site:
         if added.dtype == np.int32:
             terms = replace(terms, bias=added)
         else:
-            tail = _added(tail, added)
+            tail = _with_bias(tail, added)
     site = integer.integral(node, context, base, terms, tail, columns)
     return replace(as_they_come(site, (x, w)), absorbed=tuple(absorbed))
 
 
-def _ends(context: SiteContext, operand: QuantizedOperand) -> Ends:
+def _code_ends(context: SiteContext, operand: QuantizedOperand) -> Ends:
     """The smallest and the largest code of an operand."""
     limits = np.iinfo(integer.operand_type(context, operand.name) or "int32")
     return operand.ends or (int(limits.min), int(limits.max))
 
 
-def _unquantised(node: Node, context: SiteContext, turned: bool) -> str:
+def _reason_for_floats(node: Node, context: SiteContext, turned: bool) -> str:
     """The reason why an operator is not quantized in both operands; '' if neither is."""
     names = node.inputs[1::-1] if turned else node.inputs[:2]
     makers = [context.constants.producers.get(name) for name in names]
@@ -110,21 +110,21 @@ def _unquantised(node: Node, context: SiteContext, turned: bool) -> str:
     return ""
 
 
-def _base(node: Node, context: SiteContext, names: tuple[str, str], zero: int) -> Site:
+def _base_site(node: Node, context: SiteContext, names: tuple[str, str], zero: int) -> Site:
     """The site of the same product of codes, with operands in the operator's order."""
     if node.op in ("Conv", "ConvTranspose"):
         return integer.slid(node, context, *names, zero)
     if node.op == "Einsum":
-        return einsum.product(_coded(node, names), context, integer.CODES)
+        return einsum.product(_node_on_codes(node, names), context, integer.CODES)
     return integer.matrix(node, context, *names, node.op)
 
 
-def _coded(node: Node, names: tuple[str, str]) -> Node:
+def _node_on_codes(node: Node, names: tuple[str, str]) -> Node:
     """The node with codes as inputs."""
     return Node(node.op, names, node.outputs, name=node.name, attributes=node.attributes)
 
 
-def _columns(
+def _weight_columns(
     node: Node, context: SiteContext, x: QuantizedOperand, w: QuantizedOperand, base: Site, *, turned: bool
 ) -> integer.Columns:
     """The conversion of a weight's scales to the product's shape.
@@ -141,7 +141,7 @@ def _columns(
     rank = len(resolved[2])
     axis = w.axis % rank
     if node.op == "Einsum":
-        same = _coded(node, (w.name, x.name) if turned else (x.name, w.name))
+        same = _node_on_codes(node, (w.name, x.name) if turned else (x.name, w.name))
         return replace(
             usual, channels=lambda v: v if v.size == 1 else einsum.of_columns(same, context, axis, v)
         )
@@ -182,7 +182,7 @@ def _bias(
     return np.float32(beta) * plain.astype(np.float32), operand.node if operand is not None else None
 
 
-def _added(tail: integer.Tail, bias: Array) -> integer.Tail:
+def _with_bias(tail: integer.Tail, bias: Array) -> integer.Tail:
     """A tail that adds a float bias at the end."""
 
     def both(builder: GraphBuilder, z: str, met: integer.Columns) -> str:
@@ -210,7 +210,7 @@ def _or_floats(kind: Callable[[Node, SiteContext], Site]) -> Callable[[Node, Sit
     return found
 
 
-def _fused(node: Node, context: SiteContext) -> Site:
+def _fused_matmul(node: Node, context: SiteContext) -> Site:
     """The site of a FusedMatMul."""
     return replace(_or_floats(linear.product)(linear.as_gemm(node, context), context), node=node)
 
@@ -221,5 +221,5 @@ KINDS: Kinds = {
     ("", "Conv"): _or_floats(conv.convolution),
     ("", "ConvTranspose"): _or_floats(conv.convolution),
     ("", "Einsum"): _or_floats(einsum.product),
-    ("com.microsoft", "FusedMatMul"): _fused,
+    ("com.microsoft", "FusedMatMul"): _fused_matmul,
 }

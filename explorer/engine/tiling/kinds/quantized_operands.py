@@ -58,7 +58,7 @@ def quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | Non
     """The quantization of a value; None if it has none, or one that cannot be tiled."""
     node = context.constants.producers.get(name)
     if node is not None and node.op == "IntQuant" and node.domain == _QONNX:
-        return _called(context, node)
+        return _int_quant_operand(context, node)
     if node is None or node.op != "DequantizeLinear" or node.attributes.get("block_size"):
         return None
     scale = integer.numbers(context, node.inputs[1])
@@ -76,7 +76,7 @@ def quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | Non
     bits = int(dtype[-1])
     ends = (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     name = f"{operand.name}/codes"
-    _store(context, name, wide, codes.shape, lambda: _numbers(context, operand.name).astype(wide))
+    _store(context, name, wide, codes.shape, lambda: _stored_numbers(context, operand.name).astype(wide))
     context.codes[name] = wide, node.outputs[0]
     return replace(operand, name=name, ends=ends, zero=zero.astype(np.int32))
 
@@ -88,7 +88,7 @@ def is_stored(context: SiteContext, name: str) -> bool:
     return (maker.inputs[0] if called and maker is not None else name) in context.constants
 
 
-def _numbers(context: SiteContext, name: str) -> Array:
+def _stored_numbers(context: SiteContext, name: str) -> Array:
     values = integer.numbers(context, name)
     assert values is not None
     return values
@@ -105,7 +105,7 @@ def _store(
     context.constants.derived[name] = Tensor(name, dtype, shape, payload), tuple(range(len(shape)))
 
 
-def _called(context: SiteContext, node: Node) -> QuantizedOperand | None:
+def _int_quant_operand(context: SiteContext, node: Node) -> QuantizedOperand | None:
     """An operand from an IntQuant, as codes minus their zero point."""
     parameters = [integer.numbers(context, name) for name in node.inputs[1:]]
     if len(parameters) != 3 or any(values is None for values in parameters):
@@ -115,7 +115,7 @@ def _called(context: SiteContext, node: Node) -> QuantizedOperand | None:
     if not isinstance(zero, int) or bits.size != 1 or sum(size > 1 for size in scale.shape) > 1:
         return None
     ends = call_ends(node, int(bits.reshape(-1)[0]), zero)
-    dtype = next((d for d in ("int8", "uint8", "int16", "uint16") if _holds(d, ends)), "")
+    dtype = next((d for d in ("int8", "uint8", "int16", "uint16") if _fits_type(d, ends)), "")
     value = node.outputs[0]
     name = f"{value}/codes" if dtype else ""
     axis = next((at - scale.ndim for at, size in enumerate(scale.shape) if size > 1), 1)
@@ -132,7 +132,7 @@ def _called(context: SiteContext, node: Node) -> QuantizedOperand | None:
     return replace(operand, floats=value, dtype=dtype)
 
 
-def _holds(dtype: str, ends: Ends) -> bool:
+def _fits_type(dtype: str, ends: Ends) -> bool:
     limits = np.iinfo(dtype)
     return bool(limits.min <= ends[0] and ends[1] <= limits.max)
 
@@ -147,7 +147,7 @@ def call_ends(node: Node, bits: int, zero: int) -> Ends:
 
 def _codes_of(context: SiteContext, name: str, scale: Array, zero: int, ends: Ends) -> Array:
     """The codes, computed in float32 and in the order of IntQuant's function body."""
-    values = _numbers(context, name).astype(np.float32)
+    values = _stored_numbers(context, name).astype(np.float32)
     moved = values / scale + np.float32(zero)
     codes: Array = np.rint(np.clip(moved, ends[0] + zero, ends[1] + zero)) - zero
     return codes

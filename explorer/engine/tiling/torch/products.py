@@ -49,26 +49,22 @@ def tiled_product(
     high, deep = columns, depth
     if padded:
         high, deep = -(-columns // tn) * tn, -(-depth // tk) * tk
-        x, weight = _filled(x, 0, deep - depth), _filled(weight, high - columns, deep - depth)
+        x, weight = _pad(x, 0, deep - depth), _pad(weight, high - columns, deep - depth)
     elif not depth:
         return x.new_zeros(count, columns)
-    column_blocks = _cut(weight, tn, high, deep)
+    column_blocks = _cut_rows(weight, tn, high, deep)
     if isinstance(count, int) and not _is_tracing():
         rows = -(-count // tm) * tm if padded else count
-        row_blocks = _cut(_filled(x, rows - count, 0), tm, rows, deep)
-        product = _joined(
-            [_joined([_region(a, b, tk, deep) for b in column_blocks], 1) for a in row_blocks], 0
-        )
+        row_blocks = _cut_rows(_pad(x, rows - count, 0), tm, rows, deep)
+        product = _join([_join([_region(a, b, tk, deep) for b in column_blocks], 1) for a in row_blocks], 0)
     else:
         blocks = [x.reshape(-1, 1, count, deep)]
         if _is_tracing():
-            x = _filled(x, -count % tm, 0) if padded else x
+            x = _pad(x, -count % tm, 0) if padded else x
             whole = x.shape[0] // tm * tm
             blocks = [x[:whole].reshape(-1, 1, tm, deep)]
             blocks += [] if padded else [x[whole:].reshape(1, 1, -1, deep)]
-        product = _joined(
-            [_joined([_open_region(a, b, tk, deep) for b in column_blocks], 1) for a in blocks], 0
-        )
+        product = _join([_join([_open_region(a, b, tk, deep) for b in column_blocks], 1) for a in blocks], 0)
     return product[:count, :columns] if padded or not isinstance(count, int) else product
 
 
@@ -85,14 +81,14 @@ def _is_tracing() -> bool:
     return bool(jit.is_tracing())
 
 
-def _filled(x: Tensor, rows: int, columns: int) -> Tensor:
+def _pad(x: Tensor, rows: int, columns: int) -> Tensor:
     """`x` with rows and columns of zeros added at its end."""
     if isinstance(rows, int) and not rows and not columns:
         return x
     return torch.nn.functional.pad(x, (0, columns, 0, rows))
 
 
-def _cut(x: Tensor, size: int, rows: int, depth: int) -> list[_Blocks]:
+def _cut_rows(x: Tensor, size: int, rows: int, depth: int) -> list[_Blocks]:
     """Blocks of `size` rows, and a separate block of the remaining rows."""
     whole = rows // size
     parts = []
@@ -103,7 +99,7 @@ def _cut(x: Tensor, size: int, rows: int, depth: int) -> list[_Blocks]:
     return parts
 
 
-def _joined(parts: list[Tensor], axis: int) -> Tensor:
+def _join(parts: list[Tensor], axis: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
@@ -112,26 +108,26 @@ def _region(row_blocks: _Blocks, column_blocks: _Blocks, tk: int, depth: int) ->
     m, n = row_blocks.blocks, column_blocks.blocks
     if m <= n:
         sums = [
-            _summed(a.expand(n, -1, -1), column_blocks.tensor, tk, depth, torch.bmm)
+            _sum_products(a.expand(n, -1, -1), column_blocks.tensor, tk, depth, torch.bmm)
             for a in row_blocks.tensor.unbind()
         ]
-        return _joined(
+        return _join(
             [part.transpose(0, 1).reshape(row_blocks.rows, n * column_blocks.rows) for part in sums], 0
         )
     sums = [
-        _summed(row_blocks.tensor, b.expand(m, -1, -1), tk, depth, torch.bmm)
+        _sum_products(row_blocks.tensor, b.expand(m, -1, -1), tk, depth, torch.bmm)
         for b in column_blocks.tensor.unbind()
     ]
-    return _joined([part.reshape(m * row_blocks.rows, column_blocks.rows) for part in sums], 1)
+    return _join([part.reshape(m * row_blocks.rows, column_blocks.rows) for part in sums], 1)
 
 
 def _open_region(row_blocks: Tensor, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
     """As `_region`, with any number of row blocks or rows: (m, 1, rows, K)."""
-    sums = _summed(row_blocks, column_blocks.tensor, tk, depth, torch.matmul)
+    sums = _sum_products(row_blocks, column_blocks.tensor, tk, depth, torch.matmul)
     return sums.transpose(1, 2).reshape(-1, column_blocks.blocks * column_blocks.rows)
 
 
-def _summed(
+def _sum_products(
     rows: Tensor, columns: Tensor, tk: int, depth: int, product: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
     """The products along K, added in order."""

@@ -81,8 +81,8 @@ def tile_module(
     tile = check_tile(spec.tile)
     if spec.form != "auto":
         raise Misuse("forms are ways to write ONNX", where="--form", hint="leave it out with --to torch")
-    sites, skipped = _found(module, calls)
-    chosen_sites = _chosen(sites, skipped, spec)
+    sites, skipped = _find_layers(module, calls)
+    chosen_sites = _select_sites(sites, skipped, spec)
     plans: list[SitePlan] = []
     choices: dict[str, tuple[type[nn.Module], SiteChoice]] = {}
     for site in chosen_sites:
@@ -90,7 +90,7 @@ def tile_module(
         rows, (depth, columns), op = calls[site.name], sizes_of(site.module), site.kind.__name__
         choice = choose(spec, site.name, op, (rows[0], depth, columns))
         if choice.on:
-            plans += _plans(site, choice, rows)
+            plans += _site_plans(site, choice, rows)
             choices[site.name] = site.kind, choice
             continue
         origin = next((o for o in choice.origins.values() if o), "")
@@ -104,7 +104,7 @@ def tile_module(
     for name, (kind, choice) in choices.items():
         layer: Any = layers[name]
         layer.__class__, layer.tile, layer.edges = TILED[kind], choice.tile, choice.edges
-    _by_their_layers(twin)
+    _disable_fused(twin)
     plan = Plan(
         tile=tile,
         edges=spec.edges,
@@ -148,7 +148,7 @@ def rows_of(layer: Any, output: torch.Tensor) -> int:
     return rows
 
 
-def _found(module: nn.Module, calls: Calls) -> tuple[list[_Site], list[SkippedSite]]:
+def _find_layers(module: nn.Module, calls: Calls) -> tuple[list[_Site], list[SkippedSite]]:
     """The layers that can be tiled, and those that multiply but cannot be tiled."""
     sites: list[_Site] = []
     skipped: list[SkippedSite] = []
@@ -159,24 +159,26 @@ def _found(module: nn.Module, calls: Calls) -> tuple[list[_Site], list[SkippedSi
         kind = next((base for base in (*TILED, *_LEFT) if isinstance(layer, base)), None)
         if kind is None:
             continue
-        why = _LEFT.get(kind) or _unfit(layer, kind, calls.get(name, ()))
+        why = _LEFT.get(kind) or _reason_unfit(layer, kind, calls.get(name, ()))
         if kind in _LEFT:
             inside = (*inside, f"{name}.")
         if why:
-            skipped.append(SkippedSite(name, type(layer).__name__, why, _macs(layer, kind, calls.get(name))))
+            skipped.append(
+                SkippedSite(name, type(layer).__name__, why, _site_macs(layer, kind, calls.get(name)))
+            )
         else:
             sites.append(_Site(name, layer, kind))
     return sites, skipped
 
 
-def _macs(layer: Any, kind: type[nn.Module], rows: Sequence[int] | None) -> int | None:
+def _site_macs(layer: Any, kind: type[nn.Module], rows: Sequence[int] | None) -> int | None:
     if kind not in TILED or rows is None or isinstance(layer.weight, UninitializedParameter):
         return None
     depth, columns = sizes_of(layer)
     return sum(rows) * depth * columns
 
 
-def _unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> str:
+def _reason_unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> str:
     """Why a layer cannot be tiled; '' if it can."""
     if parametrize.is_parametrized(layer):
         return "its weight is made by a parametrization"
@@ -193,7 +195,7 @@ def _unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> str:
     return ""
 
 
-def _chosen(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[_Site]:
+def _select_sites(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[_Site]:
     """The layers that the globs match; each glob must match at least one."""
     if not sites:
         reasons = "; ".join(dict.fromkeys(s.reason for s in skipped))
@@ -213,7 +215,7 @@ def _chosen(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSp
     return [site for site in sites if any(fnmatchcase(site.name, glob) for glob in spec.sites)]
 
 
-def _plans(site: _Site, choice: SiteChoice, rows: Sequence[int]) -> list[SitePlan]:
+def _site_plans(site: _Site, choice: SiteChoice, rows: Sequence[int]) -> list[SitePlan]:
     """The plans of a site, one for each number of rows."""
     layer: Any = site.module
     depth, columns = sizes_of(layer)
@@ -262,7 +264,7 @@ def copied(module: nn.Module, share: bool) -> nn.Module:
         ) from error
 
 
-def _by_their_layers(module: nn.Module) -> None:
+def _disable_fused(module: nn.Module) -> None:
     """Disables torch's fused transformer operator.
 
     It reads the weights of inner layers without calling them.
