@@ -41,12 +41,8 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "imports.py": {"_LACKS.match(_)": LIBRARY, """f"'{_}" in _[_]""": LIBRARY},
     "input_files.py": {"_.search(_AT, _)": LIBRARY, "_.sub(_AT, '', _)": LIBRARY},
     "version_notes.py": {"_ not in _.hint": ONCE},
-    "sweep.py": {"_.startswith(f'{_}:')": ONCE},
     "run.py": {"_.removeprefix('none: ')": LAYOUT},
-    "convert.py": {"field_terms(_.verdict).removeprefix('different: ')": LAYOUT},
-    "verify.py": {"field_terms(_.verdict).partition(': ')": LAYOUT, "_.split('; ')": LAYOUT},
-    "split.py": {"_.reason.partition(';')": LAYOUT},
-    "terms.py": {"""_.split("'")""": LAYOUT},
+    "terms.py": {"""_.split("'")""": LAYOUT, "_.partition(': ')": LAYOUT, "_.split('; ')": LAYOUT},
     "chooser.py": {"_.what.removeprefix('this is a directory, not a model, and ')": LAYOUT},
     "models.py": {"_ != 'batch norm'": TAG},
     "weights.py": {
@@ -64,14 +60,13 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "client.py": {"_ == 'all known'": TAG},
     "options.py": {"_.get(_) == COMMAND_LINE": TAG},
     "quantize.py": {"(_.site, _.origin) != (_, BY_HAND)": TAG},
-    "dialog.py": {"_.value == _BEFORE": CHOICE, "_ == SAME": CHOICE},
-    "layer_request.py": {"_ != _STAYS": CHOICE},
+    "*": {"_.value == _BEFORE": CHOICE, "_ == SAME": CHOICE, "_ != _STAYS": CHOICE},
     "torchscript.py": {"_.find('  def forward(')": FORMAT},
     "store.py": {"'tuple' in str(_)": FORMAT, "_ in get_args(_)": FORMAT},
     "doctor.py": {"_.startswith('pip ')": FORMAT, "_.partition(' to ')": FORMAT},
     "supervisor.py": {"_.split(b'\\x00')": FORMAT},
 }
-"""What is no message that the program made, or decides nothing: by the name of the file, and why."""
+"""What is no message of the program's, or decides nothing, by the name of the file ('*': any); and why."""
 
 MESSAGES = frozenset(
     (
@@ -101,12 +96,17 @@ class Reading(NamedTuple):
 
 def new(readings: Iterable[Reading]) -> list[Reading]:
     """Those that are not in `ALLOWED`."""
-    return [one for one in readings if one.code not in ALLOWED.get(Path(one.file).name, {})]
+    anywhere = ALLOWED["*"]
+    return [
+        one
+        for one in readings
+        if one.code not in anywhere and one.code not in ALLOWED.get(Path(one.file).name, {})
+    ]
 
 
 def unused(readings: Iterable[Reading]) -> list[str]:
     """Rows of `ALLOWED` for which there is no such place."""
-    known = {(Path(one.file).name, one.code) for one in readings}
+    known = {(name, one.code) for one in readings for name in (Path(one.file).name, "*")}
     return [f"{name}: {code}" for name, rows in ALLOWED.items() for code in rows if (name, code) not in known]
 
 

@@ -42,3 +42,14 @@ def field_terms(sentence: str) -> str:
         for pattern, term in _TERMS:
             parts[at] = pattern.sub(term, parts[at])
     return "'".join(parts)
+
+
+def claim_and_grounds(verdict: str) -> tuple[str, str]:
+    """A verdict for two places on a page: what it claims, and what the claim rests on."""
+    claim, _, grounds = verdict.partition(": ")
+    return claim, grounds
+
+
+def clauses(sentence: str) -> list[str]:
+    """The parts of a sentence between semicolons, for lines of their own."""
+    return sentence.split("; ")

@@ -27,6 +27,7 @@ from explorer.report.blocks import (
 from explorer.report.present.compare.verify import evidence
 from explorer.report.present.figures import bar_text, count, plain, seconds, share, share_text, size, written
 from explorer.report.present.look.info import title
+from explorer.report.terms import clauses
 
 _WIDE = 64
 """Cells of a schedule."""
@@ -110,7 +111,7 @@ def _step_block(step: StepProof) -> Paragraph:
     """A training step in processes: what is furthest from the whole's."""
     every = (*step.outputs, *step.gradients)
     worst = max(every, key=lambda one: (not one.passed, one.relative_rms or 0.0))
-    how = worst.reason.partition(";")[0]
+    how = clauses(worst.reason)[0]
     said = f"of {many_text(len(step.gradients), 'gradient')}, the furthest: {worst.name}, {how}"
     if all(one.equal for one in every):
         said = f"outputs and {many_text(len(step.gradients), 'gradient')} bit for bit the whole's"

@@ -267,7 +267,7 @@ def _trained(given: ParsedArgs, progress: ProgressLine, take: tuple[int, str] | 
 
 def without_figures(rows: Sequence[ModelRow], bad: Mapping[str, str]) -> str:
     """What there are no figures of: whole models, and why, and single rows; '' if there are all."""
-    said = [why if why.startswith(f"{name}:") else f"{name}: {why}" for name, why in bad.items()]
+    said = [line if line.startswith(f"{name}:") else f"{name}: {line}" for name, line in bad.items()]
     single = sum(bool(row.error) and row.model not in bad for row in rows)
     if single:
         said.append(f"{single:,} of {len(rows):,} rows have no figures")

@@ -7,7 +7,7 @@ from explorer.facts.conversion import Conversion, StoredEvidence
 from explorer.report.blocks import Block, Column, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.compare.verify import evidence
 from explorer.report.present.figures import ports, written
-from explorer.report.terms import field_terms
+from explorer.report.terms import claim_and_grounds, field_terms
 from explorer.session.headers import label
 
 
@@ -64,7 +64,7 @@ def _stored(fact: StoredEvidence) -> list[Block]:
     rows = Rows(lambda one: (Span(printable(one[0]), "bad"), one[1]), fact.differing)
     return [
         Paragraph("DIFFERENT", "bad"),
-        Paragraph(field_terms(fact.verdict).removeprefix("different: "), indent=4),
+        Paragraph(claim_and_grounds(field_terms(fact.verdict))[1], indent=4),
         Line(),
         Table((Column("tensor", shrink=True), Column("why")), rows, what="tensors", more="--json has all"),
     ]

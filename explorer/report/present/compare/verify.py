@@ -12,7 +12,7 @@ from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, Verdict
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.figures import bar_text, runs_text, share_text
 from explorer.report.present.row_groups import alike, and_more
-from explorer.report.terms import field_terms
+from explorer.report.terms import claim_and_grounds, clauses, field_terms
 from explorer.settings.parse import path_word
 
 _BAR = 10
@@ -143,14 +143,14 @@ def _to_limit(share: float | None) -> Cell:
 
 def _verdict_lines(fact: Verification) -> list[Block]:
     """The engine's sentence: what it claims on a line of its own, what the claim rests on below."""
-    claim, _, grounds = field_terms(fact.verdict).partition(": ")
+    claim, grounds = claim_and_grounds(field_terms(fact.verdict))
     tone = TONES[fact.verdict_kind]
     style: Role = "passed" if tone == "good" else tone
     if not fact.passed:
         return [Paragraph(VERDICTS[fact.verdict_kind].upper(), style), Paragraph(grounds, indent=4)]
     return [
         Paragraph(claim, style),
-        *(Paragraph(ground, indent=4) for ground in grounds.split("; ") if ground),
+        *(Paragraph(ground, indent=4) for ground in clauses(grounds) if ground),
     ]
 
 
