@@ -128,8 +128,8 @@ def find(
         return converter  # the opened source decides among several
     for option, flag in _FLAGS.items():
         if getattr(options, option) and option not in converter.options:
-            there = ", ".join(_FLAGS[name] for name in converter.options)
-            hint = f"there is {there}" if there else "leave it out"
+            possible = ", ".join(_FLAGS[name] for name in converter.options)
+            hint = f"there is {possible}" if possible else "leave it out"
             raise Misuse(f"does not go with {format} to {converter.about}", where=flag, hint=hint)
     return converter
 

@@ -83,15 +83,17 @@ def settle(
         raise Misuse("this model takes its inputs packed in lists", where="--dynamic", hint="leave it out")
     sizes = _sizes(bound_inputs.inputs, inputs)
     traced = _resize(bound_inputs, inputs, {name: max(size, LEAST) for name, size in sizes.items()})
-    there = _sizes(traced.inputs, inputs)
+    export_sizes = _sizes(traced.inputs, inputs)
     others: dict[tuple[int, ...], BoundInputs] = {}
-    for tries in (_sizes_to_try(there), _lengths(there, 3), _lengths(there, 17)) if sizes else ():
+    for tries in (
+        (_sizes_to_try(export_sizes), _lengths(export_sizes, 3), _lengths(export_sizes, 17)) if sizes else ()
+    ):
         resized = ((tuple(tried.values()), _resize(traced, inputs, tried)) for tried in tries)
         runs = next((pair for pair in resized if outputs_of(loaded, pair[1]) is not None), None)
-        if runs is not None and runs[0] != tuple(there.values()):
+        if runs is not None and runs[0] != tuple(export_sizes.values()):
             others.setdefault(*runs)
     loaded.bound = traced
-    return Axes(inputs, there, traced, tuple(others.values()))
+    return Axes(inputs, export_sizes, traced, tuple(others.values()))
 
 
 def specifications(loaded: LoadedModule, axes: Axes) -> Any:

@@ -140,8 +140,8 @@ def _check_names(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[
 
 def _dropped_inputs(model: Model, names: Sequence[str]) -> tuple[str, ...]:
     """A note about inputs that the exporter dropped because nothing uses them."""
-    there = {value.name for value in model.graph.feeds}
-    lost = [printable(name) for name in names if name not in there]
+    feed_names = {value.name for value in model.graph.feeds}
+    lost = [printable(name) for name in names if name not in feed_names]
     return (f"no operator uses {', '.join(lost)}: not in the file",) if lost else ()
 
 
@@ -158,11 +158,13 @@ def _runner(
     ways.update({name: set() for name in conditions})
     watched = expose(model, [*outputs, *sorted(conditions)]) if conditions else model
     session = RuntimeSession(watched, what="the file that was written")
-    there = {value.name for value in model.graph.feeds}
+    feed_names = {value.name for value in model.graph.feeds}
 
     def call(feeds: Mapping[str, Any]) -> list[Any]:
         file_feeds = {
-            names[source_name]: value for source_name, value in feeds.items() if names[source_name] in there
+            names[source_name]: value
+            for source_name, value in feeds.items()
+            if names[source_name] in feed_names
         }
         results = session.run(file_feeds)
         for name in conditions:
@@ -194,11 +196,13 @@ def _branch_notes(model: Model, ways: Mapping[str, set[bool]]) -> tuple[str, ...
 
 def _input_planner(model: Model, names: Mapping[str, str]) -> Callable[[BoundInputs], dict[str, RandomInput]]:
     """How to draw inputs, by the module's names: the graph shows which inputs are indices, and of what."""
-    there = {value.name for value in model.graph.feeds}
-    source_names = {written: name for name, written in names.items() if written in there}
+    feed_names = {value.name for value in model.graph.feeds}
+    source_names = {written: name for name, written in names.items() if written in feed_names}
 
     def planned(bound_inputs: BoundInputs) -> dict[str, RandomInput]:
-        shapes = {names[i.name]: (None, i.shape or ()) for i in bound_inputs.inputs if names[i.name] in there}
+        shapes = {
+            names[i.name]: (None, i.shape or ()) for i in bound_inputs.inputs if names[i.name] in feed_names
+        }
         return {
             source_names[d.name]: replace(d, name=source_names[d.name])
             for d in plan_inputs(model, {}, shapes)

@@ -155,15 +155,15 @@ def _rewire(body: Body, target: FoundNode, output: str, stand_in: str) -> Body:
     return renamed(body, {stand_in: output}, FLAG)
 
 
-def _without_idle(body: Body, nodes: Sequence[Node], gone: Node) -> Body:
+def _without_idle(body: Body, nodes: Sequence[Node], deleted: Node) -> Body:
     """A body of these nodes, without the stored tensors that only the deleted node read."""
     edited = with_nodes(body, nodes)
     if not isinstance(edited, Graph):
         return edited
     read = {name for node in nodes for name in reads(node)} | set(results(edited))
     read |= {value.name for value in edited.inputs}
-    idle = {name for name in reads(gone) if name in edited.initializers and name not in read}
+    idle = {name for name in reads(deleted) if name in edited.initializers and name not in read}
     initializers = {name: tensor for name, tensor in edited.initializers.items() if name not in idle}
-    away = idle | set(gone.outputs)
+    away = idle | set(deleted.outputs)
     values = tuple([value for value in edited.values if value.name not in away])
     return replace(edited, initializers=initializers, values=values)

@@ -101,8 +101,10 @@ def the_one(matches: Sequence[_Found], name: str, flag: str) -> _Found:
         Misuse: There are several.
     """
     if len(matches) > 1:
-        apart = len({candidate.place.path for candidate in matches}) == len(matches)
-        spellings = [f"{candidate.place.name}::{name}" if apart else candidate.made for candidate in matches]
+        in_own_scopes = len({candidate.place.path for candidate in matches}) == len(matches)
+        spellings = [
+            f"{candidate.place.name}::{name}" if in_own_scopes else candidate.made for candidate in matches
+        ]
         hint = (
             "write "
             + " or ".join(f"'{spelling}'" for spelling in spellings[:_SHOWN])

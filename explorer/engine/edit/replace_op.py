@@ -43,11 +43,11 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
     for place in sorted(
         {target.place.path: target.place for target in targets}.values(), key=lambda p: -len(p.way)
     ):
-        mine = [target.at for target in targets if target.place.path == place.path]
+        places = [target.at for target in targets if target.place.path == place.path]
         here = next(now for now in scopes(model) if now.path == place.path)
         operator = required_signature(model, domain, op, here.opsets, FLAG)
         nodes = [*here.body.nodes]
-        for at in mine:
+        for at in places:
             nodes[at], dropped = _replace_node(
                 nodes[at], here, domain, op, operator, types.get(place.path, {})
             )

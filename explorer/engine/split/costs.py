@@ -39,7 +39,7 @@ def of_units(
 
 
 def of_modules(
-    places: Sequence[tuple[str, str]], layers: Sequence[Layer], took: Mapping[int, float]
+    places: Sequence[tuple[str, str]], layers: Sequence[Layer], row_seconds: Mapping[int, float]
 ) -> tuple[Array, dict[int, str]]:
     """The time of each unit, where whole modules were measured.
 
@@ -52,7 +52,7 @@ def of_modules(
         places: The path of the module call around each unit ('relu_1' or 'relu@1' for the second call),
             and the unit's operator.
         layers: Rows of the modules and of the functions that they call.
-        took: Measured seconds by row id.
+        row_seconds: Measured seconds by row id.
 
     Returns:
         The times, and the units before which no cut may lie, with the reason.
@@ -74,12 +74,12 @@ def of_modules(
         behind = behind if innermost is None else unit + 1
     seconds, within, last = np.zeros(len(rows)), dict[int, str](), 0
     for layer in layers:
-        mine = [span for _, span in spans[layer.id]]
-        last = mine[0].start if mine else last
+        layer_spans = [span for _, span in spans[layer.id]]
+        last = layer_spans[0].start if layer_spans else last
         parts = range(layer.id + 1, end_of(layers, layer.id))
-        for span in mine or [range(last, last + 1)]:
-            seconds[span.start] += took.get(layer.id, 0.0) / (len(mine) or 1)
-            if layer.id in took and not any(at in took for at in parts):
+        for span in layer_spans or [range(last, last + 1)]:
+            seconds[span.start] += row_seconds.get(layer.id, 0.0) / (len(layer_spans) or 1)
+            if layer.id in row_seconds and not any(at in row_seconds for at in parts):
                 within |= dict.fromkeys(span[1:], f"it is within {layer.path}, which was measured as one")
     return seconds, within
 

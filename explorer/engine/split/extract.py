@@ -146,15 +146,15 @@ def _named_units(
             if name in (layer.path, layer.path.lstrip("/"), layer.name)
             for row in range(layer.id, end_of(layers, layer.id))
         }
-        mine = {unit for unit, row in enumerate(edges.rows) if row in rows}
-        if not mine and reading:
-            mine = {unit for unit, read in enumerate(edges.read) if name in read}
-        elif not mine and name in makers:
-            mine = {makers[name]}
-        if not mine:
+        units = {unit for unit, row in enumerate(edges.rows) if row in rows}
+        if not units and reading:
+            units = {unit for unit, read in enumerate(edges.read) if name in read}
+        elif not units and name in makers:
+            units = {makers[name]}
+        if not units:
             candidates = [*(layer.path for layer in layers), *makers]
             raise Misuse(f"no layer or tensor is called '{name}'", where=flag, hint=nearest(name, candidates))
-        named_units |= mine
+        named_units |= units
     return named_units
 
 
@@ -182,18 +182,21 @@ def _inputs_and_outputs(
 ) -> tuple[list[str], list[str]]:
     """Names of a part's inputs and outputs."""
     nodes = model.graph.nodes
-    mine = {units.positions[unit] for unit in part_units}
-    produced = {name: None for at in sorted(mine) for name in nodes[at].outputs if name}
+    part_places = {units.positions[unit] for unit in part_units}
+    produced = {name: None for at in sorted(part_places) for name in nodes[at].outputs if name}
     fed = {value.name for value in model.graph.feeds}
     inside = {name for at in places for name in nodes[at].outputs}
     live = fed | {name for at in units.positions for name in nodes[at].outputs}
     inputs = {
-        name: None for at in sorted(mine) for name in reads(nodes[at]) if name in live and name not in inside
+        name: None
+        for at in sorted(part_places)
+        for name in reads(nodes[at])
+        if name in live and name not in inside
     }
-    outside = {name for at, node in enumerate(nodes) if at not in mine for name in reads(node)}
+    outside = {name for at, node in enumerate(nodes) if at not in part_places for name in reads(node)}
     outside |= {value.name for value in model.graph.outputs}
     outputs = [name for name in produced if name in outside]
     if not outputs:  # nothing outside reads the part: its unread values are the result
-        read = {name for at in mine for name in reads(nodes[at])}
+        read = {name for at in part_places for name in reads(nodes[at])}
         outputs = [name for name in produced if name not in read]
     return list(inputs), outputs

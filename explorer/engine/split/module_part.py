@@ -215,11 +215,13 @@ def _build_module(
     program: Any, calls: Sequence[Node], paths: Mapping[Node, str | None]
 ) -> tuple[nn.Module, list[Node], list[Node], dict[Node, str]]:
     """Builds a module of the calls; returns it, its input and output nodes, and the names of these."""
-    mine, state_names = set(calls), _state_names(program)
+    part_calls, state_names = set(calls), _state_names(program)
     outputs = set(program.graph_signature.user_outputs)
     reads = (input_node for node in calls for input_node in node.all_input_nodes)
-    inputs = list(dict.fromkeys(node for node in reads if node not in mine and node.name not in state_names))
-    output_nodes = [node for node in calls if node.name in outputs or not set(node.users) <= mine]
+    inputs = list(
+        dict.fromkeys(node for node in reads if node not in part_calls and node.name not in state_names)
+    )
+    output_nodes = [node for node in calls if node.name in outputs or not set(node.users) <= part_calls]
     output_nodes = output_nodes or [node for node in calls if not node.users]
     for node in (*inputs, *output_nodes):
         if not isinstance(node.meta.get("val"), torch.Tensor):

@@ -75,8 +75,8 @@ def runs(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Array]) -> S
         whole_outputs = RuntimeSession(rounding(whole, cut, names), what="the whole", **plain).run(feeds)
         exact, rounded = _identical(names, whole_outputs, stage_outputs, drawn), _types(cut)
     usual = RuntimeSession(whole, what="the whole").run(feeds)
-    apart = in_turn(stages, feeds, names)
-    outputs = _without_random(_compare(whole, names, usual, apart, drawn), drawn)
+    default_outputs = in_turn(stages, feeds, names)
+    outputs = _without_random(_compare(whole, names, usual, default_outputs, drawn), drawn)
     return SplitRuns(exact, outputs, rounded)
 
 
@@ -172,19 +172,19 @@ def part_runs(whole: Model, part: Model, feeds: Mapping[str, Array]) -> SplitRun
     exposed = [name for name in dict.fromkeys((*input_names, *names)) if name not in feeds]
     plain: dict[str, Any] = {"optimise": False, "threads": 1}
     whole_values = {**feeds, **RuntimeSession(expose(whole, exposed), what="the whole", **plain).run(feeds)}
-    mine = {name: whole_values[name] for name in input_names}
-    apart = RuntimeSession(part, what="the part", **plain).run(mine)
-    exact, rounded = _identical(names, whole_values, apart, drawn), ""
+    part_feeds = {name: whole_values[name] for name in input_names}
+    part_values = RuntimeSession(part, what="the part", **plain).run(part_feeds)
+    exact, rounded = _identical(names, whole_values, part_values, drawn), ""
     cut = _narrow_types(part.graph.feeds)
     if exact is False and cut:
         whole_values = {
             **feeds,
             **RuntimeSession(rounding(whole, cut, exposed), what="the whole", **plain).run(feeds),
         }
-        apart = RuntimeSession(part, what="the part", **plain).run(
+        part_values = RuntimeSession(part, what="the part", **plain).run(
             {name: whole_values[name] for name in input_names}
         )
-        exact, rounded = _identical(names, whole_values, apart, drawn), _types(cut)
+        exact, rounded = _identical(names, whole_values, part_values, drawn), _types(cut)
     usual = RuntimeSession(part, what="the part").run({name: whole_values[name] for name in input_names})
     compared = _compare(whole, names, whole_values, usual, drawn)
     return SplitRuns(exact, _without_random(compared, drawn), rounded)

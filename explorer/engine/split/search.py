@@ -107,11 +107,11 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
     counted = {tensor.name for layer in layers for tensor in layer.weights}
     initializers = model.graph.initializers
     free = dict.fromkeys(d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str))
-    took, closed = None, dict[int, str]()
+    unit_seconds, closed = None, dict[int, str]()
     if subject.profile is not None and subject.modules:
         nodes = [model.graph.nodes[at] for at in units.positions]
         places = [(module_path(node), node.op) for node in nodes]
-        took, closed = costs.of_modules(places, subject.modules, seconds_of(subject.profile))
+        unit_seconds, closed = costs.of_modules(places, subject.modules, seconds_of(subject.profile))
     return CutSequence(
         units=units,
         types=types,
@@ -119,7 +119,7 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
         elements={name: tensor.elements for name, tensor in initializers.items() if name in counted},
         labels=[model.graph.nodes[at].label for at in units.positions],
         layers=layers,
-        took=took,
+        took=unit_seconds,
         closed=closed,
         free=[name for name in free if name not in subject.dims],
         inside=costs.inside(units, layers, subject.order),
@@ -172,11 +172,11 @@ class StageSearch:
                 costs.of_units(self.units, layers, partial(_least_seconds, layers, machine))
                 for machine in self.subject.machines
             ]
-        if self.subject.profile is None or not (took := seconds_of(self.subject.profile)):
+        if self.subject.profile is None or not (seconds_by_row := seconds_of(self.subject.profile)):
             return []  # a module that runs as one kernel has no layer times
         if self.subject.took is not None:
             return [self.subject.took]
-        return [costs.of_units(self.units, layers, took.get, groups=True)]
+        return [costs.of_units(self.units, layers, seconds_by_row.get, groups=True)]
 
     def kinds(self, stages: int) -> list[int]:
         """The kind of each stage: stages of one kind have the same cost function."""
@@ -241,8 +241,8 @@ class StageSearch:
         rows = {layer.layer: layer for layer in fact.layers}
         unknown = next((layer.path for layer in fact.layers if layer.activation_bytes is None), None)
         if unknown is not None:
-            what = f"how much {unknown} puts out is not known"
-            raise Misuse(what, where="--by training", **self.remedy())
+            message = f"how much {unknown} puts out is not known"
+            raise Misuse(message, where="--by training", **self.remedy())
 
         def figure(name: str, at: int) -> int:
             return getattr(rows[at], name) if at in rows else 0

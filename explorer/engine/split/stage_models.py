@@ -47,8 +47,8 @@ def stage_maker(
     rest = tuple([value.name for value in model.graph.outputs if value.name not in produced])
 
     def stage(first: int, last: int) -> Model:
-        mine = range(first, last)
-        return _stage(model, units, mine, born, dies, types, rest if last == len(units.positions) else ())
+        span = range(first, last)
+        return _stage(model, units, span, born, dies, types, rest if last == len(units.positions) else ())
 
     return stage
 
@@ -56,24 +56,24 @@ def stage_maker(
 def _stage(
     model: Model,
     units: GraphUnits,
-    mine: range,
+    span: range,
     born: Mapping[str, int],
     dies: Mapping[str, int],
     types: Mapping[str, TensorInfo],
     rest: Sequence[str],
 ) -> Model:
     graph = model.graph
-    places = {units.positions[unit] for unit in mine} | {at for unit in mine for at in units.constants[unit]}
+    places = {units.positions[unit] for unit in span} | {at for unit in span for at in units.constants[unit]}
     if rest:
         places.update(Wiring.of(graph).positions(rest))
     read = {name for at in places for name in reads(graph.nodes[at])} | set(rest)
     feeds = {value.name for value in graph.feeds}
-    outside = (name for name in read if name in feeds or (name in born and born[name] not in mine))
+    outside = (name for name in read if name in feeds or (name in born and born[name] not in span))
     inputs = sorted(outside, key=lambda name: (born.get(name, -1), name))
     outputs = {value.name for value in graph.outputs}
-    produced = [name for unit in mine for name in graph.nodes[units.positions[unit]].outputs if name]
-    handed = [name for name in produced if name in outputs or dies.get(name, -1) >= mine.stop]
-    return part_model(model, places, inputs, (*handed, *rest), types)
+    produced = [name for unit in span for name in graph.nodes[units.positions[unit]].outputs if name]
+    part_outputs = [name for name in produced if name in outputs or dies.get(name, -1) >= span.stop]
+    return part_model(model, places, inputs, (*part_outputs, *rest), types)
 
 
 def part_model(

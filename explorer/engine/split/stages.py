@@ -63,7 +63,7 @@ def split(
     report(on_progress, cancel, "counting the stages")
     parts = stage_models(subject.model, search.units, cuts.places, infer(subject.model).values)
     spans = stage_spans(search, cuts.places)
-    stages = [_stage(search, part, mine, subject.dims) for part, mine in zip(parts, spans, strict=True)]
+    stages = [_stage(search, part, span, subject.dims) for part, span in zip(parts, spans, strict=True)]
     shared = in_several(part.graph.initializers.keys() for part in parts)
     return split_figures(search, cuts, stages, shared, others=not spec.cuts), parts
 
@@ -93,7 +93,7 @@ class StageDraft:
         """
         search = self.search
         cuts = search.cuts() if places is None else search.at_places(places)
-        stages = [self._stage(mine) for mine in stage_spans(search, cuts.places)]
+        stages = [self._stage(span) for span in stage_spans(search, cuts.places)]
         others = places is None and not search.spec.cuts
         fact = split_figures(search, cuts, stages, self._shared(cuts.places), others=others)
         return SplitDraft(fact, cuts.places)
@@ -115,10 +115,10 @@ def graph_draft(subject: SplitSubject, search: StageSearch) -> StageDraft:
         return part, _stage(search, part, range(first, last), subject.dims)
 
     def shared(places: Sequence[int]) -> list[str]:
-        parts = (counted(mine.start, mine.stop)[0] for mine in stage_spans(search, places))
+        parts = (counted(span.start, span.stop)[0] for span in stage_spans(search, places))
         return in_several(part.graph.initializers.keys() for part in parts)
 
-    return StageDraft(search, lambda mine: counted(mine.start, mine.stop)[1], shared)
+    return StageDraft(search, lambda span: counted(span.start, span.stop)[1], shared)
 
 
 def stage_spans(search: StageSearch, places: Sequence[int]) -> list[range]:
@@ -140,9 +140,10 @@ def split_figures(
     """
     subject, spec, count = search.subject, search.spec, len(stages)
     each = search.each(cuts.places, search.cost(count), search.kinds(count))
-    took = search.took(cuts.places, count)
+    seconds = search.took(cuts.places, count)
     stages = [
-        replace(stage, cost=each[at], seconds=took[at] if took else None) for at, stage in enumerate(stages)
+        replace(stage, cost=each[at], seconds=seconds[at] if seconds else None)
+        for at, stage in enumerate(stages)
     ]
     if subject.training is not None:
         stages = _with_training(search, stages, stage_spans(search, cuts.places))
@@ -154,15 +155,15 @@ def split_figures(
         cuts=stage_cuts,
         balance=_balance(each),
         shared=tuple([name for name in shared if search.sizes[name] >= _NAMED]),
-        forecast=_forecast(spec, took, stage_cuts),
-        by_macs=None if took else _by_macs(spec, stages),
+        forecast=_forecast(spec, seconds, stage_cuts),
+        by_macs=None if seconds else _by_macs(spec, stages),
         counts=_other_counts(search, count) if others else (),
         machines=tuple([machine.name for machine in subject.machines]),
         notes=_notes(search),
     )
 
 
-def _stage(search: StageSearch, part: Model, mine: range, dims: Mapping[str, int]) -> Stage:
+def _stage(search: StageSearch, part: Model, span: range, dims: Mapping[str, int]) -> Stage:
     """The figures of a stage, without its cost."""
     inputs = [_info(search, value) for value in part.graph.feeds]
     totals = examine(part, **bound(part, search.types, dims)).info.totals
@@ -170,9 +171,9 @@ def _stage(search: StageSearch, part: Model, mine: range, dims: Mapping[str, int
         file="",
         inputs=tuple(inputs),
         outputs=tuple([_info(search, value) for value in part.graph.outputs]),
-        first=search.path(mine[0]),
-        last=search.path(mine[-1]),
-        layers=len(mine),
+        first=search.path(span[0]),
+        last=search.path(span[-1]),
+        layers=len(span),
         params=totals.params,
         macs=totals.macs,
         weight_bytes=totals.weight_bytes,
@@ -199,8 +200,8 @@ def _info(search: StageSearch, value: Value) -> TensorInfo:
 def _with_training(search: StageSearch, stages: Sequence[Stage], spans: Sequence[range]) -> list[Stage]:
     """The stages with the memory of a training step, by category."""
     with_training = []
-    for stage, mine, flying in zip(stages, spans, search.flights(len(stages)), strict=True):
-        figures = [int(part[mine.start : mine.stop].sum()) for part in search.training.values()]
+    for stage, span, flying in zip(stages, spans, search.flights(len(stages)), strict=True):
+        figures = [int(part[span.start : span.stop].sum()) for part in search.training.values()]
         weights, gradients, optimizer, activations = figures
         whole = weights + gradients + optimizer + activations * flying
         step = StageTraining(weights, gradients, optimizer, activations, flying, whole)
@@ -225,10 +226,10 @@ def in_several(names_by_stage: Iterable[Set[str]]) -> list[str]:
     return list(repeated)
 
 
-def _forecast(spec: SplitSpec, took: Sequence[float], cuts: Sequence[StageCut]) -> PipelineForecast | None:
-    if not took:
+def _forecast(spec: SplitSpec, seconds: Sequence[float], cuts: Sequence[StageCut]) -> PipelineForecast | None:
+    if not seconds:
         return None
-    return forecast(took, [cut.seconds or 0.0 for cut in cuts], spec.micro_batches, spec.schedule)
+    return forecast(seconds, [cut.seconds or 0.0 for cut in cuts], spec.micro_batches, spec.schedule)
 
 
 def _by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | None:
@@ -250,9 +251,9 @@ def _other_counts(search: StageSearch, stages: int) -> tuple[StageCount, ...]:
         if best is None:
             continue
         each = search.each(best.places, search.cost(count), search.kinds(count))
-        took = search.took(best.places, count)
+        seconds = search.took(best.places, count)
         links = [search.crossing[at] / rate for at in best.places] if rate is not None else []
-        period = max((*took, *links)) if took else None
+        period = max((*seconds, *links)) if seconds else None
         counts.append(StageCount(count, max(each), _balance(each), best.crossing, period))
     return tuple(counts)
 

@@ -88,18 +88,18 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
     born = dict.fromkeys(feeds, -1)
     dies: dict[str, int] = {}
     for unit, at in enumerate(positions):
-        mine: dict[str, None] = {}
+        tensor_names: dict[str, None] = {}
         constant_nodes: set[int] = set()
         for name in reads(nodes[at]):
             if name in live:
                 dies[name] = unit
             elif name in initializers:
-                mine[name] = None
+                tensor_names[name] = None
             elif name in place and place[name] not in position_set:
                 before, constant_tensors = constant(name)
                 constant_nodes.update(before)
-                mine.update(dict.fromkeys(constant_tensors))
-        stored_names.append(tuple(mine))
+                tensor_names.update(dict.fromkeys(constant_tensors))
+        stored_names.append(tuple(tensor_names))
         constants.append(tuple(sorted(constant_nodes)))
         born.update(dict.fromkeys((name for name in nodes[at].outputs if name), unit))
     values = []

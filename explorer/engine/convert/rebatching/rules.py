@@ -131,8 +131,8 @@ def _reduce(r: Rewriting, node: Node) -> Node:
     axes = {axis % rank for axis in listed_axes or range(rank)}
     if lane.axis in axes:
         r.refuse("it reduces over the batch")
-    gone = 0 if node.attributes.get("keepdims", 1) else sum(axis < lane.axis for axis in axes)
-    return _set_outputs(r, node, lane.at(lane.axis - gone))
+    removed = 0 if node.attributes.get("keepdims", 1) else sum(axis < lane.axis for axis in axes)
+    return _set_outputs(r, node, lane.at(lane.axis - removed))
 
 
 def _matmul(r: Rewriting, node: Node) -> Node:
@@ -281,10 +281,10 @@ def _change_rank(r: Rewriting, node: Node) -> Node:
         return _set_outputs(r, node, lane.at(free[lane.axis]))
     if not axes:
         axes = [at for at, size in enumerate(shape) if size == 1]
-    gone = {axis % len(shape) for axis in axes}
-    if lane.axis in gone:
+    removed = {axis % len(shape) for axis in axes}
+    if lane.axis in removed:
         r.refuse("it drops the axis of the batch")
-    return _set_outputs(r, node, lane.at(lane.axis - sum(axis < lane.axis for axis in gone)))
+    return _set_outputs(r, node, lane.at(lane.axis - sum(axis < lane.axis for axis in removed)))
 
 
 def _concat(r: Rewriting, node: Node) -> Node:

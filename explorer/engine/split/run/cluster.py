@@ -169,14 +169,14 @@ class ClusterLine:
         first = self._configs[0]["file"]
         if self._client.status != "running":
             raise EngineDied("the scheduler ended", where=first, hint=_AGAIN)
-        there = workers(self._client, cancel, first, _AGAIN)
+        last_seen = workers(self._client, cancel, first, _AGAIN)
         now = time.monotonic()
-        for address, heartbeat in there.items():
+        for address, heartbeat in last_seen.items():
             if self._heard.get(address, (None, now))[0] != heartbeat:
                 self._heard[address] = heartbeat, now
         for at, worker in enumerate(self.workers):
-            silent = worker in there and now - self._heard[worker][1] > _STOPPED
-            if worker not in there or silent:
+            silent = worker in last_seen and now - self._heard[worker][1] > _STOPPED
+            if worker not in last_seen or silent:
                 raise EngineDied(
                     f"the worker {worker} of stage {at + 1} {'answers no more' if silent else 'ended'}",
                     where=self._configs[at]["file"],
@@ -194,9 +194,9 @@ def line(configs: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -
     """
     distributed = require("distributed", scheduler)
     with quiet(), connected(distributed, scheduler, cancel, _AGAIN) as (client, look):
-        there = list(workers(client, cancel, scheduler))
+        addresses = list(workers(client, cancel, scheduler))
         cluster_line = ClusterLine(
-            client, look, configs, [there[at % len(there)] for at in range(len(configs))]
+            client, look, configs, [addresses[at % len(addresses)] for at in range(len(configs))]
         )
         try:
             yield cluster_line

@@ -172,7 +172,7 @@ def _pipeline_run(
         for at, file in enumerate(files)
     ]
     notes = []
-    there = processors()
+    cpus = processors()
     if workers:
         notes.append("the times of the stages are by the clocks of their machines")
         if (several := len(set(workers))) < len(files):
@@ -180,9 +180,9 @@ def _pipeline_run(
                 f"{len(files):,} stages on {many_text(several, 'worker')}: they wait for each other, and the"
                 " forecast knows nothing of that"
             )
-    elif len(files) * threads > there:
+    elif len(files) * threads > cpus:
         notes.append(
-            f"{len(files) * threads:,} threads share {there:,} processors: the stages wait for each other,"
+            f"{len(files) * threads:,} threads share {cpus:,} processors: the stages wait for each other,"
             " and the forecast knows nothing of that"
         )
     return PipelineRun(
@@ -325,11 +325,11 @@ def _scheduled_works(
     ran: Mapping[tuple[int, int], tuple[float, float, float]], first: int
 ) -> list[ScheduledWork]:
     """When each stage worked on the micro-batches from `first` on, counted from the earliest beginning."""
-    mine = {key: value for key, value in ran.items() if key[1] >= first}
-    start = min(began for began, *_ in mine.values())
+    counted = {key: value for key, value in ran.items() if key[1] >= first}
+    start = min(began for began, *_ in counted.values())
     works = [
         ScheduledWork(stage, batch - first, "forward", began - start, ended - start)
-        for (stage, batch), (began, ended, _) in mine.items()
+        for (stage, batch), (began, ended, _) in counted.items()
     ]
     return sorted(works, key=lambda work: (work.start, work.stage))
 
@@ -365,10 +365,10 @@ def _start_stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
             before, first = os.pipe()
             ends += [before, first]
             for config in configs:
-                after, handed = os.pipe()
-                ends += [after, handed]
-                stages.append(_start_stage(config["file"], before, handed, config, place, log))
-                for end in (before, handed):
+                after, outbound = os.pipe()
+                ends += [after, outbound]
+                stages.append(_start_stage(config["file"], before, outbound, config, place, log))
+                for end in (before, outbound):
                     os.close(end)
                     ends.remove(end)
                 before = after

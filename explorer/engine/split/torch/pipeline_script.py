@@ -131,9 +131,9 @@ def add_shared(manifest: Mapping[str, Any], module: nn.Module, at: int) -> None:
     parameters = dict(module.named_parameters())
     for weight in manifest["shared"]:
         name = weight["names"].get(str(at + 1))
-        mine = parameters[name].grad if name is not None else None
+        gradient = parameters[name].grad if name is not None else None
         total = torch.zeros(weight["shape"], dtype=getattr(torch, weight["dtype"]))
-        total = total if mine is None else mine.clone()
+        total = total if gradient is None else gradient.clone()
         dist.all_reduce(total)
         if name is not None:
             parameters[name].grad = total

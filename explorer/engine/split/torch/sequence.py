@@ -135,10 +135,10 @@ def program_sequence(
     }
     parameters = set(signature.inputs_to_parameters.values())
     values = _values(program, calls)
-    took, closed = None, dict[int, str]()
+    unit_seconds, closed = None, dict[int, str]()
     if profile is not None:
         places = [(_call_of(node), _operator(node)) for node in calls]
-        took, closed = of_modules(places, layers, seconds_of(profile))
+        unit_seconds, closed = of_modules(places, layers, seconds_of(profile))
     closed = closed if by_time else {}
     units = GraphUnits(
         positions=tuple(range(len(calls))),
@@ -157,7 +157,7 @@ def program_sequence(
         labels=[".".join(filter(None, (module_of(node), node.name))) for node in calls],
         layers=layers,
         macs=_macs(calls, units, layers),
-        took=took,
+        took=unit_seconds,
         closed=closed | dict.fromkeys(_closed_units(calls), _IN_PLACE),
         profile=profile,
         **facts,

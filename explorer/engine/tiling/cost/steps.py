@@ -157,7 +157,7 @@ def _tile_step(nest: _Nest, at: int) -> TileStep:
     tile_bytes = [
         dimensions.packed_bytes(nest.tile(operand, place), operand.bits) for operand in nest.operands
     ]
-    again, gone = place["k"] > 0 and nest.arrives(c, place), nest.leaves(c, place)
+    again, dropped = place["k"] > 0 and nest.arrives(c, place), nest.leaves(c, place)
     earlier = _earlier_traffic(nest, batch)
     return TileStep(
         step=at,
@@ -173,11 +173,11 @@ def _tile_step(nest: _Nest, at: int) -> TileStep:
             tile_bytes[1] if nest.arrives(b, place) else 0,
             tile_bytes[2] if again else 0,
         ),
-        stores=tile_bytes[2] if gone else 0,
+        stores=tile_bytes[2] if dropped else 0,
         a_bytes=moved[0] + earlier[0],
         b_bytes=moved[1] + earlier[1],
         c_read_bytes=moved[2] - begun + earlier[2],
-        c_write_bytes=moved[2] - (0 if gone else tile_bytes[2]) + earlier[3],
+        c_write_bytes=moved[2] - (0 if dropped else tile_bytes[2]) + earlier[3],
     )
 
 

@@ -144,11 +144,11 @@ def _stored_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, 
     if tensors["R"].shape != (layer.directions, G * H, H):
         raise NoSite(f"its R is {list(tensors['R'].shape)}")
     # a GRU resets its state before the last gate's product, so that gate's weights are separate
-    apart = step is _gru_step and not layer.node.attributes.get("linear_before_reset", 0)
+    is_split = step is _gru_step and not layer.node.attributes.get("linear_before_reset", 0)
     weights = []
     for d in range(layer.directions):
         names = [_gate_rows(builder, layer, tensors["W"], "W", d, 0, G)]
-        pieces = ((0, 2), (2, 1)) if apart else ((0, G),)
+        pieces = ((0, 2), (2, 1)) if is_split else ((0, G),)
         names += [
             _gate_rows(builder, layer, tensors["R"], f"R{i or ''}", d, *piece)
             for i, piece in enumerate(pieces)

@@ -41,14 +41,14 @@ def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequenc
     body = builder.inner("matrix")
     x_matrix, w_matrix = body.value("x"), body.value("w")
     columns = -(-site.N // tn), -(-site.K // tk) * tk, tn
-    handed = columns if weight is not None else (_fixed_length(site, "K"), _fixed_length(site, "N"))
+    w_shape = columns if weight is not None else (_fixed_length(site, "K"), _fixed_length(site, "N"))
     z = _tile_matrix(body, site, plan.tile, x_matrix, w_matrix)
     return builder.scan(
         "matrices",
         body,
         inputs=[
             Value(x_matrix, site.dtype, (_fixed_length(site, "M"), _fixed_length(site, "K"))),
-            Value(w_matrix, site.right_dtype, handed),
+            Value(w_matrix, site.right_dtype, w_shape),
         ],
         outputs=[Value(z, site.accumulator, (_fixed_length(site, "M"), _fixed_length(site, "N")))],
         over=[x, w],

@@ -203,20 +203,20 @@ def transposed_convolution_axes(
     for n, k, s, d, o, head in zip(shape, kernel, strides, dilations, out, heads, strict=True):
         phases = min(s, o)
         positions = -(-o // phases)
-        met = [[t for t in range(k) if (q + head - t * d) % s == 0] for q in range(phases)]
-        taps = max(1, *map(len, met))
+        taps_by_phase = [[t for t in range(k) if (q + head - t * d) % s == 0] for q in range(phases)]
+        taps = max(1, *map(len, taps_by_phase))
         table = np.full((phases, taps), -1)
         shifts = np.zeros((phases, taps), np.int64)
-        for q, phase_taps in enumerate(met):
+        for q, phase_taps in enumerate(taps_by_phase):
             table[q, : len(phase_taps)] = phase_taps
             shifts[q, : len(phase_taps)] = [(q + head - t * d) // s for t in phase_taps]
-        there = table >= 0
-        lacking = not there.all()
-        before = max(int(lacking), -int(shifts.min(where=there, initial=0)))
-        last = positions - 1 + int(shifts.max(where=there, initial=0))
+        has_tap = table >= 0
+        lacking = not has_tap.all()
+        before = max(int(lacking), -int(shifts.min(where=has_tap, initial=0)))
+        last = positions - 1 + int(shifts.max(where=has_tap, initial=0))
         places = np.arange(positions)[None, :, None] + shifts[:, None, :] + before
         # a missing tap of a phase points to the first padding element
-        places = np.where(there[:, None, :], places, 0)
+        places = np.where(has_tap[:, None, :], places, 0)
         axes.append(WindowAxis(places, table, (before, max(0, last + 1 - n)), n, o, 1))
     return tuple(axes)
 

@@ -155,12 +155,12 @@ def integral(
         if not isinstance(terms.b, int):
             raise LeftAsItWas("more than one zero point of its kernels")
         base = replace(base, right=_fill_zero(base.weight, terms.b))
-    met = columns or columns_of(base, context)
+    converter = columns or columns_of(base, context)
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
-        z = _add_corrections(builder, z, inputs, at, base, terms, met)
+        z = _add_corrections(builder, z, inputs, at, base, terms, converter)
         if tail is not None:
-            z = tail(builder, z, met)
+            z = tail(builder, z, converter)
         return base.finish(builder, z, inputs)
 
     return replace(
@@ -169,23 +169,27 @@ def integral(
         inputs=tuple(site_inputs),
         finish=finish,
         bias=False,
-        sums=cache(lambda: _needed_accumulator(base, terms, met, right_dtype)),
+        sums=cache(lambda: _needed_accumulator(base, terms, converter, right_dtype)),
     )
 
 
-def _needed_accumulator(base: Site, terms: Terms, met: Columns, right_dtype: str) -> Accumulator:
+def _needed_accumulator(base: Site, terms: Terms, converter: Columns, right_dtype: str) -> Accumulator:
     """The accumulator that the sums need; computed zero points count as 0."""
     a = terms.a if isinstance(terms.a, int) else 0
     b = 0 if isinstance(terms.b, str) else terms.b
-    bias = 0 if terms.bias is None else met.bias(terms.bias.astype(np.int64))
+    bias = 0 if terms.bias is None else converter.bias(terms.bias.astype(np.int64))
     limits = [
         ends or (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
         for ends, kind in ((terms.x, base.dtype), (terms.w, right_dtype))
     ]
     right = base.weight or limits[1]
-    zeros = met.channels(b) if isinstance(b, np.ndarray) else b
+    zeros = converter.channels(b) if isinstance(b, np.ndarray) else b
     accumulator = reach(base.K, limits[0], a, right, zeros, bias, limits[1])
-    return replace(accumulator, channel=accumulator.channel % met.count) if met.count else accumulator
+    return (
+        replace(accumulator, channel=accumulator.channel % converter.count)
+        if converter.count
+        else accumulator
+    )
 
 
 def _fill_zero(weight: Weight, zero: int) -> Weight:
@@ -242,12 +246,12 @@ def _add_corrections(
     at: Mapping[str, int],
     base: Site,
     terms: Terms,
-    met: Columns,
+    converter: Columns,
 ) -> str:
     """The sum with the bias added and the terms of the zero points subtracted."""
     a, b, kind = terms.a, terms.b, base.accumulator
     right = base.right
-    added = np.zeros(1, np.int64) if terms.bias is None else met.bias(terms.bias.astype(np.int64))
+    added = np.zeros(1, np.int64) if terms.bias is None else converter.bias(terms.bias.astype(np.int64))
     sums: Array | None = None
     if isinstance(right, Weight) and not (isinstance(a, int) and a == 0):
         sums = column_sums(right)
@@ -277,7 +281,7 @@ def _add_corrections(
             lost = builder.add("Mul", (zero, below), "x_zero_worth")
             z = builder.add("Sub", (z, lost), "x_zero_off")
     if some:
-        b = met.channels(b) if isinstance(b, np.ndarray) else b
+        b = converter.channels(b) if isinstance(b, np.ndarray) else b
         beside = _zero_value(builder, b, inputs, at, "w_zero", kind, column=False)
         across = _operand_sums(builder, base.left, inputs, base, 1, "x", zero)
         lost = builder.add("Mul", (across, beside), "w_zero_worth")
@@ -331,8 +335,8 @@ def _operand_sums(
 def requantization(scale: Array, zero: Array) -> Tail:
     """Multiplies by `scale` in float32, rounds half to even, adds the zero point, and saturates."""
 
-    def tail(builder: GraphBuilder, z: str, met: Columns) -> str:
-        z = rescaling(scale)(builder, z, met)
+    def tail(builder: GraphBuilder, z: str, converter: Columns) -> str:
+        z = rescaling(scale)(builder, z, converter)
         quantum = builder.number(1, np.float32, "quantum")
         point = builder.array(zero.reshape(()), "y_zero")
         return builder.add("QuantizeLinear", (z, quantum, point), "requantised")
@@ -343,9 +347,9 @@ def requantization(scale: Array, zero: Array) -> Tail:
 def rescaling(scale: Array) -> Tail:
     """Multiplies by `scale` in float32."""
 
-    def tail(builder: GraphBuilder, z: str, met: Columns) -> str:
+    def tail(builder: GraphBuilder, z: str, converter: Columns) -> str:
         z = builder.cast(z, "float32", "y_float")
-        values = np.ascontiguousarray(met.channels(scale if scale.size > 1 else scale.reshape(())))
+        values = np.ascontiguousarray(converter.channels(scale if scale.size > 1 else scale.reshape(())))
         return builder.add("Mul", (z, builder.array(values, "scale")), "rescaled")
 
     return tail

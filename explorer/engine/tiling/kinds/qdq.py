@@ -185,9 +185,9 @@ def _bias(
 def _with_bias(tail: integer.Tail, bias: Array) -> integer.Tail:
     """A tail that adds a float bias at the end."""
 
-    def both(builder: GraphBuilder, z: str, met: integer.Columns) -> str:
-        z = tail(builder, z, met)
-        values = np.ascontiguousarray(met.bias(bias).astype(np.float32))
+    def both(builder: GraphBuilder, z: str, converter: integer.Columns) -> str:
+        z = tail(builder, z, converter)
+        values = np.ascontiguousarray(converter.bias(bias).astype(np.float32))
         return builder.add("Add", (z, builder.array(values, "bias_float")), "float_biased")
 
     return both
