@@ -445,9 +445,25 @@ ABOUT = {
 """What other keys of documents are."""
 
 
+def _hidden(kind: type = msgspec.Struct) -> dict[str, tuple[str, ...]]:
+    """Fields that JSON leaves out, by the name of their fact."""
+    names = {kind.__name__: getattr(kind, "NOT_IN_JSON", ())}
+    for inner in kind.__subclasses__():
+        names |= {name: fields for name, fields in _hidden(inner).items() if fields}
+    return names
+
+
+def _hide(components: dict[str, Schema]) -> None:
+    """Takes the fields that JSON leaves out of the types of facts."""
+    for kind, names in _hidden().items():
+        for name in names:
+            components.get(kind, {}).get("properties", {}).pop(name, None)
+
+
 def schema(verb: str) -> Schema:
     """The JSON schema of a verb's document: no other keys, and numbers that may be 'nan', 'inf' or '-inf'."""
     made = msgspec.json.schema(record("", DOCUMENTS[verb], verb))
+    _hide(made.get("$defs", {}))
 
     def strict(part: Any) -> Any:
         if isinstance(part, list):
@@ -522,6 +538,7 @@ def tables() -> str:
     lines: list[str] = []
     kinds = [record("", keys, verb) for verb, keys in DOCUMENTS.items()]
     made, components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    _hide(components)
     for (verb, keys), whole in zip(DOCUMENTS.items(), made, strict=True):
         part = components[verb] if "$ref" in whole else whole
         adds = verb != "info" and INFO.items() <= keys.items()
