@@ -10,6 +10,7 @@ source, is what it reads instead: signatures, types and the first line of what e
 from __future__ import annotations
 
 import ast
+import copy
 import subprocess
 import sys
 from collections import defaultdict
@@ -44,7 +45,6 @@ def stub() -> str:
     lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(imports.items())]
     text = "\n".join(
         [
-            "# mypy: disable-error-code=empty-body",
             '"""What a session can be asked, with types; made by `python -m tests.public_api`."""',
             "",
             "from __future__ import annotations",
@@ -79,7 +79,10 @@ def _tree(module: str) -> ast.Module:
 
 
 def _signature(home: str, imports: dict[str, set[str]], *, method: bool) -> str:
-    """A function without its body; what its types are called is added to the imports."""
+    """A function without its body; what its types are called is added to the imports.
+
+    One that takes a record or what the record holds has an overload for each.
+    """
     module, _, name = home.rpartition(".")
     tree = _tree(module)
     node = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
@@ -88,20 +91,56 @@ def _signature(home: str, imports: dict[str, set[str]], *, method: bool) -> str:
     if method:
         first = [*arguments.posonlyargs, *arguments.args][0]
         first.arg, first.annotation = "self", None
-    arguments.defaults = [_default(value) for value in arguments.defaults]
-    arguments.kw_defaults = [None if value is None else _default(value) for value in arguments.kw_defaults]
+    for value in [*arguments.defaults, *arguments.kw_defaults]:
+        if isinstance(value, ast.Name):
+            imports[sources[value.id]].add(value.id)
     typed = [*arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
     for annotation in [node.returns, *(one.annotation for one in typed if one is not None)]:
         for part in ast.walk(annotation) if annotation is not None else ():
             if isinstance(part, ast.Name) and part.id in sources:
                 imports[sources[part.id]].add(part.id)
     doc = (ast.get_docstring(node) or "").splitlines()[0]
-    node.body = [ast.Expr(ast.Constant(doc))]
+    node.body = [ast.Expr(ast.Constant(doc)), *ast.parse("raise NotImplementedError").body]
+    either = next((one for one in typed if one is not None and _is_record_or_more(one.annotation)), None)
+    if either is None:
+        return ast.unparse(node)
+    imports["typing"] |= {"overload", "Any"}
+    return "\n".join([*_overloads(node, either), _implementation(node)])
+
+
+def _is_record_or_more(annotation: ast.expr | None) -> bool:
+    """Whether an argument is a record, or the first of what the record holds."""
+    return (
+        isinstance(annotation, ast.BinOp)
+        and isinstance(annotation.left, ast.Name)
+        and annotation.left.id.endswith("Spec")
+        and isinstance(annotation.right, ast.Subscript)
+    )
+
+
+def _overloads(node: ast.FunctionDef, either: ast.arg) -> list[str]:
+    """The function with the record, which is needed then, and with what is in it."""
+    texts = []
+    both = either.annotation
+    assert isinstance(both, ast.BinOp)
+    for kind in (both.left, both.right):
+        either.annotation = kind
+        version = copy.deepcopy(node)
+        if kind is both.left:
+            named = [one.arg for one in version.args.args]
+            version.args.defaults = version.args.defaults[named.index(either.arg) + 1 :]
+            version.args.defaults = version.args.defaults[: len(named) - named.index(either.arg) - 1]
+        version.decorator_list = [ast.Name("overload")]
+        version.body = [ast.Expr(ast.Constant(...))]
+        texts.append(ast.unparse(version))
+    either.annotation = both
+    return texts
+
+
+def _implementation(node: ast.FunctionDef) -> str:
+    node.args = ast.parse("def f(self, *args: Any, **kwargs: Any): pass").body[0].args  # type: ignore[attr-defined]
+    node.returns = ast.Name("Any")
     return ast.unparse(node)
-
-
-def _default(value: ast.expr) -> ast.expr:
-    return value if isinstance(value, (ast.Constant, ast.Tuple)) else ast.Constant(...)
 
 
 def _sources(tree: ast.Module, module: str) -> dict[str, str]:

@@ -1,4 +1,3 @@
-# mypy: disable-error-code=empty-body
 """What a session can be asked, with types; made by `python -m tests.public_api`."""
 
 from __future__ import annotations
@@ -6,7 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from torch import nn
 
@@ -52,7 +51,7 @@ from explorer.facts.sizes.curves import SizeCurves
 from explorer.facts.sizes.decode import Decode
 from explorer.facts.split.draft import SplitDraft
 from explorer.facts.split.edit import Edit, EditSpec, EditStep
-from explorer.facts.split.fold import Fold, FoldKind, FoldSpec
+from explorer.facts.split.fold import FOLDS, Fold, FoldKind, FoldSpec
 from explorer.facts.split.make import MadeModel
 from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.run import PipelineRun
@@ -85,64 +84,81 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Any:
         """Changes a model of the history; what comes of it becomes the current one, and every other state stays."""
+        raise NotImplementedError
 
     def history(self) -> History:
         """All states of the session, what each was made of, and which is current."""
+        raise NotImplementedError
 
     def undo(self) -> History:
         """One step back; at the original it stays there."""
+        raise NotImplementedError
 
     def redo(self) -> History:
         """One step forward again, along the line that was walked last; at its end it stays there."""
+        raise NotImplementedError
 
     def go(self, index: int) -> History:
         """To any state: it becomes the current one, and the others stay where they are."""
+        raise NotImplementedError
 
     def name(self, index: int, text: str) -> History:
         """Gives a state a name of the user's own; an empty one takes it away."""
+        raise NotImplementedError
 
     def restore(self, history: History) -> History:
         """Takes up the history of another session of the same source, whose process ended."""
+        raise NotImplementedError
 
     def bind(
         self, dims: Mapping[str, int], *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> History:
         """Takes sizes for dimensions that the model leaves open, in place of those that it was opened with."""
+        raise NotImplementedError
 
     def open(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Info:
         """Opens the model."""
+        raise NotImplementedError
 
     def info(self, index: int | None = None) -> Info:
         """Totals of the model at `index` of the history (None: the current one)."""
+        raise NotImplementedError
 
     def info_at(
         self, input_shapes: InputShapes, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> Info:
         """Totals of the opened model at other sizes of its inputs; the session keeps those it has."""
+        raise NotImplementedError
 
     def stored(self) -> Info:
         """What the opened module stores, and nothing of its work: for one whose inputs are not known."""
+        raise NotImplementedError
 
     def analysis(
         self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> Analysis:
         """Totals and every layer of the model at `index` of the history (None: the current one)."""
+        raise NotImplementedError
 
     def packed_analysis(
         self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> Analysis:
         """As `analysis`, but its layers are packed, and each is made when it is looked at: of very many."""
+        raise NotImplementedError
 
     def memory(self, index: int | None = None) -> Memory:
         """What is live at each step of the execution order, and the arena that holds it."""
+        raise NotImplementedError
 
     def roofline(self, machine: Machine, index: int | None = None) -> Roofline:
         """Every layer against the limits of a machine (see `explorer.settings.machines`)."""
+        raise NotImplementedError
 
     def training(
         self, *, batch: Count | None = None, optimizer: Optimizer = "sgd", index: int | None = None
     ) -> Training:
         """What one training step multiplies and keeps in memory, layer by layer and in total."""
+        raise NotImplementedError
 
     def training_memory(
         self,
@@ -154,6 +170,7 @@ class PublicMethods:
         index: int | None = None,
     ) -> TrainingMemory:
         """What is live while a training step runs, moment by moment, and at its peak."""
+        raise NotImplementedError
 
     def training_over_time(
         self,
@@ -165,12 +182,15 @@ class PublicMethods:
         index: int | None = None,
     ) -> Training:
         """`training` at the first batch size, with its `memory`, unknown only where no more was asked."""
+        raise NotImplementedError
 
     def torchinfo(self) -> TorchinfoTable:
         """Torchinfo's own table of the opened model, and where its numbers are not ours and why."""
+        raise NotImplementedError
 
     def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
         """Operator types of a model: how many, what they cost, the range of every attribute."""
+        raise NotImplementedError
 
     def layers(
         self,
@@ -190,6 +210,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
     ) -> LayerTable:
         """Rows of the layer tree as a table: filtered, folded, sorted, with columns."""
+        raise NotImplementedError
 
     def column(
         self,
@@ -203,32 +224,41 @@ class PublicMethods:
         on_progress: OnProgress = None,
     ) -> array[float]:
         """A column of the layer tree as numbers to sort by: one a row, and behind them the whole model's."""
+        raise NotImplementedError
 
     def overlay(self, figures: Outside, index: int | None = None) -> Overlay:
         """Figures from outside, of a profiler or a spreadsheet, on the layers of a model."""
+        raise NotImplementedError
 
     def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
         """Ids of the layers that match a query (see `explorer.settings.filter`)."""
+        raise NotImplementedError
 
     def save(self, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
         """Writes the current model to `path` as ONNX."""
+        raise NotImplementedError
 
     def check_output(self, path: PathText, *, overwrite: bool = False) -> None:
         """Refuses, before anything is worked out, a file that the current model could not be written to."""
+        raise NotImplementedError
 
     def script(
         self, path: PathText, *, index: int | None = None, branches: bool = False, overwrite: bool = False
     ) -> str:
         """Writes the commands that make a state, and those that lead to it, as a shell script."""
+        raise NotImplementedError
 
     def script_text(self, index: int | None = None, *, branches: bool = False) -> str:
         """What `script` writes; it opens no model that is not ONNX, so nothing of its code runs."""
+        raise NotImplementedError
 
     def plan(self, spec: TileSpec, *, index: int | None = None, on_progress: OnProgress = None) -> Plan:
         """What `tile` would do to a model of the history, without doing it."""
+        raise NotImplementedError
 
     def tiling(self, index: int | None = None) -> Plan | None:
         """The plan by which a model of the history (None: the current one) was tiled; None for one that is not."""
+        raise NotImplementedError
 
     def cost(
         self,
@@ -240,14 +270,17 @@ class PublicMethods:
         on_progress: OnProgress = None,
     ) -> PlanCost:
         """What a tiling of the current model would cost on a machine, without doing it."""
+        raise NotImplementedError
 
     def tile_steps(
         self, site: SitePlan, *, order: str = "best", first: Natural = 0, count: Count = 64
     ) -> TileSteps:
         """What the buffer holds at some steps of a site, tile matmul by tile matmul, and what was moved."""
+        raise NotImplementedError
 
     def settings(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Settings:
         """What `spec` asks of every site of the current model, and who said so."""
+        raise NotImplementedError
 
     def tile(
         self,
@@ -264,9 +297,11 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> TileResult:
         """Tiles the current model; the result becomes the current one, and every other state stays."""
+        raise NotImplementedError
 
     def plan_module(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
         """What `tile_module` would do, without doing it."""
+        raise NotImplementedError
 
     def tile_module(
         self,
@@ -282,6 +317,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> tuple[nn.Module, TileResult]:
         """An nn.Module like the opened one whose layers multiply by tiles; the opened one stays as it is."""
+        raise NotImplementedError
 
     def module_command(
         self,
@@ -290,12 +326,15 @@ class PublicMethods:
         dynamic: Mapping[str, Mapping[int, str]] | None = None,
     ) -> str:
         """The command that does headless what `tile_module` does; '' where no command can."""
+        raise NotImplementedError
 
     def command(self, spec: TileSpec, output: PathText | None = None) -> str:
         """The command that does headless what `tile` does to the opened model."""
+        raise NotImplementedError
 
     def keep_choices(self, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
         """Writes what was tiled, and how, as a file for `--config`: a rule for every site, by its name."""
+        raise NotImplementedError
 
     def quantize_choice(
         self,
@@ -309,9 +348,11 @@ class PublicMethods:
         on_progress: OnProgress = None,
     ) -> Quantization:
         """What `quantize` would do to the current model, without doing it: formats, bits, BitOPs and bytes."""
+        raise NotImplementedError
 
     def quantize_settings(self, spec: QuantizeSpec, *, on_progress: OnProgress = None) -> QuantizeSettings:
         """What `spec` asks of every layer of the current model, and who said so."""
+        raise NotImplementedError
 
     def quantize(
         self,
@@ -330,6 +371,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Quantization:
         """Quantizes the current model; the result becomes the current one, and every other state stays."""
+        raise NotImplementedError
 
     def quantize_module(
         self,
@@ -346,6 +388,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> tuple[nn.Module, Quantization]:
         """An nn.Module like the opened one whose layers round to number formats; that stays as it is."""
+        raise NotImplementedError
 
     def quantize_trial(
         self,
@@ -358,6 +401,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Quantization:
         """What `quantize` would lose at the outputs, and save, without making a state."""
+        raise NotImplementedError
 
     def requantize(
         self,
@@ -372,15 +416,18 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Quantization:
         """Makes the current, quantized state anew with another choice for one layer: a branch beside it."""
+        raise NotImplementedError
 
     def fold_choice(
-        self, kinds: Sequence[FoldKind] = ..., *, on_progress: OnProgress = None, cancel: Cancel = None
+        self, kinds: Sequence[FoldKind] = FOLDS, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> Fold:
         """What `fold` would do to the current model, without doing it; and what would stay, and why."""
+        raise NotImplementedError
 
+    @overload
     def fold(
         self,
-        kinds: FoldSpec | Sequence[FoldKind] = ...,
+        kinds: FoldSpec,
         *,
         output: PathText | None = None,
         overwrite: bool = False,
@@ -390,12 +437,29 @@ class PublicMethods:
         input: PathText | None = None,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
-    ) -> Fold:
+    ) -> Fold: ...
+    @overload
+    def fold(
+        self,
+        kinds: Sequence[FoldKind] = FOLDS,
+        *,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        draws: Count = 1,
+        seed: Natural = 0,
+        input: PathText | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Fold: ...
+    def fold(self, *args: Any, **kwargs: Any) -> Any:
         """Folds the current model; every kind of rewrite that finds something makes a state of its own."""
+        raise NotImplementedError
 
+    @overload
     def edit(
         self,
-        steps: EditSpec | Sequence[EditStep],
+        steps: EditSpec,
         *,
         output: PathText | None = None,
         overwrite: bool = False,
@@ -403,8 +467,22 @@ class PublicMethods:
         each: bool = True,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
-    ) -> Edit:
+    ) -> Edit: ...
+    @overload
+    def edit(
+        self,
+        steps: Sequence[EditStep],
+        *,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        each: bool = True,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Edit: ...
+    def edit(self, *args: Any, **kwargs: Any) -> Any:
         """Edits the current model's graph; the result becomes the current one."""
+        raise NotImplementedError
 
     def rebatch(
         self,
@@ -420,6 +498,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Conversion:
         """Writes the current model, whose batch is fixed, for another batch, and compares each row."""
+        raise NotImplementedError
 
     def split(
         self,
@@ -436,6 +515,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Split:
         """Cuts a model into stages of a pipeline: the largest as small as can be, then the fewest bytes over"""
+        raise NotImplementedError
 
     def split_draft(
         self,
@@ -448,6 +528,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> SplitDraft:
         """The stages of a model while its cuts move: as `split` tells them, and nothing is written."""
+        raise NotImplementedError
 
     def run_stages(
         self,
@@ -459,6 +540,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> PipelineRun:
         """Runs the stages that `split` wrote, a process each, at the session's sizes of open dimensions."""
+        raise NotImplementedError
 
     def extract(
         self,
@@ -473,9 +555,11 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Extraction:
         """Writes a part of a model as an ONNX model that runs alone, with inputs as in the whole."""
+        raise NotImplementedError
 
     def conversions(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """What the opened model can become: for each kind what it is, and how files of it are called."""
+        raise NotImplementedError
 
     def convert(
         self,
@@ -496,9 +580,11 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Conversion:
         """Writes the opened model as another kind of file, and shows that it is the same."""
+        raise NotImplementedError
 
     def check_input(self, input: PathText, *, on_progress: OnProgress = None) -> None:
         """Refuses, before anything is worked out, a file of inputs that the current model cannot be run on."""
+        raise NotImplementedError
 
     def verify(
         self,
@@ -515,6 +601,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Verification:
         """Evidence that two models compute the same, both of the history unless `other` names one."""
+        raise NotImplementedError
 
     def blame(
         self,
@@ -531,6 +618,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Blame:
         """The first layer in which one model departs from another, and how the error grows."""
+        raise NotImplementedError
 
     def diff(
         self,
@@ -542,6 +630,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Diff:
         """What changed between two models, as ONNX graphs; arguments as for `tree_diff`."""
+        raise NotImplementedError
 
     def tree_diff(
         self,
@@ -553,6 +642,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> TreeDiff:
         """The layer trees of two models side by side, aligned as `diff` matches them."""
+        raise NotImplementedError
 
     def compare(
         self,
@@ -564,6 +654,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Comparison:
         """The totals of two models side by side, and why they differ; arguments as for `tree_diff`."""
+        raise NotImplementedError
 
     def beside(
         self,
@@ -578,6 +669,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> FigureTable:
         """Figures of two states or more beside each other, relative to the first, and which are the best."""
+        raise NotImplementedError
 
     def profile(
         self,
@@ -590,6 +682,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Profile:
         """How long a model runs, layer by layer, and what is no layer; `history` keeps it with the state."""
+        raise NotImplementedError
 
     def compare_profiles(
         self,
@@ -604,6 +697,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> ProfileComparison:
         """Two models timed in turn, row by row as `diff` matches them."""
+        raise NotImplementedError
 
     def weights(
         self,
@@ -618,6 +712,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Weights:
         """Statistics of stored tensors, read a slab at a time."""
+        raise NotImplementedError
 
     def activations(
         self,
@@ -639,6 +734,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Activations:
         """What the layers of a model put out: statistics, and the values if asked for."""
+        raise NotImplementedError
 
     def values(
         self,
@@ -656,6 +752,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> TensorValues:
         """Numbers of one tensor: a stored one by its name, or what a layer or a value of a graph is in a run."""
+        raise NotImplementedError
 
     def heat_map(
         self,
@@ -674,15 +771,19 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> HeatMap:
         """A matrix of a tensor drawn small: of each cell the number of the largest magnitude."""
+        raise NotImplementedError
 
     def placement(self, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
         """Which execution provider of onnxruntime runs which layer, and what goes from one to another."""
+        raise NotImplementedError
 
     def connections(self, layer: str | int, index: int | None = None) -> Connections:
         """Which layers feed a layer or group, and which ones read what it makes."""
+        raise NotImplementedError
 
     def edges(self, index: int | None = None) -> RowEdges:
         """Which rows of the layer tree feed which further down, by their ids."""
+        raise NotImplementedError
 
     def graph(
         self,
@@ -699,6 +800,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> GraphDrawing:
         """A model as a graph, laid out: which layer feeds which, with groups folded."""
+        raise NotImplementedError
 
     def node_figures(
         self,
@@ -710,6 +812,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> NodeFigures:
         """A figure of every node of the graph, by the names that Model Explorer knows nodes by."""
+        raise NotImplementedError
 
     def fx_graph(
         self,
@@ -721,9 +824,11 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> FxGraph:
         """The module that was opened as torch.fx has it: nodes by kind, target, type and shapes."""
+        raise NotImplementedError
 
     def size_names(self, index: int | None = None) -> dict[str, int | None]:
         """Sizes that `sizes` can go over, and what the model has now; None for what is open."""
+        raise NotImplementedError
 
     def sizes(
         self,
@@ -737,6 +842,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> SizeCurves:
         """MACs, memory and least time over one size, and where one passes another."""
+        raise NotImplementedError
 
     def decode(
         self,
@@ -747,6 +853,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Decode:
         """One decode step behind a text beside the pass over the text, and what the cache grows to."""
+        raise NotImplementedError
 
     def serving(
         self,
@@ -758,6 +865,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Serving:
         """What it costs to run a language model: parameters, prompt and step, cache, times, layouts."""
+        raise NotImplementedError
 
     def evaluate(
         self,
@@ -774,12 +882,15 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Evaluation:
         """How well states of the session, and other models, do on the samples of a file, side by side."""
+        raise NotImplementedError
 
     def train(self, data: PathText, **how: Any) -> TrainingRun:
         """Trains a copy of the module that was opened, a small one, on the samples of a file."""
+        raise NotImplementedError
 
     def module_digest(self) -> str:
         """Digest of the module that was opened: its layers, its numbers, the files its classes are in."""
+        raise NotImplementedError
 
     def sweep(
         self,
@@ -798,6 +909,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Sweep:
         """A row for every combination of `spec`, of the current model; `sweep_files` takes several models."""
+        raise NotImplementedError
 
     def sweep_formats(
         self,
@@ -812,9 +924,11 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> FormatSweep:
         """Tries number formats on the current model, layer by layer if that is asked for."""
+        raise NotImplementedError
 
     def sweep_training(self, data: PathText, over: str, **how: Any) -> TrainingSweep:
         """Trains copies of the module in several ways; which does best on the held out samples."""
+        raise NotImplementedError
 
 
 def make_model(
@@ -828,6 +942,7 @@ def make_model(
     overwrite: bool = False,
 ) -> MadeModel:
     """Writes the small ONNX model that a line of text describes; the same line makes the same bytes."""
+    raise NotImplementedError
 
 
 def run_pipeline(
@@ -846,6 +961,7 @@ def run_pipeline(
     cancel: Cancel = None,
 ) -> PipelineRun:
     """Runs the stages that `Session.split` wrote, a process each, with micro-batches through them."""
+    raise NotImplementedError
 
 
 def verify_files(
@@ -861,6 +977,7 @@ def verify_files(
     **options: Any,
 ) -> Verification:
     """Evidence that the models `a` and `b` compute the same, or differ by no more than `tolerance`."""
+    raise NotImplementedError
 
 
 def blame_files(
@@ -875,6 +992,7 @@ def blame_files(
     **options: Any,
 ) -> Blame:
     """Where the model `b` departs from `a`, layer by layer."""
+    raise NotImplementedError
 
 
 def diff_files(
@@ -886,6 +1004,7 @@ def diff_files(
     **options: Any,
 ) -> Diff:
     """What changed from the model `a` to the model `b`; `options` as for `explorer.session.Session`."""
+    raise NotImplementedError
 
 
 def tree_diff_files(
@@ -897,6 +1016,7 @@ def tree_diff_files(
     **options: Any,
 ) -> TreeDiff:
     """The layer trees of two models side by side; `options` as for `explorer.session.Session`."""
+    raise NotImplementedError
 
 
 def compare_files(
@@ -910,6 +1030,7 @@ def compare_files(
     **options: Any,
 ) -> Comparison:
     """Figures of two or more models side by side, which are the best, and differences from the first."""
+    raise NotImplementedError
 
 
 def sweep_serving(
@@ -924,6 +1045,7 @@ def sweep_serving(
     **options: Any,
 ) -> ServingSweep:
     """A row for every model, type, context, batch, number of devices and layout over these."""
+    raise NotImplementedError
 
 
 def evaluate_files(
@@ -939,11 +1061,14 @@ def evaluate_files(
     **options: Any,
 ) -> Evaluation:
     """How well models do on the samples of a file, side by side; arguments as for `Session.evaluate`."""
+    raise NotImplementedError
 
 
 def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Any) -> Sweep:
     """A row for every model and every combination."""
+    raise NotImplementedError
 
 
 def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **options: Any) -> FormatSweep:
     """A row for every model and every choice of number formats."""
+    raise NotImplementedError
