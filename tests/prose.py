@@ -71,7 +71,18 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
 MESSAGES = frozenset(
     (
         *("reason", "reasons", "note", "notes", "why", "message", "messages", "hint", "hints", "problem"),
-        *("verdict", "remark", "warning", "sentence", "what", "explanation", "grounds", "doubt", "complaint"),
+        *(
+            "verdict",
+            "remark",
+            "warning",
+            "sentence",
+            "what",
+            "explanation",
+            "grounds",
+            "doubt",
+            "complaint",
+            "guess",
+        ),
     )
 )
 """Names of what is written for a person."""

@@ -20,6 +20,7 @@ def test_no_logic_reads_the_words_of_a_message() -> None:
     [
         "def f(layer): return layer.reason.startswith('assumed')",
         "def f(skip): return 'switched off' not in skip.reason",
+        "def f(guess): return guess.startswith('did')",
         "def f(text): return text.startswith('the model failed')",
         "def f(error): return 'declared' in str(error)",
         "def f(error): return str(error).lower().endswith('x')",

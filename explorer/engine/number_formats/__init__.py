@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, nearest_alone
 from explorer.engine.number_formats import integer, microscaling, minifloat, narrow
 from explorer.engine.number_formats.number_format import NumberFormat
 
@@ -37,6 +37,5 @@ def format_of(name: str, where: str = "--to") -> NumberFormat | None:
                 return make(match)
             except ValueError as problem:
                 raise Misuse(f"there is no number format '{name}': {problem}", where=where) from None
-    guess = nearest(name, EXAMPLES)
-    hint = guess if guess.startswith("did") else "explorer help number_formats lists them"
+    hint = nearest_alone(name, EXAMPLES) or "explorer help number_formats lists them"
     raise Misuse(f"there is no number format '{name}'", where=where, hint=hint)
