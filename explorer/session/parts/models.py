@@ -7,6 +7,7 @@ question costs twice.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -203,8 +204,15 @@ class Models:
             self._take_dims({name: size for name, size in history.dims.items() if size > 0})
 
     def rewind(self, history: History) -> None:
-        """Takes up the history as it was before some states were made, which are forgotten."""
+        """Takes up the history as it was before some states were made, which are forgotten with their files.
+
+        A file that the user named stays.
+        """
         for at in range(len(history.entries), len(self.history.entries)):
+            entry = self.history.entries[at]
+            if entry.path is not None and not entry.saved:
+                with contextlib.suppress(OSError):
+                    os.remove(entry.path)
             self._forget(at)
         self.history = history
 
