@@ -60,7 +60,7 @@ def test_crossings_forms_and_figures_are_the_same_in_text_json_and_csv(ask: Ask,
 def test_a_decoders_step_in_text_json_and_csv(ask: Ask, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "tiny_decoder.py").write_text(
         "import torch\n"
-        "from tests.session.sizes.test_size_curves import Decoder\n"
+        "from tests.features.sizes.test_size_curves import Decoder\n"
         "def model():\n"
         "    return Decoder(), torch.zeros(1, 8, dtype=torch.int64)\n"
     )

@@ -139,7 +139,7 @@ def test_the_filled_curve_passes_the_line_of_the_weights_where_the_crossing_stan
 
 @pytest.fixture
 def step() -> Decode:
-    from tests.session.sizes.test_size_curves import decoder
+    from tests.features.sizes.test_size_curves import decoder
 
     with decoder() as session:
         return session.decode(64)
