@@ -41,7 +41,8 @@ class Declaration(Struct, frozen=True):
         selects: It selects what is changed: on the command line it overrides what a file switches off.
         label: Its label in a dialog; '' for no field in the dialog.
         placeholder: The text of an empty field in a dialog: its meaning, an example.
-        words: The choices in a dialog, if the type has none.
+        words: The choices in a dialog, if they are not those of the type in its order.
+        group: The name of a group of options that a command or a dialog takes together.
     """
 
     help: str
@@ -60,6 +61,7 @@ class Declaration(Struct, frozen=True):
     label: str = ""
     placeholder: str = ""
     words: tuple[str, ...] = ()
+    group: str = ""
 
 
 _KEY = "option"
@@ -120,6 +122,11 @@ def options(record: type[Struct]) -> tuple[DeclaredOption, ...]:
     """
     declared = map(_declared_option, msgspec.structs.fields(record))
     return tuple(option for option in declared if option is not None)
+
+
+def group_of(record: type[Struct], *groups: str) -> tuple[DeclaredOption, ...]:
+    """The options of a record that belong to one of these groups."""
+    return tuple(option for option in options(record) if option.declared.group in groups)
 
 
 def option_of(record: type[Struct], name: str) -> DeclaredOption:

@@ -76,6 +76,16 @@ class LayerSettings(Struct, frozen=True):
     origins: Mapping[str, str]
     reason: str = ""
 
+    @property
+    def scales(self) -> str:
+        """The weights that share a scale: 'channel', 'tensor', 'block 32'; '' if the layer has no weight."""
+        return (f"block {self.block}" if self.block else self.granularity) if self.weight else ""
+
+    @property
+    def scales_origin(self) -> str:
+        """The origin of `scales`."""
+        return self.origins.get("block" if self.block else "granularity", "")
+
 
 class QuantizeSettings(Struct, frozen=True):
     """What is in force.

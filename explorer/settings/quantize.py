@@ -2,7 +2,7 @@
 
     [quantize]
     weight = "int8"           # so are input and bias; float32 leaves a part as it is
-    granularity = "channel"
+    form = "qdq"              # QuantizeLinear and DequantizeLinear
     sites = ["*encoder*"]     # only these; all without it
 
     [[quantize.site]]         # the first table that means a layer and has a value decides that value
@@ -25,7 +25,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.base.options import option_of
+from explorer.base.options import group_of, option_of
 from explorer.facts.quantize import PARTS, QuantizeRule, QuantizeSpec
 from explorer.settings.options import COMMAND_LINE, read_option, rule_values, with_typed
 from explorer.settings.tables import content, read_spec, written_spec
@@ -58,15 +58,6 @@ def spec_of(path: str | None, typed: Mapping[str, Any], formats: str | None = No
     return with_typed(spec, typed)
 
 
-_WRITTEN = frozenset(
-    (
-        *("--config", "--form", "--granularity", "--symmetric", "--asymmetric", "--block"),
-        *("--unsaturated", "--bias-correction"),
-    )
-)
-"""Options that say how int8 is written, or where that is said."""
-
-
 def is_fast(words: Sequence[str]) -> bool:
     """Whether a command line asks for int8 and leaves it to the program how that is written.
 
@@ -74,7 +65,8 @@ def is_fast(words: Sequence[str]) -> bool:
         words: Its options, each with its value behind it.
     """
     alone = "--to" not in words or words[words.index("--to") + 1].strip() == QuantizeSpec().weight
-    return alone and _WRITTEN.isdisjoint(words)
+    written = {option.flag for option in group_of(QuantizeSpec, "scales", "written")}
+    return alone and written.isdisjoint(words) and not {"--config", "--asymmetric"} & set(words)
 
 
 def names_formats(spec: QuantizeSpec) -> bool:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from explorer.base.options import options
+from explorer.base.options import group_of, options
 from explorer.cli.arguments.options import Option
 
 S = TypeVar("S", bound=Struct)
@@ -29,6 +29,11 @@ def declared_options(record: type[Struct], *names: str, without: tuple[str, ...]
     """
     by_name = {option.name: option for option in options(record)}
     return tuple(_option(by_name[name]) for name in names or by_name if name not in without)
+
+
+def declared_group(record: type[Struct], group: str) -> tuple[Option, ...]:
+    """The options of a record that belong to a group."""
+    return tuple(map(_option, group_of(record, group)))
 
 
 def _option(declared: DeclaredOption) -> Option:
@@ -63,8 +68,18 @@ def record_of(given: ParsedArgs, record: type[S], /, **fields: Any) -> S:
     return record(**{**typed_values(given, record), **fields})
 
 
-def typed_values(given: ParsedArgs, record: type[Struct], *, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What was typed of a record's options, by the names of its fields."""
-    keys = {option.name: _option(option).key for option in options(record) if option.name not in without}
+def typed_values(
+    given: ParsedArgs, record: type[Struct], *, without: tuple[str, ...] = (), group: str = ""
+) -> dict[str, Any]:
+    """What was typed of a record's options, by the names of its fields.
+
+    Args:
+        given: What was typed.
+        record: See `explorer.base.options.options`.
+        without: Fields that are left out.
+        group: Only options of this group; of all where it is empty.
+    """
+    declared = group_of(record, group) if group else options(record)
+    keys = {option.name: _option(option).key for option in declared if option.name not in without}
     typed = vars(given)
     return {name: typed[key] for name, key in keys.items() if key in given.explicit and key in typed}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import declared_group, declared_options
 from explorer.cli.arguments.options import Option
 from explorer.facts.quantize import QuantizeRequest, QuantizeSpec
 
@@ -16,7 +16,8 @@ FORMATS = (
         " of each part: `weight=int4,input=int8,bias=float32`, where parts that are not named are as the"
         " file of `--config` has them, or stay as they are",
     ),
-    *declared_options(QuantizeSpec, "ops", "sites", "config", "granularity"),
+    *declared_options(QuantizeSpec, "ops", "sites", "config"),
+    *declared_group(QuantizeSpec, "scales"),
     Option("--symmetric", "zero points are 0 (default of weights and signed inputs)"),
     Option("--asymmetric", "integers have zero points"),
     *declared_options(QuantizeSpec, "block", "form", "unsaturated", "bias_correction"),
@@ -75,7 +76,7 @@ FORMAT_SWEEP = (
         "FILE",
     ),
     _CALIBRATE,
-    *declared_options(QuantizeSpec, "granularity"),
+    *declared_group(QuantizeSpec, "scales"),
     Option(
         "--take",
         "write the number formats of a row, or of the one that was found, for quantize --config;\n"

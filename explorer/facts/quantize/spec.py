@@ -21,9 +21,12 @@ _WEIGHT = option("number format of weights", metavar="FORMAT", label="weights")
 _INPUT = option("number format of inputs", metavar="FORMAT", label="inputs")
 _BIAS = option("number format of biases", metavar="FORMAT", label="bias")
 _GRANULARITY = option(
-    "scales of weights: one for each output channel, or one for the tensor", label="scales per"
+    "scales of weights: one for each output channel, or one for the tensor",
+    label="scales per",
+    words=("channel", "tensor"),
+    group="scales",
 )
-_SYMMETRIC = option("whether the zero point of integers is 0", label="zero")
+_SYMMETRIC = option("whether the zero point of integers is 0", label="zero", group="written")
 _BLOCK = option(
     "weights along the depth that share a scale, such as 32 with int4 (of weights alone)",
     manual="weights along the depth that share a scale, such as 32 with `int4`; a format by itself is then of"
@@ -33,6 +36,7 @@ _BLOCK = option(
     usual="",
     label="block",
     words=("none", "16", "32", "64", "128"),
+    group="written",
 )
 ACCUMULATOR = option(
     "bits of the hardware's accumulator: name the layers whose sums of integers do not fit it",
@@ -125,6 +129,7 @@ class QuantizeSpec(Spec, frozen=True):
             " module, without a file, which weights torchao has (`torchao`)",
             usual="fast for --to int8 where nothing else says how it is written, else auto",
             label="written",
+            group="written",
         ),
     ] = "auto"
     calibrator: Annotated[Calibrator, option("how ranges of inputs are chosen", label="ranges by")] = "minmax"
@@ -144,6 +149,7 @@ class QuantizeSpec(Spec, frozen=True):
             "int8 weights of which no two products saturate on a processor without VNNI",
             manual="scales of `int8` weights on which no two neighboring products saturate on an x86"
             " processor without VNNI",
+            group="written",
         ),
     ] = False
     bias_correction: Annotated[
@@ -152,6 +158,7 @@ class QuantizeSpec(Spec, frozen=True):
             "stored biases make up for the mean of what rounding a weight changes",
             manual="stored biases make up for what rounding a weight does to the mean of a layer's output, by"
             " the means of its inputs on the samples",
+            group="written",
         ),
     ] = False
     ops: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from explorer.base.units import exact_text, printable
 from explorer.facts import Info
+from explorer.facts.quantize import PARTS
 from explorer.facts.settings import LayerSettings, QuantizeSettings
 from explorer.features.tiling.tilings_settings_words import origin_text, unused_rules
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
@@ -38,15 +39,12 @@ def _row(layer: LayerSettings) -> tuple[Cell, ...]:
     head: tuple[Cell, ...] = (Span(printable(layer.name), "strong"), layer.op, *sizes)
     if layer.reason:
         return (*head, Span(layer.reason, "quiet"), "", "", "", "")
-    scales = f"block {layer.block}" if layer.block else layer.granularity
-    said = (
-        ("weight", layer.weight),
-        ("input", layer.input),
-        ("bias", layer.bias),
-        ("block" if layer.block else "granularity", scales if layer.weight else ""),
+    cells = (
+        *(_value_cell(getattr(layer, part), layer.origins.get(part, "")) for part in PARTS),
+        _value_cell(layer.scales, layer.scales_origin),
     )
-    return (*head, *(_said(layer, name, value) for name, value in said), layer.form)
+    return (*head, *cells, layer.form)
 
 
-def _said(layer: LayerSettings, name: str, value: str) -> Cell:
-    return (Span(value), Span(origin_text(layer.origins[name]), "quiet")) if value else Span("-", "quiet")
+def _value_cell(value: str, origin: str) -> Cell:
+    return (Span(value), Span(origin_text(origin), "quiet")) if value else Span("-", "quiet")

@@ -16,11 +16,10 @@ from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
 from explorer.base.errors import Cancelled, ExplorerError, Misuse
-from explorer.base.options import option_of
+from explorer.base.options import group_of, option_of
 from explorer.facts import Layer
 from explorer.facts.quantize import (
     Calibrator,
-    Granularity,
     Quantization,
     QuantizedLayer,
     QuantizeForm,
@@ -53,6 +52,7 @@ FORMATS = (
 WEIGHTS = (*FORMATS, "ternary", "binary")
 SAME = "as weights"
 BIASES = ("auto", "float32", "float16", "bfloat16", "fixed16.8")
+_SCALES = group_of(QuantizeSpec, "scales")
 _BLOCKS = option_of(QuantizeSpec, "block").declared.words
 _ZEROS = {"auto": None, "0": True, "any": False}
 _BEFORE = "as before"
@@ -120,7 +120,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
                 "block", _BLOCKS, str(spec.block or _BLOCKS[0]), id="quantize-block", label_width=_SECOND
             )
         with Horizontal(classes="form-row"):
-            yield OptionField("scales per", get_args(Granularity)[::-1], spec.granularity, id="granularity")
+            for option in _SCALES:
+                value = getattr(spec, option.name)
+                yield OptionField(option.declared.label, option.declared.words, value, id=option.name)
             yield OptionField("zero", tuple(_ZEROS), zeros, id="symmetric", label_width=_SECOND)
         before = (_BEFORE,) if spec.ops or spec.sites else ()
         yield ComboField("layers", ("all", "this", "its kind", *before), id="layers")
@@ -204,7 +206,8 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             field.take(value)
             field.refresh()
         zeros = next(word for word, value in _ZEROS.items() if value is spec.symmetric)
-        for id, value in (("granularity", spec.granularity), ("symmetric", zeros), ("form", spec.form)):
+        scales = {option.name: getattr(spec, option.name) for option in _SCALES}
+        for id, value in {**scales, "symmetric": zeros, "form": spec.form}.items():
             option = self.query_one(f"#{id}", OptionField)
             option.index = option.words.index(value)
             option.refresh()
@@ -300,7 +303,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             weight=weight,
             input=weight if given == SAME else given,
             bias=self._value("bias"),
-            granularity=self._value("granularity"),
+            **{option.name: self._value(option.name) for option in _SCALES},
             symmetric=_ZEROS[self._value("symmetric")],
             block=self._block(),
             accumulator=self.query_one(AccumulatorField).bits,

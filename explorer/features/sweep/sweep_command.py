@@ -11,7 +11,7 @@ from explorer.base.features import load
 from explorer.base.options import option_of
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import declared_options, typed_values
 from explorer.cli.arguments.options import HARDWARE, KEPT_IN, OPENING, SCHEDULER, TABLE, Option
 from explorer.cli.arguments.quantize import FORMAT_SWEEP
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
@@ -217,7 +217,9 @@ def _swept_formats(given: ParsedArgs, progress: ProgressLine) -> FormatSweep:
         given.per_layer,
         given.bits,
         given.snr,
-        explorer.QuantizeSpec(granularity=given.granularity, sites=tuple(given.site)),
+        explorer.QuantizeSpec(
+            **typed_values(given, explorer.QuantizeSpec, group="scales"), sites=tuple(given.site)
+        ),
         given.calibrate or "",
         given.draws or 4,
         given.seed,
