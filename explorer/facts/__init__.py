@@ -76,6 +76,7 @@ __all__ = [
     "Totals",
     "VerdictKind",
     "Verification",
+    "is_assumed",
     "stored_totals",
     "states_text",
     "to_json",
@@ -189,6 +190,14 @@ NOTHING_KNOWN: Mapping[str, Any] = {
     "status": "unknown",
 }
 """The fields of a `Layer` of whose cost nothing is known."""
+
+
+def is_assumed(reason: str) -> bool:
+    """Whether a figure of status 'bound' rests on an assumption, by its reason as JSON has it.
+
+    The records themselves say so: see `Layer.assumed`.
+    """
+    return reason.startswith("assumed")
 
 
 class Totals(Struct, frozen=True):
