@@ -172,6 +172,11 @@ class Session(_Base):
     column = methods.figures.column
     overlay = methods.figures.overlay
     search = methods.figures.search
+    # which layer feeds which, and what runs it
+    connections = methods.connections.connections
+    edges = methods.connections.edges
+    fx_graph = methods.connections.fx_graph
+    placement = methods.connections.placement
     # files that a session writes of itself
     save = methods.exports.save
     check_output = methods.exports.check_output

@@ -7,11 +7,8 @@ FEATURE = Feature(
         "graph": "graph_command.COMMAND",
     },
     methods={
-        "connections": "graph_methods.connections",
-        "edges": "graph_methods.edges",
         "graph": "graph_methods.graph",
         "node_figures": "graph_methods.node_figures",
-        "fx_graph": "graph_methods.fx_graph",
     },
     keys={
         "graph": "graph_view.GRAPH_KEYS",

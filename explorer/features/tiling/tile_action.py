@@ -10,7 +10,7 @@ from explorer.facts import TileSpec
 from explorer.features.tiling.tile_dialog import TileDialog, TilingResultDialog
 from explorer.features.tiling.tile_words import plan_matmuls
 from explorer.tui.commands.context import AT_ONCE, ScreenCommand
-from explorer.tui.commands.key_table import command_of
+from explorer.tui.commands.key_table import command_of, has_command
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
 from explorer.tui.state.hardware import use_hardware
@@ -76,8 +76,7 @@ class TileCommand(ScreenCommand):
             refused = PageDialog(
                 f"Tiling refused: {VERDICTS[kind]}", page, hint=TO_BLAME, tone=verdict_tone(kind)
             )
-            blame = command_of("blame")(self.context)
-            self.context.ask(refused, lambda more: blame.begin(spec=spec) if more else None)
+            self.context.ask(refused, partial(self._blame, spec))
             return
         await self.context.show_made("undo", command=result.command)
         dialog = TilingResultDialog(
@@ -90,6 +89,10 @@ class TileCommand(ScreenCommand):
             copy=result.command,
         )
         self.context.ask(dialog, self._after_verdict)
+
+    def _blame(self, spec: TileSpec, more: bool | None) -> None:
+        if more and has_command("blame"):
+            command_of("blame")(self.context).begin(spec=spec)
 
     def _after_verdict(self, more: bool | None) -> None:
         if more is not None:

@@ -13,7 +13,6 @@ FEATURE = Feature(
         "activations": "values_methods.activations",
         "values": "values_methods.values",
         "heat_map": "values_methods.heat_map",
-        "placement": "values_methods.placement",
     },
     keys={
         "heat": "map_view.HEAT_KEYS",

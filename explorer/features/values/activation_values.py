@@ -11,11 +11,9 @@ from explorer.engine.graph.model import Model
 from explorer.engine.quantize.stored_weights import as_multiplied
 from explorer.engine.runtime.input_files import Array as InputArray
 from explorer.engine.runtime.input_files import read_input
-from explorer.engine.runtime.placement import placement
 from explorer.engine.values import activations, weights
 from explorer.engine.values.activations import Backward
 from explorer.facts import Layer
-from explorer.facts.external.placement import Placement
 from explorer.facts.values import Activations, StatisticsRow, Weights
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.statistics import AskedStatistics
@@ -138,15 +136,3 @@ class ModelValues:
             ran = self._models.original_at(found.sizes, on_progress, cancel).analysis.layers
             found = replace(found, statistics=_as_ran(found.statistics, ran))
         return replace(found, notes=(*self._models.random_weights(), *found.notes))
-
-    def placement(self, providers: Sequence[str], index: int | None) -> Placement:
-        """Which execution provider of onnxruntime runs what."""
-        at = self._models.at(index)
-        if not at and not self._models.is_graph:
-            raise Misuse(
-                "onnxruntime runs ONNX graphs, and this is none",
-                where=self._models.source,
-                hint="explorer convert MODEL -o OUT.onnx, and that",
-            )
-        analysis = self._models.examined(at).analysis
-        return placement(self._models.graph(at), analysis, providers, scratch=self._models.workdir)

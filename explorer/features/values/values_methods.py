@@ -13,7 +13,6 @@ from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.statistics import AskedStatistics
 
 if TYPE_CHECKING:
-    from explorer.facts.external.placement import Placement
     from explorer.facts.values import Activations, HeatMap, TensorValues, Weights
 
 
@@ -217,19 +216,3 @@ def heat_map(
         on_progress,
         cancel,
     )
-
-
-def placement(session: Facade, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
-    """Which execution provider of onnxruntime runs which layer, and what goes from one to another.
-
-    The model is loaded and not run.
-
-    Args:
-        providers: In the order in which each takes what it can; empty for all that onnxruntime has here.
-        index: Which model of the history; None is the current one.
-
-    Raises:
-        Misuse: There is no such provider, or the model is no ONNX graph.
-        BadModel: onnxruntime cannot load the model.
-    """
-    return session.parts.of(ModelValues).placement(providers, index)

@@ -234,6 +234,30 @@ class PublicMethods:
         """Ids of the layers that match a query (see `explorer.settings.filter`)."""
         raise NotImplementedError
 
+    def connections(self, layer: str | int, index: int | None = None) -> Connections:
+        """Which layers feed a layer or group, and which ones read what it makes."""
+        raise NotImplementedError
+
+    def edges(self, index: int | None = None) -> RowEdges:
+        """Which rows of the layer tree feed which further down, by their ids."""
+        raise NotImplementedError
+
+    def fx_graph(
+        self,
+        *,
+        stat: str | None = None,
+        input: PathText | None = None,
+        seed: Natural = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> FxGraph:
+        """The module that was opened as torch.fx has it: nodes by kind, target, type and shapes."""
+        raise NotImplementedError
+
+    def placement(self, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
+        """Which execution provider of onnxruntime runs which layer, and what goes from one to another."""
+        raise NotImplementedError
+
     def save(self, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
         """Writes the current model to `path` as ONNX."""
         raise NotImplementedError
@@ -773,18 +797,6 @@ class PublicMethods:
         """A matrix of a tensor drawn small: of each cell the number of the largest magnitude."""
         raise NotImplementedError
 
-    def placement(self, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
-        """Which execution provider of onnxruntime runs which layer, and what goes from one to another."""
-        raise NotImplementedError
-
-    def connections(self, layer: str | int, index: int | None = None) -> Connections:
-        """Which layers feed a layer or group, and which ones read what it makes."""
-        raise NotImplementedError
-
-    def edges(self, index: int | None = None) -> RowEdges:
-        """Which rows of the layer tree feed which further down, by their ids."""
-        raise NotImplementedError
-
     def graph(
         self,
         layer: str | int | None = None,
@@ -812,18 +824,6 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> NodeFigures:
         """A figure of every node of the graph, by the names that Model Explorer knows nodes by."""
-        raise NotImplementedError
-
-    def fx_graph(
-        self,
-        *,
-        stat: str | None = None,
-        input: PathText | None = None,
-        seed: Natural = 0,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> FxGraph:
-        """The module that was opened as torch.fx has it: nodes by kind, target, type and shapes."""
         raise NotImplementedError
 
     def size_names(self, index: int | None = None) -> dict[str, int | None]:

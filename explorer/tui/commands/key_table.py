@@ -144,6 +144,11 @@ COMMANDS = _with_features(_OWN)
 _COMMANDS = {command.id: command for command in COMMANDS}
 
 
+def has_command(id: str) -> bool:
+    """Whether there is a command: one of a feature goes with its feature."""
+    return id in _COMMANDS
+
+
 def command_of(id: str) -> Any:
     """The function or the class that does a command."""
     command = _COMMANDS[id]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.commands.key_table import command_of
+from explorer.tui.commands.key_table import command_of, has_command
 from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.models.chooser import ChooserScreen
 from explorer.tui.models.open_list import OpenListRequest, OpenListScreen
@@ -46,7 +46,8 @@ class OpenModelsCommand(ScreenCommand):
         elif wish.what == "show":
             context.host.show_model(wish.models[0])
         elif wish.what == "pair":
-            command_of("pair")(context).beside(wish.models[0].source, self.run)
+            if has_command("pair"):
+                command_of("pair")(context).beside(wish.models[0].source, self.run)
         else:
             context.start("Figures", self._figures([model.source for model in wish.models]), self.run)
 

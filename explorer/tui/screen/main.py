@@ -20,7 +20,7 @@ from textual.strip import Strip
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.host.gc_pause import freeze_once
 from explorer.tui.commands.context import CommandContext
-from explorer.tui.commands.key_table import COMMANDS, command_of, run_command
+from explorer.tui.commands.key_table import COMMANDS, command_of, has_command, run_command
 from explorer.tui.pages.header import has_open_sizes, header_lines, short_name
 from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView
@@ -45,6 +45,14 @@ _LATER = ("explorer.tui.tabs.model", "explorer.tui.tabs.operators", "explorer.tu
 """What is imported while the engine opens the model."""
 _AT_ONCE = 0.5
 """Seconds in which a model is on show that was opened before."""
+
+
+def _import_dialogs() -> None:
+    """Import what the first keys need."""
+    for module in _LATER:
+        import_module(module)
+    if has_command("tile"):
+        command_of("tile")
 
 
 class MainScreen(Screen[None]):
@@ -118,7 +126,7 @@ class MainScreen(Screen[None]):
         """Import what the dialogs need, while the engine opens the model, or behind one that it knows."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._answered.wait(), _AT_ONCE)
-        await asyncio.to_thread(lambda: [*map(import_module, _LATER), command_of("tile")])
+        await asyncio.to_thread(_import_dialogs)
         freeze_once()  # what was imported stays: a look for garbage through it holds a key up for 20 ms
 
     async def _open(self) -> None:
@@ -132,7 +140,7 @@ class MainScreen(Screen[None]):
             import_module(_FIRST)
             await opened
             await self._saved.take_up()
-            if store.beside:
+            if store.beside and has_command("pair"):
                 command_of("pair")(self._lent).beside(store.beside)
         except Cancelled:
             store.note = "stopped · o opens it again"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from explorer.report.present.shell.history import state_name
 from explorer.tui.commands.change.save import write_file
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.commands.key_table import command_of
+from explorer.tui.commands.key_table import command_of, has_command
 from explorer.tui.dialogs.proof import proof_dialog
 from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.dialogs.states.history import DiffScreen, HistoryRequest, HistoryScreen
@@ -91,7 +91,7 @@ class HistoryCommand(ScreenCommand):
         proof: Verification = await self.jobs.run("verifying", "verify", wish.other, wish.at)
 
         def answered(more: bool | None) -> None:
-            if more and not proof.passed:
+            if more and not proof.passed and has_command("blame"):
                 command_of("blame")(self.context).begin(before=wish.other, after=wish.at)
             else:
                 self.run(wish.at)

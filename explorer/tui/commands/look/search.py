@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from explorer.report.present.shell.history import state_name
 from explorer.tui.commands.change.history import HistoryCommand
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.commands.key_table import COMMANDS, command_of
+from explorer.tui.commands.key_table import COMMANDS, command_of, has_command
 from explorer.tui.commands.program import run_picked
 from explorer.tui.dialogs.dialogs import MenuItem
 from explorer.tui.dialogs.search import SearchDialog
@@ -62,7 +62,7 @@ class NextCommand(ScreenCommand):
         """Go there, round and round."""
         layers, here = self.layers, self.tree.current_layer
         if not layers or here is None:
-            if step == "1":
+            if step == "1" and has_command("weights"):
                 command_of("weights")(self.context).run()
             else:
                 self.store.say("nothing was searched for: / and Ctrl+P do")
