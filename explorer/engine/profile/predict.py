@@ -25,6 +25,8 @@ GROUPED, STRIDED, FEW = "Conv, grouped", "Conv, grouped, stride 2", "Conv, few c
 WIDE = "Conv, grouped, wide window"
 TURNED, SHORT_ROWS = "Transpose, last axis", "LayerNormalization, short rows"
 COLD, PRODUCTS = "MatMul, weights from memory", "MatMul, no weights"
+BIASED = "MatMul, bias"
+"""A matmul whose kernel adds a bias too: the runtime first fills the output with the bias."""
 FUSED = ("Clip", "Sigmoid")
 ALONE = "alone"
 """Activations that take time within a convolution; `Conv, grouped, Clip` is one with it, in a chain of such,
@@ -106,6 +108,7 @@ class TimeModel:
             if kernel.dtype == "float32":
                 self._kernels.setdefault(kernel.op, []).append(kernel)
         self._activations = {act: self._beside(act) for act in FUSED}
+        self._bias = self._beside_matmul()
 
     def seconds(self, layer: Layer, ops: Iterable[str] = (), inside: Sequence[Layer] = ()) -> float | None:
         """Predicted seconds of all calls of a layer; None where its work is unknown, or not of float32.
@@ -128,10 +131,11 @@ class TimeModel:
             return None
         if not layer.macs:  # fused element-wise work takes as long as its slowest layer
             return max(alone, *(self._alone(inner) or 0.0 for inner in inside)) if inside else alone
+        numbers = (tensor_bytes(layer.outputs) or 0) / 4
         if layer.kind not in _CONV:
-            return alone
+            return alone + self._bias * numbers if _adds_bias(layer, ops, inside) else alone
         taken = [self._activations.get(_TAKEN_IN.get(inner.kind, ""), 0.0) for inner in inside]
-        return alone + sum(taken) * (tensor_bytes(layer.outputs) or 0) / 4
+        return alone + sum(taken) * numbers
 
     def _beside(self, activation: str) -> float:
         """Seconds per number of an activation that is fused into a convolution."""
@@ -140,6 +144,16 @@ class TimeModel:
         differences = [
             (kernel.seconds.median - without[kernel.sizes]) / (kernel.sizes[0] * kernel.sizes[2])
             for kernel in self._kernels.get(f"{GROUPED}, {activation}", ())
+            if kernel.sizes in without
+        ]
+        return max(0.0, statistics.median(differences)) if differences else 0.0
+
+    def _beside_matmul(self) -> float:
+        """Seconds per number of a bias in the kernel of a matmul; 0 where that was not measured."""
+        without = {matmul.sizes: matmul.seconds.median for matmul in self._kernels.get("MatMul", ())}
+        differences = [
+            (kernel.seconds.median - without[kernel.sizes]) / (kernel.sizes[0] * kernel.sizes[2])
+            for kernel in self._kernels.get(BIASED, ())
             if kernel.sizes in without
         ]
         return max(0.0, statistics.median(differences)) if differences else 0.0
@@ -220,6 +234,13 @@ class TimeModel:
                 part = (at - math.log(low)) / (math.log(high) - math.log(low))
                 return moved * (slow + part * (fast - slow))
         return moved * (order[0] if moved < order[0][0] else order[-1])[1]
+
+
+def _adds_bias(layer: Layer, ops: Sequence[str], inside: Sequence[Layer]) -> bool:
+    """Whether the kernel of a matmul adds a bias: the model's Gemm does, or took the Add behind a MatMul."""
+    if "Gemm" not in ops:
+        return False
+    return len(layer.weights) > 1 if layer.kind == "Gemm" else any(inner.kind == "Add" for inner in inside)
 
 
 def _moving_kind(layer: Layer) -> str:

@@ -148,6 +148,15 @@ class Kernels:
         except Exception:  # onnxruntime's own classes share no base below Exception: it has no such kernel
             return None
 
+    def biased(self, m: int, k: int, n: int) -> Run:
+        """A float32 matmul and the sum with a bias, which the runtime makes one kernel."""
+        draw = np.random.default_rng(0)
+        tensors = {"w": _tensor("w", _normal(draw, (k, n)) * np.float32(k**-0.5))}
+        tensors["b"] = _tensor("b", _normal(draw, (n,)))
+        nodes = [Node("MatMul", ["x", "w"], ["product"], "n0"), Node("Add", ["product", "b"], ["y"], "n1")]
+        x, y = Value("x", "float32", (m, k)), Value("y", "float32", (m, n))
+        return self._run(Graph("biased", nodes, (x,), (y,), tensors), {"x": _normal(draw, (m, k))})
+
     def matmul(self, m: int, k: int, n: int, count: int) -> Run:
         """`count` float32 matmuls in a chain, each with weights of its own; several must be square."""
         draw = np.random.default_rng(0)

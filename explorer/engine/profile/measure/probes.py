@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from explorer.engine.profile.measure.kernels import ConvShape, DenseBlock, Kernels, ObservedNetwork, Run
 from explorer.engine.profile.predict import (
     ALONE,
+    BIASED,
     COLD,
     FUSED,
     PRODUCTS,
@@ -62,7 +63,21 @@ _OF_OP = {SHORT_ROWS: ((1, 1, 196, 128), (1, 1, 3136, 128)), TURNED: ((1, 512, 1
 """Sizes of arrays of those operators that have others."""
 _NETWORKS = (*_BATCHES, *_BLOCKS)
 COUNT = sum(
-    map(len, (_MATMULS, _STREAMED, _TALL, _PRODUCTS, _CONVS, _PAIRS, _WINDOWS, *[_NETWORKS] * 2, *[OPS] * 2))
+    map(
+        len,
+        (
+            _MATMULS,
+            _STREAMED,
+            _TALL,
+            _TALL,
+            _PRODUCTS,
+            _CONVS,
+            _PAIRS,
+            _WINDOWS,
+            *[_NETWORKS] * 2,
+            *[OPS] * 2,
+        ),
+    )
 )
 
 
@@ -112,6 +127,7 @@ def probes(
         took = time(kernels.matmul(m, k, n, 1), 1)
         yield _matmul(COLD, (m, k, n), took)
         yield _matmul("MatMul", (m, k, n), took)
+        yield _matmul(BIASED, (m, k, n), time(kernels.biased(m, k, n), 1))
     for batch, m, k, n in _PRODUCTS:
         yield _matmul(PRODUCTS, (m, k, n), time(kernels.products(batch, m, k, n), batch))
     for shape in _CONVS:

@@ -30,6 +30,8 @@ from explorer.host import processor
 RATES = {"float32": 100e9, "int8": 400e9, "float16": 50e9}
 ACTIVATIONS = {"Clip": 1e-10, "Sigmoid": 3e-10}
 """Seconds for a number, within a convolution."""
+BIAS = 2e-10
+"""Seconds for a number, within a matmul."""
 CACHES = ((1, 32 << 10, 1), (3, 32 << 20, 4))
 
 
@@ -71,6 +73,9 @@ class Machine:
         # of many weights each comes from memory
         moved = 4 * k * n / 50e9 if count > 1 else 0
         return self._takes(count * (m * k * n / self.rates["float32"] + moved))
+
+    def biased(self, m: int, k: int, n: int) -> Callable[[], object]:
+        return self._takes(m * k * n / self.rates["float32"] + BIAS * m * n)
 
     def products(self, batch: int, m: int, k: int, n: int) -> Callable[[], object]:
         return self._takes(batch * m * k * n / self.rates["float32"])
@@ -401,6 +406,21 @@ def test_what_a_kernel_does_beside_its_layer_takes_its_time(usual: MeasuredMachi
     assert model.seconds(add, ["SkipLayerNormalization"], [norm]) == pytest.approx(8 * 65536 / 50e9, rel=0.1)
     for op in ("Reshape", "Squeeze"):
         assert model.seconds(_layer("Gather", (1 << 20,), 0, 8 << 20), [op]) == pytest.approx(1e-7, rel=0.05)
+
+
+def test_a_bias_in_the_kernel_of_a_matmul_takes_its_time(usual: MeasuredMachine) -> None:
+    model, shape = TimeModel(usual), (1, 56, 56, 96)
+    weights = [TensorInfo("w", "float32", (384, 96)), TensorInfo("b", "float32", (96,))]
+    product = _layer("MatMul", shape, 3136 * 384 * 96, 6 << 20, weights=tuple(weights[:1]))
+    fully = _layer("Gemm", (3136, 96), 3136 * 384 * 96, 6 << 20, weights=tuple(weights))
+    added, alone = _layer("Add", shape, 0, 2 << 20), model.seconds(product, ["MatMul"])
+    assert alone is not None
+    assert model.seconds(product, ["Gemm"], [added]) == pytest.approx(alone + 3136 * 96 * BIAS)
+    assert model.seconds(fully, ["Gemm"]) == pytest.approx(alone + 3136 * 96 * BIAS)
+    without = replace(fully, weights=tuple(weights[:1]))
+    assert model.seconds(without, ["Gemm"]) == model.seconds(product, ["Gemm"]) == pytest.approx(alone)
+    older = TimeModel(replace(usual, probes=tuple(one for one in usual.probes if one.op != "MatMul, bias")))
+    assert older.seconds(product, ["Gemm"], [added]) == pytest.approx(alone)
 
 
 @pytest.mark.slow
