@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from explorer.base.units import many_text
 from explorer.engine.costs.layer_tree import summed
 from explorer.engine.costs.memory.roofline import bytes_moved, least_seconds
+from explorer.engine.profile.kernels import RuntimeKernel
 from explorer.engine.profile.predict import TimeModel
 from explorer.engine.profile.statistics import is_settled, spread
 from explorer.facts import Layer, TensorInfo
@@ -38,6 +39,7 @@ class TimeSamples(Struct):
         ops: Seconds and calls of one run by operator, in the runtime's names.
         allocated_bytes, peak_bytes: Memory, if the profiler reports it.
         backward: The part of `seconds` behind the loss of a training step.
+        kernels: The kernels of one run, where they belong to no row.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -45,6 +47,7 @@ class TimeSamples(Struct):
     allocated_bytes: int | None = None
     peak_bytes: int | None = None
     backward: list[float] = field(default_factory=list)
+    kernels: list[RuntimeKernel] = field(default_factory=list)
 
     @property
     def calls(self) -> int:
@@ -117,6 +120,7 @@ def assembled(
         if row not in of_row
     ]
     timed_rows = {*of_row, *within}
+    beside = [kernel for samples in other_samples.values() for kernel in samples.kernels]
     fields = {
         name: getattr(conditions, name) for name in conditions.__struct_fields__ if name not in _NO_FIELDS
     }
@@ -146,12 +150,12 @@ def assembled(
         limit_seconds=summed(layer_time.limit_seconds for layer_time in times if layer_time.seconds)
         if conditions.machine
         else None,
-        predicted_seconds=None if conditions.model is None else _predicted(conditions.model, times),
+        predicted_seconds=None if conditions.model is None else _predicted(conditions.model, times, beside),
         profiler_overhead=_overhead(whole.median, conditions.profiled),
         profiled_runs=len(conditions.profiled),
         profiling_overhead=_cost(wall, conditions.spent),
         loaded=bool(conditions.load),
-        notes=(*conditions.notes, *_unpredicted(conditions.model, times)),
+        notes=(*conditions.notes, *_unpredicted(conditions.model, times, beside)),
         **fields,
     )
 
@@ -172,20 +176,32 @@ def _cost(wall: Sequence[float], spent: Sequence[float]) -> float | None:
     return len(spent) * (spread(spent).median / median - 1) / (len(wall) + len(spent))
 
 
-def _predicted(model: TimeModel, times: Sequence[LayerTime]) -> float | None:
+def _predicted(model: TimeModel, times: Sequence[LayerTime], beside: Iterable[RuntimeKernel]) -> float | None:
+    """Seconds of a run; `beside` are the kernels that belong to no layer."""
     predicted_seconds = [
         layer_time.predicted_seconds for layer_time in times if layer_time.predicted_seconds is not None
     ]
-    return sum(predicted_seconds) + model.call if predicted_seconds else None
+    if not predicted_seconds:
+        return None
+    return sum(predicted_seconds) + sum(model.beside(kernel) or 0.0 for kernel in beside) + model.call
 
 
-def _unpredicted(model: TimeModel | None, times: Sequence[LayerTime]) -> tuple[str, ...]:
-    missing = sum(
+def _unpredicted(
+    model: TimeModel | None, times: Sequence[LayerTime], beside: Iterable[RuntimeKernel]
+) -> tuple[str, ...]:
+    if model is None:
+        return ()
+    layers = sum(
         layer_time.seconds is not None and layer_time.predicted_seconds is None for layer_time in times
     )
-    if model is None or not missing:
-        return ()
-    return (f"the times of {many_text(missing, 'layer')} are not predicted, and not in the prediction",)
+    kernels = sum(model.beside(kernel) is None for kernel in beside)
+    missing = [many_text(layers, "layer")] if layers else []
+    missing += [f"{many_text(kernels, 'kernel')} of no layer"] if kernels else []
+    return (
+        (f"the times of {' and '.join(missing)} are not predicted, and not in the prediction",)
+        if missing
+        else ()
+    )
 
 
 def _share(part: float, whole: float) -> float:

@@ -32,6 +32,8 @@ class RuntimeKernel(Struct):
         calls: How often it ran.
         requested_bytes: Memory that it allocated and did not free.
         held_bytes: The most memory that was allocated when it ended.
+        output_bytes: Size of its outputs, all calls together.
+        is_turned: The last axis of its first output is not that of its first input.
     """
 
     op: str
@@ -39,6 +41,8 @@ class RuntimeKernel(Struct):
     calls: int = 0
     requested_bytes: int = 0
     held_bytes: int = 0
+    output_bytes: int = 0
+    is_turned: bool = False
 
 
 class KernelEvent(NamedTuple):
@@ -131,6 +135,15 @@ def _add(run: KernelRun, name: str, event: Mapping[str, Any], inner: list[tuple[
     kernel.calls += 1
     kernel.requested_bytes += max(0, int(args.get("mem_requested_in_use_delta", 0)))
     kernel.held_bytes = max(kernel.held_bytes, int(args.get("mem_bytes_requested_in_use", 0)))
+    kernel.output_bytes += int(args.get("output_size", 0))
+    kernel.is_turned = _last_axis(args.get("input_type_shape")) != _last_axis(args.get("output_type_shape"))
     scheduled = args.get("thread_scheduling_stats")
     if isinstance(scheduled, dict):
         run.threads = max(run.threads, 1 + len(scheduled.get("sub_threads", ())))
+
+
+def _last_axis(shapes: Any) -> int | None:
+    """The last size of the first of some shapes, as an event has them: [{'float': [1, 56, 56, 96]}]."""
+    first = next(iter(shapes), None) if isinstance(shapes, list) else None
+    shape = next(iter(first.values()), None) if isinstance(first, dict) else None
+    return shape[-1] if shape else None

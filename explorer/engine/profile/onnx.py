@@ -268,11 +268,13 @@ class _MeasuredGraph(Struct):
         """Adds a run; a row or name that is missing in a run gets a sample of 0 there."""
         for samples in (*self.of_row.values(), *self.other.values()):
             samples.ops = {}
+            samples.kernels = []
         called = self._called(run)
         for name, kernel in run.kernels.items():
             row, within = self.owner(called.get(name, name))
             if row is None:
                 samples = self.other.setdefault(kernel.op, TimeSamples())
+                samples.kernels.append(kernel)
             else:
                 samples = self.of_row.setdefault(row, TimeSamples())
                 self.within |= dict.fromkeys(within, row)

@@ -17,6 +17,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from explorer.engine.costs.memory.roofline import bytes_moved
+from explorer.engine.profile.kernels import RuntimeKernel
 from explorer.facts import Layer
 from explorer.facts.profile.machine import KernelTime, MeasuredMachine
 from explorer.settings.columns import tensor_bytes
@@ -76,6 +77,8 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """Recurrent layers, whose state goes through a matmul in each step."""
 _NO_WORK = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
 """Kernels that copy nothing: their output is their input's memory."""
+_REORDERS = frozenset(("Transpose", "ReorderInput", "ReorderOutput"))
+"""Kernels by which the runtime changes the layout of what a layer reads or writes."""
 
 
 def conv_family(inner: int, kernel: int, groups: int, stride: int, then: str = "") -> str:
@@ -136,6 +139,16 @@ class TimeModel:
             return alone + self._bias * numbers if _adds_bias(layer, ops, inside) else alone
         taken = [self._activations.get(_TAKEN_IN.get(inner.kind, ""), 0.0) for inner in inside]
         return alone + sum(taken) * numbers
+
+    def beside(self, kernel: RuntimeKernel) -> float | None:
+        """Predicted seconds of all calls of a kernel of no layer; None if it does more than move."""
+        calls = max(1, kernel.calls)
+        if kernel.op in _NO_WORK:
+            return self._launch * calls
+        if kernel.op not in _REORDERS:
+            return None
+        kind = TURNED if kernel.is_turned else "Transpose"
+        return (self._launch + self._moving(kind, 2 * kernel.output_bytes / calls)) * calls
 
     def _beside(self, activation: str) -> float:
         """Seconds per number of an activation that is fused into a convolution."""
