@@ -4,7 +4,7 @@ A matmul or a convolution runs at the rate of similar measured kernels: the mean
 rates, weighted by the inverse fourth power of the distance between the logarithms of M, K and N (Shepard, "A
 two-dimensional interpolation function for irregularly-spaced data", 1968). It takes at least the time to read
 its weights from memory and to move its activations. Similar kernels are those of its family: depthwise, with
-a wide window, of few channels, with weights that no cache holds. The time of a fused activation is added.
+a wide window, of few channels, with weights that no cache holds. A fused activation or a bias adds its time.
 Other layers move their bytes as fast as the measured kernel of their kind. Nothing is learned from the model
 whose time is predicted.
 """
