@@ -183,7 +183,11 @@ def _predicted(model: TimeModel, times: Sequence[LayerTime], beside: Iterable[Ru
     ]
     if not predicted_seconds:
         return None
-    return sum(predicted_seconds) + sum(model.beside(kernel) or 0.0 for kernel in beside) + model.call
+    return sum(predicted_seconds) + sum(_beside(model, kernel) or 0.0 for kernel in beside) + model.call
+
+
+def _beside(model: TimeModel, kernel: RuntimeKernel) -> float | None:
+    return model.beside(kernel.op, kernel.calls, kernel.output_bytes, is_turned=kernel.is_turned)
 
 
 def _unpredicted(
@@ -194,7 +198,7 @@ def _unpredicted(
     layers = sum(
         layer_time.seconds is not None and layer_time.predicted_seconds is None for layer_time in times
     )
-    kernels = sum(model.beside(kernel) is None for kernel in beside)
+    kernels = sum(_beside(model, kernel) is None for kernel in beside)
     missing = [many_text(layers, "layer")] if layers else []
     missing += [f"{many_text(kernels, 'kernel')} of no layer"] if kernels else []
     return (

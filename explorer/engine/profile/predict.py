@@ -17,7 +17,6 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from explorer.engine.costs.memory.roofline import bytes_moved
-from explorer.engine.profile.kernels import RuntimeKernel
 from explorer.facts import Layer
 from explorer.facts.profile.machine import KernelTime, MeasuredMachine
 from explorer.settings.columns import tensor_bytes
@@ -140,15 +139,22 @@ class TimeModel:
         taken = [self._activations.get(_TAKEN_IN.get(inner.kind, ""), 0.0) for inner in inside]
         return alone + sum(taken) * numbers
 
-    def beside(self, kernel: RuntimeKernel) -> float | None:
-        """Predicted seconds of all calls of a kernel of no layer; None if it does more than move."""
-        calls = max(1, kernel.calls)
-        if kernel.op in _NO_WORK:
+    def beside(self, op: str, calls: int, output_bytes: int, *, is_turned: bool) -> float | None:
+        """Predicted seconds of all calls of a kernel of no layer; None if it does more than move.
+
+        Args:
+            op: Its operator.
+            calls: How often it runs.
+            output_bytes: Size of its outputs, all calls together.
+            is_turned: Its output has another last axis than its input.
+        """
+        calls = max(1, calls)
+        if op in _NO_WORK:
             return self._launch * calls
-        if kernel.op not in _REORDERS:
+        if op not in _REORDERS:
             return None
-        kind = TURNED if kernel.is_turned else "Transpose"
-        return (self._launch + self._moving(kind, 2 * kernel.output_bytes / calls)) * calls
+        kind = TURNED if is_turned else "Transpose"
+        return (self._launch + self._moving(kind, 2 * output_bytes / calls)) * calls
 
     def _beside(self, activation: str) -> float:
         """Seconds per number of an activation that is fused into a convolution."""

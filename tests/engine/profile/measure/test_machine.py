@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled
-from explorer.engine.profile.kernels import RuntimeKernel
 from explorer.engine.profile.load import LoadWatch
 from explorer.engine.profile.measure.kernels import (
     DTYPES,
@@ -427,12 +426,11 @@ def test_a_bias_in_the_kernel_of_a_matmul_takes_its_time(usual: MeasuredMachine)
 def test_a_change_of_layout_beside_the_layers_takes_its_time(usual: MeasuredMachine) -> None:
     model, size = TimeModel(usual), 128 * 784 * 4
     for op in ("ReorderOutput", "Transpose"):
-        turned = RuntimeKernel(op, calls=3, output_bytes=3 * size, is_turned=True)
-        assert model.beside(turned) == pytest.approx(3 * 2 * size / 10e9, rel=0.05)
-    kept = RuntimeKernel("Transpose", calls=1, output_bytes=size)
-    assert model.beside(kept) == pytest.approx(2 * size / 50e9, rel=0.05)
-    assert model.beside(RuntimeKernel("Reshape", calls=2)) == pytest.approx(2e-7, rel=0.05)
-    assert model.beside(RuntimeKernel("MatMul", calls=1, output_bytes=size)) is None
+        turned = model.beside(op, 3, 3 * size, is_turned=True)
+        assert turned == pytest.approx(3 * 2 * size / 10e9, rel=0.05)
+    assert model.beside("Transpose", 1, size, is_turned=False) == pytest.approx(2 * size / 50e9, rel=0.05)
+    assert model.beside("Reshape", 2, 0, is_turned=False) == pytest.approx(2e-7, rel=0.05)
+    assert model.beside("MatMul", 1, size, is_turned=False) is None
 
 
 @pytest.mark.slow
