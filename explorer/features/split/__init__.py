@@ -4,9 +4,9 @@ from explorer.base.features import Feature
 
 FEATURE = Feature(
     verbs={
-        "extract": "extract_command.COMMAND",
-        "pipeline": "pipeline_command.COMMAND",
-        "split": "split_command.COMMAND",
+        "extract": "split_command.EXTRACT",
+        "pipeline": "split_command.PIPELINE",
+        "split": "split_command.SPLIT",
     },
     methods={
         "split": "split_methods.split",
@@ -27,6 +27,6 @@ FEATURE = Feature(
         "extract": "stages.CHANGE",
     },
     records={
-        "extract": "records.PartRecord",
+        "extract": "part_record.PartRecord",
     },
 )

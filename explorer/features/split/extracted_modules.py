@@ -35,7 +35,7 @@ def extract(
     on_progress: OnProgress,
     cancel: Cancel,
 ) -> Extraction:
-    """Writes a part of a state that is an nn.Module, which gives what it gave in the whole."""
+    """Writes a part of a state that is an nn.Module; it computes what it computed in the whole."""
     started = time.perf_counter()
     models.check_target(output, overwrite)
     opened = models.opened(at, on_progress)
@@ -46,36 +46,43 @@ def extract(
     loaded = module_of(opened)
     options = models.options
     report(on_progress, cancel, "exporting (torch.export)")
-    bound = bind(loaded, options["input_shapes"], options["dims"])
+    inputs = bind(loaded, options["input_shapes"], options["dims"])
     layers = models.examined(at, on_progress, cancel).analysis.layers
-    part = parts.module_part(loaded, bound, layers, spec, seed)
-    found = _told(part, layers, models)
+    part = parts.module_part(loaded, inputs, layers, spec, seed)
+    fact = _described(part, layers, models)
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
         report(on_progress, cancel, "writing")
         ConversionJob(target=output, path=temporary).write(part.module, lambda: parts.save(part, temporary))
         if verify:
             report(on_progress, cancel, "running the part")
-            found = replace(found, exact=_same(part, parts.read_back(part, temporary)))
-            if found.exact is False:
+            fact = replace(fact, exact=_same(part, parts.read_back(part, temporary)))
+            if fact.exact is False:
                 raise output_files.Discard
-    kept = output if found.exact is not False else ""
-    return replace(found, output=kept, seconds=time.perf_counter() - started)
+    path = output if fact.exact is not False else ""
+    return replace(fact, output=path, seconds=time.perf_counter() - started)
 
 
-def _same(part: ExtractedModule, made: tuple[torch.Tensor, ...]) -> bool | None:
+def _same(part: ExtractedModule, values: tuple[torch.Tensor, ...]) -> bool | None:
     """Whether a part gives the whole's own values; None where it gives its own random numbers alone."""
-    if not part.faithful or len(made) != len(part.made):
+    if not part.faithful or len(values) != len(part.made):
         return False
-    pairs = zip(part.makes, made, part.made, strict=True)
-    same = [parts.identical(one, other) for name, one, other in pairs if name not in part.drawn]
+    pairs = zip(part.makes, values, part.made, strict=True)
+    same = [parts.identical(value, expected) for name, value, expected in pairs if name not in part.drawn]
     return all(same) if same else None
 
 
-def _told(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) -> Extraction:
+def _described(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) -> Extraction:
     rows = [layers[row] for row in part.rows]
     leaves = [layers[row] for row in dict.fromkeys(part.rows) if not layers[row].group]
     macs = [row.macs for row in leaves]
     parameters = dict(part.module.named_parameters())
+    notes = [*models.random_weights()]
+    if part.drawn:
+        notes.append(f"not compared, for random numbers make it: {', '.join(part.drawn)}")
+    if part.attends:
+        notes.append(
+            "compared without torch's kernels for attention in inference alone, which no program has"
+        )
     return Extraction(
         inputs=_infos(part.reads, part.given),
         outputs=_infos(part.makes, part.made),
@@ -83,23 +90,13 @@ def _told(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) -> E
         last=rows[-1].path if rows else "",
         layers=part.calls[0],
         layers_whole=part.calls[1],
-        params=sum(one.numel() for one in parameters.values()),
-        macs=None if None in macs else sum(one or 0 for one in macs),
-        weight_bytes=sum(one.nbytes for one in parameters.values()),
+        params=sum(parameter.numel() for parameter in parameters.values()),
+        macs=None if None in macs else sum(count or 0 for count in macs),
+        weight_bytes=sum(parameter.nbytes for parameter in parameters.values()),
         runtime="torch",
-        notes=(*models.random_weights(), *_drawn(part), *_unfused(part)),
+        notes=tuple(notes),
     )
 
 
-def _drawn(part: ExtractedModule) -> tuple[str, ...]:
-    said = f"not compared, for random numbers make it: {', '.join(part.drawn)}"
-    return (said,) if part.drawn else ()
-
-
-def _unfused(part: ExtractedModule) -> tuple[str, ...]:
-    said = "compared without torch's kernels for attention in inference alone, which no program has"
-    return (said,) if part.attends else ()
-
-
 def _infos(names: tuple[str, ...], values: tuple[torch.Tensor, ...]) -> tuple[TensorInfo, ...]:
-    return tuple([info for name, one in zip(names, values, strict=True) for info in described(one, name)])
+    return tuple([info for name, value in zip(names, values, strict=True) for info in described(value, name)])

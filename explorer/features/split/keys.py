@@ -25,7 +25,7 @@ COMMANDS = (
         "Extract",
         "The chosen layers alone become the model, shown to give the whole's numbers; w writes it",
         CHANGE,
-        "extract_action.extract",
+        "split_action.extract",
         menu=True,
         package=__package__,
         after="split",

@@ -29,7 +29,7 @@ from explorer.session.parts.models import Cancel, OnProgress
 
 _MOST = 100_000
 _DRAWN = 16
-"""Random micro-batches that differ; the next ones are these again."""
+"""Different random micro-batches; further ones repeat them."""
 
 
 def run_pipeline(
@@ -74,11 +74,11 @@ def run_pipeline(
     _check(_DRAWN if micro_batches is None else micro_batches, threads)
     if output is not None:
         _check_output(output, overwrite, input)
-    found = manifest.read(folder)
-    feeds, texts = _feeds(folder, found, input, batch, micro_batches, dict(dims or {}), seed)
-    told, outputs = pipeline.run(
+    stage_list = manifest.read(folder)
+    feeds, texts = _feeds(folder, stage_list, input, batch, micro_batches, dict(dims or {}), seed)
+    fact, outputs = pipeline.run(
         folder,
-        found,
+        stage_list,
         feeds,
         len(feeds) if input is not None else micro_batches,
         keep=output is not None,
@@ -88,19 +88,21 @@ def run_pipeline(
         on_progress=on_progress,
         cancel=cancel,
     )
-    return told if output is None else replace(told, output=_saved(found, outputs, output, overwrite))
+    return fact if output is None else replace(fact, output=_saved(stage_list, outputs, output, overwrite))
 
 
 def _check_output(output: str, overwrite: bool, input: PathText | None) -> None:
-    """Refuses a file before any work is done."""
+    """Refuses the output file before any work is done."""
     if not output.endswith(".npz"):
         raise Misuse("the ending says the format", where=output, hint="use .npz")
     read = [input] if input is not None else []
     output_files.check_target(output, overwrite=overwrite, models=[], weights=(), inputs=read)
 
 
-def _saved(found: Manifest, outputs: Sequence[Mapping[str, Array]], output: str, overwrite: bool) -> str:
-    arrays: dict[str, Any] = {one.name: _stacked([out[one.name] for out in outputs]) for one in found.outputs}
+def _saved(stage_list: Manifest, outputs: Sequence[Mapping[str, Array]], output: str, overwrite: bool) -> str:
+    arrays: dict[str, Any] = {
+        tensor.name: _stacked([values[tensor.name] for values in outputs]) for tensor in stage_list.outputs
+    }
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
         np.savez(temporary, **arrays)
     return output
@@ -116,47 +118,47 @@ def _check(micro_batches: int, threads: int) -> None:
 
 def _feeds(
     folder: str,
-    found: Manifest,
+    stage_list: Manifest,
     input: PathText | None,
     batch: Count | None,
     micro_batches: Count | None,
     dims: dict[str, int],
     seed: int,
 ) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
-    """Inputs of each micro-batch, and what they are in words."""
-    whole = _whole(folder, found)
-    known = dims_of(whole, dims)
-    if unknown := [name for name in dims if name not in known]:
+    """Inputs of each micro-batch, and a line of text about each."""
+    whole = _whole(folder, stage_list)
+    sizes = dims_of(whole, dims)
+    if unknown := [name for name in dims if name not in sizes]:
         raise Misuse(f"the stages have no dimension '{unknown[0]}'", where="--dim")
     if input is None:
         first = {value.shape[0] for value in whole.graph.feeds if value.shape}
         named = [name for name in first if isinstance(name, str)]
         if batch is not None and not named and batch not in first:
             raise Misuse("the first size of no input is open", where="--batch", hint="leave it out")
-        known |= {} if batch is None else dict.fromkeys(named, batch)
-        drawn = plan_inputs(whole, known)
-        made = [draw(drawn, seed + at) for at in range(min(micro_batches or _DRAWN, _DRAWN))]
-        return made, tuple([one.text() for one in drawn])
+        sizes |= {} if batch is None else dict.fromkeys(named, batch)
+        drawn = plan_inputs(whole, sizes)
+        feeds = [draw(drawn, seed + at) for at in range(min(micro_batches or _DRAWN, _DRAWN))]
+        return feeds, tuple([plan.text() for plan in drawn])
     specs = [InputSpec(value.name, value.dtype, value.shape) for value in whole.graph.feeds]
     parts = read_input(input).samples(specs, batch)
     each = [given_inputs(whole, part) for part in parts]
-    return [draw(one, seed) for one in each], tuple([one.text() for one in each[0]])
+    return [draw(plan, seed) for plan in each], tuple([plan.text() for plan in each[0]])
 
 
-def _whole(folder: str, found: Manifest) -> Model:
-    """The stages as one graph, of which only the inputs and what reads them are asked; torch's only ends."""
+def _whole(folder: str, stage_list: Manifest) -> Model:
+    """The stages joined to one graph; of torch's stages only the inputs and outputs."""
 
     def values(tensors: Sequence[ManifestTensor]) -> tuple[Value, ...]:
-        return tuple([Value(one.name, one.dtype, one.shape) for one in tensors])
+        return tuple([Value(tensor.name, tensor.dtype, tensor.shape) for tensor in tensors])
 
-    if found.stages[0].file.endswith(".pt2"):
-        ends = values(found.inputs), values(found.outputs)
+    if stage_list.stages[0].file.endswith(".pt2"):
+        ends = values(stage_list.inputs), values(stage_list.outputs)
         return Model(Graph("stages", (), *ends, {}), {}, ir_version=8)
-    stages = [validate(reader.read(os.path.join(folder, one.file))) for one in found.stages]
-    graph = replace(stages[0].graph, inputs=values(found.inputs), outputs=values(found.outputs))
+    stages = [validate(reader.read(os.path.join(folder, stage.file))) for stage in stage_list.stages]
+    graph = replace(stages[0].graph, inputs=values(stage_list.inputs), outputs=values(stage_list.outputs))
     return joined(replace(stages[0], graph=graph), stages)
 
 
 def _stacked(parts: Sequence[Array]) -> Array:
-    """What came out, micro-batches one behind the other; side by side where a result has no axis."""
+    """A result of all micro-batches, concatenated; stacked where it has no axis."""
     return np.concatenate(parts) if parts[0].ndim else np.stack(parts)

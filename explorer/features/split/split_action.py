@@ -1,7 +1,8 @@
-"""Split: the current model cut into stages of a pipeline, which are written as files of their own.
+"""Keys of the main screen that split the current model into stages, and that extract layers from it.
 
-A split is no state of the history: it is several models, and the one that is cut stays as it is. Its cuts are
-kept with the state that they were made for.
+A split adds no state to the history: the current model stays as it is, and the stages are files of their own.
+The cuts are kept with the state that they belong to. An extracted part is a new state: it can be looked at,
+tiled and compared before `w` writes it, and `u` leads back to the whole.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.features.split.cuts import SplitState
+from explorer.facts.split.part import PartSpec
+from explorer.features.split.split_dialog import SplitState
 from explorer.features.split.split_view import SplitScreen
+from explorer.features.split.split_words import part_blocks
 from explorer.settings.parse import path_word
 from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.state.hardware import known_machine
+from explorer.tui.text.drawing import draw
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.overlay import in_front
 from explorer.tui.tree.stages import STAGE, StageRows
@@ -25,6 +30,8 @@ from explorer.tui.tree.table import chosen_columns
 if TYPE_CHECKING:
     from explorer.facts import Layer
     from explorer.facts.split.draft import CutPlaces
+    from explorer.facts.split.part import Extraction
+    from explorer.tui.commands.context import CommandContext
 
 
 class SplitCommand(ScreenCommand):
@@ -39,7 +46,7 @@ class SplitCommand(ScreenCommand):
         state = store.history_place
         if (saved := store.saved_splits.pop(state, None)) is not None:
             store.splits[state] = SplitState.resumed(saved)
-        found = store.splits.setdefault(state, SplitState())
+        split = store.splits.setdefault(state, SplitState())
         model = TreeModel(analysis.layers)
         model.take_shape(self.tree.model.shape)
         if (edges := store.on_demand.answers.get("edges")) is not None:
@@ -49,29 +56,29 @@ class SplitCommand(ScreenCommand):
             store.source,
             path_word(file) if file else "",
             self.jobs.engine,
-            found,
+            split,
             state,
             model,
             analysis.info.totals,
             machine=known_machine(store),
             exact=store.exact,
         )
-        self.context.ask(screen, partial(self._then, found))
+        self.context.ask(screen, partial(self._then, split))
 
-    def _then(self, found: SplitState, layer: int | None) -> None:
+    def _then(self, split: SplitState, layer: int | None) -> None:
         """The tree has the stages from now on."""
-        rows, where, parent = found.rows, found.where, self.tree.model.structure.parent
-        if rows is not None and where is not None and found.draft is not None:
+        rows, where, parent = split.rows, split.where, self.tree.model.structure.parent
+        if rows is not None and where is not None and split.draft is not None:
             rows.chosen = -1
-            if found.layers is not None:
+            if split.layers is not None:
                 places = rows.places
-                rows = StageRows.of(_of_modules(where, found.layers, self.tree.model.layers), parent)
+                rows = StageRows.of(_of_modules(where, split.layers, self.tree.model.layers), parent)
                 rows.places = places
 
             def lay(model: TreeModel) -> None:
-                shown = chosen_columns(model)
+                columns = chosen_columns(model)
                 model.lay_stages(rows)
-                model.set_columns(in_front(model, shown, [STAGE]))
+                model.set_columns(in_front(model, columns, [STAGE]))
 
             self.panes.rearrange(lay)
             self.store.notify("focus")  # a column more has a head, too
@@ -81,7 +88,7 @@ class SplitCommand(ScreenCommand):
 
 def _of_modules(where: CutPlaces, graph: Sequence[Layer], modules: Sequence[Layer]) -> CutPlaces:
     """Where a module may be cut, by its own rows: nodes of its graph are named after the modules around."""
-    known = {layer.path: layer.id for layer in modules}
+    ids = {layer.path: layer.id for layer in modules}
 
     def module(row: int) -> int:
         if row < 0:
@@ -92,6 +99,33 @@ def _of_modules(where: CutPlaces, graph: Sequence[Layer], modules: Sequence[Laye
         # what stands in a Sequential is called after it: downsample.0
         outer = around.rpartition(".")[0]
         names = (f"{around}.{last}", f"{outer}.{last}", around) if around else (last,)
-        return next((known[name] for name in names if name in known), -1)
+        return next((ids[name] for name in names if name in ids), -1)
 
     return replace(where, layers=tuple([module(row) for row in where.layers]))
+
+
+def extract(context: CommandContext) -> None:
+    """Make a model of the chosen layers alone."""
+
+    def begin(layers: list[Layer]) -> None:
+        inside = {layer.id for layer in layers}
+        paths = tuple([layer.path for layer in layers if layer.parent not in inside])
+        if paths:
+            context.start("Extract", _extract(context, PartSpec(paths)))
+
+    if context.ready():
+        context.with_layers(*context.tree.cursor_range, begin)
+
+
+async def _extract(context: CommandContext, spec: PartSpec) -> None:
+    fact: Extraction = await context.jobs.run("extracting", "extract", spec)
+    title, tone = "Not extracted: it gives other numbers", "bad"
+    if fact.output:
+        title, tone = "Extracted: the whole's own numbers", "good"
+        if fact.exact is None:
+            title, tone = "Extracted: random numbers make it, which no two runs share", "warn"
+        await context.take_history()
+        entry = context.store.entry
+        await context.show_made("undo", command=entry.command if entry is not None else "")
+    page = PageDialog(title, lambda width: draw(part_blocks(fact), width - 1), tone=tone)
+    context.app.push_screen(page)

@@ -1,27 +1,30 @@
-"""`explorer split`: a model cut into the stages of a pipeline, balanced, written and proved."""
+"""`explorer split`, `pipeline` and `extract`: cut a model into stages, run them, take a part out."""
 
 from __future__ import annotations
 
+import explorer
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import IF_PROVED
+from explorer.base.exit_codes import DIFFERENT, DONE, IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, record_of
-from explorer.cli.arguments.options import OPENING, TABLE, Option
+from explorer.cli.arguments.options import OPENING, PRINTING, TABLE, Option
 from explorer.cli.arguments.records import each_machine
 from explorer.cli.output.answer import Answer, plain, plots, present
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.split.part import PartSpec
 from explorer.facts.split.split import SplitSpec
 from explorer.host.output_files import atomic_write, check_target
 
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
     from explorer.facts import Info
     from explorer.facts.split.split import Split
     from explorer.report.blocks import Block
     from explorer.session import Session
 
-_OPTIONS = (
+_SPLIT_OPTIONS = (
     *declared_options(SplitSpec, without=("micro_batches", "schedule", "optimizer")),
     Option(
         "--machine",
@@ -50,42 +53,42 @@ _OPTIONS = (
 )
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    if given.stages is None and given.stage_memory is None and not given.cuts:
+def _run_split(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    if args.stages is None and args.stage_memory is None and not args.cuts:
         raise Misuse(
             "into how many stages is not said", where="split", hint="-n 4, --stage-memory 2G or --cuts LAYER"
         )
-    machines = each_machine(given)
-    found: list[Split] = []
+    machines = each_machine(args)
+    facts: list[Split] = []
 
     def ask(session: Session, info: Info) -> tuple[Info, Split]:
         fact = session.split(
-            record_of(given, SplitSpec),
+            record_of(args, SplitSpec),
             machines=machines,
-            output=given.output,
-            overwrite=given.force,
-            verify=not given.no_verify,
-            seed=given.seed,
-            form=given.to,
+            output=args.output,
+            overwrite=args.force,
+            verify=not args.no_verify,
+            seed=args.seed,
+            form=args.to,
             on_progress=progress,
         )
-        found.append(fact)
-        if given.plot is not None:
-            with atomic_write(given.plot, overwrite=given.force) as temporary:
+        facts.append(fact)
+        if args.plot is not None:
+            with atomic_write(args.plot, overwrite=args.force) as temporary:
                 plots().write("pipeline", info, fact, temporary)
         return info, fact
 
     def blocks(info: Info, fact: Split) -> list[Block]:
-        made: list[Block] = present("split_words", __package__).split(
-            info, fact, proved=not given.no_verify, plot=given.plot or ""
+        answer: list[Block] = present("split_words", __package__).split(
+            info, fact, proved=not args.no_verify, plot=args.plot or ""
         )
-        return made
+        return answer
 
-    if given.plot is not None:
-        plots().check(given.plot)
-        check_target(given.plot, overwrite=given.force, models=given.models, weights=())
-    answer = about(given, progress, ask, lambda info, fact, *_: plain(fact), blocks, "stages")
-    return Answer(answer.document, answer.page, answer.rows, outcome=_outcome(found[0]))
+    if args.plot is not None:
+        plots().check(args.plot)
+        check_target(args.plot, overwrite=args.force, models=args.models, weights=())
+    answer = about(args, progress, ask, lambda info, fact, *_: plain(fact), blocks, "stages")
+    return Answer(answer.document, answer.page, answer.rows, outcome=_outcome(facts[0]))
 
 
 def _outcome(fact: Split) -> str:
@@ -96,12 +99,12 @@ def _outcome(fact: Split) -> str:
     return fact.verification.verdict_kind
 
 
-COMMAND = Command(
+SPLIT = Command(
     "split",
     "cut a model into stages of a pipeline: balanced, few bytes between, proved",
     ("MODEL",),
     (
-        *_OPTIONS,
+        *_SPLIT_OPTIONS,
         *declared_options(SplitSpec, "optimizer"),
         "--force",
         "--no-verify",
@@ -118,10 +121,106 @@ COMMAND = Command(
         "explorer split model.onnx --cuts /layer2/layer2.0,/layer3/layer3.0",
         "explorer split resnet18 -n 2 --to torch -o stages/",
     ),
-    _run,
+    _run_split,
     exits=IF_PROVED,
     usage="split MODEL -n N [-o FOLDER]",
     manual="cuts a model where the largest stage is as small as can be and, of those cuts, the fewest bytes"
     " cross; tells stages, cuts, balance and what the pipeline of them does; `-o` writes an ONNX file a stage"
     " with `stages.json`, and proves that together they are the model",
+)
+
+
+def _run_extract(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    spec = record_of(args, PartSpec)
+    with explorer.Session(args.models[0], **args.opening) as session:
+        fact = session.extract(
+            spec,
+            args.output,
+            overwrite=args.force,
+            verify=not args.no_verify,
+            seed=args.seed,
+            on_progress=progress,
+        )
+    return Answer(
+        lambda: plain(fact),
+        lambda: present("split_words", __package__).extraction(args.models[0], fact),
+        outcome="done" if fact.output else "different",
+    )
+
+
+EXTRACT = Command(
+    "extract",
+    "a part of a model as a model that runs alone, shown to compute the same",
+    ("MODEL",),
+    (
+        "--output",
+        *declared_options(PartSpec),
+        *("--force", "--no-verify", "--seed"),
+        *OPENING,
+        *PRINTING,
+    ),
+    (
+        "explorer extract model.onnx --layer 'layer2.0*' -o block.onnx",
+        "explorer extract model.onnx --from conv1 --to pool -o front.onnx",
+        "explorer extract resnet18 --to layer1 -o stem.onnx",
+        "explorer extract resnet18 --layer 'layer1*' -o layer1.pt2    (.pt: its state_dict)",
+    ),
+    _run_extract,
+    exits={"done": DONE, "different": DIFFERENT},
+    usage="extract MODEL --layer GLOB|--from A --to B -o FILE",
+    manual="writes a part of a model as an ONNX model of its own (of an nn.Module also as a `.pt2` program,"
+    " or in a `.pt` its state_dict), whose inputs are what it reads in the whole: layers by a glob or filter,"
+    " or what lies between two; it is run on the whole's own values, and must give the whole's own numbers",
+    needs=("--output",),
+)
+
+
+def _run_pipeline(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    fact = explorer.run_pipeline(
+        args.models[0],
+        input=args.input,
+        batch=args.batch,
+        micro_batches=args.micro_batches,
+        dims=args.dim,
+        threads=args.threads,
+        seed=args.seed,
+        output=args.output,
+        overwrite=args.force,
+        scheduler=args.scheduler,
+        on_progress=progress,
+    )
+    return Answer(
+        lambda: plain(fact), lambda: present("split_words", __package__).pipeline(args.models[0], fact)
+    )
+
+
+PIPELINE = Command(
+    "pipeline",
+    "run the stages of a folder as processes, beside the forecast",
+    ("FOLDER",),
+    (
+        Option(
+            "--micro-batches", "how many random micro-batches (default: what a second takes)", "N", least=1
+        ),
+        Option("--batch", "samples of a micro-batch, where the first size is open", "N", least=1),
+        Option("--threads", "threads of each stage's operators (default 1)", "N", "1", least=1),
+        Option("--scheduler", "a Dask cluster that runs it, all of it trusted: tcp://host:8786", "ADDRESS"),
+        *("--input", "--dim", "--seed"),
+        Option("--output", "a .npz file for what comes out", "FILE.npz", short="-o"),
+        "--force",
+        "--memory",
+        *PRINTING,
+    ),
+    (
+        "explorer pipeline stages/",
+        "explorer pipeline stages/ --micro-batches 64 --threads 2",
+        "explorer pipeline stages/ --input samples.npz -o outputs.npz",
+        "explorer pipeline stages/ --scheduler tcp://host:8786",
+    ),
+    _run_pipeline,
+    usage="pipeline FOLDER",
+    subject="folder",
+    meaning="a folder of stages, as explorer split MODEL -n 2 -o FOLDER writes it",
+    manual="runs the stages that `split` wrote, each in a process of its own, with micro-batches through"
+    " them; times each stage alone first, and holds the throughput against the forecast of these times",
 )

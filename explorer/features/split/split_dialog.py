@@ -1,10 +1,12 @@
-"""The settings of a split: how many stages, what is balanced, on which machines."""
+"""The settings of a split and the dialog that asks for them, and the split that a screen shows."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+from msgspec import Struct, ValidationError, convert
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
@@ -12,12 +14,19 @@ from explorer.base.errors import Misuse
 from explorer.facts.roofline import Machine
 from explorer.facts.split.split import BALANCED, SplitBy, SplitSpec, StageForm
 from explorer.facts.training import OPTIMIZERS, Optimizer
+from explorer.process.saved_sessions import SavedSplit
 from explorer.settings import machines
 from explorer.settings.parse import parse_card, parse_count
 from explorer.settings.rates import parse_rate
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.text.lines import safe
+from explorer.tui.tree.stages import StageRows
 from explorer.tui.widgets.options import OptionField
+
+if TYPE_CHECKING:
+    from explorer.facts import Layer
+    from explorer.facts.split.draft import CutPlaces, SplitDraft
+    from explorer.tui.tree.model import TreeShape
 
 _SCHEDULES = ("1f1b", "gpipe")
 _FORMS = ("onnx", "torch")
@@ -87,15 +96,15 @@ class SplitRequest(NamedTuple):
         """
         usual = SplitRequest()
         typed = {**self._asdict(), "machines": ",".join(_names(self.machines)) or machine}
-        found = [] if cuts or not self.stages else ["-n", self.stages]
-        found += [
+        options = [] if cuts or not self.stages else ["-n", self.stages]
+        options += [
             word
             for name, flag in _FLAGS.items()
             if typed[name] and typed[name] != getattr(usual, name)
             for word in (flag, typed[name])
         ]
-        found += [word for glob in _names(self.at) for word in ("--at", glob)] * (not cuts)
-        return [*found, *(["--cuts", cuts] if cuts else [])]
+        options += [word for glob in _names(self.at) for word in ("--at", glob)] * (not cuts)
+        return [*options, *(["--cuts", cuts] if cuts else [])]
 
 
 _FLAGS: Mapping[str, str] = {
@@ -142,8 +151,8 @@ class SplitDialog(FormDialog[SplitRequest]):
                 for at, (id, label, usual) in enumerate(row):
                     if id == "machines" and self._machine:
                         usual = f"{safe(self._machine)}, that of m"
-                    said = f" {label}" if at else label
-                    yield from self.pair_entry(said, getattr(last, id), usual, id)
+                    text = f" {label}" if at else label
+                    yield from self.pair_entry(text, getattr(last, id), usual, id)
         yield OptionField("schedule", _SCHEDULES, last.schedule, id="schedule")
         yield OptionField("optimizer", tuple(OPTIMIZERS), last.optimizer, id="optimizer")
         if self._module:
@@ -151,29 +160,108 @@ class SplitDialog(FormDialog[SplitRequest]):
 
     def meaning(self) -> list[tuple[str, str]]:
         """What will happen."""
-        asked = self.answer()
-        spec, named = asked.spec, asked.named_machines
+        request = self.answer()
+        spec, named = request.spec, request.named_machines
         many = f"{spec.stages:,} stages" if spec.stages else "As few stages as the memory allows"
         if len(named) > 1 and len(named) != spec.stages:
             return [(f"{len(named):,} machines: name one for all stages, or one for each", "warn")]
-        on = ", ".join(one.name for one in named) or self._machine
-        said = f"{many}, the largest as small as can be{f', on {on}' if on else ''}."
-        return [(said, "dim"), ("The cuts are searched anew.", "dim")]
+        on = ", ".join(machine.name for machine in named) or self._machine
+        sentence = f"{many}, the largest as small as can be{f', on {on}' if on else ''}."
+        return [(sentence, "dim"), ("The cuts are searched anew.", "dim")]
 
     def answer(self) -> SplitRequest:
         """What the fields say."""
         typed = {id: self.text_of(id).strip() for row in _ROWS for id, _, _ in row}
-        chosen = {str(field.id): field.value for field in self.query(OptionField)}
-        found = SplitRequest(
-            by=cast("SplitBy", chosen["by"]),
-            schedule=chosen["schedule"],
-            optimizer=cast("Optimizer", chosen["optimizer"]),
-            form=cast("StageForm", chosen.get("form", self._last.form)),
+        words = {str(field.id): field.value for field in self.query(OptionField)}
+        request = SplitRequest(
+            by=cast("SplitBy", words["by"]),
+            schedule=words["schedule"],
+            optimizer=cast("Optimizer", words["optimizer"]),
+            form=cast("StageForm", words.get("form", self._last.form)),
             **typed,
         )
-        _ = found.spec, found.named_machines
-        return found
+        _ = request.spec, request.named_machines
+        return request
 
 
 def _names(typed: str) -> list[str]:
     return [name for piece in typed.split(",") if (name := piece.strip())]
+
+
+class SplitState(Struct):
+    """The split of one state of the history, as it was left.
+
+    Attributes:
+        request: The settings.
+        draft: The figures that the engine computed last.
+        where: Where cuts may lie.
+        rows: Rows of the tree, with the places of the cuts.
+        layers: Layers of the tree, where they are not the model's: of the graph that a module becomes.
+        moved: Whether cuts were moved away from the best ones.
+        shape: Which rows of the tree were open, and the cursor.
+        folder: Where the stages were written last.
+        written: Cuts and form of the stages in `folder`; None where nothing was written.
+        resumes: Places of the cuts in the saved session that is resumed.
+    """
+
+    request: SplitRequest = SplitRequest()
+    draft: SplitDraft | None = None
+    where: CutPlaces | None = None
+    rows: StageRows | None = None
+    layers: tuple[Layer, ...] | None = None
+    moved: bool = False
+    shape: TreeShape | None = None
+    folder: str = ""
+    written: tuple[tuple[int, ...], str] | None = None
+    resumes: tuple[int, ...] = ()
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where the cuts lie now; `draft` may still have figures of other cuts."""
+        return self.resumes if self.rows is None else tuple(self.rows.places)
+
+    @classmethod
+    def resumed(cls, saved: SavedSplit) -> SplitState:
+        """The split of a saved session; with default settings where its request cannot be read."""
+        try:
+            request = convert(list(saved.request), SplitRequest)
+        except ValidationError:
+            return cls()
+        return cls(request, moved=bool(saved.places), resumes=saved.places)
+
+    def saved(self, state: int) -> SavedSplit:
+        """The split as a session saves it; `state` is its place in the history."""
+        return SavedSplit(state, tuple(self.request), self.places if self.moved else ())
+
+    @property
+    def cut_names(self) -> str:
+        """First layers of the stages, between commas; '' unless cuts were moved."""
+        return ",".join(cut.before for cut in self.draft.split.cuts) if self.draft and self.moved else ""
+
+    def next_cut(self, unit: int, step: int) -> int:
+        """The number of the cut after the cursor's unit (`step` 1), or before it (-1); no unit is -1."""
+        assert self.rows is not None
+        places, cut = self.rows.places, self.rows.chosen
+        if unit in places:
+            cut = places.index(unit) + step
+        elif unit >= 0:
+            cut = self.rows.stage_of(unit) - (step < 0)
+        return cut % len(places)
+
+    def moved_by(self, step: int) -> list[int] | None:
+        """Places of the cuts after the chosen one moved by some layers; None where it cannot move.
+
+        It stays between the cuts beside it.
+        """
+        assert self.rows is not None
+        assert self.where is not None
+        named, places, cut = self.where.named, list(self.rows.places), self.rows.chosen
+        least = places[cut - 1] + 1 if cut else 1
+        most = places[cut + 1] - 1 if cut + 1 < len(places) else len(self.where.layers) - 1
+        at = bisect_left(named, places[cut])
+        at += step - (step > 0 and (at == len(named) or named[at] != places[cut]))
+        low, high = bisect_left(named, least), bisect_left(named, most + 1) - 1
+        if low > high or named[max(low, min(high, at))] == places[cut]:
+            return None
+        places[cut] = named[max(low, min(high, at))]
+        return places

@@ -39,41 +39,41 @@ def title_lines(
     if draft is None:
         return head, ()
     fact = draft.split
-    said = f"   {many_text(len(fact.stages), 'stage')} by {_WORDS.get(fact.by, fact.by)}", "dim"
+    count = f"   {many_text(len(fact.stages), 'stage')} by {_WORDS.get(fact.by, fact.by)}", "dim"
     more = " · cuts moved" if moved else "", "warn"
-    return cut((*head, said, more), width), cut(_summary(fact, exact), width)
+    return cut((*head, count, more), width), cut(_summary(fact, exact), width)
 
 
 def _summary(fact: Split, exact: bool) -> Line:
     """What follows the cuts, in a line."""
-    crossing = sum(one.bytes for one in fact.cuts)
-    found: list[tuple[str, str]] = [
+    crossing = sum(crossed.bytes for crossed in fact.cuts)
+    spans: list[tuple[str, str]] = [
         (" balance ", "dim"),
         (share_text(fact.balance, 1.0), "number"),
         ("  cuts ", "dim"),
         (f"{crossing:,} B" if exact else bytes_text(crossing), "number"),
     ]
-    told = fact.forecast or fact.by_macs
-    if told is not None:
-        found += [("  bubble ", "dim"), (share_text(told.bubble, 1.0), "number")]
+    forecast = fact.forecast or fact.by_macs
+    if forecast is not None:
+        spans += [("  bubble ", "dim"), (share_text(forecast.bubble, 1.0), "number")]
     if fact.forecast is not None:
-        found += [("  throughput ", "dim"), (rate_text(fact.forecast.throughput, "runs/s"), "number")]
-    elif told is not None:
-        found.append(("  as if time went with MACs", "dim"))
-    return tuple(found)
+        spans += [("  throughput ", "dim"), (rate_text(fact.forecast.throughput, "runs/s"), "number")]
+    elif forecast is not None:
+        spans.append(("  as if time went with MACs", "dim"))
+    return tuple(spans)
 
 
 def figure_lines(fact: Split, width: int, *, roomy: bool, exact: bool) -> Sequence[Line]:
     """Stages, pipeline, cuts and other numbers of stages; `roomy`: there is room for lines left blank."""
-    told, timed = fact.forecast or fact.by_macs, fact.forecast is not None
+    forecast, timed = fact.forecast or fact.by_macs, fact.forecast is not None
     gap = [Row()] * roomy
     blocks: list[Block] = [stage_table(fact, named=False)]
-    if told is not None:
+    if forecast is not None:
         cells, many = max(16, min(width - _GANTT, _MOST)), len(fact.stages)
-        blocks += [*gap, *gantt(told.works, many, cells, timed=timed), *gap]
-        blocks += [*pipeline_figures(fact), *gap, *gantt(told.steps, many, cells, timed=timed)]
+        blocks += [*gap, *gantt(forecast.works, many, cells, timed=timed), *gap]
+        blocks += [*pipeline_figures(fact), *gap, *gantt(forecast.steps, many, cells, timed=timed)]
     blocks += [*gap, Heading("Cuts"), cut_table(fact)]
-    if any(one.training is not None for one in fact.stages):
+    if any(stage.training is not None for stage in fact.stages):
         blocks += [*gap, Heading("Training step"), training_table(fact)]
     if fact.counts:
         blocks += [*gap, Heading("Other numbers of stages"), count_table(fact)]

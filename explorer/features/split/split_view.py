@@ -17,11 +17,9 @@ from textual.containers import Container
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.base.units import many_text, rate_text
 from explorer.facts.split.split import BALANCED
-from explorer.features.split.cuts import SplitState
-from explorer.features.split.pipeline_words import pipeline
-from explorer.features.split.split_dialog import SplitDialog, SplitRequest
+from explorer.features.split.split_dialog import SplitDialog, SplitRequest, SplitState
 from explorer.features.split.split_page import figure_lines, title_lines
-from explorer.features.split.split_words import proof_blocks, split_blocks
+from explorer.features.split.split_words import pipeline, proof_blocks, split_blocks
 from explorer.report.blocks import Line as Row
 from explorer.report.blocks import Span
 from explorer.tui.dialogs.dialogs import (
@@ -89,7 +87,7 @@ class SplitScreen(SubScreen[int]):
         source: The model's name.
         saved: Its file, which a command can name; '' for none.
         engine: Answers.
-        found: What was found before; what is found is written into it.
+        split: The split of that state; the screen changes it.
         state: Of the history, whose model is cut.
         model: Its tree.
         totals: Of the whole.
@@ -108,7 +106,7 @@ class SplitScreen(SubScreen[int]):
         source: str,
         saved: str,
         engine: EngineProcess,
-        found: SplitState,
+        split: SplitState,
         state: int,
         model: TreeModel,
         totals: Totals,
@@ -117,7 +115,7 @@ class SplitScreen(SubScreen[int]):
         exact: bool = False,
     ) -> None:
         super().__init__()
-        self._source, self._saved, self._found, self._state = source, saved, found, state
+        self._source, self._saved, self._split, self._state = source, saved, split, state
         self._model, self._totals, self._machine = model, totals, machine
         self._exact = exact
         self._jobs = Jobs(engine, self._show_status)
@@ -150,10 +148,10 @@ class SplitScreen(SubScreen[int]):
         self.show_keys()
         self.layer_tree.exact = self._exact
         self._lay_out()
-        if self._found.where is not None:
+        if self._split.where is not None:
             self._lay_tree()
         self._show()
-        self._search(self._found.request, self._found.places if self._found.moved else None)
+        self._search(self._split.request, self._split.places if self._split.moved else None)
 
     def on_resize(self) -> None:
         """Both where there is room for both."""
@@ -187,10 +185,10 @@ class SplitScreen(SubScreen[int]):
         )
 
     def _title(self, width: int) -> tuple[Line, ...]:
-        return title_lines(self._source, self._found.draft, width, moved=self._found.moved, exact=self._exact)
+        return title_lines(self._source, self._split.draft, width, moved=self._split.moved, exact=self._exact)
 
     def _page(self, width: int) -> Sequence[Line]:
-        draft, roomy = self._found.draft, self.size.height >= _ROOMY
+        draft, roomy = self._split.draft, self.size.height >= _ROOMY
         return () if draft is None else figure_lines(draft.split, width, roomy=roomy, exact=self._exact)
 
     def _show_status(self) -> None:
@@ -209,23 +207,23 @@ class SplitScreen(SubScreen[int]):
 
     def page_blocks(self) -> Sequence[Block]:
         """What `explorer split` tells."""
-        draft = self._found.draft
+        draft = self._split.draft
         return () if draft is None else split_blocks(draft.split)
 
     def verb_words(self, source: str) -> Sequence[str]:
         """The verb that tells the same."""
-        found = self._found
-        if found.draft is None:
+        split = self._split
+        if split.draft is None:
             return ()
         machine = self._machine.name if self._machine is not None and self._machine.name else ""
-        return ["split", source, *found.request.words(self._found.cut_names, machine)]
+        return ["split", source, *split.request.words(self._split.cut_names, machine)]
 
     # searching
 
     @property
     def _machines(self) -> tuple[Machine, ...]:
         """Of the request, else the one that was chosen."""
-        named = self._found.request.named_machines
+        named = self._split.request.named_machines
         return named or (() if self._machine is None else (self._machine,))
 
     def _search(
@@ -241,8 +239,8 @@ class SplitScreen(SubScreen[int]):
         self, request: SplitRequest, places: Sequence[int] | None, untimed: SplitRequest | None
     ) -> None:
         """The best cuts for a request, or these; where there are none all stays as it was."""
-        found, before = self._found, self._found.request
-        found.request = request
+        split, before = self._split, self._split.request
+        split.request = request
         self._began = time.monotonic()
         try:
             draft = await self._jobs.run(
@@ -254,10 +252,10 @@ class SplitScreen(SubScreen[int]):
                 index=self._state,
             )
         except Cancelled:
-            found.request = before
+            split.request = before
             self._stopped()
         except ExplorerError as error:
-            found.request = before
+            split.request = before
             if places is not None and error.where == "places":  # of a model that has changed since
                 await self._searched(request, None, None)
             elif untimed is not None and error.code == "untimed":
@@ -266,12 +264,12 @@ class SplitScreen(SubScreen[int]):
             else:
                 self._failed(error, request)
         else:
-            found.moved = places is not None
+            split.moved = places is not None
             self._take(draft)
             self._say("")
 
     def _stopped(self) -> None:
-        if self._found.draft is None:
+        if self._split.draft is None:
             self.dismiss(None)
         else:
             self._say("stopped, nothing was changed")
@@ -280,7 +278,7 @@ class SplitScreen(SubScreen[int]):
         """Why there is no such split, and the settings again."""
         more = "D binds open sizes" if error.code == "open_sizes" else ""
         message = MessageDialog("Split", without_options(error), hint=more)
-        leave = bool(more) and self._found.draft is None
+        leave = bool(more) and self._split.draft is None
 
         def then(_: object) -> None:
             if leave:
@@ -292,34 +290,34 @@ class SplitScreen(SubScreen[int]):
 
     def _take(self, draft: SplitDraft) -> None:
         """Show what is known of the stages now."""
-        found = self._found
+        split = self._split
         if draft.where is not None:
-            found.layers, found.where, found.rows = draft.rows, draft.where, None
+            split.layers, split.where, split.rows = draft.rows, draft.where, None
             self._lay_tree()
-        assert found.rows is not None
-        found.draft = draft
+        assert split.rows is not None
+        split.draft = draft
         self._lay_cuts(draft.places)
         if self.is_mounted and self.is_attached:
             self._show()
 
     def _lay_tree(self) -> None:
         """A tree with the columns of a split: the model's, or that of the graph which a module becomes."""
-        found, tree = self._found, self.layer_tree
-        assert found.where is not None
-        wanted, first = found.layers or self._model.layers, tree.model.count == 0
+        split, tree = self._split, self.layer_tree
+        assert split.where is not None
+        layers, first = split.layers or self._model.layers, tree.model.count == 0
         model = tree.model
-        if first or model.layers is not wanted:
-            model = self._model if found.layers is None else TreeModel(found.layers)
-        if found.rows is None:
-            found.rows = StageRows.of(found.where, model.structure.parent)
-        model.lay_stages(found.rows)
-        if first and found.shape is not None:
-            model.take_shape(found.shape)
+        if first or model.layers is not layers:
+            model = self._model if split.layers is None else TreeModel(split.layers)
+        if split.rows is None:
+            split.rows = StageRows.of(split.where, model.structure.parent)
+        model.lay_stages(split.rows)
+        if first and split.shape is not None:
+            model.take_shape(split.shape)
         model.set_columns(_COLUMNS)
         tree.set_model(model, self._totals, keep_cursor=not first)
 
     def _lay_cuts(self, places: Sequence[int]) -> None:
-        rows = self._found.rows
+        rows = self._split.rows
         assert rows is not None
         rows.places = tuple(places)
         rows.chosen = min(max(rows.chosen, 0), len(places) - 1)
@@ -328,14 +326,14 @@ class SplitScreen(SubScreen[int]):
 
     # moving cuts
 
-    def _place(self, places: Sequence[int], chosen: int) -> None:
+    def _place(self, places: Sequence[int], number: int) -> None:
         """Cuts at these places; their figures follow."""
-        rows = self._found.rows
+        rows = self._split.rows
         assert rows is not None
-        rows.chosen = chosen
-        self._found.moved = True
+        rows.chosen = number
+        self._split.moved = True
         self._lay_cuts(places)
-        self._to_cut(chosen)
+        self._to_cut(number)
         self._say("")
         if not self._following:
             self._following = True
@@ -343,58 +341,58 @@ class SplitScreen(SubScreen[int]):
 
     async def _follow(self) -> None:
         """Figures of the cuts as they lie, until these have not moved meanwhile."""
-        found = self._found
+        split = self._split
         try:
-            while found.draft is not None and found.draft.places != found.places:
-                spec, wanted = found.request.spec, found.places
-                how = {"machines": self._machines, "index": self._state}
-                draft = await self._jobs.ask("split_draft", spec, wanted, **how)
-                if found.places == wanted:
+            while split.draft is not None and split.draft.places != split.places:
+                spec, places = split.request.spec, split.places
+                options = {"machines": self._machines, "index": self._state}
+                draft = await self._jobs.ask("split_draft", spec, places, **options)
+                if split.places == places:
                     self._take(draft)
         except ExplorerError as error:
-            assert found.draft is not None
-            self._lay_cuts(found.draft.places)
+            assert split.draft is not None
+            self._lay_cuts(split.draft.places)
             self._refuse(without_options(error))
         finally:
             self._following = False
 
     def _to_cut(self, chosen: int) -> None:
         """The cursor on the layer that a stage begins with."""
-        where = self._found.where
+        where = self._split.where
         assert where is not None
-        if (row := where.layers[self._found.places[chosen]]) >= 0:
+        if (row := where.layers[self._split.places[chosen]]) >= 0:
             self.layer_tree.to_layer(row)
 
     @on(LineList.RowHighlighted)
     def _choose(self) -> None:
         """The cut that keys move is that of the cursor's stage."""
-        rows, row = self._found.rows, self.layer_tree.current_row
+        rows, row = self._split.rows, self.layer_tree.current_row
         if rows is None or row is None:
             return
         unit = rows.first[self.layer_tree.model.first(row)]
-        chosen = max(0, rows.stage_of(unit) - 1)
-        if unit >= 0 and chosen != rows.chosen:
-            rows.chosen = chosen
+        number = max(0, rows.stage_of(unit) - 1)
+        if unit >= 0 and number != rows.chosen:
+            rows.chosen = number
             self.layer_tree.refresh()
 
     def action_split_next(self, step: int) -> None:
         """To the next cut, or the one before."""
-        rows = self._found.rows
+        rows = self._split.rows
         if rows is None or not rows.places:
             return
         row = self.layer_tree.current_row
         unit = rows.first[self.layer_tree.model.first(row)] if row is not None else -1
-        rows.chosen = self._found.next_cut(unit, step)
+        rows.chosen = self._split.next_cut(unit, step)
         self._to_cut(rows.chosen)
         self.layer_tree.refresh()
         self._say(f"cut {rows.chosen + 1:,} of {len(rows.places):,}")
 
     def action_split_move(self, step: int) -> None:
         """Move the chosen cut by some layers, up to the cuts beside it."""
-        rows = self._found.rows
+        rows = self._split.rows
         if rows is None or not rows.places:
             return
-        places = self._found.moved_by(step)
+        places = self._split.moved_by(step)
         if places is None:
             self._refuse("the cut can go no further: another stage, or the model, ends there")
         else:
@@ -402,7 +400,7 @@ class SplitScreen(SubScreen[int]):
 
     def action_split_cut(self) -> None:
         """A stage begins at the cursor, or no longer."""
-        rows, where, row = self._found.rows, self._found.where, self.layer_tree.current_row
+        rows, where, row = self._split.rows, self._split.where, self.layer_tree.current_row
         if rows is None or where is None or row is None:
             return
         unit, places = rows.first[self.layer_tree.model.first(row)], list(rows.places)
@@ -423,59 +421,59 @@ class SplitScreen(SubScreen[int]):
 
     def action_split_count(self, step: int) -> None:
         """The best cuts for another number of stages."""
-        many = len(self._found.places) + 1 + step
+        many = len(self._split.places) + 1 + step
         if many < 2:
             self._refuse("a split has two stages at least")
             return
-        self._search(self._found.request._replace(stages=str(many)))
+        self._search(self._split.request._replace(stages=str(many)))
 
     def action_split_by(self) -> None:
         """Balance the next figure of those that are known."""
-        request = self._found.request
+        request = self._split.request
         by = BALANCED[(BALANCED.index(request.by) + 1) % len(BALANCED)]
         first = request._replace(by=BALANCED[0])
         self._search(request._replace(by=by), untimed=first if by == "time" else None)
 
     def action_split_best(self) -> None:
         """The best cuts, in place of those that were moved."""
-        self._search(self._found.request)
+        self._search(self._split.request)
 
     def action_split_settings(self) -> None:
         """Ask for other settings."""
         if self._jobs.current is None:
-            self._ask(self._found.request._replace(stages=str(len(self._found.places) + 1)))
+            self._ask(self._split.request._replace(stages=str(len(self._split.places) + 1)))
         else:
             self.app.bell()
 
     def _ask(self, request: SplitRequest) -> None:
         name = "" if self._machine is None else self._machine.name or "as typed"
 
-        def answered(asked: SplitRequest | None) -> None:
-            if asked is not None:
-                self._search(asked)
-            elif self._found.draft is None:
+        def answered(answer: SplitRequest | None) -> None:
+            if answer is not None:
+                self._search(answer)
+            elif self._split.draft is None:
                 self.dismiss(None)
 
-        module = self._found.layers is not None
+        module = self._split.layers is not None
         self.app.push_screen(SplitDialog(request, name, module=module), answered)
 
     # writing
 
     def action_split_write(self) -> None:
         """Ask where, write the stages, and show their proof."""
-        found = self._found
-        if found.draft is None or self._jobs.current is not None or self._following:
+        split = self._split
+        if split.draft is None or self._jobs.current is not None or self._following:
             self.app.bell()
             return
         stem = os.path.basename(self._source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
-        many = many_text(len(found.places) + 1, "stage")
-        what = "modules (.pt2) with run.py" if found.request.form == "torch" else "ONNX files"
-        said = f"{many} as {what} and stages.json, proved to be the model, into the folder"
+        many = many_text(len(split.places) + 1, "stage")
+        form = "modules (.pt2) with run.py" if split.request.form == "torch" else "ONNX files"
+        text = f"{many} as {form} and stages.json, proved to be the model, into the folder"
         ask_path(
             self.app,
             "Write the stages",
-            found.folder or f"{stem}_stages",
-            said,
+            split.folder or f"{stem}_stages",
+            text,
             self._write,
         )
 
@@ -486,18 +484,18 @@ class SplitScreen(SubScreen[int]):
             else:
                 self.action_split_write()
 
-        self._found.folder = folder
+        self._split.folder = folder
         there = os.path.lexists(os.path.join(folder, "stages.json"))
         if there:
-            said = f"{folder} has stages already. Replace them?"
-            self.app.push_screen(ConfirmDialog("Replace the stages?", said), go)
+            question = f"{folder} has stages already. Replace them?"
+            self.app.push_screen(ConfirmDialog("Replace the stages?", question), go)
         else:
             go(True)
 
     async def _written(self, folder: str, *, overwrite: bool) -> None:
-        found, fresh = self._found, not os.path.isdir(folder)
-        spec = found.request.spec
-        if cuts := self._found.cut_names:
+        split, fresh = self._split, not os.path.isdir(folder)
+        spec = split.request.spec
+        if cuts := self._split.cut_names:
             spec = type(spec)(
                 by=spec.by,
                 cuts=tuple(cuts.split(",")),
@@ -507,10 +505,10 @@ class SplitScreen(SubScreen[int]):
                 optimizer=spec.optimizer,
             )
         self._began = time.monotonic()
-        how = {"machines": self._machines, "index": self._state, "form": found.request.form}
+        options = {"machines": self._machines, "index": self._state, "form": split.request.form}
         try:
             fact = await self._jobs.run(
-                "writing the stages", "split", spec, output=folder, overwrite=overwrite, **how
+                "writing the stages", "split", spec, output=folder, overwrite=overwrite, **options
             )
         except Cancelled:
             with suppress(OSError):
@@ -527,9 +525,9 @@ class SplitScreen(SubScreen[int]):
         """Whether what was written is the model."""
         good = bool(fact.output)
         if good:
-            self._found.written = self._found.places, self._found.request.form
-        said = f"{many_text(len(fact.stages), 'stage')} written to {fact.output}"
-        text = said if good else "nothing was written: the stages are not the model"
+            self._split.written = self._split.places, self._split.request.form
+        done = f"{many_text(len(fact.stages), 'stage')} written to {fact.output}"
+        text = done if good else "nothing was written: the stages are not the model"
         more = [Row(Span("r runs them as a pipeline", "quiet"))] if good else []
         blocks = [*proof_blocks(fact), Row(), Row(text), *more]
         self._say(text)
@@ -545,15 +543,15 @@ class SplitScreen(SubScreen[int]):
 
     def action_split_run(self) -> None:
         """Run the stages that were written as a pipeline."""
-        found = self._found
+        split = self._split
         if self._jobs.current is not None or self._following:
             self.app.bell()
-        elif found.written is None:
+        elif split.written is None:
             self._refuse("nothing is written yet: w writes the stages")
-        elif found.written != (found.places, found.request.form):
+        elif split.written != (split.places, split.request.form):
             self._refuse("other cuts were written than these: w writes the stages")
         else:
-            self.run_worker(self._ran(found.folder), group="split", exit_on_error=False)
+            self.run_worker(self._ran(split.folder), group="split", exit_on_error=False)
 
     async def _ran(self, folder: str) -> None:
         self._began = time.monotonic()
@@ -608,13 +606,13 @@ class SplitScreen(SubScreen[int]):
     def _selected(self) -> None:
         """Enter on a layer leads to it in the tree of the model."""
         layer = self.layer_tree.current_layer
-        if layer is not None and self._found.layers is None:
+        if layer is not None and self._split.layers is None:
             self._leave(layer.id)
         else:
             self._refuse("a layer of the graph, which the tree of the module does not have")
 
     def _leave(self, layer: int | None) -> None:
-        self._found.shape = self.layer_tree.model.shape if self.layer_tree.model.count else None
+        self._split.shape = self.layer_tree.model.shape if self.layer_tree.model.count else None
         self._jobs.stop()
         self.dismiss(layer)
 

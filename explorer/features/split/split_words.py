@@ -1,4 +1,4 @@
-"""Stages of a model, what crosses between them, and what the pipeline does: `explorer split`."""
+"""Answers of `explorer split`, `pipeline` and `extract` in text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from operator import itemgetter
 
 from explorer.base.units import bytes_text, count_text, many_text, rate_text, seconds_text
 from explorer.facts import Info, OutputEvidence
+from explorer.facts.split.part import Extraction
+from explorer.facts.split.run import PipelineRun, StageRun
 from explorer.facts.split.schedule import PipelineForecast, ScheduledWork
 from explorer.facts.split.split import Split, StageCount, StepProof
 from explorer.report.blocks import (
@@ -20,12 +22,23 @@ from explorer.report.blocks import (
     Line,
     Paragraph,
     Role,
+    Rows,
     Span,
     Table,
     table_of,
 )
 from explorer.report.present.compare.verify import evidence
-from explorer.report.present.figures import bar_text, count, plain, seconds, share, share_text, size, written
+from explorer.report.present.figures import (
+    bar_text,
+    count,
+    plain,
+    ports,
+    seconds,
+    share,
+    share_text,
+    size,
+    written,
+)
 from explorer.report.present.look.info import title
 from explorer.report.terms import clauses
 
@@ -56,74 +69,74 @@ def split(about: Info, fact: Split, *, proved: bool = True, plot: str = "") -> l
 
 
 def split_blocks(fact: Split) -> list[Block]:
-    """Stages, cuts, the pipeline, other numbers of stages."""
+    """Stages, cuts, the pipeline, and other numbers of stages."""
     blocks: list[Block] = [figures(fact), Line(), stage_table(fact), Line(), cut_table(fact)]
-    if any(one.training is not None for one in fact.stages):
+    if any(stage.training is not None for stage in fact.stages):
         blocks += [Line(), training_table(fact)]
-    if found := pipeline_blocks(fact):
-        blocks += [Line(), *found]
+    if pipeline := pipeline_blocks(fact):
+        blocks += [Line(), *pipeline]
     if fact.counts:
         blocks += [Line(), count_table(fact)]
     return [*blocks, *([Line()] if fact.notes else []), *(Paragraph(note) for note in fact.notes)]
 
 
 def proof_blocks(fact: Split) -> list[Block]:
-    """How the stages were shown to be the whole."""
+    """Whether the stages compute what the whole model does, and how that was tested."""
     assert fact.verification is not None
     blocks: list[Block] = [*evidence(fact.verification), Line()]
     module = fact.stages[0].file.endswith(".pt2")
     if fact.exact is not None:
-        said = (
+        text, tone = (
             (f"run one after the other: bit for bit the whole's outputs{at_cuts(fact.rounded)}", "passed")
             if fact.exact
             else ("run one after the other: not bit for bit the whole's outputs", "")
-            if module and all(one.passed for one in fact.outputs)
+            if module and all(output.passed for output in fact.outputs)
             else ("run one after the other: OTHER OUTPUTS than the whole's", "bad")
         )
-        how = "one thread" if module else "optimisation off, one thread"
-        blocks.append(Paragraph(f"{said[0]} ({how})", said[1]))  # type: ignore[arg-type]
+        conditions = "one thread" if module else "optimisation off, one thread"
+        blocks.append(Paragraph(f"{text} ({conditions})", tone))  # type: ignore[arg-type]
     if module:
-        return [*blocks, *(_step_block(one) for one in fact.steps)]
+        return [*blocks, *(_step_block(step) for step in fact.steps)]
     return [*blocks, *as_optimised(fact.outputs, "them")]
 
 
 def at_cuts(rounded: str) -> str:
-    """Of which whole that is so, where its values at the cuts had to be rounded."""
+    """A clause about rounding, where the whole's values at the cuts had to be rounded; else ''."""
     if not rounded:
         return ""
     return f", with its values at the cuts rounded to {rounded}: inside of a graph the runtime keeps float32"
 
 
 def as_optimised(outputs: Sequence[OutputEvidence], subject: str) -> list[Block]:
-    """How near outputs come with the runtime's optimisation, and which are not compared."""
+    """Errors of outputs under the runtime's optimization, and which outputs are not compared."""
     blocks: list[Block] = []
-    drawn = [one.name for one in outputs if one.drawn]
+    drawn = [output.name for output in outputs if output.drawn]
     if drawn:
         blocks.append(Paragraph(f"not compared, for random numbers make it: {', '.join(drawn)}", "warning"))
-    worst = max((o for o in outputs if not o.drawn), key=lambda one: one.max_abs or 0.0, default=None)
+    worst = max((o for o in outputs if not o.drawn), key=lambda output: output.max_abs or 0.0, default=None)
     if worst is not None:
         text = f"as the runtime optimises {subject}: {worst.reason}"
-        blocks.append(Paragraph(text, "" if all(one.passed for one in outputs) else "bad"))
+        blocks.append(Paragraph(text, "" if all(output.passed for output in outputs) else "bad"))
     return blocks
 
 
 def _step_block(step: StepProof) -> Paragraph:
-    """A training step in processes: what is furthest from the whole's."""
+    """A training step in processes: the output or gradient that differs most from the whole's."""
     every = (*step.outputs, *step.gradients)
-    worst = max(every, key=lambda one: (not one.passed, one.relative_rms or 0.0))
-    how = clauses(worst.reason)[0]
-    said = f"of {many_text(len(step.gradients), 'gradient')}, the furthest: {worst.name}, {how}"
-    if all(one.equal for one in every):
-        said = f"outputs and {many_text(len(step.gradients), 'gradient')} bit for bit the whole's"
+    worst = max(every, key=lambda tensor: (not tensor.passed, tensor.relative_rms or 0.0))
+    error = clauses(worst.reason)[0]
+    result = f"of {many_text(len(step.gradients), 'gradient')}, the furthest: {worst.name}, {error}"
+    if all(tensor.equal for tensor in every):
+        result = f"outputs and {many_text(len(step.gradients), 'gradient')} bit for bit the whole's"
     head = f"a training step by {step.schedule}, {step.micro_batches:,} micro-batches, a process a stage: "
-    return Paragraph(f"{head}{said}", "passed" if all(one.passed for one in every) else "bad")
+    return Paragraph(f"{head}{result}", "passed" if all(tensor.passed for tensor in every) else "bad")
 
 
 def figures(fact: Split) -> Fields:
-    """How even the stages are, and how much crosses."""
-    crossing = sum(one.bytes for one in fact.cuts)
+    """Number, balance and traffic of the stages."""
+    crossing = sum(cut.bytes for cut in fact.cuts)
     words = {"memory": "weights and activations", "training": "memory of a training step"}
-    largest = max(one.cost for one in fact.stages)
+    largest = max(stage.cost for stage in fact.stages)
     rows = [
         Field("Stages", plain(len(fact.stages)), f"balanced by {words.get(fact.by, fact.by)}", "stages"),
         Field("Largest", cost(largest, fact.unit), "", "largest"),
@@ -139,7 +152,7 @@ def figures(fact: Split) -> Fields:
 
 
 def cost(value: float, unit: str) -> Span:
-    """What was balanced, in its unit."""
+    """The cost of a stage, in its unit."""
     if unit == "s":
         return seconds(value)
     text = bytes_text(int(value)) if unit == "bytes" else f"{count_text(int(value))} {unit}"
@@ -149,8 +162,8 @@ def cost(value: float, unit: str) -> Span:
 def stage_table(fact: Split, *, named: bool = True) -> Table:
     """A row a stage; `named`: with its first and last layer."""
     stages, machines = fact.stages, fact.machines if len(fact.machines) > 1 else ()
-    timed = any(one.seconds is not None for one in stages)
-    largest = max(one.cost for one in stages) or 1.0
+    timed = any(stage.seconds is not None for stage in stages)
+    largest = max(stage.cost for stage in stages) or 1.0
 
     def of_largest(at: int) -> Span:
         return Span(share_text(stages[at].cost, largest), value=stages[at].cost)
@@ -181,7 +194,7 @@ def stage_table(fact: Split, *, named: bool = True) -> Table:
 
 def cut_table(fact: Split) -> Table:
     """A row a cut."""
-    timed, cuts = any(one.seconds is not None for one in fact.cuts), fact.cuts
+    timed, cuts = any(cut.seconds is not None for cut in fact.cuts), fact.cuts
 
     def tensors(at: int) -> Span:
         names = [tensor.name for tensor in cuts[at].tensors]
@@ -202,7 +215,7 @@ def cut_table(fact: Split) -> Table:
 
 def training_table(fact: Split) -> Table:
     """Memory of a training step: a row a stage."""
-    steps = [one.training for one in fact.stages if one.training is not None]
+    steps = [stage.training for stage in fact.stages if stage.training is not None]
     return table_of(
         range(len(steps)),
         (
@@ -219,27 +232,27 @@ def training_table(fact: Split) -> Table:
 
 
 def pipeline_blocks(fact: Split) -> list[Block]:
-    """What the pipeline does, and who works when; nothing where not even MACs are known."""
-    told = fact.forecast or fact.by_macs
-    if told is None:
+    """Figures and schedule of the pipeline; nothing where not even MACs are known."""
+    forecast = fact.forecast or fact.by_macs
+    if forecast is None:
         return []
     stages, timed = len(fact.stages), fact.forecast is not None
     return [
         *pipeline_figures(fact),
         Line(),
-        *gantt(told.works, stages, timed=timed),
+        *gantt(forecast.works, stages, timed=timed),
         Line(),
-        *gantt(told.steps, stages, timed=timed),
+        *gantt(forecast.steps, stages, timed=timed),
     ]
 
 
 def pipeline_figures(fact: Split) -> list[Block]:
-    """What the pipeline does, in figures."""
+    """Latency, throughput and bubble of the pipeline."""
     if fact.forecast is not None:
         return [Heading("Pipeline", "predicted"), Fields(_times(fact.forecast))]
     if fact.by_macs is not None:
-        said = "as if time went with MACs: no machine is named"
-        return [Heading("Pipeline", said), Fields(_shares(fact.by_macs))]
+        source = "as if time went with MACs: no machine is named"
+        return [Heading("Pipeline", source), Fields(_shares(fact.by_macs))]
     return []
 
 
@@ -258,7 +271,7 @@ def _times(fact: PipelineForecast) -> list[Field]:
 
 
 def _shares(fact: PipelineForecast) -> list[Field]:
-    """What holds whatever a MAC takes."""
+    """Figures that do not depend on the time of a MAC."""
     ideal = fact.latency / fact.period if fact.period else 1.0
     many = f"{fact.micro_batches:,} micro-batches"
     step = f"{fact.schedule}, backward twice forward"
@@ -270,62 +283,160 @@ def _shares(fact: PipelineForecast) -> list[Field]:
 
 
 _FORWARD: tuple[Role, Role] = "figure", "formula"
-"""Of every other micro-batch."""
+"""Roles of forward work: of even micro-batches, and of odd ones."""
 
 
 def gantt(
     works: Sequence[ScheduledWork], stages: int, cells: int = _WIDE, *, timed: bool = True
 ) -> list[Block]:
-    """Who works when: a line a stage; the last digit of a micro-batch, backward as a letter."""
+    """A schedule, a line a stage: forward work as the micro-batch's last digit, backward work as a letter."""
     if not works:
         return []
-    until = max(one.end for one in works)
+    until = max(work.end for work in works)
     of_stage: list[list[ScheduledWork]] = [[] for _ in range(stages)]
-    for one in works:
-        of_stage[one.stage].append(one)
+    for work in works:
+        of_stage[work.stage].append(work)
     lines: list[Block] = []
     for at, mine in enumerate(of_stage):
         signs: list[str] = ["·"] * cells
         roles: list[Role] = ["quiet"] * cells
-        for one in mine:
-            first, last = (round(edge / until * cells) if until else 0 for edge in (one.start, one.end))
-            forward = one.work == "forward"
+        for work in mine:
+            first, last = (round(edge / until * cells) if until else 0 for edge in (work.start, work.end))
+            forward = work.work == "forward"
             sign = "0123456789" if forward else "abcdefghij"
-            signs[first:last] = sign[one.micro_batch % 10] * (last - first)
-            roles[first:last] = [_FORWARD[one.micro_batch % 2] if forward else "good"] * (last - first)
+            signs[first:last] = sign[work.micro_batch % 10] * (last - first)
+            roles[first:last] = [_FORWARD[work.micro_batch % 2] if forward else "good"] * (last - first)
         runs = itertools.groupby(zip(signs, roles, strict=True), key=itemgetter(1))
         spans = [Span("".join(sign for sign, _ in run), role) for role, run in runs]
         lines.append(Line((Span(f"{at + 1:>5}  ", "quiet"), *spans)))
-    backward = any(one.work == "backward" for one in works)
+    backward = any(work.work == "backward" for work in works)
     words = ["forward 0-9, backward a-j"] * backward
     words += [f"{seconds_text(until)} from left to right"] * timed
     return [*lines, *([Line(Span(f"       {'; '.join(words)}", "quiet"))] if words else [])]
 
 
 def count_table(fact: Split) -> Table:
-    """Other numbers of stages; the one with the shortest period, or the best balance, is marked."""
-    timed = any(one.period is not None for one in fact.counts)
+    """Other numbers of stages; the one of least cost is marked."""
+    timed = any(row.period is not None for row in fact.counts)
     best = min(fact.counts, key=_rank)
 
-    def marks(one: StageCount) -> Span:
-        here = "asked for" if one.stages == len(fact.stages) else ""
-        said = ", ".join(filter(None, (here, "least cost" if one is best else "")))
-        return Span(said, "good" if one is best else "quiet")
+    def marks(row: StageCount) -> Span:
+        here = "asked for" if row.stages == len(fact.stages) else ""
+        text = ", ".join(filter(None, (here, "least cost" if row is best else "")))
+        return Span(text, "good" if row is best else "quiet")
 
     return table_of(
         fact.counts,
         (
-            (Column("stages", "right"), lambda one: plain(one.stages)),
-            (Column("largest", "right"), lambda one: cost(one.cost, fact.unit)),
-            (Column("balance", "right"), lambda one: share(one.balance, 1.0)),
-            (Column("over the cuts", "right"), lambda one: size(one.cut_bytes)),
-            (Column("period" * timed, "right"), lambda one: seconds(one.period) if timed else ""),
+            (Column("stages", "right"), lambda row: plain(row.stages)),
+            (Column("largest", "right"), lambda row: cost(row.cost, fact.unit)),
+            (Column("balance", "right"), lambda row: share(row.balance, 1.0)),
+            (Column("over the cuts", "right"), lambda row: size(row.cut_bytes)),
+            (Column("period" * timed, "right"), lambda row: seconds(row.period) if timed else ""),
             (Column(""), marks),
         ),
         what="numbers of stages",
     )
 
 
-def _rank(one: StageCount) -> tuple[float, float, int]:
-    """Cost of all stages together: each is held for as long as the largest works."""
-    return (one.period or one.cost) * one.stages, one.cut_bytes, one.stages
+def _rank(row: StageCount) -> tuple[float, float, int]:
+    """Cost of all stages together: each occupies its machine for as long as the largest one works."""
+    return (row.period or row.cost) * row.stages, row.cut_bytes, row.stages
+
+
+def extraction(source: str, fact: Extraction) -> list[Block]:
+    """The answer of `explorer extract`."""
+    head = Line((Span("part of ", "quiet"), Span(source, "strong")))
+    blocks = [head, *part_blocks(fact), Line()]
+    if not fact.output:
+        return [*blocks, Paragraph("nothing was written; --no-verify writes it as it is", "bad")]
+    return [*blocks, *written(fact.output, seconds_text(fact.seconds))]
+
+
+def part_blocks(fact: Extraction) -> list[Block]:
+    """What goes into a part and comes out, how large it is, and whether it gives the whole's numbers."""
+    rows = [
+        Field("Layers", plain(fact.layers), f"of {fact.layers_whole:,}: {fact.first} to {fact.last}"),
+        Field("Parameters", count(fact.params)),
+        Field("MACs", count(fact.macs)),
+        Field("Weights", size(fact.weight_bytes)),
+    ]
+    blocks: list[Block] = [
+        *ports("in ", fact.inputs),
+        *ports("out", fact.outputs),
+        Line(),
+        Fields(rows),
+        Line(),
+        *(Paragraph(note, "warning") for note in fact.notes),
+    ]
+    if fact.exact:
+        conditions = "in PyTorch" if fact.runtime == "torch" else "optimisation off, one thread"
+        text = (
+            f"on the whole's own values: its own numbers, bit for bit{at_cuts(fact.rounded)} ({conditions})"
+        )
+        blocks.append(Paragraph(text, "passed"))
+    elif fact.exact is False:
+        blocks.append(Paragraph("on the whole's own values: OTHER NUMBERS than the whole's", "bad"))
+    elif not fact.compared:
+        blocks.append(Paragraph("not compared with the whole", "warning"))
+    return [*blocks, *as_optimised(fact.compared, "it"), *(Paragraph(text, "quiet") for text in fact.drawn)]
+
+
+_DRAWN = 16
+"""Micro-batches of which a picture shows who works when."""
+
+
+def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
+    """The answer of `explorer pipeline`."""
+    many = f"{fact.micro_batches:,} micro-batches" if fact.micro_batches > 1 else "1 micro-batch"
+    far = any(stage.worker for stage in fact.stages)
+    kind = "on workers" if far else "a process each"
+    head = f"   {len(fact.stages):,} stages, {kind}, {many_text(fact.threads, 'thread')} in each"
+    rows = [
+        Field(
+            "Throughput",
+            Span(rate_text(fact.throughput, "runs/s"), "figure"),
+            f"{many} in {seconds_text(fact.seconds)}",
+        ),
+        Field(
+            "  predicted",
+            Span(rate_text(fact.predicted.throughput, "runs/s"), "figure"),
+            f"{fact.error * 100:+.0f} % of it, from the times of the stages alone",
+        ),
+        Field("Latency", seconds(fact.latency), "of one micro-batch alone, links included"),
+        *(Field("Input", "", text) for text in fact.inputs),
+    ]
+    columns = (
+        Column("stage", "right"),
+        Column("file", shrink=True),
+        Column("alone", "right"),
+        Column("to the next", "right"),
+        Column("busy", "right"),
+        Column("worker" if far else "", shrink=True, drop=1),
+    )
+
+    def row(numbered: tuple[int, StageRun]) -> tuple[str | Span, ...]:
+        at, stage = numbered
+        last = at == len(fact.stages) - 1
+        return (
+            plain(at + 1),
+            stage.file,
+            seconds(stage.seconds),
+            "" if last else seconds(stage.link_seconds),
+            Span(share_text(stage.busy, 1.0), value=stage.busy),
+            Span(stage.worker, "quiet"),
+        )
+
+    return [
+        Line((Span(folder, "strong"), Span(head, "quiet"))),
+        Line(),
+        Fields(rows),
+        Line(),
+        Table(columns, Rows(row, tuple(enumerate(fact.stages))), what="stages"),
+        Line(),
+        *gantt([work for work in fact.works if work.micro_batch < _DRAWN], len(fact.stages)),
+        *([Line(Span(f"the first {_DRAWN} of {many}", "quiet"), 7)] if fact.micro_batches > _DRAWN else []),
+        *([Line()] if fact.notes else []),
+        *(Paragraph(note, "warning") for note in fact.notes),
+        *([Line(), *written(fact.output)] if fact.output else []),
+    ]

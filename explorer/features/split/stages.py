@@ -35,8 +35,8 @@ from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.run import PipelineRun
 from explorer.facts.split.split import Split, SplitSpec, Stage, StageForm
 from explorer.features.split import stage_folder
+from explorer.features.split.part_record import PartRecord
 from explorer.features.split.pipeline import run_pipeline
-from explorer.features.split.records import PartRecord
 from explorer.host import output_files
 from explorer.session.parts import scripts
 from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work
@@ -60,8 +60,8 @@ class Splitter:
     def run(
         self, folder: str, micro_batches: int | None, threads: int, on_progress: OnProgress, cancel: Cancel
     ) -> PipelineRun:
-        """Runs stages of a folder as processes, at the sizes of the session."""
-        open_sizes = {size for one in manifest.read(folder).inputs for size in one.shape or ()}
+        """Runs the stages in a folder as processes, at the session's sizes."""
+        open_sizes = {size for tensor in manifest.read(folder).inputs for size in tensor.shape or ()}
         dims = {name: size for name, size in self._models.options["dims"].items() if name in open_sizes}
         return run_pipeline(
             folder,
@@ -99,14 +99,14 @@ class Splitter:
             )
         if form == "torch" or (output is None and self._is_too_large(at, on_progress)):
             splitter = self._of_modules(at, on_progress, cancel)
-            found = splitter.split(spec, machines, output, overwrite=overwrite, verify=verify, seed=seed)
-            return replace(found, seconds=time.perf_counter() - started)
+            fact = splitter.split(spec, machines, output, overwrite=overwrite, verify=verify, seed=seed)
+            return replace(fact, seconds=time.perf_counter() - started)
         subject = self._subject(at, spec, machines, on_progress, cancel)
-        found, parts = split(subject, spec, on_progress, cancel)
-        found = replace(found, notes=(*self._models.random_weights(), *found.notes))
+        fact, parts = split(subject, spec, on_progress, cancel)
+        fact = replace(fact, notes=(*self._models.random_weights(), *fact.notes))
         if output is not None:
-            found = self._written(subject, found, parts, output, overwrite, verify, seed, on_progress, cancel)
-        return replace(found, seconds=time.perf_counter() - started)
+            fact = self._written(subject, fact, parts, output, overwrite, verify, seed, on_progress, cancel)
+        return replace(fact, seconds=time.perf_counter() - started)
 
     def draft(
         self,
@@ -118,22 +118,22 @@ class Splitter:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> SplitDraft:
-        """The stages of a state at these cuts, or at the best; the search is kept for the next."""
+        """The stages of a state at these cuts, or at the best; the search is kept for the next call."""
         at = self._models.at(index)
         options, profile = self._models.options, self._models.history.entries[at].profile
         sizes = dict(options["dims"]), dict(options["input_shapes"])
         key = at, spec, tuple(machines), sizes, profile
-        if known := self._draft is not None and self._draft[0] == key:
+        if is_same_search := self._draft is not None and self._draft[0] == key:
             draft = self._draft[1]
         else:
             draft = self._drafted(at, spec, machines, on_progress, cancel)
-        found = draft.at(places)
+        fact = draft.at(places)
         self._draft = key, draft
-        if known and places is not None:
-            return found
+        if is_same_search and places is not None:
+            return fact
         module = not self._models.opened(at, on_progress).is_graph
         rows = tuple(draft.search.subject.layers) if module else None
-        return replace(found, where=draft.where(), rows=rows)
+        return replace(fact, where=draft.where(), rows=rows)
 
     def _drafted(
         self, at: int, spec: SplitSpec, machines: Sequence[Machine], on_progress: OnProgress, cancel: Cancel
@@ -145,7 +145,7 @@ class Splitter:
         return graph_draft(subject, StageSearch(graph_sequence(subject), spec, cancel))
 
     def _is_too_large(self, at: int, on_progress: OnProgress) -> bool:
-        """Whether cuts are told of a module's own calls: no file of all its weights is waited for."""
+        """Whether a module is cut by its own calls: an export of all its weights would take too long."""
         return not self._models.is_module(at) and self._models.is_planned_as_traced(at, on_progress)
 
     def _of_modules(self, at: int, on_progress: OnProgress, cancel: Cancel) -> TorchSplitter:
@@ -168,20 +168,26 @@ class Splitter:
         """Writes a part of a state as a program or weights of an nn.Module."""
         from explorer.features.split import extracted_modules  # torch
 
-        how: dict[str, Any] = {"overwrite": overwrite, "verify": verify, "seed": seed}
-        fact = extracted_modules.extract(
-            self._models, self._models.at(index), spec, output, **how, on_progress=on_progress, cancel=cancel
+        return extracted_modules.extract(
+            self._models,
+            self._models.at(index),
+            spec,
+            output,
+            overwrite=overwrite,
+            verify=verify,
+            seed=seed,
+            on_progress=on_progress,
+            cancel=cancel,
         )
-        return fact
 
     def steps(self, spec: PartSpec, work: Work) -> Steps:
-        """Writes a part of the current state as a model of its own, which computes what it did before."""
+        """Makes a model of a part of the current state, and compares it with the whole."""
         started = time.perf_counter()
         on_progress, cancel, request = work.on_progress, work.cancel, work.proof
         subject = self._subject(self._models.current, SplitSpec(), (), on_progress, cancel)
         part = extract(subject, spec)
         drawn = plan_inputs(subject.model, subject.dims, subject.shapes) if request.verify else ()
-        facts = self._told(subject, part)
+        facts = self._described(subject, part)
 
         def judge(written: Model, path: str) -> SplitRuns:
             report(on_progress, cancel, "running the part")
@@ -191,7 +197,7 @@ class Splitter:
         state = (lambda written: text) if work.output is None else None
         written = yield ChangeStep(part.model, state, judge if request.verify else None)
         if (runs := written.evidence) is not None:
-            texts = tuple([one.text() for one in drawn])
+            texts = tuple([plan.text() for plan in drawn])
             facts = replace(facts, exact=runs.exact, rounded=runs.rounded, compared=runs.outputs, drawn=texts)
         return replace(facts, output=written.output, seconds=time.perf_counter() - started)
 
@@ -204,7 +210,7 @@ class Splitter:
         command = scripts.headless(self._models, "extract", None, "_part.onnx", *words)
         return StateText(label, PartRecord(tuple(words)), command)
 
-    def _told(self, subject: SplitSubject, part: Part) -> Extraction:
+    def _described(self, subject: SplitSubject, part: Part) -> Extraction:
         types = infer(subject.model, dims_of(subject.model, subject.dims), subject.shapes).values
         totals = examine(part.model, **bound(part.model, types, subject.dims)).info.totals
 
@@ -238,10 +244,10 @@ class Splitter:
         if spec.by == "training":
             gradients = training_of_graphs.step(model, dims=dims, input_shapes=shapes)
             step = training(gradients, spec.optimizer)
-        # what another command measured is asked for where times are
+        # a profile that another command measured is used; only a split by time measures one
         profile = models.profile(at) if spec.by == "time" else models.history.entries[at].profile
         modules: Sequence[Layer] = ()
-        if profile is not None and not opened.is_graph:  # its modules were measured, and not this export
+        if profile is not None and not opened.is_graph:  # its modules were measured, not this export
             taken = spec.by == "time" and not machines and profile.runtime.startswith("torch")
             profile = profile if taken else None
             modules = models.analysis(at, on_progress, cancel).layers if taken else ()
@@ -251,7 +257,7 @@ class Splitter:
     def _written(
         self,
         subject: SplitSubject,
-        found: Split,
+        fact: Split,
         parts: Sequence[Model],
         output: str,
         overwrite: bool,
@@ -264,24 +270,24 @@ class Splitter:
         with stage_folder.written(output, overwrite) as temporary:
             place = os.path.dirname(temporary)
             stages = []
-            for number, (stage, part) in enumerate(zip(found.stages, parts, strict=True), 1):
+            for number, (stage, part) in enumerate(zip(fact.stages, parts, strict=True), 1):
                 name = f"stage{number}.onnx"
                 stage_folder.check_free(output, name, overwrite)
                 writer.write(part, os.path.join(place, name), on_progress=on_progress, cancel=cancel)
                 stages.append(_with_digest(stage, place, name))
-            found = replace(found, stages=tuple(stages))
+            fact = replace(fact, stages=tuple(stages))
             if prove:
-                found = self._proved(subject, found, place, seed, on_progress, cancel)
-                if not _passed(found):
+                fact = self._proved(subject, fact, place, seed, on_progress, cancel)
+                if not _passed(fact):
                     raise output_files.Discard
             with output_files.binary(temporary) as file:
-                file.write(manifest.encoded(self._manifest(subject.model, found, parts)))
-        return replace(found, output=output) if _passed(found) else found
+                file.write(manifest.encoded(self._manifest(subject.model, fact, parts)))
+        return replace(fact, output=output) if _passed(fact) else fact
 
     def _proved(
         self,
         subject: SplitSubject,
-        found: Split,
+        fact: Split,
         place: str,
         seed: int,
         on_progress: OnProgress,
@@ -289,7 +295,7 @@ class Splitter:
     ) -> Split:
         """The stages as they were written, against the whole."""
         whole = subject.model
-        parts = [validate(reader.read(os.path.join(place, one.file))) for one in found.stages]
+        parts = [validate(reader.read(os.path.join(place, stage.file))) for stage in fact.stages]
         options: dict[str, Any] = {"dims": subject.dims, "input_shapes": subject.shapes}
         evidence = verify(
             whole, joined(whole, parts), seed=seed, on_progress=on_progress, cancel=cancel, **options
@@ -299,27 +305,27 @@ class Splitter:
         report(on_progress, cancel, "running the stages")
         feeds = draw(plan_inputs(whole, subject.dims, subject.shapes), seed)
         ran = proof.runs(whole, parts, feeds)
-        return replace(found, verification=names, exact=ran.exact, rounded=ran.rounded, outputs=ran.outputs)
+        return replace(fact, verification=names, exact=ran.exact, rounded=ran.rounded, outputs=ran.outputs)
 
-    def _manifest(self, model: Model, found: Split, parts: Sequence[Model]) -> manifest.Manifest:
+    def _manifest(self, model: Model, fact: Split, parts: Sequence[Model]) -> manifest.Manifest:
         return manifest.Manifest(
             model=self._models.label(self._models.current),
-            by=found.by,
+            by=fact.by,
             inputs=manifest.declared(model.graph.feeds),
             outputs=manifest.declared(model.graph.outputs),
-            stages=tuple([manifest.stage(*pair) for pair in zip(found.stages, parts, strict=True)]),
-            cuts=manifest.cuts(found),
-            balance=found.balance,
+            stages=tuple([manifest.stage(*pair) for pair in zip(fact.stages, parts, strict=True)]),
+            cuts=manifest.cuts(fact),
+            balance=fact.balance,
         )
 
 
 def _with_digest(stage: Stage, place: str, name: str) -> Stage:
-    data = os.path.join(place, f"{name}.data")
+    path = os.path.join(place, f"{name}.data")
     return replace(
         stage,
         file=name,
         sha256=manifest.sha256(os.path.join(place, name)),
-        data_sha256=manifest.sha256(data) if os.path.exists(data) else "",
+        data_sha256=manifest.sha256(path) if os.path.exists(path) else "",
     )
 
 

@@ -66,39 +66,39 @@ class TorchSplitter:
     ) -> Split:
         """The stages; with `output` they are written there, and proved."""
         loaded = self._opened.loaded
-        bound, program, search = self._search(spec, machines)
+        inputs, program, search = self._search(spec, machines)
         report(self._on_progress, self._cancel, "searching cuts")
         cuts = search.cuts()
-        made = [_stage(search, mine) for mine in stage_spans(search, cuts.places)]
-        found = split_figures(search, cuts, made, _shared(search, cuts.places), others=not spec.cuts)
+        facts = [_stage(search, mine) for mine in stage_spans(search, cuts.places)]
+        fact = split_figures(search, cuts, facts, _shared(search, cuts.places), others=not spec.cuts)
         shared = [name for name in _shared(search, cuts.places) if name in search.subject.elements]
-        notes = *self._models.random_weights(), *found.notes, *self._notes(bound), *_tied(shared)
-        found = replace(found, notes=notes)
+        notes = *self._models.random_weights(), *fact.notes, *self._notes(inputs), *_tied(shared)
+        fact = replace(fact, notes=notes)
         if output is None:
-            return found
+            return fact
         check(program)
-        module = materialised(loaded, lambda: bound)
-        args, kwargs = bound.arguments(device="cpu")
+        module = materialised(loaded, lambda: inputs)
+        args, kwargs = inputs.arguments(device="cpu")
         calls = names(program)
         report(self._on_progress, self._cancel, "cutting the module")
         with loaded.quiet():
             parts = stages.module_stages(
                 module, args, kwargs, {calls[at] for at in cuts.places}, self._models.source
             )
-        return self._written(found, parts, module, bound, output, overwrite, verify, seed)
+        return self._written(fact, parts, module, inputs, output, overwrite, verify, seed)
 
     def draft(self, spec: SplitSpec, machines: Sequence[Machine]) -> StageDraft:
-        """The stages while their cuts move; nothing of them is made."""
+        """The stages while their cuts move, as figures: no module is cut."""
         _, _, search = self._search(spec, machines)
         return StageDraft(search, partial(_stage, search), partial(_shared, search))
 
     def _search(self, spec: SplitSpec, machines: Sequence[Machine]) -> tuple[BoundInputs, Any, StageSearch]:
-        """The inputs, the program that the module is with them, and the search for its cuts."""
+        """The inputs, the program that was exported with them, and the search for its cuts."""
         options, loaded = self._models.options, self._opened.loaded
-        bound = bind(loaded, options["input_shapes"], options["dims"])
+        inputs = bind(loaded, options["input_shapes"], options["dims"])
         report(self._on_progress, self._cancel, "exporting (torch.export)")
-        program = exported(loaded, bound)
-        return bound, program, StageSearch(self._sequence(program, spec, machines), spec, self._cancel)
+        program = exported(loaded, inputs)
+        return inputs, program, StageSearch(self._sequence(program, spec, machines), spec, self._cancel)
 
     def _sequence(self, program: Any, spec: SplitSpec, machines: Sequence[Machine]) -> CutSequence:
         models, at = self._models, self._at
@@ -106,85 +106,84 @@ class TorchSplitter:
         step = training(self._opened.training(None), spec.optimizer) if spec.by == "training" else None
         by_time = spec.by == "time" and not machines
         profile = models.profile(at) if by_time else models.history.entries[at].profile
-        known: Any = {"profile": None if machines else profile, "by_time": by_time, "training": step}
-        return program_sequence(program, analysis.layers, machines=tuple(machines), **known)
+        measures: Any = {"profile": None if machines else profile, "by_time": by_time, "training": step}
+        return program_sequence(program, analysis.layers, machines=tuple(machines), **measures)
 
-    def _notes(self, bound: BoundInputs) -> tuple[str, ...]:
-        """What is to be known of stages that were exported in evaluation, at fixed sizes."""
-        notes = [*bound.notes, "the stages take micro-batches of the sizes that are bound, and no others"]
+    def _notes(self, inputs: BoundInputs) -> tuple[str, ...]:
+        """Notes on stages that were exported in evaluation, at fixed sizes."""
+        notes = [*inputs.notes, "the stages take micro-batches of the sizes that are bound, and no others"]
         modules = list(self._opened.loaded.meta().modules())
-        if any(isinstance(one, _NORMS) for one in modules):
+        if any(isinstance(module, _NORMS) for module in modules):
             notes.append(
                 "batch normalization uses the statistics that are stored: in training it would see each"
                 " micro-batch by itself, which is another batch than the whole's"
             )
-        if any(isinstance(one, _DROPOUTS) and getattr(one, "p", 0) for one in modules):
+        if any(isinstance(module, _DROPOUTS) and getattr(module, "p", 0) for module in modules):
             notes.append("dropout lets everything pass, as in evaluation")
         return tuple(notes)
 
     def _written(
         self,
-        found: Split,
+        fact: Split,
         parts: ModuleStages,
         module: nn.Module,
-        bound: BoundInputs,
+        inputs: BoundInputs,
         output: str,
         overwrite: bool,
         prove: bool,
         seed: int,
     ) -> Split:
         """Writes the stages, all or none of them, and proves that they are the whole."""
-        given, texts = drawn_inputs(self._opened.loaded, bound, seed)
-        first = dict(zip(parts.inputs, given, strict=True))
+        feeds, texts = drawn_inputs(self._opened.loaded, inputs, seed)
+        first = dict(zip(parts.inputs, feeds, strict=True))
         with stage_folder.written(output, overwrite) as temporary:
             place = os.path.dirname(temporary)
             for name in (stages.SCRIPT, *(f"stage{at + 1}.pt2" for at in range(len(parts.stages)))):
                 stage_folder.check_free(output, name, overwrite)
-            infos, made = self._saved(found, parts, first, place)
-            found = replace(found, stages=tuple(made))
+            infos, facts = self._saved(fact, parts, first, place)
+            fact = replace(fact, stages=tuple(facts))
             with output_files.binary(os.path.join(place, stages.SCRIPT)) as file:
                 file.write(input_files.content(pipeline_script.__file__, internal=True))
             with output_files.binary(temporary) as file:
-                file.write(manifest.encoded(self._manifest(found, parts, infos)))
+                file.write(manifest.encoded(self._manifest(fact, parts, infos)))
             if prove:
-                found = self._proved(found, parts, module, bound, first, texts, place)
-                if not _passed(found):
+                fact = self._proved(fact, parts, module, inputs, first, texts, place)
+                if not _passed(fact):
                     raise output_files.Discard
-        return replace(found, output=output) if _passed(found) else found
+        return replace(fact, output=output) if _passed(fact) else fact
 
     def _saved(
-        self, found: Split, parts: ModuleStages, inputs: Values, place: str
+        self, split: Split, parts: ModuleStages, inputs: Values, place: str
     ) -> tuple[dict[str, TensorInfo], list[Stage]]:
-        """Writes the files; tells what all values are, and the stages with their files."""
-        known = dict(inputs)
-        made = []
-        for number, (part, fact) in enumerate(zip(parts.stages, found.stages, strict=True), 1):
+        """Writes the files; returns the type of every value, and the stages with their files."""
+        values = dict(inputs)
+        facts = []
+        for number, (part, fact) in enumerate(zip(parts.stages, split.stages, strict=True), 1):
             report(self._on_progress, self._cancel, "writing the stages", number - 1, len(parts.stages))
             name = f"stage{number}.pt2"
             path = os.path.join(place, name)
             with self._opened.loaded.quiet():
-                stages.save(part, [known[one] for one in part.reads], path, self._models.source)
+                stages.save(part, [values[read] for read in part.reads], path, self._models.source)
                 with torch.no_grad():
-                    one = ModuleStages((part,), (), ())
-                    known = stages.in_turn(one, [part.module], known)
-            made.append(replace(fact, file=name, sha256=manifest.sha256(path)))
-        infos = {name: described(value, name)[0] for name, value in known.items()}
+                    values = stages.in_turn(ModuleStages((part,), (), ()), [part.module], values)
+            facts.append(replace(fact, file=name, sha256=manifest.sha256(path)))
+        infos = {name: described(value, name)[0] for name, value in values.items()}
         return infos, [
             replace(fact, inputs=_infos(infos, part.reads), outputs=_infos(infos, part.makes))
-            for part, fact in zip(parts.stages, made, strict=True)
+            for part, fact in zip(parts.stages, facts, strict=True)
         ]
 
     def _proved(
         self,
-        found: Split,
+        fact: Split,
         parts: ModuleStages,
         module: nn.Module,
-        bound: BoundInputs,
+        inputs: BoundInputs,
         first: Values,
         texts: Sequence[str],
         place: str,
     ) -> Split:
-        calls = exported(self._opened.loaded, bound).graph.nodes
+        calls = exported(self._opened.loaded, inputs).graph.nodes
         if random_calls(calls):
             raise Misuse(
                 "the module draws random numbers, which no two runs share: nothing shows that stages are it",
@@ -201,42 +200,42 @@ class TorchSplitter:
             )
 
         def call(batch: Values) -> Any:
-            args, kwargs = bound.call([batch[name] for name in parts.inputs])
+            args, kwargs = inputs.call([batch[name] for name in parts.inputs])
             return module(*args, **kwargs)
 
-        files = [one.file for one in found.stages]
+        files = [stage.file for stage in fact.stages]
         with self._opened.loaded.quiet():
             evidence, exact, steps = proof.prove(
                 module, call, parts, place, files, batches, texts, self._on_progress, self._cancel
             )
         evidence = replace(evidence, before=self._models.label(self._at))
-        return replace(found, verification=evidence, exact=exact, outputs=evidence.outputs, steps=steps)
+        return replace(fact, verification=evidence, exact=exact, outputs=evidence.outputs, steps=steps)
 
     def _manifest(
-        self, found: Split, parts: ModuleStages, infos: Mapping[str, TensorInfo]
+        self, split: Split, parts: ModuleStages, infos: Mapping[str, TensorInfo]
     ) -> manifest.Manifest:
         def declared(names: Sequence[str]) -> tuple[manifest.ManifestTensor, ...]:
             return manifest.tensors(_infos(infos, names))
 
         return manifest.Manifest(
             model=self._models.label(self._at),
-            by=found.by,
+            by=split.by,
             inputs=declared(parts.inputs),
             outputs=declared(parts.outputs),
             stages=tuple(
                 [
-                    manifest.module_stage(fact, declared(part.reads), declared(part.makes))
-                    for fact, part in zip(found.stages, parts.stages, strict=True)
+                    manifest.module_stage(stage, declared(part.reads), declared(part.makes))
+                    for stage, part in zip(split.stages, parts.stages, strict=True)
                 ]
             ),
-            cuts=manifest.cuts(found),
-            balance=found.balance,
+            cuts=manifest.cuts(split),
+            balance=split.balance,
             shared=tuple(_weights(parts.stages)),
         )
 
 
 def _tied(shared: Sequence[str]) -> list[str]:
-    """That weights are in several stages, whose gradients are one."""
+    """A note on each weight that is in several stages: they share its gradient."""
     return [
         f"{name} is in several stages, which train it alike: {stages.SCRIPT} adds up their gradients"
         for name in shared
@@ -248,9 +247,9 @@ def _infos(infos: Mapping[str, TensorInfo], names: Sequence[str]) -> tuple[Tenso
 
 
 def _stage(search: StageSearch, mine: range) -> Stage:
-    """A stage as the program tells it, without what goes in and out by name."""
+    """The figures of a stage, read off the program; its cost is not filled in."""
     subject = search.subject
-    held = {name for unit in mine for name in search.units.stored[unit]}
+    weights = {name for unit in mine for name in search.units.stored[unit]}
     macs = None if subject.macs is None else int(subject.macs[mine.start : mine.stop].sum())
     born = {value.name for value in search.units.values if value.born in mine}
     return Stage(
@@ -262,9 +261,9 @@ def _stage(search: StageSearch, mine: range) -> Stage:
         first=search.path(mine[0]),
         last=search.path(mine[-1]),
         layers=len(mine),
-        params=sum(subject.elements.get(name, 0) for name in held),
+        params=sum(subject.elements.get(name, 0) for name in weights),
         macs=macs,
-        weight_bytes=sum(search.sizes[name] for name in held),
+        weight_bytes=sum(search.sizes[name] for name in weights),
         activation_bytes=int(live_bytes(search.units)[mine.start : mine.stop].max()),
         cost=0.0,
     )
@@ -286,15 +285,15 @@ def _weights(parts: Sequence[StageModule]) -> list[manifest.ManifestWeight]:
             tensors[whole] = tensor
     return [
         manifest.ManifestWeight(
-            name, described(tensors[name], name)[0].dtype or "", tuple(tensors[name].shape), own
+            name, described(tensors[name], name)[0].dtype or "", tuple(tensors[name].shape), names_by_stage
         )
-        for name, own in places.items()
-        if len(own) > 1
+        for name, names_by_stage in places.items()
+        if len(names_by_stage) > 1
     ]
 
 
 def _other(value: torch.Tensor, at: int) -> torch.Tensor:
-    """A tensor for another micro-batch: the same numbers elsewhere; lengths and the like as they are."""
+    """A tensor for another micro-batch: its numbers rolled; vectors of integers (lengths) unchanged."""
     if value.dim() < 2 and not value.is_floating_point():
         return value
     return value.roll(at)
