@@ -22,8 +22,8 @@ from explorer.facts import (
     Totals,
 )
 from explorer.features.compare.blame_view import BLAME_KEYS
-from explorer.features.sweep.sensitivity_view import SENSITIVITY_KEYS
-from explorer.features.sweep.sweep_view import SWEEP_KEYS
+from explorer.features.sweep.sensitivity_screen import SENSITIVITY_KEYS
+from explorer.features.sweep.sweep_screen import SWEEP_KEYS
 from explorer.features.tiling.tile_view import TILE_KEYS
 from explorer.features.tiling.tile_words import plan_matmuls
 from explorer.report.present.compare.diff import verdict

@@ -13,8 +13,8 @@ from explorer.base.errors import Cancelled
 from explorer.cli import main
 from explorer.facts.quantize import FormatSweepSpec
 from explorer.features.quantize.quantize_view import QuantizationScreen
-from explorer.features.sweep.format_sweep_dialog import FormatSweepDialog, FormatSweepRequest
-from explorer.features.sweep.sensitivity_view import SensitivityScreen
+from explorer.features.sweep.sensitivity_screen import SensitivityScreen
+from explorer.features.sweep.sweep_dialogs import FormatSweepDialog, FormatSweepRequest
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.status_line import JobLine
@@ -153,7 +153,7 @@ async def test_of_integers_that_were_tiled_layers_are_tried_on_what_was_quantize
 
 @pytest.mark.slow
 async def test_what_ran_before_a_stop_is_kept_and_goes_on(session, monkeypatch):
-    monkeypatch.setattr("explorer.features.sweep.sensitivity_view._SLICE", 0.01)
+    monkeypatch.setattr("explorer.features.sweep.sensitivity_screen._SLICE", 0.01)
     async with screen(StoppedEngine(session)) as hands:
         await begin(hands, "int8")
         ran = len(table(hands))

@@ -18,7 +18,7 @@ from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations
-from explorer.features.sweep.sweep_dialog import SweepDialog
+from explorer.features.sweep.sweep_dialogs import SweepDialog
 from explorer.features.sweep.sweep_page import (
     AXES,
     ParetoPlot,
@@ -28,7 +28,7 @@ from explorer.features.sweep.sweep_page import (
     sweep_head,
     sweep_line,
 )
-from explorer.features.sweep.sweep_view import SweepScreen
+from explorer.features.sweep.sweep_screen import SweepScreen
 from explorer.settings import machines
 from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.text.lines import line_text, line_width

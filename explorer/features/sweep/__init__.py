@@ -12,12 +12,12 @@ FEATURE = Feature(
         "sweep_training": "sweep_methods.sweep_training",
     },
     functions={
-        "sweep_files": "files.sweep_files",
-        "sweep_formats": "files.sweep_formats",
+        "sweep_files": "swept_files.sweep_files",
+        "sweep_formats": "swept_files.sweep_formats",
     },
     keys={
-        "sweep": "sweep_view.SWEEP_KEYS",
-        "sensitivity": "sensitivity_view.SENSITIVITY_KEYS",
+        "sweep": "sweep_screen.SWEEP_KEYS",
+        "sensitivity": "sensitivity_screen.SENSITIVITY_KEYS",
     },
     commands={
         "sweep": "keys.COMMANDS",

@@ -54,10 +54,10 @@ def format_sweep(
     ]
     for plot in front_plots(rows, cost):
         blocks += [plot, Line()]
-    for one in fact.mixed:
-        of = f"{printable(one.model)}: " if len(models) > 1 else ""
-        number = next((f" (row {at})" for at, row in enumerate(rows, 1) if row.key == one.row), "")
-        blocks.append(Paragraph(f"{of}{one.told}{number}", "good" if one.met else "warning"))
+    for mixed in fact.mixed:
+        of = f"{printable(mixed.model)}: " if len(models) > 1 else ""
+        number = next((f" (row {at})" for at, row in enumerate(rows, 1) if row.key == mixed.row), "")
+        blocks.append(Paragraph(f"{of}{mixed.told}{number}", "good" if mixed.met else "warning"))
     blocks.append(Paragraph(_legend(fact), "quiet"))
     failed = Counter(row.error for row in rows if row.error).most_common(5)
     blocks += [Paragraph(f"{many:,} x {printable(why)}", "warning") for why, many in failed]
@@ -67,8 +67,8 @@ def format_sweep(
 
 
 def _legend(fact: FormatSweep) -> str:
-    seen = dict.fromkeys(row.calibration for row in fact.rows if row.calibration)
-    ran = f" From {', '.join(map(printable, seen))}." if seen else ""
+    samples = dict.fromkeys(row.calibration for row in fact.rows if row.calibration)
+    ran = f" From {', '.join(map(printable, samples))}." if samples else ""
     return (
         f"{FRONT} Pareto front: no other choice has fewer weight bytes, fewer BitOPs or more SNR without"
         " being worse in another of them. SNR is that of the output that lost most, against the original's."
@@ -78,10 +78,10 @@ def _legend(fact: FormatSweep) -> str:
 
 def _commands(fact: FormatSweep, written: str | None, plotted: str | None) -> Iterator[Block]:
     """What takes a row: that of the limits, or else one of the front."""
-    keys = [one.row for one in fact.mixed if one.row]
+    keys = [mixed.row for mixed in fact.mixed if mixed.row]
     row = next((row for row in fact.rows if row.key in keys), None)
     row = row or next((row for row in fact.rows if row.pareto), None)
-    number = next((at for at, other in enumerate(fact.rows, 1) if other is row), 0)
+    number = next((at for at, candidate in enumerate(fact.rows, 1) if candidate is row), 0)
     if plotted is not None:
         yield Line((Span("drawn into ", "quiet"), Span(printable(plotted), "strong")), 2)
     if written is not None:
@@ -114,16 +114,16 @@ _COLUMNS: tuple[FormatColumn, ...] = (
 )
 
 
-def front_plots(rows: Sequence[FormatRow], cost: FormatCost, chosen: str = "") -> list[Scatter]:
+def front_plots(rows: Sequence[FormatRow], cost: FormatCost, current: str = "") -> list[Scatter]:
     """Of each model what its choices lose over what they cost: the front of these two, the greedy path.
 
     Args:
         rows: The choices; one whose outputs lose nothing has no place.
         cost: What is across.
-        chosen: Key of the one under a cursor.
+        current: Key of the one under a cursor.
     """
     name, text = _COSTS[cost]
-    found = []
+    plots = []
     for model in dict.fromkeys(row.model for row in rows):
         placed = {
             row.key: (float(paid), snr)
@@ -136,15 +136,15 @@ def front_plots(rows: Sequence[FormatRow], cost: FormatCost, chosen: str = "") -
         best = nondominated((paid, -snr, 0) for paid, snr in placed.values())
         path = {row.key for row in rows if row.scope == "mixed"}
         kinds = {key: (2 * ((at[0], -at[1], 0) in best) + (key in path)) for key, at in placed.items()}
-        order = sorted(placed, key=lambda key: (key == chosen, kinds[key]))
+        order = sorted(placed, key=lambda key: (key == current, kinds[key]))
         dots = [Dot(placed[key], _MARKS[kinds[key]][0], _MARKS[kinds[key]][1]) for key in order]
-        if chosen in placed:
-            dots[-1] = Dot(placed[chosen], "●", "formula")
+        if current in placed:
+            dots[-1] = Dot(placed[current], "●", "formula")
         legend = [mark for kind, mark in enumerate(_MARKS) if kind in kinds.values()][::-1]
         way = [placed[row.key] for row in rows if row.key in path and row.key in placed]
         axes = Axis(name, text, logarithmic=True), Axis("SNR dB", lambda value: f"{value:.1f}")
-        found.append(Scatter(f"{printable(model)}: SNR over {name}", *axes, dots, legend, way))
-    return found
+        plots.append(Scatter(f"{printable(model)}: SNR over {name}", *axes, dots, legend, way))
+    return plots
 
 
 _FEWEST = 3
@@ -166,7 +166,7 @@ def row_blocks(row: FormatRow) -> list[Block]:
     """What is known of one choice beside what its row says; of one without figures the reason."""
     if row.error:
         return [Paragraph(row.error, "warning")]
-    known = [
+    fields = [
         # the table has only the end of a long name
         Field(
             _SCOPES[row.scope].format("").strip() or "layer",
@@ -179,8 +179,8 @@ def row_blocks(row: FormatRow) -> list[Block]:
         Field("weights before", size(row.weight_bytes_before)),
         Field("BitOPs before", count(row.bitops_before)),
     ]
-    said: list[Block] = [Fields([field for field in known if field.figure])]
-    return [*said, Line(Span(row.command, "quiet"), 1)] if row.command else said
+    blocks: list[Block] = [Fields([field for field in fields if field.figure])]
+    return [*blocks, Line(Span(row.command, "quiet"), 1)] if row.command else blocks
 
 
 def rows_table(rows: Sequence[FormatRow], several: bool, numbers: Sequence[int] = ()) -> Table:
@@ -192,7 +192,7 @@ def rows_table(rows: Sequence[FormatRow], several: bool, numbers: Sequence[int] 
         numbers: Of the rows; none where they are shown in their order.
     """
     needless = {"model": not several, "top-1": all(row.top1 is None for row in rows)}
-    shown = [(column, cell) for column, cell in _COLUMNS if not needless.get(column.title, False)]
+    columns = [(column, cell) for column, cell in _COLUMNS if not needless.get(column.title, False)]
     counted = zip(numbers or range(1, len(rows) + 1), rows, strict=True)
-    lines = [[cell(at, row) for _, cell in shown] for at, row in counted]
-    return Table([column for column, _ in shown], lines)
+    lines = [[cell(at, row) for _, cell in columns] for at, row in counted]
+    return Table([column for column, _ in columns], lines)

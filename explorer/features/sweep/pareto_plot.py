@@ -162,7 +162,12 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         self.query_one(PanelView).again()
 
     def _write(
-        self, title: str, path: str, what: str, work: Callable[[str, bool], None], done: Callable[[str], None]
+        self,
+        title: str,
+        path: str,
+        explanation: str,
+        work: Callable[[str, bool], None],
+        done: Callable[[str], None],
     ) -> None:
         """Ask where, write there beside the screen, and go on with `done`; where it fails ask again."""
 
@@ -177,7 +182,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         def write(path: str, overwrite: bool, again: Callable[[], None]) -> None:
             self.run_worker(written(path, overwrite, again), exit_on_error=False)
 
-        ask_path(self.app, title, path, what, write)
+        ask_path(self.app, title, path, explanation, write)
 
     # what a subclass says
 

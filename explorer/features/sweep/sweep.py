@@ -1,6 +1,6 @@
-"""Sweep of a session's models: which files hold them, and how another process opens them.
+"""Sweeps over models of sessions: which files hold the models, and how another process opens them.
 
-`explorer.engine.sweep` knows no sessions; here they are handed to it.
+`explorer.engine.sweep` does the work; it knows no sessions.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def sweep(
     seed: Natural = 0,
     output: PathText | None = None,
     on_progress: OnProgress = None,
-    **how: Any,
+    **options: Any,
 ) -> Sweep:
     """A row for every combination and session, of its current model.
 
-    `sessions` come with their models; `reopen` opens one of an ONNX file that need not have every dimension
-    and input of its options, and is importable by name, so that another process can be told of it. The rest
-    is as for `Session.sweep`.
+    `sessions` are pairs of a session and its models. `reopen` opens a session of an ONNX file, which need not
+    have every dimension and input that its options name; another process imports `reopen` by its name. The
+    other arguments are those of `Session.sweep`.
     """
     if output is not None:
         engine.check_output(output, [models.source for _, models in sessions])
@@ -78,7 +78,7 @@ def sweep(
         proof=ProofSpec(draws, seed) if verify else None,
         output=output,
         on_progress=on_progress,
-        **how,
+        **options,
     )
 
 
@@ -90,23 +90,23 @@ def sweep_formats(
     output: PathText | None = None,
     seconds: Seconds | None = None,
     on_progress: OnProgress = None,
-    **how: Any,
+    **options: Any,
 ) -> FormatSweep:
     """A row for every choice of number formats and session, of its current model; as `sweep`.
 
-    What is done in slices of some `seconds` is kept by the first session where no `output` keeps it.
+    With `seconds` and without `output`, the first session keeps the rows.
     """
     if output is not None:
         engine.check_output(output, [models.source for _, models in sessions])
     subjects = [_subject(session, models, reopen, on_progress) for session, models in sessions]
     target = output
     if seconds is not None:
-        how["workers"] = 1
+        options["workers"] = 1
         target = output or os.path.join(sessions[0][1].workdir, "trials.db")
-    found = formats.sweep_formats(
-        subjects, spec, output=target, seconds=seconds, on_progress=on_progress, **how
+    fact = formats.sweep_formats(
+        subjects, spec, output=target, seconds=seconds, on_progress=on_progress, **options
     )
-    return replace(found, output=output or "")
+    return replace(fact, output=output or "")
 
 
 def sweep_trainings(
@@ -125,27 +125,27 @@ def sweep_trainings(
     workers: Count | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **how: Any,
+    **training: Any,
 ) -> TrainingSweep:
     """A row for every way of training the session's module; see `Session.sweep_training`."""
-    asked = parse_trials(over, trials, seed)
+    combinations = parse_trials(over, trials, seed)
     if output is not None:
         engine.check_output(output, [models.source, data])
     if take is not None:
         models.check_target(take[1], overwrite, data, output)
-        _check_taken(*take, len(asked))
-    module = session.module_digest()  # says so where torch is missing
-    # before its content is looked at, which takes as long as the file is
-    data_file.read_to_hold(data, labels=how.get("labels", ""), inputs=how.get("inputs", ()))
+        _check_taken(*take, len(combinations))
+    module = session.module_digest()  # raises MissingExtra without torch
+    # before its content is digested, which takes time in proportion to its size
+    data_file.read_to_hold(data, labels=training.get("labels", ""), inputs=training.get("inputs", ()))
     samples = fingerprint([data], cancel)
     source, options = from_anywhere(models)
     words = shlex.join(opening_words(models.options))
     matters = {name: models.options[name] for name in MATTERS}
-    said = {**how, "opening": matters, "rules": _digest(models.options["rules"])}
+    settings = {**training, "opening": matters, "rules": _digest(models.options["rules"])}
     tasks = []
-    for one in asked:
-        row = TrainingTrial(key="", model=models.source, opening=words, data=data, seed=seed, **one)
-        key = trainings.key_of(row, module, samples, said)
+    for combination in combinations:
+        row = TrainingTrial(key="", model=models.source, opening=words, data=data, seed=seed, **combination)
+        key = trainings.key_of(row, module, samples, settings)
         tasks.append(
             trainings.TrainingTask(
                 opener=partial(module_anew, reopen, source, **options),
@@ -153,7 +153,7 @@ def sweep_trainings(
                 fingerprint=samples,
                 opening=f"{module} {words}",
                 row=replace(row, key=key),
-                how=how,
+                how=training,
                 module=module,
             )
         )
@@ -171,14 +171,14 @@ def sweep_trainings(
 
 
 def _check_taken(row: int, target: str, rows: int) -> None:
-    """Raises Misuse for a row that there is not, or weights that are to be written as something else."""
+    """Raises Misuse where there is no such row, or `target` is no name of a checkpoint."""
     convert.check_name(target, "checkpoint")
     if not 1 <= row <= rows:
         raise Misuse(f"there is no row {row}", where="--take", hint=f"there are {rows:,}")
 
 
 def from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
-    """What a module is opened by, wherever a worker runs."""
+    """Source and options that open a module on any worker: with absolute paths."""
     head, colon, name = models.source.rpartition(":")
     source = f"{os.path.abspath(head)}:{name}" if colon and os.path.exists(head) else models.source
     source = os.path.abspath(source) if os.path.exists(source) else source
@@ -187,7 +187,7 @@ def from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
 
 
 def module_anew(reopen: Reopen, source: str, **options: Any) -> SweepSession:
-    """A module as its file is now: a worker may have imported it for a sweep before."""
+    """Opens a module from its file as it is now: a worker may have imported an older version."""
     sys.modules.pop(source.rpartition(":")[0], None)
     return reopen(source, **options)
 
@@ -195,45 +195,45 @@ def module_anew(reopen: Reopen, source: str, **options: Any) -> SweepSession:
 def training_results(
     path: str, over: str | None = None, take: tuple[int, str] | None = None, overwrite: bool = False
 ) -> TrainingSweep:
-    """The trainings that such a file holds, all or those of `over`; `take` writes the weights of a row."""
+    """The trainings in a file of results: all, or those of `over`; `take` writes the weights of a row."""
     if take is not None:
         check_target(take[1], overwrite=overwrite, models=[path], weights=())
         convert.check_name(take[1], "checkpoint")
-    wanted = parse_trials(over) if over else ({},)
-    return trainings.kept_trainings(path, wanted, None if take is None else (*take, overwrite))
+    combinations = parse_trials(over) if over else ({},)
+    return trainings.kept_trainings(path, combinations, None if take is None else (*take, overwrite))
 
 
 def is_results(path: str) -> bool:
-    """Whether this is a file that a sweep keeps its rows in."""
+    """Whether this is a file of results, in which a sweep keeps its rows."""
     return os.path.isfile(path) and is_store(path)
 
 
 def results(path: str) -> Sweep:
-    """Everything that such a file holds."""
+    """All tilings in a file of results."""
     return engine.stored_sweep(path)
 
 
 def format_results(path: str, names: Sequence[str] = ()) -> FormatSweep:
-    """The rows of number formats that such a file holds: all, or those of some formats."""
+    """The rows of number formats in a file of results: all, or those of some formats."""
     return formats.kept_formats(path, names)
 
 
 def serving_results(path: str) -> ServingSweep:
-    """The rows of serving that such a file holds."""
+    """The rows of serving in a file of results."""
     with Store(ServingRow, path, changed=False) as store:
         rows = with_serving_front(list(store.rows()))
     return ServingSweep(rows=rows, kept=len(rows), output=path)
 
 
 def kinds(path: str) -> tuple[str, ...]:
-    """What rows such a file holds: 'tilings', 'formats', 'trainings', 'servings'."""
-    held: dict[str, type[Struct]] = {
+    """The kinds of rows in a file of results: 'tilings', 'formats', 'trainings', 'servings'."""
+    structs: dict[str, type[Struct]] = {
         "tilings": SweepRow,
         "formats": FormatRow,
         "trainings": TrainingTrial,
         "servings": ServingRow,
     }
-    return tuple(name for name, kind in held.items() if holds(path, kind))
+    return tuple(name for name, kind in structs.items() if holds(path, kind))
 
 
 def sorted_by(fact: Sweep, by: str) -> Sweep:
@@ -241,24 +241,24 @@ def sorted_by(fact: Sweep, by: str) -> Sweep:
     return replace(fact, rows=ordered(fact.rows, by))
 
 
-def beside(fact: Sweep, chosen: str) -> FigureTable:
+def beside(fact: Sweep, choice: str) -> FigureTable:
     """Tilings of a sweep beside each other.
 
     Args:
-        fact: It.
-        chosen: 'all', 'front' (those that none beats), or tiles: '64,128x32x64'.
+        fact: The sweep.
+        choice: 'all', 'front' (those that none beats), or tiles: '64,128x32x64'.
 
     Raises:
         Misuse: No tiling has such a tile, or they are no two to be compared.
     """
-    if chosen in ("all", "front"):
-        return tilings_table([row for row in fact.rows if chosen == "all" or row.pareto])
-    wanted = parse_tiles(chosen, "--beside")
-    missing = [tile for tile in wanted if all(row.tile != tile for row in fact.rows)]
+    if choice in ("all", "front"):
+        return tilings_table([row for row in fact.rows if choice == "all" or row.pareto])
+    sizes = parse_tiles(choice, "--beside")
+    missing = [tile for tile in sizes if all(row.tile != tile for row in fact.rows)]
     if missing:
-        said = "x".join(map(str, missing[0]))
-        raise Misuse(f"no tiling has the tile {said}", where="--beside", hint="name one that --tile has")
-    return tilings_table([row for tile in wanted for row in fact.rows if row.tile == tile])
+        tile_text = "x".join(map(str, missing[0]))
+        raise Misuse(f"no tiling has the tile {tile_text}", where="--beside", hint="name one that --tile has")
+    return tilings_table([row for tile in sizes for row in fact.rows if row.tile == tile])
 
 
 def _subject(
@@ -269,7 +269,7 @@ def _subject(
     return engine.Subject(
         name=models.label(models.current),
         door=session,
-        # what is no ONNX file is exported
+        # a model of another format is exported to ONNX
         files=lambda: files_of(models.graph(models.current, on_progress)),
         opener=partial(_opener, reopen, options),
         opening={**opening, "rules": _digest(options["rules"])},
@@ -279,7 +279,7 @@ def _subject(
 
 
 def _is_traced(models: Models, on_progress: OnProgress) -> bool:
-    """Whether nothing of a model need be exported; of one that cannot be opened its rows say so."""
+    """Whether a model is planned without an export; False where it cannot be opened (its rows say why)."""
     try:
         return models.is_planned_as_traced(models.current, on_progress)
     except ExplorerError:
@@ -287,7 +287,7 @@ def _is_traced(models: Models, on_progress: OnProgress) -> bool:
 
 
 def _traced(session: SweepSession, models: Models, reopen: Reopen) -> engine.Subject:
-    """A session's module that is planned as it runs on shapes: what it multiplies says which it is."""
+    """A module that is planned without an export; a digest of its matrix products identifies it."""
     source, options = from_anywhere(models)
     return engine.Subject(
         name=models.label(models.current),
@@ -312,30 +312,30 @@ def worker_model(
     source: str,
     options: Mapping[str, Any],
     content: Callable[[SweepSession], str],
-    wanted: str,
+    expected: str,
 ) -> SweepSession:
-    """The model of a worker, if it is the same.
+    """Opens the model on a worker, and checks that it is the same.
 
     Raises:
-        BadModel: It is another, by its `content`.
+        BadModel: Its `content` is not the `expected` digest.
     """
-    found = reopen(source, **options)
-    if content(found) != wanted:
-        found.close()
+    session = reopen(source, **options)
+    if content(session) != expected:
+        session.close()
         raise BadModel("the worker has another model of this name", where=source)
-    return found
+    return session
 
 
 def _opener(reopen: Reopen, options: Mapping[str, Any], files: Sequence[str]) -> Callable[[], SweepSession]:
-    """What opens the model once more, here or on a worker, whatever it was before it was ONNX."""
-    kept = {name: value for name, value in options.items() if name not in ("weights", "seed")}
-    if kept["rules"] is not None:
-        kept["rules"] = os.path.abspath(kept["rules"])
-    return partial(reopen, files[0], **kept)
+    """A function that opens the ONNX file of the model again, here or on a worker."""
+    opening = {name: value for name, value in options.items() if name not in ("weights", "seed")}
+    if opening["rules"] is not None:
+        opening["rules"] = os.path.abspath(opening["rules"])
+    return partial(reopen, files[0], **opening)
 
 
 def _digest(rules: str | None) -> str:
-    """Digest of the file of rules: figures may change with it."""
+    """Digest of the file of rules, on which figures depend; '' without one."""
     if rules is None:
         return ""
     try:

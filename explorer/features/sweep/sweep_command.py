@@ -40,59 +40,59 @@ def _layout_beside(path: str) -> str:
 
 
 def _sweeps() -> Any:
-    """What reads files of results; with it comes the engine, and the help of all verbs reads this file."""
-    from explorer.features.sweep import sweep  # the help reads this file
+    """The module that reads files of results; it imports the engine, which the help of all verbs must not."""
+    from explorer.features.sweep import sweep  # imports the engine
 
     return sweep
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     sweep = _sweeps()
-    shown = len(given.models) == 1 and sweep.is_results(given.models[0])
-    held = sweep.kinds(given.models[0]) if shown else ()
-    if held == ("servings",):
-        return _servings(given)
-    trainings = held == ("trainings",) or ("trainings" in held and given.train is not None)
-    if (trained := _trainings(given, progress, trainings)) is not None:
+    is_shown = len(args.models) == 1 and sweep.is_results(args.models[0])
+    row_kinds = sweep.kinds(args.models[0]) if is_shown else ()
+    if row_kinds == ("servings",):
+        return _servings(args)
+    trainings = row_kinds == ("trainings",) or ("trainings" in row_kinds and args.train is not None)
+    if (trained := _trainings(args, progress, trainings)) is not None:
         return trained
-    if (formats := _formats(given, progress, shown, held)) is not None:
+    if (formats := _formats(args, progress, is_shown, row_kinds)) is not None:
         return formats
-    if shown:
-        idle = sorted(given.explicit - _OF_RESULTS)
-        given.refuse(idle, "says nothing of results that are only shown", "name the model")
-        fact, bad = sweep.results(given.models[0]), {}
+    if is_shown:
+        idle = sorted(args.explicit - _OF_RESULTS)
+        args.refuse(idle, "says nothing of results that are only shown", "name the model")
+        fact, bad = sweep.results(args.models[0]), {}
     else:
-        if given.scalesim is not None:
-            for target in (given.scalesim, _layout_beside(given.scalesim)):
-                output_files.check_target(target, overwrite=given.force, models=given.models, weights=())
-        say_what_is_kept(given)
+        if args.scalesim is not None:
+            for target in (args.scalesim, _layout_beside(args.scalesim)):
+                output_files.check_target(target, overwrite=args.force, models=args.models, weights=())
+        say_what_is_kept(args)
         fact = explorer.sweep_files(
-            *given.models,
+            *args.models,
             on_progress=progress,
-            spec=_combined(given),
-            hardware=hardware(given),
-            order=given.order,
-            verify=given.verify,
-            draws=given.draws or 1,
-            first_seed=given.seed,
-            output=given.output,
-            scheduler=given.scheduler,
-            workers=given.workers,
-            layers=given.scalesim is not None,
-            **given.opening,
+            spec=_combined(args),
+            hardware=hardware(args),
+            order=args.order,
+            verify=args.verify,
+            draws=args.draws or 1,
+            first_seed=args.seed,
+            output=args.output,
+            scheduler=args.scheduler,
+            workers=args.workers,
+            layers=args.scalesim is not None,
+            **args.opening,
         )
         bad = fact.failed
-    if given.sort is not None:
-        fact = sweep.sorted_by(fact, given.sort)
-    figures = None if given.beside is None else sweep.beside(fact, given.beside)
-    if given.scalesim is not None:
+    if args.sort is not None:
+        fact = sweep.sorted_by(fact, args.sort)
+    figures = None if args.beside is None else sweep.beside(fact, args.beside)
+    if args.scalesim is not None:
         text = present("sweep_words", __package__)
         written = {
-            given.scalesim: text.scalesim(fact.layers),
-            _layout_beside(given.scalesim): text.scalesim_layout(fact.layers),
+            args.scalesim: text.scalesim(fact.layers),
+            _layout_beside(args.scalesim): text.scalesim_layout(fact.layers),
         }
         for target, lines in written.items():
-            _write(lines, target, given)
+            _write(lines, target, args)
     proofs = [row.verdict_kind for row in fact.rows if row.verdict_kind is not None]
     return Answer(
         lambda: document().sweep(fact, tool(), figures),
@@ -103,11 +103,11 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-def _servings(given: ParsedArgs) -> Answer:
-    """The answer where a file of results holds layouts of serving and nothing else."""
-    idle = sorted(given.explicit - {"json", "csv", "quiet", "memory"})
-    given.refuse(idle, "says nothing of results that are only shown", "leave it out")
-    fact = _sweeps().serving_results(given.models[0])
+def _servings(args: ParsedArgs) -> Answer:
+    """The answer for a file of results that holds only rows of serving."""
+    idle = sorted(args.explicit - {"json", "csv", "quiet", "memory"})
+    args.refuse(idle, "says nothing of results that are only shown", "leave it out")
+    fact = _sweeps().serving_results(args.models[0])
     return Answer(
         lambda: plain(fact),
         lambda: load("words", "serving_sweep")(fact),
@@ -115,69 +115,73 @@ def _servings(given: ParsedArgs) -> Answer:
     )
 
 
-def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Sequence[str]) -> Answer | None:
-    """The answer where number formats are tried, or a file of results holds nothing else; else None."""
-    if given.quantize is None and (not shown or "formats" not in held or "tilings" in held):
+def _formats(
+    args: ParsedArgs, progress: ProgressLine, is_shown: bool, row_kinds: Sequence[str]
+) -> Answer | None:
+    """The answer where number formats are tried or read from a file of results; else None."""
+    if args.quantize is None and (not is_shown or "formats" not in row_kinds or "tilings" in row_kinds):
         idle = sorted(option.key for option in FORMAT_SWEEP)
-        given.refuse(idle, "says nothing of tilings", "name formats: --quantize int8,fixed8.4")
+        args.refuse(idle, "says nothing of tilings", "name formats: --quantize int8,fixed8.4")
         return None
-    unused = given.explicit - _OF_FORMAT_RESULTS if shown else _OF_TILINGS
-    given.refuse(sorted(unused), "says nothing of number formats", "leave it out")
-    take = _taken(given)
-    if given.plot is not None:
+    unused = args.explicit - _OF_FORMAT_RESULTS if is_shown else _OF_TILINGS
+    args.refuse(sorted(unused), "says nothing of number formats", "leave it out")
+    take = _taken(args)
+    if args.plot is not None:
         draws = plots()
-        (draws.check_library if _is_page(given.plot) else draws.check)(given.plot)
-        output_files.check_target(given.plot, overwrite=given.force, models=given.models, weights=())
+        (draws.check_library if _is_page(args.plot) else draws.check)(args.plot)
+        output_files.check_target(args.plot, overwrite=args.force, models=args.models, weights=())
     fact = (
-        _sweeps().format_results(given.models[0], given.quantize or ())
-        if shown
-        else _swept_formats(given, progress)
+        _sweeps().format_results(args.models[0], args.quantize or ())
+        if is_shown
+        else _swept_formats(args, progress)
     )
-    # what cannot be written is refused before anything is
+    # check everything before the first file is written
     row = None if take is None else _row(fact, take[0])
-    front = [] if given.plot is None else _front(fact, given)
+    front = [] if args.plot is None else _front(fact, args)
     written = None if row is None or take is None else take[1]
     if row is not None and written is not None:
-        _write(row.config or "[quantize]\n", written, given)
-    if given.plot is not None:
-        _draw(fact, front, given)
+        _write(row.config or "[quantize]\n", written, args)
+    if args.plot is not None:
+        _draw(fact, front, args)
     bad = fact.failed
     return Answer(
         lambda: document().format_sweep(fact, tool()),
-        lambda: present("format_sweep_words", __package__).format_sweep(
-            fact, written, given.cost, given.plot
-        ),
+        lambda: present("format_sweep_words", __package__).format_sweep(fact, written, args.cost, args.plot),
         "choices",
         warning=without_figures(fact.rows, bad),
-        outcome="some failed" if bad else "done" if all(one.met for one in fact.mixed) else "limits missed",
+        outcome="some failed"
+        if bad
+        else "done"
+        if all(mixed.met for mixed in fact.mixed)
+        else "limits missed",
     )
 
 
-def _taken(given: ParsedArgs) -> tuple[str, str] | None:
-    """Which row is written where."""
-    if given.take is None:
+def _taken(args: ParsedArgs) -> tuple[str, str] | None:
+    """The row of `--take` and the file that it is written to; None without the option."""
+    if args.take is None:
         return None
-    row, _, path = given.take.partition(":")
+    row, _, path = args.take.partition(":")
     if not path or not (row == "found" or row.isdigit()):
-        raise Misuse(f"'{given.take}' is no row and file", where="--take", hint="write 7:formats.toml")
-    output_files.check_target(path, overwrite=given.force, models=given.models, weights=())
+        raise Misuse(f"'{args.take}' is no row and file", where="--take", hint="write 7:formats.toml")
+    output_files.check_target(path, overwrite=args.force, models=args.models, weights=())
     return row, path
 
 
 def _row(fact: FormatSweep, number: str) -> FormatRow:
-    """The row of a number, or the one that was found."""
-    keys = [one.row for one in fact.mixed if one.row]
-    found = [row for row in fact.rows if row.key in keys[:1]] if number == "found" else []
+    """The row of a number; for 'found' the row that `--bits` and `--snr` lead to."""
+    keys = [mixed.row for mixed in fact.mixed if mixed.row]
+    rows = [row for row in fact.rows if row.key in keys[:1]] if number == "found" else []
     if number != "found" and 0 < int(number) <= len(fact.rows):
-        found = [fact.rows[int(number) - 1]]
-    if not found or found[0].error:
+        rows = [fact.rows[int(number) - 1]]
+    if not rows or rows[0].error:
         hint = f"there are {len(fact.rows):,}; found is that of --bits and --snr"
         raise Misuse(f"there is no row {number} with figures", where="--take", hint=hint)
-    return found[0]
+    return rows[0]
 
 
-def _write(text: str, path: str, given: ParsedArgs) -> None:
-    with output_files.atomic_write(path, overwrite=given.force) as temporary:
+def _write(text: str, path: str, args: ParsedArgs) -> None:
+    with output_files.atomic_write(path, overwrite=args.force) as temporary:
         with output_files.text(temporary) as file:
             file.write(text)
 
@@ -189,61 +193,64 @@ def _is_page(path: str) -> bool:
     return os.path.splitext(path)[1].lower() in _PAGES
 
 
-def _front(fact: FormatSweep, given: ParsedArgs) -> list[Scatter]:
-    """What the choices lose over what they cost, a plot of each model."""
-    found: list[Scatter] = present("format_sweep_words", __package__).front_plots(fact.rows, given.cost)
-    if not _is_page(given.plot) and len(found) != 1:
-        what = f"there are {len(found):,} plots: of each model with three choices or more that have figures"
-        raise Misuse(what, where="--plot", hint="a page takes any number: --plot front.html")
-    return found
+def _front(fact: FormatSweep, args: ParsedArgs) -> list[Scatter]:
+    """A plot for each model: what the choices lose over what they cost."""
+    plots_by_model: list[Scatter] = present("format_sweep_words", __package__).front_plots(
+        fact.rows, args.cost
+    )
+    if not _is_page(args.plot) and len(plots_by_model) != 1:
+        count = len(plots_by_model)
+        problem = f"there are {count:,} plots: of each model with three choices or more that have figures"
+        raise Misuse(problem, where="--plot", hint="a page takes any number: --plot front.html")
+    return plots_by_model
 
 
-def _draw(fact: FormatSweep, front: Sequence[Scatter], given: ParsedArgs) -> None:
-    """Draws the front; a page has the whole answer."""
+def _draw(fact: FormatSweep, front: Sequence[Scatter], args: ParsedArgs) -> None:
+    """Draws the front into the file of `--plot`; an HTML or Markdown page has the whole answer."""
     text = present("format_sweep_words", __package__)
-    with output_files.atomic_write(given.plot, overwrite=given.force) as temporary:
-        if _is_page(given.plot):
-            from explorer.report.html.page import write_blocks  # jinja2, and the help reads this file
+    with output_files.atomic_write(args.plot, overwrite=args.force) as temporary:
+        if _is_page(args.plot):
+            from explorer.report.html.page import write_blocks  # jinja2, which the help must not import
 
-            write_blocks("Number formats", text.format_sweep(fact, None, given.cost), temporary, tool())
+            write_blocks("Number formats", text.format_sweep(fact, None, args.cost), temporary, tool())
         else:
             plots().write("scatter", None, front[0], temporary)
 
 
-def _swept_formats(given: ParsedArgs, progress: ProgressLine) -> FormatSweep:
-    say_what_is_kept(given)
+def _swept_formats(args: ParsedArgs, progress: ProgressLine) -> FormatSweep:
+    say_what_is_kept(args)
     spec = explorer.FormatSweepSpec(
-        given.quantize,
-        given.per_layer,
-        given.bits,
-        given.snr,
+        args.quantize,
+        args.per_layer,
+        args.bits,
+        args.snr,
         explorer.QuantizeSpec(
-            **typed_values(given, explorer.QuantizeSpec, group="scales"), sites=tuple(given.site)
+            **typed_values(args, explorer.QuantizeSpec, group="scales"), sites=tuple(args.site)
         ),
-        given.calibrate or "",
-        given.draws or 4,
-        given.seed,
-        given.cost,
+        args.calibrate or "",
+        args.draws or 4,
+        args.seed,
+        args.cost,
     )
-    how = {name: getattr(given, name) for name in ("output", "scheduler", "workers")}
-    return explorer.sweep_formats(*given.models, spec=spec, on_progress=progress, **how, **given.opening)
+    options = {name: getattr(args, name) for name in ("output", "scheduler", "workers")}
+    return explorer.sweep_formats(*args.models, spec=spec, on_progress=progress, **options, **args.opening)
 
 
-def _trainings(given: ParsedArgs, progress: ProgressLine, shown: bool) -> Answer | None:
-    """The answer where trainings are asked for, or a file of results holds nothing else; else None."""
-    if not shown and not given.train:
-        given.refuse(sorted(_OWN_OF_TRAININGS), "needs --train", "leave it out")
+def _trainings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -> Answer | None:
+    """The answer where trainings are tried or read from a file of results; else None."""
+    if not is_shown and not args.train:
+        args.refuse(sorted(_OWN_OF_TRAININGS), "needs --train", "leave it out")
         return None
-    idle = sorted(given.explicit - (_OF_TRAINING_RESULTS if shown else _OF_TRAININGS))
-    given.refuse(idle, "says nothing of trainings", "leave it out")
-    row, colon, path = (given.take or "1:").partition(":")
-    if not (row.isdecimal() and colon) or bool(given.take) != bool(path):
-        raise Misuse(f"'{given.take}' is no row and file", where="--take", hint="write 1:best.ckpt")
-    take = (int(row), path) if given.take else None
-    if shown:
-        fact = _sweeps().training_results(given.models[0], given.train, take, given.force)
+    idle = sorted(args.explicit - (_OF_TRAINING_RESULTS if is_shown else _OF_TRAININGS))
+    args.refuse(idle, "says nothing of trainings", "leave it out")
+    row, colon, path = (args.take or "1:").partition(":")
+    if not (row.isdecimal() and colon) or bool(args.take) != bool(path):
+        raise Misuse(f"'{args.take}' is no row and file", where="--take", hint="write 1:best.ckpt")
+    take = (int(row), path) if args.take else None
+    if is_shown:
+        fact = _sweeps().training_results(args.models[0], args.train, take, args.force)
     else:
-        fact = _trained(given, progress, take)
+        fact = _trained(args, progress, take)
     failed = sum(bool(trial.error) for trial in fact.trials)
     return Answer(
         lambda: plain(fact),
@@ -253,37 +260,37 @@ def _trainings(given: ParsedArgs, progress: ProgressLine, shown: bool) -> Answer
     )
 
 
-def _trained(given: ParsedArgs, progress: ProgressLine, take: tuple[int, str] | None) -> TrainingSweep:
-    if given.data is None:
+def _trained(args: ParsedArgs, progress: ProgressLine, take: tuple[int, str] | None) -> TrainingSweep:
+    if args.data is None:
         raise Misuse("needs samples", where="--train", hint="add --data FILE")
-    if len(given.models) > 1:
-        raise Misuse("one model is trained at a time", where=given.models[1], hint="leave it out")
-    say_what_is_kept(given)
-    how = {
-        name: getattr(given, name) for name in ("trials", "seed", "output", "scheduler", "workers", "held")
+    if len(args.models) > 1:
+        raise Misuse("one model is trained at a time", where=args.models[1], hint="leave it out")
+    say_what_is_kept(args)
+    options = {
+        name: getattr(args, name) for name in ("trials", "seed", "output", "scheduler", "workers", "held")
     }
-    how |= {"take": take, "overwrite": given.force, "on_progress": progress}
-    with explorer.Session(given.models[0], **given.opening) as session:
-        return session.sweep_training(given.data, given.train, **samples(given), **how)
+    options |= {"take": take, "overwrite": args.force, "on_progress": progress}
+    with explorer.Session(args.models[0], **args.opening) as session:
+        return session.sweep_training(args.data, args.train, **samples(args), **options)
 
 
 def without_figures(rows: Sequence[ModelRow], bad: Mapping[str, str]) -> str:
-    """What there are no figures of: whole models, and why, and single rows; '' if there are all."""
-    said = [line if line.startswith(f"{name}:") else f"{name}: {line}" for name, line in bad.items()]
+    """A warning about models without figures, with the reason, and about single rows; '' for none."""
+    clauses = [line if line.startswith(f"{name}:") else f"{name}: {line}" for name, line in bad.items()]
     single = sum(bool(row.error) and row.model not in bad for row in rows)
     if single:
-        said.append(f"{single:,} of {len(rows):,} rows have no figures")
-    return "; ".join(said)
+        clauses.append(f"{single:,} of {len(rows):,} rows have no figures")
+    return "; ".join(clauses)
 
 
 _OF_RESULTS = {"sort", "beside", "json", "csv", "markdown", "quiet", "memory"}
-"""Options that mean something for the rows of an earlier sweep."""
+"""Options that apply to rows of an earlier sweep."""
 _OF_FORMAT_RESULTS = {"quantize", "take", "cost", "plot", "force", "json", "csv", "quiet", "memory"}
 _OF_TILINGS = {
     *("tile", "tile_m", "tile_k", "tile_n", "edges", "form", "grouped", "config", "machine", "order"),
     *("verify", "sort", "beside", "scalesim", "markdown"),
 }
-"""Options that mean something for tilings alone."""
+"""Options that apply only to tilings."""
 _OWN_OF_TRAININGS = {option.key for option in TRAINING_SWEEP}
 _OF_TRAINING_RESULTS = {"train", "take", "force", "json", "csv", "quiet", "memory"}
 _OF_TRAININGS = {
@@ -294,25 +301,25 @@ _OF_TRAININGS = {
 }
 
 
-def say_what_is_kept(given: ParsedArgs) -> None:
-    """Has a sweep that is stopped say what became of what was done."""
-    kept = f"what was done is kept in {given.output}; the same command goes on from there"
+def say_what_is_kept(args: ParsedArgs) -> None:
+    """Sets the message of a sweep that is stopped: whether its rows are kept, and where."""
+    kept = f"what was done is kept in {args.output}; the same command goes on from there"
     supervisor.if_stopped(
-        f"stopped; {kept if given.output else 'nothing was kept; with -o FILE it would be'}"
+        f"stopped; {kept if args.output else 'nothing was kept; with -o FILE it would be'}"
     )
 
 
-def _combined(given: ParsedArgs) -> SweepSpec:
-    """What is combined: what was typed, on top of the file of `--config`."""
-    combined = tiles(given)
-    typed = {"tile": combined[0], "sites": given.site, "edges": given.edges[0], "form": given.form[0]}
-    kept = {name: value for name, value in typed.items() if name == "tile" or name[:4] in given.explicit}
-    if "grouped" in given.explicit:
-        kept["grouped"] = given.grouped
-    base = tile_spec(given, kept)
+def _combined(args: ParsedArgs) -> SweepSpec:
+    """The combinations: options of the command line override the file of `--config`."""
+    combined = tiles(args)
+    typed = {"tile": combined[0], "sites": args.site, "edges": args.edges[0], "form": args.form[0]}
+    options = {name: value for name, value in typed.items() if name == "tile" or name[:4] in args.explicit}
+    if "grouped" in args.explicit:
+        options["grouped"] = args.grouped
+    base = tile_spec(args, options)
     edges, forms = (
-        values if name in given.explicit else (getattr(base, name),)
-        for name, values in (("edges", given.edges), ("form", given.form))
+        values if name in args.explicit else (getattr(base, name),)
+        for name, values in (("edges", args.edges), ("form", args.form))
     )
     return explorer.SweepSpec(combined, edges, forms, base=base)
 

@@ -79,8 +79,8 @@ def sweep_line(row: SweepRow, columns: Sequence[SweepColumn], width: int, letter
     mark: Span = (f"{letter}{FRONT} ", "good") if row.pareto else (f"{letter}  ", "accent")
     if row.error:
         cells = _SORTED_BY["tile"][1]
-        said = fit(safe(row.error), max(1, width - 4 - cells))
-        return (mark, (fit(tile_text(row), cells) + " ", "dim"), (said, "warn"))
+        reason = fit(safe(row.error), max(1, width - 4 - cells))
+        return (mark, (fit(tile_text(row), cells) + " ", "dim"), (reason, "warn"))
     spans: list[Span] = [mark]
     for column, cell in columns:
         line = cell_line(cell(row), column.role or ("figure" if column.align == "right" else ""))
@@ -99,8 +99,8 @@ def sweep_facts(row: SweepRow, width: int) -> list[Line]:
 
 def axes_of(rows: Sequence[SweepRow]) -> tuple[Axes, ...]:
     """The pairs of figures that are known of some rows; the first of all where none is."""
-    found = [axes for axes in AXES if any(_point(row, axes) for row in rows)]
-    return tuple(found) or AXES[:1]
+    pairs = [axes for axes in AXES if any(_point(row, axes) for row in rows)]
+    return tuple(pairs) or AXES[:1]
 
 
 def _point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
@@ -126,10 +126,11 @@ class ParetoPlot:
 
     def __init__(self, rows: Sequence[SweepRow], axes: Axes) -> None:
         self.axes = axes
-        found = {(row.tile, row.edges): (row, p) for row in rows if (p := _point(row, axes)) is not None}
-        best = _best(point for row, point in found.values() if row.verified is not False)
+        points = {(row.tile, row.edges): (row, p) for row in rows if (p := _point(row, axes)) is not None}
+        best = _best(point for row, point in points.values() if row.verified is not False)
         self._points = {
-            mark: (point, row.verified is not False and point in best) for mark, (row, point) in found.items()
+            mark: (point, row.verified is not False and point in best)
+            for mark, (row, point) in points.items()
         }
         places = [point for point, _ in self._points.values()]
         self._bounds = [bounds_of([place[axis] for place in places]) for axis in (0, 1)] if places else []
@@ -145,14 +146,14 @@ class ParetoPlot:
         margin = max(map(len, labels[1]))
         rows, across = height - 3, max(8, width - margin - 3)
         others, front = self._spots(across, rows)
-        chosen = None if current is None else self._points.get((current.tile, current.edges))
+        current_point = None if current is None else self._points.get((current.tile, current.edges))
         cells = filled(self._least(across, rows), rows, ["bar"] * across)
         for x, y in others:
             put(cells, x, y, "·", "text")
         for x, y in front:
             put(cells, x, y, FRONT, "good")
-        if chosen is not None:
-            point, best = chosen
+        if current_point is not None:
+            point, best = current_point
             put(cells, *self._dot(point, across, rows), FRONT if best else "●", "accent")
         ends = {0: labels[1][1], rows - 1: labels[1][0]}
         return [
@@ -172,7 +173,7 @@ class ParetoPlot:
             if best:
                 at = spread(x, *self._bounds[0], across)
                 lowest[at] = min(lowest[at], (spread(y, low, high, rows) + 0.5) / rows)
-        return [0.0 if found == math.inf else found for found in accumulate(lowest, min)]
+        return [0.0 if height == math.inf else height for height in accumulate(lowest, min)]
 
     def _dot(self, point: tuple[float, float], across: int, rows: int) -> TilePlace:
         return spread(point[0], *self._bounds[0], across), rows - 1 - spread(point[1], *self._bounds[1], rows)
@@ -180,9 +181,9 @@ class ParetoPlot:
     def _spots(self, across: int, rows: int) -> tuple[set[TilePlace], list[TilePlace]]:
         """Where the others are, and the front from left to right; each place once."""
         if self._dots is None or self._dots[0] != (across, rows):
-            found = [(self._dot(point, across, rows), best) for point, best in self._points.values()]
-            front = sorted({place for place, best in found if best})
-            self._dots = (across, rows), {place for place, best in found if not best}, front
+            dots = [(self._dot(point, across, rows), best) for point, best in self._points.values()]
+            front = sorted({place for place, best in dots if best})
+            self._dots = (across, rows), {place for place, best in dots if not best}, front
         return self._dots[1:]
 
 

@@ -57,11 +57,11 @@ def _named(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> s
 
 
 def _legend(rows: Sequence[SweepRow]) -> str:
-    known = [name for name in OBJECTIVES if any(getattr(row, name) is not None for row in rows)]
-    what = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else "".join(known)
+    objectives = [name for name in OBJECTIVES if any(getattr(row, name) is not None for row in rows)]
+    less = f"{', '.join(objectives[:-1])} or {objectives[-1]}" if len(objectives) > 1 else "".join(objectives)
     ragged = " Partial tiles are those of --edges ragged." if len({row.edges for row in rows}) > 1 else ""
     return (
-        f"{FRONT} Pareto front: no other tiling has less {what} without having more of another. Tile "
+        f"{FRONT} Pareto front: no other tiling has less {less} without having more of another. Tile "
         "utilization is the share of the tiles' arithmetic that the matmuls need; padding the share of the "
         f"bytes that fills tiles up.{ragged}"
     )
@@ -69,17 +69,19 @@ def _legend(rows: Sequence[SweepRow]) -> str:
 
 def _fitting(rows: Sequence[SweepRow]) -> list[Block]:
     """How many tilings fit the buffer, and the best of those of one model; nothing without a buffer."""
-    known = [row for row in rows if row.fits is not None]
-    fitting = [row for row in known if row.fits]
-    if not known:
+    judged = [row for row in rows if row.fits is not None]
+    fitting = [row for row in judged if row.fits]
+    if not judged:
         return []
-    said = f"{len(fitting):,} of {len(known):,} tilings fit the buffer"
+    fitting_text = f"{len(fitting):,} of {len(judged):,} tilings fit the buffer"
     for objective in ("cycles", "traffic"):
         having = [row for row in fitting if getattr(row, objective) is not None]
         if having and len({(row.model, row.opening, row.hardware) for row in rows}) == 1:
             best = min(having, key=lambda row: getattr(row, objective))
-            return [Paragraph(f"{said}; of them {tile_text(best)} has the least {objective}.", "quiet")]
-    return [Paragraph(f"{said}.", "quiet")]
+            return [
+                Paragraph(f"{fitting_text}; of them {tile_text(best)} has the least {objective}.", "quiet")
+            ]
+    return [Paragraph(f"{fitting_text}.", "quiet")]
 
 
 def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
@@ -90,9 +92,9 @@ def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
 def done_and_kept(fact: Sweep | FormatSweep | TrainingSweep | ServingSweep) -> Iterator[str | Span]:
     """What was done now, and where it is kept."""
     if fact.made or fact.seconds:
-        how = f" by {fact.workers} worker{'s' * (fact.workers != 1)}" if fact.workers else ""
+        workers = f" by {fact.workers} worker{'s' * (fact.workers != 1)}" if fact.workers else ""
         proofs = f", {fact.proved:,} proved" if isinstance(fact, Sweep) and fact.proved else ""
-        yield f"{fact.made:,} computed{proofs}{how} in {seconds_text(fact.seconds)}"
+        yield f"{fact.made:,} computed{proofs}{workers} in {seconds_text(fact.seconds)}"
     if fact.output:
         yield Span(f"   {fact.kept:,} known before" if fact.seconds and fact.kept else "", "quiet")
         yield Span("   kept in ", "quiet")
@@ -215,8 +217,8 @@ def scalesim_layout(layers: Sequence[SweepLayer]) -> str:
     columns += [f"IFMAP {of} {line} Order" for line in ("Intraline", "Interline") for of in axes]
     columns += [f"Filter: {of} {line} Order" for line in ("Intraline", "Interline") for of in kernel]
     values = [1] * len(factors) + 2 * list(range(len(axes))) + 2 * list(range(len(kernel)))
-    said = ", ".join(map(str, values))
-    rows = (f"{name.replace('DP', 'D P')}, {said}," for name, _ in _lines_of(layers))
+    text = ", ".join(map(str, values))
+    rows = (f"{name.replace('DP', 'D P')}, {text}," for name, _ in _lines_of(layers))
     return "\n".join([", ".join(["Layer", *columns, ""]).rstrip(), *rows, ""])
 
 

@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
@@ -14,9 +15,11 @@ from textual.binding import BindingType
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts.quantize import FormatCost, FormatRow, FormatSweep, MixedPrecision, QuantizeRequest
-from explorer.features.sweep.format_sweep_dialog import FormatSweepDialog, FormatSweepRequest
+from explorer.features.quantize.quantize_action import QuantizeCommand
+from explorer.features.quantize.records import QuantizationRecord
 from explorer.features.sweep.format_sweep_words import format_sweep, front_plots, row_blocks, rows_table
 from explorer.features.sweep.pareto_plot import ParetoScreen
+from explorer.features.sweep.sweep_dialogs import FormatSweepDialog, FormatSweepRequest
 from explorer.host import output_files
 from explorer.report.blocks import Table
 from explorer.report.scatter import scatter_lines
@@ -31,6 +34,7 @@ from explorer.tui.widgets.line_view import LineList, PanelView
 if TYPE_CHECKING:
     from explorer.process.client import EngineProcess
     from explorer.report.blocks import Block
+    from explorer.tui.commands.context import CommandContext
 
 _SLICE = 2.0
 """Seconds after which the engine shows what it has."""
@@ -102,7 +106,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
     Args:
         source: The model's name.
         engine: Answers.
-        found: What was shown before; what is found is written into it.
+        trials: The choices tried so far; the screen changes them.
         state: Of the history, whose model is tried.
     """
 
@@ -117,10 +121,10 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         *(("y", "copy"), ("w", "write"), ("Esc", "")),
     )
 
-    def __init__(self, source: str, engine: EngineProcess, found: SensitivityState, state: int) -> None:
+    def __init__(self, source: str, engine: EngineProcess, trials: SensitivityState, state: int) -> None:
         self._rows = _Choices(id="sweep-rows")
-        super().__init__(self._rows, engine, ask=found.request is None)
-        self._source, self._found, self._state = source, found, state
+        super().__init__(self._rows, engine, ask=trials.request is None)
+        self._source, self._found, self._state = source, trials, state
 
     # showing
 
@@ -131,11 +135,11 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         return table.rows[table.cursor] if table.cursor < len(table.rows) else None
 
     def _fill(self) -> None:
-        found = self._found
-        by = [*_SORTS.values()][found.by]
-        order = sorted(range(len(found.rows)), key=lambda at: by(found.rows[at]))
-        shown = [at for at in order if found.rows[at].pareto or not found.front]
-        self._rows.take([found.rows[at] for at in shown], [at + 1 for at in shown])
+        trials = self._found
+        by = [*_SORTS.values()][trials.by]
+        order = sorted(range(len(trials.rows)), key=lambda at: by(trials.rows[at]))
+        shown = [at for at in order if trials.rows[at].pareto or not trials.front]
+        self._rows.take([trials.rows[at] for at in shown], [at + 1 for at in shown])
 
     def _head(self, width: int) -> Line:
         return self._rows.title(width)
@@ -145,18 +149,18 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         return [] if row is None else draw(row_blocks(row), width - 1, beside=True)
 
     def _title(self, width: int) -> tuple[Line, ...]:
-        found, asked = self._found, self._found.request
-        best = sum(row.pareto for row in found.rows)
-        many = len(found.rows)
+        trials, request = self._found, self._found.request
+        best = sum(row.pareto for row in trials.rows)
+        many = len(trials.rows)
         count = f"{many:,} choice{'s' * (many != 1)}, {best:,} on the Pareto front"
-        told = found.mixed[0].told if found.mixed else ""
-        ran = next((row.calibration for row in found.rows if row.calibration), "")
-        kept = f" · kept in {safe(asked.output)}" if asked is not None and asked.output else ""
-        role = "dim" if not found.mixed or found.mixed[0].met else "warn"
+        verdict = trials.mixed[0].told if trials.mixed else ""
+        ran = next((row.calibration for row in trials.rows if row.calibration), "")
+        file = f" · kept in {safe(request.output)}" if request is not None and request.output else ""
+        role = "dim" if not trials.mixed or trials.mixed[0].met else "warn"
         name = safe(os.path.basename(self._source))
         return (
             ((" Sensitivity ", "strong"), (fit(f" {name}   {count}", width - 13), "dim")),
-            ((fit(f" {safe(told or ran)}{kept}", width), role),),
+            ((fit(f" {safe(verdict or ran)}{file}", width), role),),
         )
 
     def page_blocks(self) -> list[Block]:
@@ -165,8 +169,8 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
 
     def verb_words(self, source: str) -> list[str]:
         """The same sweep."""
-        asked = self._found.request
-        return [] if asked is None else ["sweep", source, *asked.words()]
+        request = self._found.request
+        return [] if request is None else ["sweep", source, *request.words()]
 
     def _plot(self, width: int, height: int) -> Sequence[Line]:
         row = self.current
@@ -175,55 +179,57 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         return [cut(cell_line(spans), width) for spans in lines]
 
     def _progress(self) -> str:
-        found = self._found
-        return f"trying · {len(found.rows):,} of {len(found.rows) + found.open:,}"
+        trials = self._found
+        return f"trying · {len(trials.rows):,} of {len(trials.rows) + trials.open:,}"
 
     # doing it
 
     def _ask(self) -> None:
         self._ask_again(self._found.request)
 
-    def _ask_again(self, asked: FormatSweepRequest | None) -> None:
-        """As it was typed."""
-        self.app.push_screen(FormatSweepDialog(asked), self._begin)
+    def _ask_again(self, request: FormatSweepRequest | None) -> None:
+        """Show the dialog with a request in its fields."""
+        self.app.push_screen(FormatSweepDialog(request), self._begin)
 
-    def _begin(self, asked: FormatSweepRequest | None) -> None:
-        if asked is not None:
-            self.run_worker(self._try(asked), group="sensitivity", exclusive=True, exit_on_error=False)
+    def _begin(self, request: FormatSweepRequest | None) -> None:
+        if request is not None:
+            self.run_worker(self._try(request), group="sensitivity", exclusive=True, exit_on_error=False)
         elif self._found.request is None:
             self.dismiss(None)
 
-    async def _try(self, asked: FormatSweepRequest) -> None:
-        """Tries, and shows what there is every other second."""
-        found = self._found
-        found.request, found.cost, found.open = asked, asked.spec.cost, 0
+    async def _try(self, request: FormatSweepRequest) -> None:
+        """Try the choices; show the new rows every two seconds."""
+        trials = self._found
+        trials.request, trials.cost, trials.open = request, request.spec.cost, 0
         self._began = time.monotonic()
-        how = {"state": self._state, "output": asked.output or None}
+        options = {"state": self._state, "output": request.output or None}
         try:
             while True:
-                self._take(await self._jobs.run("trying", "sweep_formats", asked.spec, seconds=_SLICE, **how))
-                if not found.open:
+                self._take(
+                    await self._jobs.run("trying", "sweep_formats", request.spec, seconds=_SLICE, **options)
+                )
+                if not trials.open:
                     break
-            self._say(f"done: {len(found.rows):,} choices")
+            self._say(f"done: {len(trials.rows):,} choices")
         except Cancelled:
-            # what ran is kept
-            self._take(await self._jobs.ask("sweep_formats", asked.spec, seconds=0.0, **how))
-            self._say(f"stopped: {found.open:,} or more are open; n goes on" if found.open else "stopped")
+            # take the rows that were computed before the stop
+            self._take(await self._jobs.ask("sweep_formats", request.spec, seconds=0.0, **options))
+            self._say(f"stopped: {trials.open:,} or more are open; n goes on" if trials.open else "stopped")
         except ExplorerError as error:
-            found.request = asked if found.rows else None
+            trials.request = request if trials.rows else None
             message = MessageDialog("Sensitivity", without_options(error))
-            self.app.push_screen(message, lambda _: self._ask_again(asked))
+            self.app.push_screen(message, lambda _: self._ask_again(request))
 
     def _take(self, fact: FormatSweep) -> None:
-        found = self._found
-        found.rows, found.mixed, found.open = fact.rows, fact.mixed, fact.open
+        trials = self._found
+        trials.rows, trials.mixed, trials.open = fact.rows, fact.mixed, fact.open
         if self.is_mounted and self.is_attached:
             self._show()
 
     # choosing
 
     def _figured(self) -> FormatRow | None:
-        """The choice under the cursor, if it has figures; says so if not."""
+        """The choice under the cursor; None, with a message, where it has no figures."""
         row = self.current
         if row is None or row.error:
             self._refuse("there is no choice to take here")
@@ -231,10 +237,10 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         return row
 
     def _choose(self) -> None:
-        row, asked = self._figured(), self._found.request
-        if row is not None and asked is not None:
+        row, request = self._figured(), self._found.request
+        if row is not None and request is not None:
             spec = read_text(row.config, self._found.written.get(row.key, ""))
-            tried = asked.spec
+            tried = request.spec
             self.dismiss(QuantizeRequest(spec, tried.calibrate, tried.draws, tried.seed, as_graph=True))
 
     def action_sensitivity_sort(self) -> None:
@@ -256,13 +262,13 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
 
     def action_sensitivity_copy(self) -> None:
         """Send the command that makes the choice to the terminal's clipboard."""
-        row, found = self._figured(), self._found
+        row, trials = self._figured(), self._found
         if row is None or not row.command:
             self._refuse("no command does the same")
             return
         command = row.command
         if "--config" in shlex.split(command):
-            if not (written := found.written.get(row.key, "")):
+            if not (written := trials.written.get(row.key, "")):
                 self._refuse("options cannot say it: w writes the formats, then y copies")
                 return
             words = [written if word == "formats.toml" else word for word in shlex.split(command)]
@@ -285,5 +291,23 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
             self._found.written[row.key] = path_word(path)
             self._say(f"formats written to {path}; y copies the command that takes them")
 
-        what = "The formats of this choice, for explorer quantize --config"
-        self._write("Write the formats", "formats.toml", what, work, done)
+        explanation = "The formats of this choice, for explorer quantize --config"
+        self._write("Write the formats", "formats.toml", explanation, work, done)
+
+
+def sensitivity(context: CommandContext) -> None:
+    """Show the formats that were tried layer by layer; without any ask which to try.
+
+    The formats of a quantized state are tried on the state that it was made of.
+    """
+    if not context.ready():
+        return
+    history, state = context.store.history, context.store.history_place
+    if history is not None:
+        line = history.line_to(state)
+        # the same where it was tiled afterwards: layers take formats before they are tiled
+        first = next((at for at in line if isinstance(history.entries[at].record, QuantizationRecord)), None)
+        state = state if first is None else history.parent(first) or 0
+    trials = context.store.sensitivity.setdefault(state, SensitivityState())
+    screen = SensitivityScreen(context.store.source, context.jobs.engine, trials, state)
+    context.ask(screen, partial(QuantizeCommand(context).make, state))

@@ -29,11 +29,11 @@ def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: An
         options: Those of `Session.sweep`, its `seed` as `first_seed`, and those of `Session` for all models;
             a dimension or input that they name need only exist in one of them.
     """
-    how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
-    how["seed"] = how.pop("first_seed", 0)
+    settings = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
+    settings["seed"] = settings.pop("first_seed", 0)
     with opened(sources, options, broken=True) as sessions:
         run = checked(sweeps.sweep, argument_type)
-        return run([(one, one.parts.models) for one in sessions], spec, reopen, **how)
+        return run([(session, session.parts.models) for session in sessions], spec, reopen, **settings)
 
 
 def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **options: Any) -> FormatSweep:
@@ -44,7 +44,7 @@ def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **opt
         spec: What is tried.
         options: Those of `Session.sweep_formats`, and those of `Session` for all models.
     """
-    how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
+    settings = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
     with opened(sources, options, broken=True) as sessions:
         run = checked(sweeps.sweep_formats, argument_type)
-        return run([(one, one.parts.models) for one in sessions], spec, reopen, **how)
+        return run([(session, session.parts.models) for session in sessions], spec, reopen, **settings)

@@ -20,7 +20,7 @@ from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import SORTS, Sweep, SweepRow, ordered
 from explorer.features.sweep.pareto_plot import ParetoScreen
-from explorer.features.sweep.sweep_dialog import SweepDialog, SweepRequest
+from explorer.features.sweep.sweep_dialogs import SweepDialog, SweepRequest
 from explorer.features.sweep.sweep_page import (
     ParetoPlot,
     axes_of,
@@ -30,11 +30,14 @@ from explorer.features.sweep.sweep_page import (
     sweep_line,
     table_width,
 )
-from explorer.features.sweep.sweep_words import SweepColumn, sweep
+from explorer.features.sweep.sweep_words import SweepColumn
+from explorer.features.sweep.sweep_words import sweep as sweep_blocks
+from explorer.features.tiling.tile_action import TileCommand
 from explorer.report.table_file import write_sweep
 from explorer.settings.parse import path_word
 from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.states.figures import FigureScreen
+from explorer.tui.state.hardware import use_hardware
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe
 from explorer.tui.widgets.line_view import PanelView
@@ -43,9 +46,10 @@ from explorer.tui.widgets.marked_list import MarkedList
 if TYPE_CHECKING:
     from explorer.process.client import EngineProcess
     from explorer.report.blocks import Block
+    from explorer.tui.commands.context import CommandContext
 
 _AT_A_TIME, _MOST_AT_A_TIME = 64, 2048
-"""Tiles that the engine is asked for in one go, at first and later; with proofs it is one."""
+"""Tiles of one request to the engine: at first, and at most; with proofs it is one."""
 _SORTS = tuple(by for by in SORTS if by not in ("time", "error"))
 
 
@@ -68,7 +72,7 @@ SWEEP_KEYS = key_group(
 
 
 class SweepState(Struct):
-    """What a sweep has shown so far; the main screen keeps it while the model is the same."""
+    """The rows of a sweep so far, and how they are shown; kept until the model changes."""
 
     request: SweepRequest | None = None
     rows: tuple[SweepRow, ...] = ()
@@ -92,11 +96,11 @@ class _Rows(MarkedList):
         return sweep_line(self.rows[index], self.columns(width), width, self.letter(index))
 
     def key_of(self, index: int) -> tuple[Any, str]:
-        """What tells its tiling apart."""
+        """What identifies its tiling."""
         return _mark(self.rows[index])
 
     def columns(self, width: int) -> tuple[SweepColumn, ...]:
-        """The columns of these rows in `width` cells, looked for once."""
+        """The columns of these rows in `width` cells; kept until rows or width change."""
         if self._columns[0] is not self.rows or self._columns[1] != width:
             self._columns = self.rows, width, columns_for(self.rows, width)
         return self._columns[2]
@@ -108,7 +112,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
     Args:
         source: The model's name.
         engine: Answers.
-        found: What was shown before; what is found is written into it.
+        tilings: The sweep of that model so far; the screen changes it.
         base: Sites and rules that all tilings have in common.
         hardware: The machine that was chosen or typed last, wherever that was.
     """
@@ -135,14 +139,14 @@ class SweepScreen(ParetoScreen[TileSpec]):
         self,
         source: str,
         engine: EngineProcess,
-        found: SweepState,
+        tilings: SweepState,
         base: TileSpec,
         *,
         hardware: Hardware | None = None,
     ) -> None:
         self._rows = _Rows()
-        super().__init__(self._rows, engine, ask=found.request is None)
-        self._source, self._found, self._base = source, found, base
+        super().__init__(self._rows, engine, ask=tilings.request is None)
+        self._source, self._found, self._base = source, tilings, base
         self.hardware = hardware
         self._open: list[tuple[int, int, int]] = []
         self._chart: ParetoPlot | None = None
@@ -157,9 +161,9 @@ class SweepScreen(ParetoScreen[TileSpec]):
         return table.rows[table.cursor] if table.rows else None
 
     def _fill(self) -> None:
-        found, table, current = self._found, self._rows, self.current
-        shown = ordered(found.rows, found.by, reverse=found.reverse)
-        table.rows = tuple(row for row in shown if row.pareto) if found.front else shown
+        tilings, table, current = self._found, self._rows, self.current
+        rows = ordered(tilings.rows, tilings.by, reverse=tilings.reverse)
+        table.rows = tuple(row for row in rows if row.pareto) if tilings.front else rows
         if current is not None:
             marks = [(row.tile, row.edges) for row in table.rows]
             mark = (current.tile, current.edges)
@@ -177,38 +181,40 @@ class SweepScreen(ParetoScreen[TileSpec]):
         return [] if row is None else sweep_facts(row, width)
 
     def _title(self, width: int) -> tuple[Line, ...]:
-        rows, asked = self._found.rows, self._found.request
+        rows, request = self._found.rows, self._found.request
         best = sum(row.pareto for row in rows)
         count = f"{len(rows):,} tiling{'s' * (len(rows) != 1)}, {best:,} on the Pareto front"
         machine = next((row.hardware for row in rows if row.hardware), "")
         about = safe(machine) or "no machine: without one there are no cycles"
-        kept = f" · kept in {safe(asked.output)}" if asked is not None and asked.output else ""
+        file = f" · kept in {safe(request.output)}" if request is not None and request.output else ""
         return (
             (
                 (" Sweep ", "strong"),
                 (fit(f" {safe(os.path.basename(self._source))}   {count}", width - 7), "dim"),
             ),
-            ((fit(f" {about}{kept}", width), "dim"),),
+            ((fit(f" {about}{file}", width), "dim"),),
         )
 
     def page_blocks(self) -> list[Block]:
         """What `explorer sweep` tells, in the order of the table."""
-        found, table = self._found, self._rows
-        asked = found.request
-        return sweep(Sweep(table.rows, (asked.hardware if asked is not None else None) or Hardware()))
+        tilings, table = self._found, self._rows
+        request = tilings.request
+        return sweep_blocks(
+            Sweep(table.rows, (request.hardware if request is not None else None) or Hardware())
+        )
 
     def verb_words(self, source: str) -> list[str]:
         """The same sweep; a machine without a name cannot be told to a verb."""
-        asked = self._found.request
-        if asked is None or (asked.machine is not None and not asked.machine.name):
+        request = self._found.request
+        if request is None or (request.machine is not None and not request.machine.name):
             return []
-        spec = asked.spec
+        spec = request.spec
         words = ["sweep", source, "--tile", ",".join(sizes_text(tile) for tile in spec.tiles)]
         words += ["--edges", ",".join(spec.edges), "--form", spec.base.form]
-        words += ["--machine", asked.machine.name] if asked.machine is not None else []
-        words += ["--buffer", asked.buffer.replace(" ", "")] if asked.buffer else []
-        words += ["--verify"] if asked.verify else []
-        return [*words, *(["-o", path_word(asked.output)] if asked.output else [])]
+        words += ["--machine", request.machine.name] if request.machine is not None else []
+        words += ["--buffer", request.buffer.replace(" ", "")] if request.buffer else []
+        words += ["--verify"] if request.verify else []
+        return [*words, *(["-o", path_word(request.output)] if request.output else [])]
 
     def _plot(self, width: int, height: int) -> Sequence[Line]:
         rows, at = self._found.rows, self._found.axes
@@ -227,31 +233,31 @@ class SweepScreen(ParetoScreen[TileSpec]):
         dialog = SweepDialog(self._found.request, self._base, hardware=self.hardware)
         self.app.push_screen(dialog, self._begin)
 
-    def _begin(self, asked: SweepRequest | None) -> None:
-        if asked is not None:
-            self.hardware = asked.machine
-            self.run_worker(self._sweep(asked), group="sweep", exclusive=True, exit_on_error=False)
+    def _begin(self, request: SweepRequest | None) -> None:
+        if request is not None:
+            self.hardware = request.machine
+            self.run_worker(self._sweep(request), group="sweep", exclusive=True, exit_on_error=False)
         elif self._found.request is None:
             self.dismiss(None)
 
-    async def _sweep(self, asked: SweepRequest) -> None:
+    async def _sweep(self, request: SweepRequest) -> None:
         before = self._found.request
-        # rows of another machine, or of other sites, are no rivals of what comes now
+        # rows of another machine or of other sites cannot be compared with the new ones
         alike = before is not None and (before.hardware, before.spec.base) == (
-            asked.hardware,
-            asked.spec.base,
+            request.hardware,
+            request.spec.base,
         )
         rows = {_mark(row): row for row in self._found.rows} if alike else {}
-        self._found.request = asked
+        self._found.request = request
         self._found.rows = with_front(list(rows.values()))
         self._said, self._began = "", time.monotonic()
-        size = 1 if asked.verify else _AT_A_TIME
+        size = 1 if request.verify else _AT_A_TIME
         self._open = [
             tile
-            for tile in asked.spec.tiles
+            for tile in request.spec.tiles
             if any(
-                (row := rows.get((tile, edges))) is None or (asked.verify and row.verified is None)
-                for edges in asked.spec.edges
+                (row := rows.get((tile, edges))) is None or (request.verify and row.verified is None)
+                for edges in request.spec.edges
             )
         ]
         self._show()
@@ -261,14 +267,14 @@ class SweepScreen(ParetoScreen[TileSpec]):
                 fact: Sweep = await self._jobs.run(
                     "sweeping",
                     "sweep",
-                    replace(asked.spec, tiles=some),
-                    hardware=asked.hardware,
-                    verify=asked.verify,
-                    output=asked.output or None,
+                    replace(request.spec, tiles=some),
+                    hardware=request.hardware,
+                    verify=request.verify,
+                    output=request.output or None,
                     workers=1,
                 )
                 del self._open[: len(some)]
-                size = 1 if asked.verify else min(2 * size, _MOST_AT_A_TIME)
+                size = 1 if request.verify else min(2 * size, _MOST_AT_A_TIME)
                 rows.update({_mark(row): row for row in fact.rows})
                 self._found.rows = with_front(list(rows.values()))
                 self._show()
@@ -291,12 +297,12 @@ class SweepScreen(ParetoScreen[TileSpec]):
 
     def action_sweep_sort(self, step: int = 1) -> None:
         """By the next figure."""
-        found = self._found
-        known = [by for by in _SORTS if self._sorts(by)]
-        at = known.index(found.by) if found.by in known else 0
-        found.by = known[(at + step) % len(known)]
+        tilings = self._found
+        orders = [by for by in _SORTS if self._sorts(by)]
+        at = orders.index(tilings.by) if tilings.by in orders else 0
+        tilings.by = orders[(at + step) % len(orders)]
         self._show()
-        self._say(f"sorted by {found.by}" if found.by != "asked" else "in the order of the combinations")
+        self._say(f"sorted by {tilings.by}" if tilings.by != "asked" else "in the order of the combinations")
 
     def _sorts(self, by: str) -> bool:
         name = SORTS[by][0]
@@ -321,11 +327,11 @@ class SweepScreen(ParetoScreen[TileSpec]):
         """The marked tilings beside each other; of one also that under the cursor."""
         rows = {_mark(row): row for row in self._found.rows}
         current, table = self.current, self._rows
-        chosen = [rows[mark] for mark in table.marked if mark in rows]
-        if len(chosen) == 1 and current is not None and current is not chosen[0]:
-            chosen.append(current)
+        marked_rows = [rows[mark] for mark in table.marked if mark in rows]
+        if len(marked_rows) == 1 and current is not None and current is not marked_rows[0]:
+            marked_rows.append(current)
         try:
-            figures = tilings_table(chosen)
+            figures = tilings_table(marked_rows)
         except ExplorerError:
             self._refuse("Space marks the tilings to compare: two or more that have figures")
             return
@@ -349,16 +355,33 @@ class SweepScreen(ParetoScreen[TileSpec]):
         stem = os.path.splitext(os.path.basename(self._source))[0].replace(":", "_")
         hardware = (self._found.request.hardware if self._found.request is not None else None) or Hardware()
         rows = ordered(self._found.rows, self._found.by, reverse=self._found.reverse)
-        what = "All tilings with their figures; the ending says the format, .csv or .json"
+        explanation = "All tilings with their figures; the ending says the format, .csv or .json"
         self._write(
             "Write the tilings",
             f"{stem}_sweep.csv",
-            what,
+            explanation,
             lambda path, overwrite: write_sweep(Sweep(rows, hardware), path),
             lambda path: self._say(f"{len(rows):,} tilings written to {path}"),
         )
 
 
 def _mark(row: SweepRow) -> tuple[Any, str]:
-    """What tells the rows of one sweep apart."""
+    """What identifies a row in a sweep: tile and edges."""
     return row.tile, row.edges
+
+
+def sweep(context: CommandContext) -> None:
+    """Show the tilings of the current model that were swept; without any ask which to sweep."""
+    if not context.ready():
+        return
+    store = context.store
+    tilings: SweepState = store.on_demand.answers.setdefault("sweep", SweepState())
+    screen = SweepScreen(store.source, context.jobs.engine, tilings, TileSpec(), hardware=store.hardware)
+
+    def answered(spec: TileSpec | None) -> None:
+        if screen.hardware != store.hardware:
+            use_hardware(store, screen.hardware)
+        if spec is not None:
+            TileCommand(context).begin(spec)
+
+    context.ask(screen, answered)

@@ -1,0 +1,242 @@
+"""Dialogs of the two sweeps: over tilings, and over number formats."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from msgspec import Struct
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+
+from explorer.base.errors import Misuse
+from explorer.facts import Edges, TileSpec
+from explorer.facts.cost import Hardware
+from explorer.facts.quantize import FormatCost, FormatSweepSpec
+from explorer.facts.sweep import SweepSpec, combinations, tiles_of
+from explorer.features.quantize.sample_fields import HINT, samples_of, samples_text
+from explorer.settings.machines import with_buffer
+from explorer.settings.parse import parse_sizes, parse_tiles, path_word
+from explorer.settings.quantize import parse_formats
+from explorer.tui.dialogs.dialogs import FormDialog
+from explorer.tui.dialogs.machine import MachineDialog
+from explorer.tui.text.lines import safe
+from explorer.tui.widgets.machine_field import MachineField
+from explorer.tui.widgets.options import OptionField
+
+_NAMES = ("tiles", "rows", "depths", "columns", "kept")
+_EDGES: Mapping[str, tuple[Edges, ...]] = {
+    "partial (ragged)": ("ragged",),
+    "padded": ("padded",),
+    "both": ("ragged", "padded"),
+}
+_FIELDS = (
+    ("tiles", "16,32,64x64x16"),
+    ("M", "in place of the tiles': 16,64"),
+    ("K", "in place of the tiles'"),
+    ("N", "in place of the tiles'"),
+    ("keep in", "results.db"),
+)
+
+
+class SweepRequest(Struct, frozen=True):
+    """What the dialog of a sweep answers: the parsed request, and the typed text.
+
+    Attributes:
+        machine: The chosen machine; `hardware` is the same with the buffer that was typed.
+        buffer: As it was typed; '' for the machine's own.
+        output: A file that keeps the rows; '' for none.
+        typed: The text of the fields, which the dialog shows the next time.
+    """
+
+    spec: SweepSpec
+    hardware: Hardware | None = None
+    verify: bool = False
+    output: str = ""
+    typed: tuple[str, ...] = ()
+    machine: Hardware | None = None
+    buffer: str = ""
+
+
+class SweepDialog(FormDialog[SweepRequest]):
+    """Asks for tiles, edges, a machine, and whether each is to be proved.
+
+    Args:
+        request: The last request; None for the first time.
+        base: Sites and rules that all tilings have in common.
+        hardware: The machine that was chosen or typed last, wherever that was.
+    """
+
+    # a letter in an entry is typed; on any other field it is a key
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "machine", show=False)]
+    TITLE_TEXT = "Sweep over tilings"
+    HINT = "↑↓←→ choose · m other machine · Enter begins · Esc"
+
+    def __init__(
+        self,
+        request: SweepRequest | None,
+        base: TileSpec,
+        *,
+        hardware: Hardware | None = None,
+    ) -> None:
+        super().__init__()
+        self._request, self._base = request, base
+        self._machines = MachineField("machine", hardware, id="sweep-machine")
+
+    def fields(self) -> ComposeResult:
+        """The fields."""
+        request = self._request
+        typed = request.typed if request is not None else ("16,32,64,128", "", "", "", "")
+        for name, (label, hint), value in zip(_NAMES, _FIELDS, typed, strict=True):
+            yield from self.entry(label, value, hint, f"sweep-{name}")
+        yield self._machines
+        buffer = request.buffer if request is not None else ""
+        yield from self.entry(
+            "buffer", buffer, "512KiB, in place of the machine's or without one", "sweep-buffer"
+        )
+        edges = next((word for word, of in _EDGES.items() if request and of == request.spec.edges), "")
+        yield OptionField("edges", tuple(_EDGES), edges, id="sweep-edges")
+        yield OptionField(
+            "prove", ("no", "each"), "each" if request and request.verify else "", id="sweep-prove"
+        )
+
+    def meaning(self) -> list[tuple[str, str]]:
+        """How many tilings these are."""
+        count = len(combinations(self.answer().spec))
+        return [(f"{count:,} tiling{'s' * (count != 1)}", "dim"), (self._machines.complaint, "warn")]
+
+    def answer(self) -> SweepRequest:
+        """What the fields say."""
+        typed = tuple(self.text_of(f"sweep-{name}").strip() for name in _NAMES)
+        whole, *sides, output = typed
+        sizes = [parse_sizes(text, axis) if text else None for text, axis in zip(sides, "MKN", strict=True)]
+        tiles = tiles_of(parse_tiles(whole, "tiles") if whole else None, *sizes)
+        edges = _EDGES[self.query_one("#sweep-edges", OptionField).value]
+        machine, buffer = self._machines.hardware, self.text_of("sweep-buffer").strip()
+        return SweepRequest(
+            spec=SweepSpec(tiles, edges, base=self._base),
+            hardware=with_buffer(machine, buffer, "buffer") if buffer else machine,
+            verify=self.query_one("#sweep-prove", OptionField).index == 1,
+            output=os.path.expanduser(output),
+            typed=typed,
+            machine=machine,
+            buffer=buffer,
+        )
+
+    def action_machine(self) -> None:
+        """Ask for another machine; it holds wherever one is needed."""
+
+        def answered(machine: Hardware | None) -> None:
+            if machine is not None:
+                self._machines.take(machine)
+
+        self.app.push_screen(MachineDialog(self._machines.hardware), answered)
+
+
+COSTS: dict[str, FormatCost] = {"weight bytes": "weights", "BitOPs": "bitops"}
+_FORMATS = "int8,fixed8.4,mxfp8,mxfp4"
+
+
+class FormatSweepRequest(Struct, frozen=True):
+    """What the dialog of a sweep over formats answers.
+
+    Attributes:
+        output: A file that keeps the rows; '' for none.
+    """
+
+    spec: FormatSweepSpec
+    output: str = ""
+
+    def words(self) -> Iterator[str]:
+        """The same as options of `explorer sweep`."""
+        spec, usual = self.spec, FormatSweepSpec(())
+        yield from ("--quantize", ",".join(spec.formats))
+        yield from ["--per-layer"] * spec.per_layer
+        for name in ("bits", "snr", "cost", "draws", "seed"):
+            if (value := getattr(spec, name)) != getattr(usual, name):
+                yield from (f"--{name}", f"{value:g}" if isinstance(value, float) else str(value))
+        if spec.calibrate:
+            yield from ("--calibrate", path_word(spec.calibrate))
+        if self.output:
+            yield from ("-o", path_word(self.output))
+
+
+class FormatSweepDialog(FormDialog[FormatSweepRequest]):
+    """Asks for formats, limits of a mixed precision, and samples.
+
+    Args:
+        request: The last request; None for the first time.
+    """
+
+    TITLE_TEXT = "Sensitivity to number formats"
+    HINT = "↑↓←→ choose, or type · Enter begins · Esc"
+
+    def __init__(self, request: FormatSweepRequest | None) -> None:
+        super().__init__()
+        self._request = request or FormatSweepRequest(FormatSweepSpec((), per_layer=True))
+
+    def fields(self) -> ComposeResult:
+        """The fields."""
+        spec = self._request.spec
+        formats = ",".join(spec.formats) or _FORMATS
+        yield from self.entry("formats", formats, "int8,weight=int4+input=int8", "sensitivity-formats")
+        each = OptionField("each layer", ("alone, and all but it", "no"), id="sensitivity-each")
+        each.index = int(not spec.per_layer)
+        yield each
+        with Horizontal(classes="form-row"):
+            yield from self.pair_entry("bits, most", _number(spec.bits), "none", "sensitivity-bits")
+            yield from self.pair_entry(" dB, least", _number(spec.snr), "none", "sensitivity-snr")
+        saved = next(word for word, cost in COSTS.items() if cost == spec.cost)
+        yield OptionField("to save", tuple(COSTS), saved, id="sensitivity-cost")
+        calibrate = samples_text(spec.calibrate, spec.draws)
+        yield from self.entry("calibrate", calibrate, HINT, "sensitivity-calibrate")
+        with Horizontal(classes="form-row"):
+            yield from self.pair_entry("seed", str(spec.seed or ""), "0", "sensitivity-seed")
+            yield from self.pair_entry(" keep in", self._request.output, "formats.db", "sensitivity-kept")
+
+    def meaning(self) -> list[tuple[str, str]]:
+        """What is tried."""
+        spec = self.answer().spec
+        clauses = [f"{safe(', '.join(spec.formats))}: on all layers"]
+        clauses += ["on each layer alone, and on all but it"] if spec.per_layer else []
+        if spec.bits is not None or spec.snr is not None:
+            clauses.append("then layer by layer what adds the least noise for what it saves")
+        return [(f"{'; '.join(clauses)}.", "dim")]
+
+    def answer(self) -> FormatSweepRequest:
+        """What the fields say."""
+        typed = self.text_of("sensitivity-formats")
+        formats = tuple(dict.fromkeys(name for piece in typed.split(",") if (name := piece.strip())))
+        if not formats:
+            raise Misuse("there is no format", where="formats", hint="name some: int8,fixed8.4")
+        for name in formats:
+            parse_formats(name.replace("+", ","), "formats")
+        spec = FormatSweepSpec(
+            formats,
+            per_layer=self.query_one("#sensitivity-each", OptionField).index == 0,
+            bits=_limit(self.text_of("sensitivity-bits"), "bits"),
+            snr=_limit(self.text_of("sensitivity-snr"), "dB"),
+            cost=COSTS[self.query_one("#sensitivity-cost", OptionField).value],
+            **samples_of(self.text_of("sensitivity-calibrate"), self.text_of("sensitivity-seed")),
+        )
+        return FormatSweepRequest(spec, os.path.expanduser(self.text_of("sensitivity-kept").strip()))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+def _limit(typed: str, where: str) -> float | None:
+    """A limit; None where nothing is typed.
+
+    Raises:
+        Misuse: It is no number.
+    """
+    if not typed.strip():
+        return None
+    try:
+        return float(typed)
+    except ValueError:
+        raise Misuse(f"'{typed.strip()}' is no number", where=where, hint="write 6, or nothing") from None
