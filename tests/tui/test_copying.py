@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from explorer.cli import main
 from explorer.facts.graph.drawing import GraphDrawing
-from explorer.features.graph.graph_view import GraphRequest, GraphView
+from explorer.features.graph.graph_screen import GraphRequest, GraphView
 from explorer.host import confinement
 from explorer.session import Session
 from explorer.tui.widgets.strips import Status

@@ -17,9 +17,8 @@ from explorer.engine.graph_view import view
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.graph.drawing import GraphDrawing
-from explorer.features.graph.graph_page import GraphCanvas, neighbour
-from explorer.features.graph.graph_view import GRAPH_KEYS, GraphView
-from explorer.features.tiling.minimap_page import View, overlaid
+from explorer.features.graph.graph_page import GraphCanvas, View, neighbour, overlaid
+from explorer.features.graph.graph_screen import GRAPH_KEYS, GraphView
 from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.text.lines import ROLES, line_text, line_width
 from explorer.tui.text.theme import ALL_THEMES

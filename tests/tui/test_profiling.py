@@ -12,9 +12,7 @@ from explorer.facts.profile.comparison import LayerChange, ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
 from explorer.facts.roofline import Machine
 from explorer.features.compare.pair_screen import PairScreen
-from explorer.features.profile.profile_comparison_view import ProfileComparisonScreen
-from explorer.features.profile.profile_dialog import ProfileDialog
-from explorer.features.profile.profile_view import ProfileScreen
+from explorer.features.profile.profile_screen import ProfileComparisonScreen, ProfileDialog, ProfileScreen
 from explorer.session.parts import history as states
 from explorer.settings import machines
 from explorer.tui.state.hardware import use_hardware

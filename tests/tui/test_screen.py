@@ -15,7 +15,7 @@ from textual.events import Key, Paste
 from textual.widgets import Input, Static
 
 from explorer.base.errors import BadModel
-from explorer.features.graph.graph_view import GRAPH_KEYS
+from explorer.features.graph.graph_screen import GRAPH_KEYS
 from explorer.features.tiling.tile_view import TILE_KEYS
 from explorer.report.csv_table import csv_text
 from explorer.report.document import layers

@@ -16,7 +16,7 @@ from explorer.facts import Plan, SkippedSite, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.quantize import Accumulator
 from explorer.features.tiling import plan_words as words
-from explorer.features.tiling.tile_dialog import CostList, TileDialog
+from explorer.features.tiling.tile_screen import CostList, TileDialog
 from explorer.features.tiling.tile_words import plan_matmuls
 from explorer.features.tiling.tiling_cost_page import CostRow, cost_rows, formula_page, headline
 from explorer.report.layout import Page

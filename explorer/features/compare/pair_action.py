@@ -15,10 +15,13 @@ from explorer.features.compare.compare_words import compare
 from explorer.features.compare.pair_dialog import FOLDER, MODEL, STATE, PairDialog
 from explorer.features.compare.pair_rows import PairRows
 from explorer.features.compare.pair_screen import PairRequest, PairScreen
-from explorer.features.profile.profile_comparison_view import ProfileComparisonScreen
 from explorer.features.profile.profile_comparison_words import largest_first
-from explorer.features.profile.profile_dialog import ProfileDialog, ProfileRequest
-from explorer.features.profile.profile_view import AGAIN
+from explorer.features.profile.profile_screen import (
+    AGAIN,
+    ProfileComparisonScreen,
+    ProfileDialog,
+    ProfileRequest,
+)
 from explorer.report.present.shell.history import state_name
 from explorer.settings.parse import path_word
 from explorer.tui.commands.context import ScreenCommand

@@ -7,8 +7,8 @@ FEATURE = Feature(
         "convert": "convert_command.COMMAND",
     },
     methods={
-        "conversions": "convert_methods.conversions",
-        "convert": "convert_methods.convert",
+        "conversions": "convert.conversions",
+        "convert": "convert.convert",
     },
     commands={
         "convert": "keys.COMMANDS",

@@ -2,72 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from explorer.base.checked import Count, Natural, PathText
 from explorer.base.errors import Misuse
-from explorer.engine import convert
-from explorer.engine.convert.job import ConversionJob, ConversionOptions, ExporterName, ScriptMethod
-from explorer.facts.conversion import Conversion
+from explorer.engine.convert import kinds, words, write
+from explorer.engine.convert.job import ConversionJob, ConversionOptions
+from explorer.session.methods.facade import Facade
 from explorer.session.parts import scripts
-from explorer.session.parts.models import Models, OnProgress
+from explorer.session.parts.models import Cancel, OnProgress
+
+if TYPE_CHECKING:
+    from explorer.engine.convert.job import ExporterName, ScriptMethod
+    from explorer.facts.conversion import Conversion
 
 
-class ModelConversion:
-    """Writes the opened model as another kind of file."""
+def conversions(session: Facade) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The kinds of file that the opened model can become: for each its name and its endings."""
+    return kinds(session.parts.models.opened())
 
-    def __init__(self, models: Models) -> None:
-        self._models = models
 
-    def convert(
-        self,
-        output: str,
-        *,
-        exporter: ExporterName | None,
-        opset: int | None,
-        input_names: tuple[str, ...],
-        output_names: tuple[str, ...],
-        dynamic: Mapping[str, Mapping[int, str]],
-        method: ScriptMethod | None,
-        fold: bool,
-        overwrite: bool,
-        on_progress: OnProgress,
-        **how: Any,
-    ) -> Conversion:
-        """Writes the opened model as another kind of file; `how` as for `ConversionJob`."""
-        models = self._models
-        if models.current:
-            raise Misuse(
-                "the current model was quantized: the model as opened is converted"
-                if models.is_module(models.current)
-                else "the current model was tiled: it is ONNX already",
-                where=models.source,
-                hint="save it as it is",
-            )
-        request = ConversionOptions(
-            exporter=exporter,
-            opset=opset,
-            input_names=input_names,
-            output_names=output_names,
-            dynamic=dynamic,
-            method=method,
-            fold=fold,
+def convert(
+    session: Facade,
+    output: PathText,
+    *,
+    exporter: ExporterName | None = None,
+    opset: Count | None = None,
+    input_names: Sequence[str] = (),
+    output_names: Sequence[str] = (),
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    method: ScriptMethod | None = None,
+    fold: bool = False,
+    overwrite: bool = False,
+    verify: bool = True,
+    draws: Count = 3,
+    seed: Natural = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Conversion:
+    """Writes the opened model as another kind of file, and shows that it is the same.
+
+    Args:
+        output: The file; its ending says what it is to be (see `engine.convert.CONVERTERS`).
+        exporter: Which of torch's ONNX exporters: 'torchscript' or 'dynamo'; None takes what works.
+        opset: Version of ONNX's operators; None takes what the exporter does best.
+        input_names: Names in the file, one for each input; empty for the model's own.
+        output_names: The same of the outputs.
+        dynamic: Input to axis to the name of a dimension that is left open: {'x': {0: 'batch'}}.
+        method: How TorchScript is made: 'trace' (None too) or 'script'.
+        fold: Fold batch normalization, constants, Identity and Dropout of what becomes ONNX.
+        overwrite: Whether an existing `output` may be replaced.
+        verify: Compare the result with the source before it gets its name. A result that fails is not
+            kept: then `Conversion.output` is empty.
+        draws: Random inputs to run both on.
+        seed: Of the first draw.
+        on_progress: Told where the job stands.
+        cancel: Asked now and then; True stops the job and leaves nothing behind.
+
+    Raises:
+        Misuse: The model cannot become that; the message lists what it can become. Or an option does
+            not fit, or `output` cannot be written.
+        BadModel: The source is broken, or its framework cannot write it so.
+        MissingExtra: It needs a package that is not installed.
+        Cancelled: `cancel` said so.
+    """
+    models = session.parts.models
+    if models.current:
+        raise Misuse(
+            "the current model was quantized: the model as opened is converted"
+            if models.is_module(models.current)
+            else "the current model was tiled: it is ONNX already",
+            where=models.source,
+            hint="save it as it is",
         )
-        job = ConversionJob(
-            target=output,
-            dims=models.options["dims"],
-            input_shapes=models.options["input_shapes"],
-            asked=request,
-            trust=bool(models.options["trust"]),
-            on_progress=on_progress,
-            **how,
-        )
-        path = models.source if models.module is None else None
-        fact = convert.write(lambda: models.opened(0, on_progress), path, job, overwrite=overwrite)
-        return replace(fact, command=scripts.headless(models, "convert", output, "", *convert.words(request)))
-
-    def conversions(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """What the opened model can become."""
-        return convert.kinds(self._models.opened())
+    options = ConversionOptions(
+        exporter=exporter,
+        opset=opset,
+        input_names=tuple(input_names),
+        output_names=tuple(output_names),
+        dynamic={name: dict(axes) for name, axes in (dynamic or {}).items()},
+        method=method,
+        fold=fold,
+    )
+    job = ConversionJob(
+        target=output,
+        dims=models.options["dims"],
+        input_shapes=models.options["input_shapes"],
+        asked=options,
+        trust=bool(models.options["trust"]),
+        verify=verify,
+        draws=draws,
+        seed=seed,
+        on_progress=on_progress,
+        cancel=cancel,
+    )
+    path = models.source if models.module is None else None
+    fact = write(lambda: models.opened(0, on_progress), path, job, overwrite=overwrite)
+    return replace(fact, command=scripts.headless(models, "convert", output, "", *words(options)))

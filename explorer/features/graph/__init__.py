@@ -11,8 +11,8 @@ FEATURE = Feature(
         "node_figures": "graph_methods.node_figures",
     },
     keys={
-        "graph": "graph_view.GRAPH_KEYS",
-        "flame": "flame_view.FLAME_KEYS",
+        "graph": "graph_screen.GRAPH_KEYS",
+        "flame": "flame_screen.FLAME_KEYS",
     },
     commands={
         "graph": "keys.COMMANDS",

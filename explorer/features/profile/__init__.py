@@ -7,12 +7,12 @@ FEATURE = Feature(
         "profile": "profile_command.COMMAND",
     },
     methods={
-        "profile": "profile_methods.profile",
-        "compare_profiles": "profile_methods.compare_profiles",
+        "profile": "profiles.profile",
+        "compare_profiles": "profiles.compare_profiles",
     },
     keys={
-        "profile": "profile_view.PROFILE_KEYS",
-        "comparison": "profile_comparison_view.COMPARISON_KEYS",
+        "profile": "profile_screen.PROFILE_KEYS",
+        "comparison": "profile_screen.COMPARISON_KEYS",
     },
     commands={
         "profile": "keys.COMMANDS",

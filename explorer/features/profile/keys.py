@@ -13,7 +13,7 @@ COMMANDS = (
         "Profile…",
         "Time the model on this machine: what each layer takes, how sure, what is no layer",
         LOOK,
-        "profile_action.ProfileCommand",
+        "profile_screen.ProfileCommand",
         menu=True,
         package=__package__,
         after="evaluate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.features.profile.layer_time_words import timed_blocks
+from explorer.features.profile.profile_words import timed_blocks
 from explorer.tui.text.drawing import draw
 
 if TYPE_CHECKING:

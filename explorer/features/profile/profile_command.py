@@ -132,9 +132,9 @@ def _checked(given: ParsedArgs) -> list[str]:
     if len(files) == 2 and os.path.realpath(files[0]) == os.path.realpath(files[1]):
         raise Misuse("two files of one name", where=files[0], hint="choose another for one of them")
     if given.tensorboard:
-        from explorer.features.profile import tensorboard  # the help reads this file
+        from explorer.features.profile.profile_files import check_tensorboard  # the help reads this file
 
-        tensorboard.check(given.tensorboard)
+        check_tensorboard(given.tensorboard)
         files.append(given.tensorboard)
     return files
 
@@ -143,19 +143,20 @@ def _write(
     given: ParsedArgs, profiles: Sequence[Profile], rows: Sequence[Layer], whole: tuple[dict[str, Any], str]
 ) -> list[str]:
     """Writes what was asked for, all of it or nothing; the paths."""
-    from explorer.features.profile import chrome_trace, flame_stacks, tensorboard
-    from explorer.report import table_file  # the help reads this file
+    # the help reads this file
+    from explorer.features.profile.profile_files import chrome_trace, flame_stacks, tensorboard_events
+    from explorer.report import table_file
 
     model, texts = os.path.basename(given.models[0]), dict[str, str]()
     if given.output and given.output.lower().endswith(".folded"):
-        texts[given.output] = "".join(flame_stacks.stacks(profiles, rows, model))
+        texts[given.output] = "".join(flame_stacks(profiles, rows, model))
     elif given.output:
         texts[given.output] = table_file.document_text(*whole, given.output)
     if given.trace:
-        texts[given.trace] = chrome_trace.trace(profiles, rows, model)
+        texts[given.trace] = chrome_trace(profiles, rows, model)
     with ExitStack() as stack:
         folder = given.tensorboard
-        done = [stack.enter_context(tensorboard.written(profiles, folder))] if folder else []
+        done = [stack.enter_context(tensorboard_events(profiles, folder))] if folder else []
         for path, text in texts.items():
             stack.enter_context(table_file.written(text, path, given.force))
     return [*done, *texts]

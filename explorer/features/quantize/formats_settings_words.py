@@ -6,7 +6,7 @@ from explorer.base.units import exact_text, printable
 from explorer.facts import Info
 from explorer.facts.quantize import PARTS
 from explorer.facts.settings import LayerSettings, QuantizeSettings
-from explorer.features.tiling.tilings_settings_words import origin_text, unused_rules
+from explorer.features.tiling.tile_words import origin_text, unused_rules
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
 
 _COLUMNS = (

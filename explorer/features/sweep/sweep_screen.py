@@ -32,7 +32,7 @@ from explorer.features.sweep.sweep_page import (
 )
 from explorer.features.sweep.sweep_words import SweepColumn
 from explorer.features.sweep.sweep_words import sweep as sweep_blocks
-from explorer.features.tiling.tile_action import TileCommand
+from explorer.features.tiling.tile_screen import TileCommand
 from explorer.report.table_file import write_sweep
 from explorer.settings.parse import path_word
 from explorer.tui.dialogs.dialogs import MessageDialog

@@ -32,7 +32,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         progress,
         lambda session, info: (info, session.settings(spec, on_progress=progress)),
         "settings",
-        "tilings_settings_words",
+        "tile_words",
         "sites",
         package=__package__,
     )

@@ -11,6 +11,7 @@ from torch import nn
 
 from explorer.base.checked import Count, Natural, PathText, Seconds, Words
 from explorer.engine.convert.job import ExporterName, ScriptMethod
+from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import (
     Analysis,
     Diff,
@@ -582,7 +583,7 @@ class PublicMethods:
         raise NotImplementedError
 
     def conversions(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """What the opened model can become: for each kind what it is, and how files of it are called."""
+        """The kinds of file that the opened model can become: for each its name and its endings."""
         raise NotImplementedError
 
     def convert(

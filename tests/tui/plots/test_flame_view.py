@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from explorer.base.families import FAMILIES
 from explorer.facts import Layer
-from explorer.features.graph.flame_page import FILL, flame_lines
-from explorer.features.graph.flame_view import FlameView
+from explorer.features.graph.flame_screen import FILL, FlameView, flame_lines
 from explorer.report.flame_layout import FlameLabel, IcicleBox
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.text.theme import ALL_THEMES

@@ -1,10 +1,11 @@
-"""The tile dialog: what a tiling would do and cost, live as it is typed, before anything is done."""
+"""Tile screen: the dialog that plans a tiling as you type, and the key that opens it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, get_args
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from msgspec.structs import replace
 from textual import on
@@ -16,13 +17,20 @@ from textual.widgets import Input, Static
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.base.options import option_of
 from explorer.base.units import edges_text, sizes_text
+from explorer.base.verdicts import VERDICTS
 from explorer.facts import Edges, Layer, Plan, SitePlan, TileSpec
 from explorer.facts.cost import Hardware, PlanCost, SiteCost
 from explorer.features.tiling.tile_view import AskSteps, TileView
+from explorer.features.tiling.tile_words import plan_matmuls
 from explorer.features.tiling.tiling_cost_page import CostRow, cost_rows, formula_page, headline
 from explorer.settings.parse import parse_tile
+from explorer.tui.commands.context import AT_ONCE, ScreenCommand
+from explorer.tui.commands.key_table import command_of, has_command
 from explorer.tui.dialogs.dialogs import Dialog, PageDialog
 from explorer.tui.dialogs.machine import MachineDialog
+from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
+from explorer.tui.state.hardware import use_hardware
+from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 from explorer.tui.tree.sites import operands_of, sites_of
 from explorer.tui.widgets.accumulator_field import AccumulatorField
@@ -30,6 +38,10 @@ from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.machine_field import MachineField
 from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.text_input import TextInput
+
+if TYPE_CHECKING:
+    from explorer.facts import TileResult
+
 
 AskPlan = Callable[[TileSpec], Awaitable[Plan]]
 AskCost = Callable[..., Awaitable[PlanCost]]
@@ -344,3 +356,81 @@ class TileDialog(Dialog[TileSpec]):
             self._entered = True
         elif self.plan is not None and self.plan.sites:
             self.dismiss(self._spec)
+
+
+class TileCommand(ScreenCommand):
+    """Splits matrix products into tiles."""
+
+    def run(self) -> None:
+        """Ask how, then do it."""
+        if self.context.ready():
+            self.context.with_layers(*self.tree.cursor_range, self._ask)
+
+    def _ask(self, chosen: list[Layer]) -> None:
+        store = self.store
+        assert store.analysis is not None
+        layers = store.analysis.layers
+        dialog = TileDialog(
+            partial(self.jobs.run, "planning", "plan"),
+            partial(self.jobs.run, "costing", "cost"),
+            chosen,
+            by_value=store.by_value,
+            layers=layers if len(layers) <= AT_ONCE else chosen,
+            spec=store.tile_spec,
+            hardware=store.hardware,
+            ask_steps=partial(self.jobs.ask, "tile_steps"),
+        )
+
+        def answered(spec: TileSpec | None) -> None:
+            use_hardware(store, dialog.hardware)
+            self.begin(spec)
+
+        self.context.ask(dialog, answered)
+
+    def begin(self, spec: TileSpec | None) -> None:
+        """Tile; None stops what was planned."""
+        if self.jobs.current is not None:
+            self.jobs.stop()
+        if spec is None:
+            return
+        self.store.tile_spec = spec
+        self.context.start_next("Tile", self._tile(spec))
+
+    async def _tile(self, spec: TileSpec) -> None:
+        result: TileResult = await self.jobs.run("tiling", "tile", spec)
+        await self.context.take_history()
+        proof = result.verification
+
+        def page(width: int) -> list[Line]:
+            lines: list[Line] = []
+            if proof is not None:
+                lines += verdict_lines(proof, width)
+            lines += [BLANK, *wrap((("$ ", "accent"), (safe(result.command), "text")), width - 1, 2)]
+            return [*lines, BLANK, *draw(plan_matmuls(result.plan), width - 1)]
+
+        if not result.output:
+            kind = proof.verdict_kind if proof is not None else "different"
+            refused = PageDialog(
+                f"Tiling refused: {VERDICTS[kind]}", page, hint=TO_BLAME, tone=verdict_tone(kind)
+            )
+            self.context.ask(refused, partial(self._blame, spec))
+            return
+        await self.context.show_made("undo", command=result.command)
+        dialog = TilingResultDialog(
+            "Tiled, not verified" if proof is None else verdict_title(proof),
+            page,
+            result.plan,
+            partial(self.jobs.ask, "tile_steps"),
+            hint="Enter diff · i tiles · y copy command · Esc close",
+            tone="good" if proof is None else verdict_tone(proof.verdict_kind),
+            copy=result.command,
+        )
+        self.context.ask(dialog, self._after_verdict)
+
+    def _blame(self, spec: TileSpec, more: bool | None) -> None:
+        if more and has_command("blame"):
+            command_of("blame")(self.context).begin(spec=spec)
+
+    def _after_verdict(self, more: bool | None) -> None:
+        if more is not None:
+            self.panes.tabs.open("diff")

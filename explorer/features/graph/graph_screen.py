@@ -14,14 +14,17 @@ from explorer.base.errors import ExplorerError, Misuse
 from explorer.features.graph.graph_page import (
     GRAPH_FOOTER,
     GraphCanvas,
+    View,
     box_line,
     neighbour,
+    overlaid,
     plain,
     title_lines,
 )
-from explorer.features.tiling.minimap_page import View, overlaid
+from explorer.report.present.look.layers import outside_fields
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.search import SearchDialog
+from explorer.tui.tabs.layer import layer_page
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, text
 from explorer.tui.widgets.line_view import LineView, PanelView
@@ -30,6 +33,8 @@ from explorer.tui.widgets.strips import Status, TitleBar
 if TYPE_CHECKING:
     from explorer.facts import Layer
     from explorer.facts.graph.drawing import GraphBox, GraphDrawing
+    from explorer.tui.commands.context import CommandContext
+
 
 _Span = tuple[int, int]
 
@@ -423,3 +428,30 @@ def _box_of(drawing: GraphDrawing, row: int, otherwise: int) -> int:
     around = [(rows[1] - rows[0], at) for rows, at in boxes if rows[0] <= row < rows[1]]
     inside = [(rows[0], at) for rows, at in boxes if rows[0] > row]
     return own[0] if own else min(around or inside, default=(0, otherwise))[1]
+
+
+def draw_graph(context: CommandContext) -> None:
+    """Draw the inside of the chosen group, or the group around the chosen layer."""
+    context.start("Graph", _show(context))
+
+
+async def _show(context: CommandContext) -> None:
+    layer, store, tree = context.tree.current_layer, context.store, context.tree
+    if layer is None:
+        return
+
+    async def ask(request: GraphRequest) -> GraphDrawing:
+        row, steps, unfold, between = request
+        how = {"steps": steps, "unfold": unfold, "between": between}
+        drawing: GraphDrawing = await context.jobs.ask("graph", row, depth=1, **how)
+        return drawing
+
+    def about(row: int, width: int) -> list[Line]:
+        assert store.analysis is not None
+        outside, totals = outside_fields(tree.model.overlay, row), store.analysis.info.totals
+        return layer_page([tree.model.layers[row]], totals, width, store.exact, outside=outside)
+
+    request = GraphRequest(layer.id if layer.group else layer.parent)
+    drawing: GraphDrawing = await context.jobs.run("drawing the graph", "graph", request.row, depth=1)
+    chosen = None if layer.group else layer.id
+    context.ask(GraphView(drawing, request, chosen, ask, tree.model.layers, about), context.to_row)

@@ -1,24 +1,34 @@
-"""Chrome trace of a profile: its trace events, which Perfetto and TensorBoard open."""
+"""Files of a profile: Chrome trace, collapsed stacks, TensorBoard events."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import tempfile
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from explorer.base.errors import Misuse
 from explorer.base.version import __version__
 from explorer.facts import Layer
 from explorer.facts.profile.profile import LayerTime, Profile
 from explorer.facts.profile.recording import RecordedEvent, RecordedRun
-from explorer.report.timeline import title
+from explorer.host import input_files, output_files
+from explorer.host.optional_packages import require
+from explorer.host.output_files import atomic_write, made_folder
+from explorer.report.timeline import frames, title
 
 _SAID = "runs under the profiler as they were recorded; the pauses between runs are left out"
 
 
-def trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> str:
-    """Trace events of what was recorded, a process for each profile; times in microseconds.
+def chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> str:
+    """Chrome trace of the recorded runs, for Perfetto and TensorBoard: a process for each profile.
 
-    Format: "Trace Event Format", the Chromium project.
+    Times are in microseconds. Format: "Trace Event Format", the Chromium project.
     """
     events: list[dict[str, Any]] = []
     for pid, profile in enumerate(profiles, 1):
@@ -112,3 +122,90 @@ def _layer(one: LayerTime) -> dict[str, Any]:
         **spread,
         "with": one.holds,
     }
+
+
+def flame_stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> Iterator[str]:
+    """Collapsed stacks for flame graphs: a line a kernel, `group;layer;kernel NANOSECONDS`.
+
+    With several profiles, each stack starts with its batch. speedscope skips lines whose number is not whole.
+
+    Format: "Flame Graphs", B. Gregg, stackcollapse.
+    """
+    for profile in profiles:
+        before = (title(profile, model),) if len(profiles) > 1 else ()
+        found = frames(profile, rows)
+        kernels = {frame.stack[:-1] for frame in found if frame.category == "kernel"}
+        for frame in found:
+            leaf = frame.category in ("kernel", "other", "overhead")
+            if leaf or (frame.category in ("layer", "own") and frame.stack not in kernels):
+                names = [name.replace(";", ":") or "(unnamed)" for name in (*before, *frame.stack)]
+                yield f"{';'.join(names)} {frame.seconds * 1e9:.0f}\n"
+
+
+_ODD = re.compile(r"[^-/\w.]")
+"""Characters that TensorBoard allows in no tag."""
+
+
+def check_tensorboard(folder: str) -> None:
+    """Checks a TensorBoard folder before the model is timed.
+
+    Raises:
+        Misuse: It is a file.
+        MissingExtra: tensorboardX is not installed.
+    """
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise Misuse("is no folder", where=folder, hint="name a folder; TensorBoard reads all files in it")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(folder))):
+        raise Misuse("there is no such folder", where=os.path.dirname(folder), hint="create it first")
+    require("tensorboardX", "--tensorboard")
+
+
+@contextmanager
+def tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str]:
+    """Writes times as TensorBoard events: totals as scalars, layers as a histogram, the batch as the step.
+
+    The file appears in the folder when the block ends without an error. The folder is made if it is missing,
+    and its other files stay. tensorboardX, an optional package, writes the events: it needs no TensorFlow.
+
+    Yields:
+        The path of the file.
+
+    Raises:
+        Misuse: It cannot be written.
+    """
+    writer = require("tensorboardX", "--tensorboard").SummaryWriter
+    with tempfile.TemporaryDirectory() as place:
+        # the suffix keeps apart two files of the same second
+        with writer(place, filename_suffix=f".{uuid.uuid4().hex[:8]}") as log:
+            for profile in profiles:
+                step = profile.batch or profile.rows or 1
+                for tag, value in _scalars(profile):
+                    log.add_scalar(tag, value, step)
+                times = [one.seconds.median for one in profile.layers if one.seconds is not None]
+                if times:
+                    log.add_histogram("layer_seconds", times, step)
+        (name,) = os.listdir(place)
+        target = os.path.join(folder, name)
+        with made_folder(folder), atomic_write(target) as temporary:
+            with (
+                input_files.binary(os.path.join(place, name), internal=True) as events,
+                output_files.binary(temporary) as file,
+            ):
+                shutil.copyfileobj(events, file)
+            yield target
+
+
+def _scalars(profile: Profile) -> Iterator[tuple[str, float]]:
+    """Tags with their seconds."""
+    yield "wall_seconds", profile.wall_seconds
+    yield "overhead_seconds", profile.overhead_seconds
+    groups = (
+        ("layers", [(one.path, one.seconds.median) for one in profile.layers if one.seconds is not None]),
+        ("operators", [(one.op, one.seconds) for one in profile.operators]),
+        ("modules", [(one.path, one.seconds) for one in profile.modules]),
+        ("other", [(one.name, one.seconds) for one in profile.other]),
+        ("phases", [(one.name, one.seconds.median) for one in profile.phases]),
+    )
+    for group, rows in groups:
+        for name, seconds in rows:
+            yield f"{group}/{_ODD.sub('_', name).strip('/') or 'unnamed'}", seconds

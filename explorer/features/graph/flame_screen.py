@@ -2,35 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.cells import cell_len
 from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.families import FAMILIES
-from explorer.features.graph.flame_page import CHOSEN, FILL, chosen_line, flame_lines, heights, rows_text
+from explorer.base.units import many_text
+from explorer.facts import Layer
 from explorer.report.flame_layout import (
+    COUNTED,
+    MEASURED,
     FlameFigure,
     FlameLabel,
     IcicleBox,
     box_of,
     child_of,
+    counted_figure,
     icicle,
     label_of,
+    measured_figure,
     parent_of,
 )
 from explorer.report.present.figures import share_text
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, ending, fit, safe
+from explorer.tui.text.lines import Line, Span, ending, fit, safe
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
-    from explorer.facts import Layer
+    from explorer.tui.commands.context import CommandContext
+
+
+FILL = "fill--"
+"""Before the name of a family: the role of a box that is filled with its colour."""
+CHOSEN = "chosen"
+"""In place of a family: of the box under the cursor. The accent of other marks is too like some families."""
+_TALLEST, _NARROW = 5, 3
+"""Lines of a level at most, and cells from which on a box has a name."""
+
+
+def heights(boxes: Sequence[IcicleBox], height: int) -> int:
+    """Lines that a level takes."""
+    levels = 1 + max((box.level for box in boxes), default=0)
+    return max(1, min(_TALLEST, height // levels))
+
+
+def flame_lines(
+    boxes: Sequence[IcicleBox],
+    labels: Sequence[FlameLabel],
+    figures: Callable[[int], tuple[str, str]],
+    chosen: int,
+    height: int,
+    letters: bool,
+) -> list[Line]:
+    """The boxes, a level below the other; the chosen one stands out.
+
+    Args:
+        boxes: As `icicle` lays them out.
+        labels: Of each.
+        figures: What a box takes, and its share of the top, in words.
+        chosen: Which one is.
+        height: In lines.
+        letters: Colours are too few to fill boxes: their families have letters, and edges on both sides.
+    """
+    tall = heights(boxes, height)
+    levels: list[list[int]] = [[] for _ in range(1 + max((box.level for box in boxes), default=0))]
+    for at, box in enumerate(boxes):
+        levels[box.level].append(at)
+    lines: list[Line] = []
+    for level in levels:
+        for y in range(tall):
+            line: list[Span] = []
+            x = 0
+            for at in level:
+                box, label = boxes[at], labels[at]
+                if box.start > x:
+                    line.append((" " * (box.start - x), "text"))
+                room = box.width - 1 - letters
+                said = _said(y, label, figures(at), room, letters) if room > 0 else ""
+                filled = FILL + (CHOSEN if at == chosen else label.family)
+                role = filled if not letters else "mark" if at == chosen else label.family
+                line.append((_cells(said, box.width, letters), role))
+                x = box.start + box.width
+            lines.append(tuple(line))
+    return lines[:height]
+
+
+def _said(y: int, label: FlameLabel, figures: tuple[str, str], room: int, letters: bool) -> str:
+    """Line `y` of a box: its name, what it takes, which operator it is."""
+    if y == 0:
+        return _name(label, room, letters)
+    return _whole(figures, room) if y == 1 else label.kind if y == 2 and room >= _NARROW else ""
+
+
+def _whole(said: tuple[str, str], room: int) -> str:
+    """A figure and a share, or the share alone: what there is room for."""
+    figure, share = said
+    if len(figure) + len(share) + 2 * bool(share) <= room:
+        return f"{figure}  {share}".rstrip()
+    return share if share and len(share) <= room else ""
+
+
+def _name(label: FlameLabel, room: int, letters: bool) -> str:
+    """What a box is called, behind the letter of its family; of a narrow one only that."""
+    mark = FAMILIES[label.family].letter if letters and label.family != "other" else ""
+    if room < _NARROW + 2 * bool(mark):
+        return mark
+    return f"{mark} {safe(label.name)}".lstrip()
+
+
+def _cells(said: str, width: int, letters: bool) -> str:
+    """A line of a box, behind its edge."""
+    last = "▕" if letters and width > 1 else ""
+    room = width - 1 - len(last)
+    return f"▏{fit(said, room)}{last}" if room > 0 else f"▏{last}"[:width]
+
+
+def chosen_line(
+    name: str, kind: str, amount: tuple[str, float], parts: Sequence[tuple[str, float]], width: int
+) -> Line:
+    """The chosen box in a line: its name, its kind, what it takes, and its share of what is around it.
+
+    `parts` are what it is a part of: a name, and what that takes.
+    """
+    said, value = amount
+    shares = [f"{share_text(value, whole)} of {safe(part)}" for part, whole in parts if whole]
+    said = " · ".join(filter(None, (safe(kind), said, *shares)))
+    room = max(10, width - cell_len(said) - 4)
+    name = ending(safe(name), room)
+    return ((f" {name}", "strong"), ("  " + fit(said, max(0, width - cell_len(name) - 3)), "dim"))
+
+
+def rows_text(box: IcicleBox, layers: Sequence[Layer]) -> str:
+    """The rows that stand together in a box: the first, and how many more."""
+    return f"{many_text(box.rows, 'row')} from {layers[box.first].path or '(unnamed)'}"
+
 
 # fmt: off
 FLAME_KEYS = key_group(
@@ -298,3 +410,25 @@ class FlameView(SubScreen[int]):
         """Write the figures out, or round them."""
         self._exact = not self._exact
         self._draw()
+
+
+def flame(context: CommandContext) -> None:
+    """Draw it: by measured time where the model was timed, and by what is counted."""
+    context.start("Flame", _show(context))
+
+
+async def _show(context: CommandContext) -> None:
+    store, model = context.store, context.tree.model
+    assert store.analysis is not None
+    totals, found, profile = store.analysis.info.totals, model.structure, store.profile
+    counted = [name for name, of in COUNTED.items() if max(found.columns[of], default=0) > 0]
+    figures = [counted_figure(name, found, totals) for name in counted]
+    if profile is not None:
+        seconds = await context.jobs.ask("column", MEASURED)
+        figures.insert(0, measured_figure(found, seconds, profile))
+    if not figures:
+        store.say("there is nothing to draw: no row has a figure")
+        return
+    layer = context.tree.current_layer
+    view = FlameView(figures, model.layers, store.stem, -1 if layer is None else layer.id, exact=store.exact)
+    context.ask(view, context.to_row)
