@@ -36,11 +36,11 @@ async def _ask(context: CommandContext) -> None:
     if not kinds:
         raise ExplorerError("a model of this format cannot be converted", where=source)
     stem = os.path.splitext(os.path.basename(source.rstrip(os.sep)))[0].replace(":", "_")
-    said = ", ".join(f"{about} ({', '.join(endings)})" for about, endings in kinds)
+    kind_texts = ", ".join(f"{about} ({', '.join(endings)})" for about, endings in kinds)
     named = [stem + ending for _, endings in kinds for ending in endings]
     # never the model itself, which Enter would offer to replace
     path = next((name for name in named if name != os.path.basename(source)), named[0])
-    about = f"The ending says what it becomes: {said}. Written to"
+    about = f"The ending says what it becomes: {kind_texts}. Written to"
     context.ask_path("Convert", path, about, partial(_convert, context))
 
 

@@ -10,18 +10,18 @@ from explorer.cli.output.answer import Answer, converted
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    with explorer.Session(given.models[0], **given.opening) as session:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    with explorer.Session(args.models[0], **args.opening) as session:
         fact = session.convert(
-            given.output,
-            exporter=given.exporter,
-            opset=given.opset,
-            input_names=given.input_names or (),
-            output_names=given.output_names or (),
-            dynamic=given.dynamic,
-            method=given.method,
-            fold=given.fold,
-            **given.writing(draws=3),
+            args.output,
+            exporter=args.exporter,
+            opset=args.opset,
+            input_names=args.input_names or (),
+            output_names=args.output_names or (),
+            dynamic=args.dynamic,
+            method=args.method,
+            fold=args.fold,
+            **args.writing(draws=3),
             on_progress=progress,
         )
     return converted(fact)

@@ -57,7 +57,7 @@ def flame_lines(
     boxes: Sequence[IcicleBox],
     labels: Sequence[FlameLabel],
     figures: Callable[[int], tuple[str, str]],
-    chosen: int,
+    chosen_box: int,
     height: int,
     letters: bool,
 ) -> list[Line]:
@@ -67,7 +67,7 @@ def flame_lines(
         boxes: As `icicle` lays them out.
         labels: Of each.
         figures: What a box takes, and its share of the top, in words.
-        chosen: Which one is.
+        chosen_box: Which one is.
         height: In lines.
         letters: Colours are too few to fill boxes: their families have letters, and edges on both sides.
     """
@@ -85,10 +85,10 @@ def flame_lines(
                 if box.start > x:
                     line.append((" " * (box.start - x), "text"))
                 room = box.width - 1 - letters
-                said = _said(y, label, figures(at), room, letters) if room > 0 else ""
-                filled = FILL + (CHOSEN if at == chosen else label.family)
-                role = filled if not letters else "mark" if at == chosen else label.family
-                line.append((_cells(said, box.width, letters), role))
+                text = _said(y, label, figures(at), room, letters) if room > 0 else ""
+                filled = FILL + (CHOSEN if at == chosen_box else label.family)
+                role = filled if not letters else "mark" if at == chosen_box else label.family
+                line.append((_cells(text, box.width, letters), role))
                 x = box.start + box.width
             lines.append(tuple(line))
     return lines[:height]
@@ -131,12 +131,12 @@ def chosen_line(
 
     `parts` are what it is a part of: a name, and what that takes.
     """
-    said, value = amount
+    figure, value = amount
     shares = [f"{share_text(value, whole)} of {safe(part)}" for part, whole in parts if whole]
-    said = " · ".join(filter(None, (safe(kind), said, *shares)))
-    room = max(10, width - cell_len(said) - 4)
+    figure = " · ".join(filter(None, (safe(kind), figure, *shares)))
+    room = max(10, width - cell_len(figure) - 4)
     name = ending(safe(name), room)
-    return ((f" {name}", "strong"), ("  " + fit(said, max(0, width - cell_len(name) - 3)), "dim"))
+    return ((f" {name}", "strong"), ("  " + fit(figure, max(0, width - cell_len(name) - 3)), "dim"))
 
 
 def rows_text(box: IcicleBox, layers: Sequence[Layer]) -> str:
@@ -172,11 +172,11 @@ class _Panel(PanelView):
     def _style(self, role: str, under: str) -> Style:
         if not role.startswith(FILL):
             return super()._style(role, under)
-        found = self._styles_drawn.get((role, under))
-        if found is None:
-            found = self.rich_style + self.get_component_styles(role).partial_rich_style
-            self._styles_drawn[role, under] = found
-        return found
+        style = self._styles_drawn.get((role, under))
+        if style is None:
+            style = self.rich_style + self.get_component_styles(role).partial_rich_style
+            self._styles_drawn[role, under] = style
+        return style
 
 
 class FlameView(SubScreen[int]):
@@ -186,7 +186,7 @@ class FlameView(SubScreen[int]):
         figures: What boxes can be as wide as; the first is shown first.
         layers: The rows of the tree.
         model: What the model is called.
-        chosen: Row of the layer that is chosen first.
+        chosen_row: Row of the layer that is chosen first.
         exact: Exact or rounded numbers.
     """
 
@@ -208,7 +208,7 @@ class FlameView(SubScreen[int]):
         figures: Sequence[FlameFigure],
         layers: Sequence[Layer],
         model: str,
-        chosen: int,
+        chosen_row: int,
         *,
         exact: bool = False,
     ) -> None:
@@ -220,7 +220,7 @@ class FlameView(SubScreen[int]):
         self._boxes: list[IcicleBox] = []
         self._labels: list[FlameLabel] = []
         self._laid: tuple[object, ...] = ()
-        self._wanted: IcicleBox | int = chosen
+        self._wanted: IcicleBox | int = chosen_row
         self.chosen = 0
 
     @property
@@ -258,26 +258,26 @@ class FlameView(SubScreen[int]):
 
     def _page(self, width: int, height: int) -> list[Line]:
         """The boxes; laid out anew where another figure, top or size asks for it."""
-        asked = self._by, self._top, width, height
+        layout_key = self._by, self._top, width, height
         if height < 1:
             return []
-        if asked != self._laid:
-            self._laid = asked
+        if layout_key != self._laid:
+            self._laid = layout_key
             self._lay_out(width, height)
             self.call_later(self._tell)
         letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
         return flame_lines(self._boxes, self._labels, self._said, self.chosen, height, letters)
 
     def _lay_out(self, width: int, height: int) -> None:
-        weights, top, wanted = self.figure.weights, self._top, self._wanted
+        weights, top, target = self.figure.weights, self._top, self._wanted
         span, rows = (None, 1) if top is None else (top[:2], top[2])
         self._boxes = icicle(weights, span, width, height, rows=rows)
         self._labels = [label_of(box, self._layers, self._model) for box in self._boxes]
-        if isinstance(wanted, int):
-            self.chosen = box_of(self._boxes, wanted)
+        if isinstance(target, int):
+            self.chosen = box_of(self._boxes, target)
             return
-        same = [i for i, box in enumerate(self._boxes) if box.span == wanted.span and box.name == wanted.name]
-        self.chosen = same[0] if same else box_of(self._boxes, wanted.first)
+        same = [i for i, box in enumerate(self._boxes) if box.span == target.span and box.name == target.name]
+        self.chosen = same[0] if same else box_of(self._boxes, target.first)
 
     def _said(self, at: int) -> tuple[str, str]:
         box, whole = self._boxes[at], self._boxes[0].value
@@ -292,18 +292,18 @@ class FlameView(SubScreen[int]):
         top = self._boxes[0]
         around = safe(self._title_of(top))
         drawn = heights(self._boxes, self.query_one(_Panel).size.height)
-        folded = sum(one.rows for one in self._boxes if one.rows > 1)
-        said = f" by {figure.title}: {figure.text(top.value, self._exact)}"
-        said += f"; {folded:,} rows are too thin for a box of their own" if folded else ""
-        said += "; no row has any" if not top.value else ""
-        said += (
+        folded = sum(piece.rows for piece in self._boxes if piece.rows > 1)
+        summary = f" by {figure.title}: {figure.text(top.value, self._exact)}"
+        summary += f"; {folded:,} rows are too thin for a box of their own" if folded else ""
+        summary += "; no row has any" if not top.value else ""
+        summary += (
             "; zoom in for what lies deeper" if len(self._boxes) and drawn == 1 and self._is_deep() else ""
         )
 
         def title(width: int) -> tuple[Line, ...]:
             return (
                 ((" Flame ", "head"), (ending(around, max(8, width - 8)), "strong")),
-                ((fit(said, width), "dim"),),
+                ((fit(summary, width), "dim"),),
             )
 
         self.query_one(TitleBar).show(title)
@@ -420,12 +420,12 @@ def flame(context: CommandContext) -> None:
 async def _show(context: CommandContext) -> None:
     store, model = context.store, context.tree.model
     assert store.analysis is not None
-    totals, found, profile = store.analysis.info.totals, model.structure, store.profile
-    counted = [name for name, of in COUNTED.items() if max(found.columns[of], default=0) > 0]
-    figures = [counted_figure(name, found, totals) for name in counted]
+    totals, structure, profile = store.analysis.info.totals, model.structure, store.profile
+    counted = [name for name, of in COUNTED.items() if max(structure.columns[of], default=0) > 0]
+    figures = [counted_figure(name, structure, totals) for name in counted]
     if profile is not None:
         seconds = await context.jobs.ask("column", MEASURED)
-        figures.insert(0, measured_figure(found, seconds, profile))
+        figures.insert(0, measured_figure(structure, seconds, profile))
     if not figures:
         store.say("there is nothing to draw: no row has a figure")
         return

@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     # the facts come with them, and the help of all verbs reads this file
     from explorer.features.graph import graph_files as write
     from explorer.features.graph import graph_labels as labels
 
-    format = write.check(given.output)
-    color, outside = given.color, given.overlay or None
+    format = write.check(args.output)
+    color, outside = args.color, args.overlay or None
     if outside is None:
         labels.check_coloring(color, ())
-    ends = getattr(given, "from"), given.to
-    for flag, other, one in (("--to", "--from", ends[0]), ("--from", "--to", ends[1])):
-        if one and not all(ends):
-            raise Misuse("a path has two ends", where=other, hint=f"add {flag} LAYER")
+    ends = getattr(args, "from"), args.to
+    for flag, missing_flag, end in (("--to", "--from", ends[0]), ("--from", "--to", ends[1])):
+        if end and not all(ends):
+            raise Misuse("a path has two ends", where=missing_flag, hint=f"add {flag} LAYER")
     if format == write.NODE_DATA:
         for flag in ("--layer", "--depth", "--steps", "--unfold", "--from", "--to"):
-            if getattr(given, flag.removeprefix("--")):
+            if getattr(args, flag.removeprefix("--")):
                 raise Misuse("node data is of the whole model", where=flag, hint="leave it out")
         color = "macs" if color == "family" else color
 
@@ -42,19 +42,20 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     def ask(session: Session, info: Info) -> Any:
         nonlocal warning
         if format == write.NODE_DATA:
-            told = session.node_figures(color, overlay=outside, on_progress=progress)
-            if told.missing:
-                every = told.missing + len(told.values)
-                warning = f"{color} of {told.missing:,} of {every:,} nodes is not known, and not in the file"
-            return told
+            node_figures = session.node_figures(color, overlay=outside, on_progress=progress)
+            if node_figures.missing:
+                every = node_figures.missing + len(node_figures.values)
+                few = f"{node_figures.missing:,} of {every:,} nodes"
+                warning = f"{color} of {few} is not known, and not in the file"
+            return node_figures
         figures = None if outside is None else session.overlay(outside)
         if figures is not None:
             labels.check_coloring(color, [column.name for column in figures.columns])
         drawing = session.graph(
-            given.layer,
-            depth=given.depth,
-            steps=given.steps,
-            unfold=given.unfold,
+            args.layer,
+            depth=args.depth,
+            steps=args.steps,
+            unfold=args.unfold,
             between=ends if all(ends) else None,
             nested=format == ".html",
             overlay=figures,
@@ -72,7 +73,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         with output_files.text(path) as file:
             file.writelines(plain(fact))
 
-    answer = output_file(given, progress, ask, save)
+    answer = output_file(args, progress, ask, save)
     answer.warning = warning
     return answer
 

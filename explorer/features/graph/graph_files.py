@@ -77,20 +77,20 @@ def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
         color: 'family' or a figure: what is chosen at first.
     """
     outside = dict.fromkeys(name for box in _boxes(drawing) for name in box.outside)
-    data = {
+    page_data = {
         "title": heading(drawing),
         "notes": notes(drawing),
         "route": drawing.route is not None,
         "color": color,
         "colorings": [*COLORINGS, *outside],
-        "families": {one.name: one.color for one in FAMILIES.values()},
+        "families": {family.name: family.color for family in FAMILIES.values()},
         "cell": CELL,
         "graph": _graph(drawing, [*FIGURES, *outside]),
     }
     before, after = files(__package__).joinpath("page.html").read_text("utf-8").split("DATA", 1)
     yield before
     # no text in it may end the script element that holds it
-    yield json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    yield json.dumps(page_data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     yield after
 
 
@@ -116,7 +116,7 @@ def _graph(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, Any]:
 
 
 def _box(box: GraphBox, figures: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "role": box.role,
         "lines": box_lines(box, "family"),
         "about": box_title(box),
@@ -126,29 +126,29 @@ def _box(box: GraphBox, figures: Sequence[str]) -> dict[str, Any]:
         "at": [box.x, box.y, box.width, box.height, box.rank],
     }
     if box.lit:
-        found["lit"] = True
+        fields["lit"] = True
     if box.inside is not None:
-        found["open"] = box.open
-        found["inside"] = _graph(box.inside, figures)
-    return found
+        fields["open"] = box.open
+        fields["inside"] = _graph(box.inside, figures)
+    return fields
 
 
 def node_data(figures: NodeFigures) -> dict[str, Any]:
     """Figures as Model Explorer's node data, to be laid over its picture of the same model.
 
     The fields are those of `GraphNodeData`, `NodeDataResult` and `GradientItem` in the package
-    `ai-edge-model-explorer`, and a test compares them. Data of one graph is laid over the graph on show. Model
-    Explorer takes data with a key 'results' for data of many graphs, so a node of that name is nested.
+    `ai-edge-model-explorer`, and a test compares them. Data of one graph is laid over the graph on show. The
+    key 'results' means data of many graphs, so figures with a node of that name are nested under their graph.
 
     Args:
         figures: What is laid over the picture.
     """
-    data = {
+    document = {
         "results": {name: {"value": value} for name, value in figures.values.items()},
         "name": figures.figure,
         "gradient": [{"stop": 0, "bgColor": PALE_COLOR}, {"stop": 1, "bgColor": FULL_COLOR}],
     }
-    return {figures.graph or "graph": data} if "results" in figures.values else data
+    return {figures.graph or "graph": document} if "results" in figures.values else document
 
 
 _WRITERS: dict[str, Callable[[GraphDrawing, str], Iterable[str]]] = {".svg": svg, ".dot": dot, ".html": page}

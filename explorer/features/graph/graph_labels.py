@@ -35,9 +35,9 @@ def check_coloring(color: str, outside: Sequence[str]) -> None:
     Raises:
         Misuse: It is no figure of ours, and no column from outside.
     """
-    known = (*COLORINGS, *outside)
-    if color not in known:
-        hint = nearest(color, known) or f"there are {', '.join(known)}"
+    colorings = (*COLORINGS, *outside)
+    if color not in colorings:
+        hint = nearest(color, colorings) or f"there are {', '.join(colorings)}"
         raise Misuse(f"no figure is called '{cut(color)}'", where="--color", hint=hint)
 
 
@@ -101,9 +101,11 @@ def box_title(box: GraphBox) -> str:
     for name, value in box.figures.items():
         if value != 0:
             lines.append(f"{exact_text(value)} {'bytes ' * (name in _BYTES)}{_NOUNS.get(name, name)}")
-    lines += [_outside_text(one, one.value) for one in box.outside.values()]
-    said = [f"{printable(name)}: {printable(value_text(value))}" for name, value in box.attributes.items()]
-    return "\n".join([*lines, *(["", *said[:_MOST]] if said else [])])
+    lines += [_outside_text(figure, figure.value) for figure in box.outside.values()]
+    attributes = [
+        f"{printable(name)}: {printable(value_text(value))}" for name, value in box.attributes.items()
+    ]
+    return "\n".join([*lines, *(["", *attributes[:_MOST]] if attributes else [])])
 
 
 def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
@@ -146,17 +148,17 @@ def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
     most = max((value_of(box, color) or 0 for box in drawing.boxes), default=0)
     outside = next((box.outside[color] for box in drawing.boxes if color in box.outside), None)
     for share, value in ((0.0, 0), (1.0, most)) if most else ((0.0, 0),):
-        said = figure_text(color, value) if outside is None else _outside_text(outside, value)
-        yield _mix(PALE_COLOR, FULL_COLOR, share), said
+        label = figure_text(color, value) if outside is None else _outside_text(outside, value)
+        yield _mix(PALE_COLOR, FULL_COLOR, share), label
 
 
 def notes(drawing: GraphDrawing) -> list[str]:
     """What is not drawn as it is."""
     folded = drawing.folded
-    said = [f"{folded:,} layer{'s' * (folded != 1)} folded away: constants, shapes, no-ops"]
+    fold_note = [f"{folded:,} layer{'s' * (folded != 1)} folded away: constants, shapes, no-ops"]
     route = [] if drawing.route is None else [route_text(drawing.route)]
     named = same_name_text(drawing.path, drawing.same_name)
-    return [*route, *([named] if named else []), *(said if folded else []), *drawing.notes]
+    return [*route, *([named] if named else []), *(fold_note if folded else []), *drawing.notes]
 
 
 def route_text(route: GraphRoute) -> str:

@@ -33,24 +33,24 @@ class View(NamedTuple):
     height: int
 
 
-def overlaid(lines: Sequence[Line], drawing: GraphDrawing, chosen: int, view: View) -> list[Line]:
+def overlaid(lines: Sequence[Line], drawing: GraphDrawing, chosen_box: int, view: View) -> list[Line]:
     """The lines of a pane with the map over them; without one where all is in view, or there is no room."""
     fits = drawing.width <= view.width and drawing.height <= view.height
     if fits or view.width < _LEAST[0] or view.height < _LEAST[1]:
         return [*lines]
-    made = _map(drawing, chosen, view)
-    width, height = len(made[0]), len(made)
-    box = drawing.boxes[chosen]
+    map_rows = _map(drawing, chosen_box, view)
+    width, height = len(map_rows[0]), len(map_rows)
+    box = drawing.boxes[chosen_box]
     x, y = view.width - width, 0
     if box.x + box.width > view.left + x and box.y < view.top + height:
         y = view.height - height  # not over the chosen box
     return [
-        (*_cut(line, x), *joined(made[at - y])) if y <= at < y + height else line
+        (*_cut(line, x), *joined(map_rows[at - y])) if y <= at < y + height else line
         for at, line in enumerate(lines)
     ]
 
 
-def _map(drawing: GraphDrawing, chosen: int, view: View) -> list[list[tuple[str, str]]]:
+def _map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[tuple[str, str]]]:
     """The map in a frame, in cells."""
     most = min(_WIDEST, view.width // 4), min(_HIGHEST, view.height // 2) - 2
     scale = max(drawing.width / most[0], drawing.height / most[1])  # a cell is twice as high as wide
@@ -76,34 +76,34 @@ def _map(drawing: GraphDrawing, chosen: int, view: View) -> list[list[tuple[str,
         for spot in ((x, y) for x in columns for y in rows):
             filled[spot] = filled.get(spot, False) or box.lit
     columns, rows = cells(view)
-    here, there = cells(drawing.boxes[chosen])
-    found = [[("╭", "dim"), *[("─", "dim")] * width, ("╮", "dim")]]
+    here, there = cells(drawing.boxes[chosen_box])
+    map_rows = [[("╭", "dim"), *[("─", "dim")] * width, ("╮", "dim")]]
     for y in range(height):
         line = [("│", "dim")]
         for x in range(width):
             halves = [(x, 2 * y) in filled, (x, 2 * y + 1) in filled]
             lit = any(filled.get((x, 2 * y + half)) for half in (0, 1))
-            seen = x in columns and (2 * y in rows or 2 * y + 1 in rows)
+            in_view = x in columns and (2 * y in rows or 2 * y + 1 in rows)
             at = x in here and (2 * y in there or 2 * y + 1 in there)
-            role = "mark" if at else "accent" if lit else "dim" if seen else "track"
+            role = "mark" if at else "accent" if lit else "dim" if in_view else "track"
             char = _HALVES[halves[0] + 2 * halves[1]]
-            line.append(("◆" if at else char if char != " " or not seen else "·", role))
-        found.append([*line, ("│", "dim")])
-    return [*found, [("╰", "dim"), *[("─", "dim")] * width, ("╯", "dim")]]
+            line.append(("◆" if at else char if char != " " or not in_view else "·", role))
+        map_rows.append([*line, ("│", "dim")])
+    return [*map_rows, [("╰", "dim"), *[("─", "dim")] * width, ("╯", "dim")]]
 
 
 def _cut(line: Line, width: int) -> Line:
     """The first cells of a line; half of a wide character is a blank."""
-    found: list[tuple[str, str]] = []
-    left = width
+    spans: list[tuple[str, str]] = []
+    remaining = width
     for piece, role in line:
         size = cell_len(piece)
-        if size >= left:
-            found.append((set_cell_size(piece, left), role))
-            return tuple(found)
-        found.append((piece, role))
-        left -= size
-    return (*found, (" " * left, "text"))
+        if size >= remaining:
+            spans.append((set_cell_size(piece, remaining), role))
+            return tuple(spans)
+        spans.append((piece, role))
+        remaining -= size
+    return (*spans, (" " * remaining, "text"))
 
 
 _N, _E, _S, _W = 1, 2, 4, 8
@@ -193,22 +193,24 @@ class GraphCanvas:
             top, sides, low = top.translate(_LIT), sides.translate(_LIT), low.translate(_LIT)
         self._set(box.x, box.y, top, role)
         self._set(box.x, box.y + box.height - 1, low, role)
-        said = [cut(line, wide) for line in box_lines(box, "family")][: box.height - 2]
-        said = [line if cell_len(line) <= wide else fit(line, wide) for line in said]
+        labels = [cut(line, wide) for line in box_lines(box, "family")][: box.height - 2]
+        labels = [line if cell_len(line) <= wide else fit(line, wide) for line in labels]
         for at in range(1, box.height - 1):
             self._set(box.x, box.y + at, sides, role)
-            if at <= len(said):
+            if at <= len(labels):
                 style = "dim" if faint else "strong" if at == 1 else "text" if box.role in _WORK else "dim"
-                self._set(box.x + 1 + (wide - cell_len(said[at - 1])) // 2, box.y + at, said[at - 1], style)
+                self._set(
+                    box.x + 1 + (wide - cell_len(labels[at - 1])) // 2, box.y + at, labels[at - 1], style
+                )
 
     def _label(self, edges: Sequence[GraphEdge]) -> None:
         """What goes along the edges, where it hits nothing; the same of one box once."""
-        seen: set[tuple[int, str]] = set()
+        labeled: set[tuple[int, str]] = set()
         for edge in edges:
             text = tensor_text(edge.tensor, edge.tensors)
-            if not edge.points or (edge.source, text) in seen:
+            if not edge.points or (edge.source, text) in labeled:
                 continue
-            seen.add((edge.source, text))
+            labeled.add((edge.source, text))
             x, y = edge.points[0]
             row = self._rows.get(y, {})
             if not any(at in row for at in range(x + 1, x + 3 + len(text))):
@@ -265,8 +267,8 @@ def neighbour(drawing: GraphDrawing, at: int, way: str) -> int | None:
     ]
     middle = box.x + box.width / 2
 
-    def far(other: int) -> tuple[float, float]:
-        there = drawing.boxes[other]
+    def far(index: int) -> tuple[float, float]:
+        there = drawing.boxes[index]
         return abs(there.rank - box.rank), abs(there.x + there.width / 2 - middle)
 
     return min(ends, key=far, default=None)
@@ -291,25 +293,25 @@ def title_lines(drawing: GraphDrawing, steps: int | None, width: int) -> tuple[L
     name = safe(drawing.path) or "the whole model"
     if steps is not None:
         name = f"{steps} step{'s' * (steps > 1)} around {name}"
-    said = "; ".join(notes(drawing))
+    note_text = "; ".join(notes(drawing))
     style = "accent" if drawing.route is not None else "dim"
     many = f" {len(drawing.boxes):,} boxes"
     return (
         ((" Graph ", "head"), (ending(name, max(8, width - 8)), "strong")),
-        ((many, "dim"), (fit(f"; {said}" if said else "", max(0, width - len(many))), style)),
+        ((many, "dim"), (fit(f"; {note_text}" if note_text else "", max(0, width - len(many))), style)),
     )
 
 
 def box_line(box: GraphBox, width: int) -> Line:
     """The chosen box in a line."""
     figures: Mapping[str, int | None] = box.figures
-    shown = [
+    figure_texts = [
         figure_text(name, figures[name]) for name in ("macs", "params", "activations") if figures.get(name)
     ]
-    said = " · ".join([safe(box.kind_text), *([box.tiles] if box.tiles else []), *shown])
-    room = max(10, width - len(said) - 4)
+    summary = " · ".join([safe(box.kind_text), *([box.tiles] if box.tiles else []), *figure_texts])
+    room = max(10, width - len(summary) - 4)
     path = ending(safe(box.path), room)
-    return ((f" {path}", "strong"), ("  " + fit(said, max(0, width - len(path) - 3)), "dim"))
+    return ((f" {path}", "strong"), ("  " + fit(summary, max(0, width - len(path) - 3)), "dim"))
 
 
 GRAPH_FOOTER = (

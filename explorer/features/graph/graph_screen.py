@@ -87,7 +87,7 @@ class GraphView(SubScreen[int]):
     Args:
         drawing: What is shown first.
         request: What it was asked for with.
-        chosen: Row of the layer that is chosen first, if it has a box.
+        chosen_row: Row of the layer that is chosen first, if it has a box.
         draw: Makes other drawings.
         layers: The rows of the tree.
         about: The page of a row at a width.
@@ -101,7 +101,7 @@ class GraphView(SubScreen[int]):
         self,
         drawing: GraphDrawing,
         request: GraphRequest,
-        chosen: int | None,
+        chosen_row: int | None,
         draw: Draw,
         layers: Sequence[Layer],
         about: Callable[[int, int], Sequence[Line]],
@@ -113,13 +113,13 @@ class GraphView(SubScreen[int]):
         self._found: list[int] = []
         self._map = True
         self._beside: bool | None = None
-        self._take(drawing, request, chosen)
+        self._take(drawing, request, chosen_row)
 
-    def _take(self, drawing: GraphDrawing, request: GraphRequest, chosen: int | None) -> None:
+    def _take(self, drawing: GraphDrawing, request: GraphRequest, chosen_row: int | None) -> None:
         self.request = request._replace(unfold=drawing.unfolded)
         self.drawing, self._canvas = drawing, GraphCanvas(drawing, self._marks)
         first = next((at for at, box in enumerate(drawing.boxes) if box.layers), 0)
-        self.chosen = first if chosen is None else _box_of(drawing, chosen, first)
+        self.chosen = first if chosen_row is None else _box_of(drawing, chosen_row, first)
         self._corner = (0, 0)
 
     @property
@@ -157,8 +157,8 @@ class GraphView(SubScreen[int]):
         if row is not None:
             words += ["--layer", self._layers[row].path]
         words += ["--depth", "1"] if steps is None else ["--steps", str(steps)]
-        for one in unfold:
-            words += ["--unfold", self._layers[one if isinstance(one, int) else one[0]].path]
+        for group in unfold:
+            words += ["--unfold", self._layers[group if isinstance(group, int) else group[0]].path]
         ends = () if between is None else zip(("--from", "--to"), between, strict=True)
         return [*words, *(word for way, end in ends for word in (way, self._layers[end].path))]
 
@@ -253,7 +253,7 @@ class GraphView(SubScreen[int]):
         box = self.box
         if box is not None and box.unfolds is not None:
             unfold = (*self.drawing.unfolded, box.unfolds)
-            self._go(self.request._replace(unfold=unfold), box.row, kept=True)
+            self._go(self.request._replace(unfold=unfold), box.row, keeps_place=True)
         elif box is not None:
             self._say("nothing stands in it: it is one operator" if box.layers else "it stands outside")
 
@@ -265,13 +265,13 @@ class GraphView(SubScreen[int]):
             self.action_graph_out()
             return
         span = min(around, key=lambda span: span[1] - span[0])
-        left = tuple([one for one in self.drawing.unfolded if not _within(one, span)])
+        unfolded = tuple([group for group in self.drawing.unfolded if not _within(group, span)])
         # a mark in it is one of the whole group
         self._marks = [span[0] if span[0] <= mark < span[1] else mark for mark in self._marks]
         between = self.request.between
         if between is not None and any(span[0] <= end < span[1] for end in between):
             between = None
-        self._go(self.request._replace(unfold=left, between=between), span[0], kept=True)
+        self._go(self.request._replace(unfold=unfolded, between=between), span[0], keeps_place=True)
 
     def action_graph_into(self) -> None:
         """Draw the inside of the chosen box alone."""
@@ -318,7 +318,7 @@ class GraphView(SubScreen[int]):
     def action_graph_follow(self) -> None:
         """Light the paths between the marks, or let them go dark again."""
         if self.request.between is not None:
-            self._go(self.request._replace(between=None), self._chosen_row, kept=True)
+            self._go(self.request._replace(between=None), self._chosen_row, keeps_place=True)
             return
         ends = [*self._marks]
         if len(ends) == 1 and self._chosen_row is not None and self._chosen_row != ends[0]:
@@ -349,9 +349,9 @@ class GraphView(SubScreen[int]):
 
         def chosen(id: str | None) -> None:
             if id is not None and dialog.search is not None:
-                found = dialog.listed[id]
-                self._found = dialog.search.walk(found)
-                self._reveal(found.layers[0])
+                match = dialog.listed[id]
+                self._found = dialog.search.walk(match)
+                self._reveal(match.layers[0])
 
         self.app.push_screen(dialog, chosen)
 
@@ -370,19 +370,23 @@ class GraphView(SubScreen[int]):
             self.chosen = at
             self._moved()
         elif self.request.steps is None and self._stands_in(row, self.request.row):
-            self._go(self.request._replace(unfold=(*self.drawing.unfolded, row)), row, kept=True)
+            self._go(self.request._replace(unfold=(*self.drawing.unfolded, row)), row, keeps_place=True)
         else:
             self._go(GraphRequest(unfold=(row,)), row)
 
     # drawing
 
     def _go(
-        self, request: GraphRequest, chosen: int | None, *, kept: bool = False, back: bool = False
+        self, request: GraphRequest, chosen_row: int | None, *, keeps_place: bool = False, back: bool = False
     ) -> None:
-        self.run_worker(self._draw(request, chosen, kept, back), exclusive=True, exit_on_error=False)
+        self.run_worker(
+            self._draw(request, chosen_row, keeps_place, back), exclusive=True, exit_on_error=False
+        )
 
-    async def _draw(self, request: GraphRequest, chosen: int | None, kept: bool, back: bool) -> None:
-        """Asks for a drawing; `kept`: the chosen box stays where it is on the screen."""
+    async def _draw(
+        self, request: GraphRequest, chosen_row: int | None, keeps_place: bool, back: bool
+    ) -> None:
+        """Asks for a drawing; `keeps_place`: the chosen box stays where it is on the screen."""
         before = self.request, self._chosen_row
         box, corner = self.box, self._corner
         try:
@@ -392,8 +396,8 @@ class GraphView(SubScreen[int]):
             return
         if not back:
             self._before.append(before)
-        self._take(drawing, request, chosen)
-        if kept and box is not None and self.box is not None:
+        self._take(drawing, request, chosen_row)
+        if keeps_place and box is not None and self.box is not None:
             now = self.box
             self._corner = corner[0] + now.x - box.x, corner[1] + now.y - box.y
         self._show()
@@ -424,10 +428,10 @@ def _within(rows: _Span, span: _Span) -> bool:
 def _box_of(drawing: GraphDrawing, row: int, otherwise: int) -> int:
     """The place of a row's own box; else of the smallest that it stands in, or of the first inside of it."""
     boxes = [(box.rows, at) for at, box in enumerate(drawing.boxes) if box.rows and box.role != "outside"]
-    own = [at for _, at in boxes if drawing.boxes[at].row == row]
+    exact = [at for _, at in boxes if drawing.boxes[at].row == row]
     around = [(rows[1] - rows[0], at) for rows, at in boxes if rows[0] <= row < rows[1]]
     inside = [(rows[0], at) for rows, at in boxes if rows[0] > row]
-    return own[0] if own else min(around or inside, default=(0, otherwise))[1]
+    return exact[0] if exact else min(around or inside, default=(0, otherwise))[1]
 
 
 def draw_graph(context: CommandContext) -> None:
@@ -442,8 +446,8 @@ async def _show(context: CommandContext) -> None:
 
     async def ask(request: GraphRequest) -> GraphDrawing:
         row, steps, unfold, between = request
-        how = {"steps": steps, "unfold": unfold, "between": between}
-        drawing: GraphDrawing = await context.jobs.ask("graph", row, depth=1, **how)
+        options = {"steps": steps, "unfold": unfold, "between": between}
+        drawing: GraphDrawing = await context.jobs.ask("graph", row, depth=1, **options)
         return drawing
 
     def about(row: int, width: int) -> list[Line]:
@@ -453,5 +457,5 @@ async def _show(context: CommandContext) -> None:
 
     request = GraphRequest(layer.id if layer.group else layer.parent)
     drawing: GraphDrawing = await context.jobs.run("drawing the graph", "graph", request.row, depth=1)
-    chosen = None if layer.group else layer.id
-    context.ask(GraphView(drawing, request, chosen, ask, tree.model.layers, about), context.to_row)
+    chosen_row = None if layer.group else layer.id
+    context.ask(GraphView(drawing, request, chosen_row, ask, tree.model.layers, about), context.to_row)

@@ -36,11 +36,11 @@ def svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
         drawing: What is drawn.
         color: 'family' or a figure.
     """
-    said, keys = notes(drawing), [*legend(drawing, color)]
-    top = _MARGIN + _LINE * (2 + len(said)) + (_LINE + 8) * bool(keys)
+    note_lines, keys = notes(drawing), [*legend(drawing, color)]
+    top = _MARGIN + _LINE * (2 + len(note_lines)) + (_LINE + 8) * bool(keys)
     wide = sum(len(text) * 8 + 34 for _, text in keys)
     width = (
-        max(drawing.width * CELL[0], wide, *(7 * len(line) for line in (heading(drawing), *said)))
+        max(drawing.width * CELL[0], wide, *(7 * len(line) for line in (heading(drawing), *note_lines)))
         + 2 * _MARGIN
     )
     height = drawing.height * CELL[1] + top + _MARGIN
@@ -51,7 +51,7 @@ def svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n'
         f'<text class="h" x="{_MARGIN}" y="{_MARGIN + 4}">{escape(heading(drawing))}</text>\n'
     )
-    for at, line in enumerate(said):
+    for at, line in enumerate(note_lines):
         yield f'<text class="d" x="{_MARGIN}" y="{_MARGIN + _LINE * (at + 2)}">{escape(line)}</text>\n'
     yield from _legend(keys, top - _LINE - 8)
     yield f'<g transform="translate({_MARGIN} {top})">\n'
@@ -112,12 +112,12 @@ def _rect(
 
 def _labels(edges: Sequence[GraphEdge]) -> Iterator[str]:
     """What goes along the edges, once where several of one box bring the same."""
-    seen: set[tuple[int, str]] = set()
+    labeled: set[tuple[int, str]] = set()
     for edge in edges:
         text = tensor_text(edge.tensor, edge.tensors)
-        if edge.points and (edge.source, text) not in seen:
-            same = sum(source == edge.source for source, _ in seen)
-            seen.add((edge.source, text))
+        if edge.points and (edge.source, text) not in labeled:
+            same = sum(source == edge.source for source, _ in labeled)
+            labeled.add((edge.source, text))
             x, y = edge.points[0]
             yield (
                 f'<text class="l" x="{x * CELL[0] + 10}" y="{y * CELL[1] + 17 + 12 * same}">'

@@ -67,115 +67,116 @@ _ENDINGS = (".csv", ".json", ".folded")
 """Of `--output`."""
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    machine = named_machine(given)
-    if len(given.models) == 2:
-        _refuse_files(given)
-        return _compared(given, machine, progress)
-    several = len(given.batch or ()) > 1
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    machine = named_machine(args)
+    if len(args.models) == 2:
+        _refuse_files(args)
+        return _compared(args, machine, progress)
+    several = len(args.batch or ()) > 1
     rows = "batches" if several else "layers"
-    written = _checked(given)
+    written = _checked(args)
 
     def ask(session: Session, info: Info) -> tuple[Info, Profile | ProfileSeries]:
         from msgspec.structs import replace
 
         from explorer.facts.profile.profile import ordered, series  # not where it is refused before
 
-        spec = _spec(given)
-        found = [
+        spec = _spec(args)
+        profiles = [
             session.profile(spec, batch=batch, machine=machine, on_progress=progress)
-            for batch in given.batch or (None,)
+            for batch in args.batch or (None,)
         ]
         # nobody reads thousands of layers; a program that wants few says so
-        limit = given.limit if given.json or given.csv else None
+        limit = args.limit if args.json or args.csv else None
         sorted_ = [
-            replace(one, layers=ordered(one.layers, given.sort)[:limit], recording=()) for one in found
+            replace(profile, layers=ordered(profile.layers, args.sort)[:limit], recording=())
+            for profile in profiles
         ]
         fact = series(sorted_) if several else sorted_[0]
         if written:
             whole = document().of_fact(info, fact, tool(), session.sha256()), rows
-            written[:] = _write(given, found, session.analysis().layers, whole)
+            written[:] = _write(args, profiles, session.analysis().layers, whole)
         return info, fact
 
     def blocks(info: Info, fact: Any) -> list[Block]:
         words = present("profile_words", __package__)
-        found: list[Block] = getattr(words, name)(info, fact, given.limit or _LIMIT)
-        return [*found, *(line for path in written for line in present("figures").written(path))]
+        profiles: list[Block] = getattr(words, name)(info, fact, args.limit or _LIMIT)
+        return [*profiles, *(line for path in written for line in present("figures").written(path))]
 
     name = "profiles" if several else "profile"
-    return about(given, progress, ask, document().of_fact, blocks, rows)
+    return about(args, progress, ask, document().of_fact, blocks, rows)
 
 
-def _refuse_files(given: ParsedArgs) -> None:
+def _refuse_files(args: ParsedArgs) -> None:
     for option in ("output", "trace", "tensorboard"):
-        if getattr(given, option):
+        if getattr(args, option):
             raise Misuse("a file is of one model", where=f"--{option}", hint="--json prints two side by side")
 
 
-def _checked(given: ParsedArgs) -> list[str]:
+def _checked(args: ParsedArgs) -> list[str]:
     """The files that are to be written, refused before anything is timed where they cannot be.
 
     Raises:
         Misuse: A file exists or is read for the result, or its ending says another format.
         MissingExtra: What writes for TensorBoard is not installed.
     """
-    read = [path for path in (given.input, given.weights_file, given.rules) if path]
-    files = [path for path in (given.output, given.trace) if path]
-    for path, endings in ((given.output, _ENDINGS), (given.trace, (".json",))):
+    read = [path for path in (args.input, args.weights_file, args.rules) if path]
+    files = [path for path in (args.output, args.trace) if path]
+    for path, endings in ((args.output, _ENDINGS), (args.trace, (".json",))):
         if path and not path.lower().endswith(endings):
             raise Misuse("the ending says the format", where=path, hint=f"use {' or '.join(endings)}")
         if path:
-            where = given.tensorboard or ""
+            where = args.tensorboard or ""
             check_target(
-                path, overwrite=given.force, models=given.models, weights=(), inputs=read, new_folder=where
+                path, overwrite=args.force, models=args.models, weights=(), inputs=read, new_folder=where
             )
     if len(files) == 2 and os.path.realpath(files[0]) == os.path.realpath(files[1]):
         raise Misuse("two files of one name", where=files[0], hint="choose another for one of them")
-    if given.tensorboard:
+    if args.tensorboard:
         from explorer.features.profile.profile_files import check_tensorboard  # the help reads this file
 
-        check_tensorboard(given.tensorboard)
-        files.append(given.tensorboard)
+        check_tensorboard(args.tensorboard)
+        files.append(args.tensorboard)
     return files
 
 
 def _write(
-    given: ParsedArgs, profiles: Sequence[Profile], rows: Sequence[Layer], whole: tuple[dict[str, Any], str]
+    args: ParsedArgs, profiles: Sequence[Profile], rows: Sequence[Layer], whole: tuple[dict[str, Any], str]
 ) -> list[str]:
     """Writes what was asked for, all of it or nothing; the paths."""
     # the help reads this file
     from explorer.features.profile.profile_files import chrome_trace, flame_stacks, tensorboard_events
     from explorer.report import table_file
 
-    model, texts = os.path.basename(given.models[0]), dict[str, str]()
-    if given.output and given.output.lower().endswith(".folded"):
-        texts[given.output] = "".join(flame_stacks(profiles, rows, model))
-    elif given.output:
-        texts[given.output] = table_file.document_text(*whole, given.output)
-    if given.trace:
-        texts[given.trace] = chrome_trace(profiles, rows, model)
+    model, texts = os.path.basename(args.models[0]), dict[str, str]()
+    if args.output and args.output.lower().endswith(".folded"):
+        texts[args.output] = "".join(flame_stacks(profiles, rows, model))
+    elif args.output:
+        texts[args.output] = table_file.document_text(*whole, args.output)
+    if args.trace:
+        texts[args.trace] = chrome_trace(profiles, rows, model)
     with ExitStack() as stack:
-        folder = given.tensorboard
+        folder = args.tensorboard
         done = [stack.enter_context(tensorboard_events(profiles, folder))] if folder else []
         for path, text in texts.items():
-            stack.enter_context(table_file.written(text, path, given.force))
+            stack.enter_context(table_file.written(text, path, args.force))
     return [*done, *texts]
 
 
-def _compared(given: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
+def _compared(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
     """Two models in turn; of two batches the first is that of the first model."""
-    batches = given.batch or (None,)
+    batches = args.batch or (None,)
     if len(batches) > 2:
         raise Misuse("two models have two batches at most", where="--batch")
-    with explorer.Session(given.models[0], **given.opening) as session:
+    with explorer.Session(args.models[0], **args.opening) as session:
         fact = session.compare_profiles(
-            other=given.models[1],
-            spec=_spec(given),
+            other=args.models[1],
+            spec=_spec(args),
             batches=(batches[0], batches[-1]),
             machine=machine,
             on_progress=progress,
         )
-    limit = given.limit if given.json or given.csv else given.limit or _LIMIT
+    limit = args.limit if args.json or args.csv else args.limit or _LIMIT
     return Answer(
         lambda: plain(_first(fact, limit)),
         lambda: present("profile_comparison_words", __package__).comparison(fact, limit),
@@ -189,8 +190,8 @@ def _first(fact: ProfileComparison, limit: int | None) -> ProfileComparison:
     return replace(fact, layers=fact.layers[:limit])
 
 
-def _spec(given: ParsedArgs) -> ProfileSpec:
-    return record_of(given, ProfileSpec, record=_RECORDED if given.trace else 0)
+def _spec(args: ParsedArgs) -> ProfileSpec:
+    return record_of(args, ProfileSpec, record=_RECORDED if args.trace else 0)
 
 
 COMMAND = Command(

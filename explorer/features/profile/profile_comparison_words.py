@@ -17,11 +17,11 @@ _TOLD = 1e-12
 def comparison(fact: ProfileComparison, limit: int | None) -> list[Block]:
     """The answer of `explorer profile A B`, with so many layers: those that differ most."""
     largest = largest_first(fact)
-    shown = largest[:limit]
-    blocks: list[Block] = [walls(fact), Line(), change_table(shown)]
-    if len(largest) > len(shown):
+    layers = largest[:limit]
+    blocks: list[Block] = [walls(fact), Line(), change_table(layers)]
+    if len(largest) > len(layers):
         blocks.append(
-            Line(Span(f"{len(shown):,} of {len(largest):,} rows, those that differ most; --limit", "quiet"))
+            Line(Span(f"{len(layers):,} of {len(largest):,} rows, those that differ most; --limit", "quiet"))
         )
     return [*blocks, *notes(fact)]
 
@@ -40,8 +40,8 @@ def notes(fact: ProfileComparison) -> list[Block]:
 def walls(fact: ProfileComparison) -> Fields:
     """The wall times, and how they differ."""
     rows = [
-        Field(name, seconds(one.wall_seconds), _about(one))
-        for name, one in zip(fact.names, (fact.before, fact.after), strict=True)
+        Field(name, seconds(profile.wall_seconds), _about(profile))
+        for name, profile in zip(fact.names, (fact.before, fact.after), strict=True)
     ]
     before = fact.before.wall_seconds
     share = f"{percent_text(abs(fact.difference), before)} {'more' if fact.difference > 0 else 'less'}"
@@ -53,13 +53,17 @@ def walls(fact: ProfileComparison) -> Fields:
     overhead = fact.after.overhead_seconds - fact.before.overhead_seconds
     rows.append(Field("  of which overhead", _difference(overhead, True), "no kernel runs"))
     if slowed := fact.before.slowed_seconds - fact.after.slowed_seconds:
-        said = "what kernels took longer under the profiler than whole runs do without it: go by shares"
-        rows.append(Field("  less slowed kernels", _difference(slowed, True), said))
-    if doubted := [one for one in fact.layers if one.significant is None]:
-        seen = [side.count for one in doubted for side in (one.before, one.after) if side is not None]
-        runs = many_text(min(seen, default=0), "run")
-        said = f"marked ?: of {runs} under the profiler; six say what is noise, and a longer time makes more"
-        rows.append(Field("Layers not sure", plain(len(doubted)), said))
+        remark = "what kernels took longer under the profiler than whole runs do without it: go by shares"
+        rows.append(Field("  less slowed kernels", _difference(slowed, True), remark))
+    if doubted := [profile for profile in fact.layers if profile.significant is None]:
+        counts = [
+            side.count for profile in doubted for side in (profile.before, profile.after) if side is not None
+        ]
+        runs = many_text(min(counts, default=0), "run")
+        remark = (
+            f"marked ?: of {runs} under the profiler; six say what is noise, and a longer time makes more"
+        )
+        rows.append(Field("Layers not sure", plain(len(doubted)), remark))
     loaded = fact.before.load or fact.after.load
     if loaded:
         rows.append(Field(Span("Loaded machine", "warning"), Span("yes", "warning"), loaded, "loaded"))
@@ -91,13 +95,16 @@ def change_table(layers: Sequence[LayerChange]) -> Table:
     return table_of(
         layers,
         (
-            (Column("layer", shrink=True), lambda one: one.path or "(unnamed)"),
-            (Column("kind", shrink=True, drop=3), lambda one: Span(one.kind, "kind")),
-            (Column("", drop=2), lambda one: one.status),
-            (Column("before", "right"), lambda one: _time(one.before)),
-            (Column("after", "right"), lambda one: _time(one.after)),
-            (Column("difference", "right"), lambda one: _difference(one.difference, one.significant)),
-            (Column("sure", drop=1), lambda one: surely[one.significant]),
+            (Column("layer", shrink=True), lambda change: change.path or "(unnamed)"),
+            (Column("kind", shrink=True, drop=3), lambda change: Span(change.kind, "kind")),
+            (Column("", drop=2), lambda change: change.status),
+            (Column("before", "right"), lambda change: _time(change.before)),
+            (Column("after", "right"), lambda change: _time(change.after)),
+            (
+                Column("difference", "right"),
+                lambda change: _difference(change.difference, change.significant),
+            ),
+            (Column("sure", drop=1), lambda change: surely[change.significant]),
         ),
         what="layers, those that differ most first",
     )

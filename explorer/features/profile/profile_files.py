@@ -35,13 +35,15 @@ def chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str)
         lanes = {event.thread for run in profile.recording for event in run.events} | {0}
         names = [("process_name", 0, title(profile, model))]
         names += [("thread_name", at, f"thread {at}" if at else "main thread") for at in sorted(lanes)]
-        for name, lane, said in names:
-            events.append({"ph": "M", "name": name, "pid": pid, "tid": lane, "args": {"name": said}})
+        for name, lane, label in names:
+            events.append({"ph": "M", "name": name, "pid": pid, "tid": lane, "args": {"name": label}})
         start = 0.0
         for number, run in enumerate(profile.recording, 1):
             # a step is called as torch.profiler calls it, for tools that look for steps
-            what = ("ProfilerStep#", "user_annotation") if profile.phases else ("run ", "run")
-            events.append(_slice(f"{what[0]}{number}", what[1], pid, 0, start, run.seconds, _run(profile)))
+            step_name = ("ProfilerStep#", "user_annotation") if profile.phases else ("run ", "run")
+            events.append(
+                _slice(f"{step_name[0]}{number}", step_name[1], pid, 0, start, run.seconds, _run(profile))
+            )
             events += _recorded(run, profile, rows, pid, start)
             start += run.seconds
     about = {"tool": f"explorer {__version__}", "model": model, "what": _SAID}
@@ -61,7 +63,7 @@ def _recorded(
     run: RecordedRun, profile: Profile, rows: Sequence[Layer], pid: int, began: float
 ) -> Iterator[dict[str, Any]]:
     """The events of a run: in groups layers, in them kernels."""
-    known = {one.layer: _layer(one) for one in profile.layers if one.seconds is not None}
+    args_by_layer = {layer.layer: _layer(layer) for layer in profile.layers if layer.seconds is not None}
     modules = any(event.kind == "module" for event in run.events)
     for first, last, group in () if modules else _groups(run, rows):
         seconds = last.start + last.seconds - first.start
@@ -73,7 +75,7 @@ def _recorded(
             yield _slice(event.name, "user_annotation", *when, {})
         elif row is not None:
             category = "group" if row.group and event.kind == "module" else "own" if row.group else "layer"
-            yield _slice(row.path or row.name, category, *when, known.get(row.id, {}))
+            yield _slice(row.path or row.name, category, *when, args_by_layer.get(row.id, {}))
         if event.kind == "kernel":
             yield _slice(event.name, "cpu_op" if modules else "kernel" if row else "other", *when, {})
         elif event.kind == "module" and row is None:
@@ -111,16 +113,16 @@ def _run(profile: Profile) -> dict[str, Any]:
     return {name: getattr(profile, name) for name in (*names, *times)}
 
 
-def _layer(one: LayerTime) -> dict[str, Any]:
+def _layer(layer: LayerTime) -> dict[str, Any]:
     """What was measured of a layer over all runs."""
-    assert one.seconds is not None
+    assert layer.seconds is not None
     names = ("kind", "op", "calls", "share", "macs_per_second", "bytes_per_second", "limit_seconds")
-    found = {name: getattr(one, name) for name in names}
-    spread = {f"{name}_seconds": getattr(one.seconds, name) for name in ("median", "p10", "p90")}
+    fields = {name: getattr(layer, name) for name in names}
+    spread = {f"{name}_seconds": getattr(layer.seconds, name) for name in ("median", "p10", "p90")}
     return {
-        **{name: value for name, value in found.items() if value is not None},
+        **{name: value for name, value in fields.items() if value is not None},
         **spread,
-        "with": one.holds,
+        "with": layer.holds,
     }
 
 
@@ -133,9 +135,9 @@ def flame_stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str)
     """
     for profile in profiles:
         before = (title(profile, model),) if len(profiles) > 1 else ()
-        found = frames(profile, rows)
-        kernels = {frame.stack[:-1] for frame in found if frame.category == "kernel"}
-        for frame in found:
+        all_frames = frames(profile, rows)
+        kernels = {frame.stack[:-1] for frame in all_frames if frame.category == "kernel"}
+        for frame in all_frames:
             leaf = frame.category in ("kernel", "other", "overhead")
             if leaf or (frame.category in ("layer", "own") and frame.stack not in kernels):
                 names = [name.replace(";", ":") or "(unnamed)" for name in (*before, *frame.stack)]
@@ -181,7 +183,7 @@ def tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str
                 step = profile.batch or profile.rows or 1
                 for tag, value in _scalars(profile):
                     log.add_scalar(tag, value, step)
-                times = [one.seconds.median for one in profile.layers if one.seconds is not None]
+                times = [layer.seconds.median for layer in profile.layers if layer.seconds is not None]
                 if times:
                     log.add_histogram("layer_seconds", times, step)
         (name,) = os.listdir(place)
@@ -200,11 +202,14 @@ def _scalars(profile: Profile) -> Iterator[tuple[str, float]]:
     yield "wall_seconds", profile.wall_seconds
     yield "overhead_seconds", profile.overhead_seconds
     groups = (
-        ("layers", [(one.path, one.seconds.median) for one in profile.layers if one.seconds is not None]),
-        ("operators", [(one.op, one.seconds) for one in profile.operators]),
-        ("modules", [(one.path, one.seconds) for one in profile.modules]),
-        ("other", [(one.name, one.seconds) for one in profile.other]),
-        ("phases", [(one.name, one.seconds.median) for one in profile.phases]),
+        (
+            "layers",
+            [(layer.path, layer.seconds.median) for layer in profile.layers if layer.seconds is not None],
+        ),
+        ("operators", [(operator.op, operator.seconds) for operator in profile.operators]),
+        ("modules", [(module.path, module.seconds) for module in profile.modules]),
+        ("other", [(part.name, part.seconds) for part in profile.other]),
+        ("phases", [(phase.name, phase.seconds.median) for phase in profile.phases]),
     )
     for group, rows in groups:
         for name, seconds in rows:

@@ -25,15 +25,15 @@ _GREY = "#8a8f98"
 def time(axes: Axes, about: Info, fact: Timed) -> None:
     """The layers that take most, with the tenth and the ninetieth of a hundred runs."""
     profile, _ = fact
-    timed = [one for one in ordered(profile.layers) if one.seconds is not None]
-    shown = timed[:_BARS][::-1]
-    medians = [one.seconds.median for one in shown if one.seconds]
-    low = [max(0.0, one.seconds.median - one.seconds.p10) for one in shown if one.seconds]
-    high = [max(0.0, one.seconds.p90 - one.seconds.median) for one in shown if one.seconds]
-    places = range(len(shown))
+    timed = [layer for layer in ordered(profile.layers) if layer.seconds is not None]
+    bars = timed[:_BARS][::-1]
+    medians = [layer.seconds.median for layer in bars if layer.seconds]
+    low = [max(0.0, layer.seconds.median - layer.seconds.p10) for layer in bars if layer.seconds]
+    high = [max(0.0, layer.seconds.p90 - layer.seconds.median) for layer in bars if layer.seconds]
+    places = range(len(bars))
     axes.barh(places, medians, xerr=[low, high], color=_COLORS[0], ecolor=_GREY, error_kw={"elinewidth": 1})
-    axes.set_yticks(places, [short(one.path) for one in shown], fontsize=7)
-    axes.set_xlabel(f"time of a run; lines from p10 to p90 ({len(shown):,} of {len(timed):,} layers)")
+    axes.set_yticks(places, [short(layer.path) for layer in bars], fontsize=7)
+    axes.set_xlabel(f"time of a run; lines from p10 to p90 ({len(bars):,} of {len(timed):,} layers)")
     _heading(axes, about, profile, "Time")
 
 

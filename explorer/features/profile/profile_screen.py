@@ -146,30 +146,30 @@ class ProfileDialog(FormDialog[ProfileRequest]):
 
     def fields(self) -> ComposeResult:
         """The fields."""
-        label, words, chosen = (
+        label, words, current = (
             ("optimize", _LEVELS, self._last.level)
             if self._graph
             else ("training", _STEPS, self._last.training)
         )
-        yield OptionField(label, words, chosen, id="choice")
+        yield OptionField(label, words, current, id="choice")
         for row in _ROWS:
             with Horizontal(classes="form-row"):
                 for at, (id, label, usual) in enumerate(row):
-                    said = f" {label}" if at else label
-                    yield from self.pair_entry(said, getattr(self._last, id), usual, id)
+                    shown_label = f" {label}" if at else label
+                    yield from self.pair_entry(shown_label, getattr(self._last, id), usual, id)
         if len(self._states) > 1:
             beside = self._states.get(self._last.beside, _ALONE)
             yield OptionField("timed", tuple(self._states.values()), beside, id="beside")
 
     def meaning(self) -> list[tuple[str, str]]:
         """What will happen."""
-        asked = self._typed()
-        spec = asked.spec
+        request = self._typed()
+        spec = request.spec
         runs = f"{spec.steps:,} runs" if spec.steps else "Runs until the median is sure within 5 %"
-        turn = ", both in turn" if asked.beside else ""
-        what = "A training step: forward, backward, optimizer. " if spec.train else ""
+        turn = ", both in turn" if request.beside else ""
+        step = "A training step: forward, backward, optimizer. " if spec.train else ""
         return [
-            (f"{what}{runs}, or {spec.time_limit:g} s have passed{turn}.", "dim"),
+            (f"{step}{runs}, or {spec.time_limit:g} s have passed{turn}.", "dim"),
             ("The screen rests meanwhile; Esc stops.", "dim"),
         ]
 
@@ -177,11 +177,11 @@ class ProfileDialog(FormDialog[ProfileRequest]):
         choice = self.query_one("#choice", OptionField)
         picked = choice.value if choice.index else ""
         typed = {id: self.text_of(id).strip() for row in _ROWS for id, _, _ in row}
-        other = [field.index for field in self.query("#beside").results(OptionField)]
+        state_indexes = [field.index for field in self.query("#beside").results(OptionField)]
         return ProfileRequest(
             level=picked if self._graph else "",
             training="" if self._graph else picked,
-            beside=[*self._states][other[0]] if other else "",
+            beside=[*self._states][state_indexes[0]] if state_indexes else "",
             **typed,
         )
 
@@ -250,14 +250,14 @@ class ProfileScreen(ReportScreen[int]):
     def report_lines(self, width: int) -> Sequence[Line]:
         """The figures, a row a layer, and what is no layer."""
         fact, exact = self._fact, self._exact
-        layers = [one for one in ordered(fact.layers, self._by) if one.seconds is not None]
+        layers = [layer for layer in ordered(fact.layers, self._by) if layer.seconds is not None]
         table, least = layer_table(fact, layers[:MOST]), max(NAME, width // 3)
         lines: list[Line] = [BLANK, *draw([figures(fact)], width - 1, exact)]
         if layers:
             lines += [BLANK, title_line(table, width - 1, exact, least)]
         lines += [
-            Link.to(one.layer, row_line(table, at, width - 1, exact, narrowest=least))
-            for at, one in enumerate(layers[:MOST])
+            Link.to(layer.layer, row_line(table, at, width - 1, exact, narrowest=least))
+            for at, layer in enumerate(layers[:MOST])
         ]
         if len(layers) > MOST:
             lines += draw([Row(f"{MOST:,} of {len(layers):,} layers")], width - 1)
@@ -361,13 +361,13 @@ class ProfileCommand(ScreenCommand):
         """Show it, or ask."""
         if not self.context.ready():
             return
-        found = self.store.profile
-        if found is None:
+        profile = self.store.profile
+        if profile is None:
             self._ask()
         elif (beside := self.store.on_demand.answers.get(_BESIDE)) is not None:
             self._show_both(beside)
         else:
-            self._show(found)
+            self._show(profile)
 
     def _ask(self) -> None:
         history, last = self.store.history, ProfileRequest(*self.store.profiled)
@@ -392,23 +392,23 @@ class ProfileCommand(ScreenCommand):
             self.context.start("Profile", self._time(request))
 
     async def _time(self, request: ProfileRequest) -> None:
-        how = {"spec": request.spec, "machine": known_machine(self.store)}
-        kept, other = self.store.on_demand.answers, request.state
-        if other is None:
-            await self.jobs.run("profiling", "profile", batch=request.size, **how)
-            kept.pop(_BESIDE, None)
+        options = {"spec": request.spec, "machine": known_machine(self.store)}
+        answers, other_state = self.store.on_demand.answers, request.state
+        if other_state is None:
+            await self.jobs.run("profiling", "profile", batch=request.size, **options)
+            answers.pop(_BESIDE, None)
         else:
-            states = sorted((other, self.store.history_place))
+            states = sorted((other_state, self.store.history_place))
             sizes, names = (request.size, request.size), (self._name(states[0]), self._name(states[1]))
-            fact = await self.jobs.run("profiling", "compare_profiles", *states, batches=sizes, **how)
-            kept[_BESIDE] = replace(fact, names=names)
+            fact = await self.jobs.run("profiling", "compare_profiles", *states, batches=sizes, **options)
+            answers[_BESIDE] = replace(fact, names=names)
         await self.context.take_history()
-        found = self.store.profile
-        assert found is not None, "the session keeps what it measured"
-        fresh = MEASURED if found.machine is not None else MEASURED[:2]
+        profile = self.store.profile
+        assert profile is not None, "the session keeps what it measured"
+        fresh = MEASURED if profile.machine is not None else MEASURED[:2]
         self.panes.rearrange(lambda model: _show_columns(model, fresh))
         self.store.notify("history", "found")
-        self.store.say(f"{seconds_text(found.wall_seconds)} a run; % shows where it goes")
+        self.store.say(f"{seconds_text(profile.wall_seconds)} a run; % shows where it goes")
         self.run()
 
     def _show(self, fact: Profile) -> None:

@@ -42,15 +42,15 @@ def profiles(about: Info, fact: ProfileSeries, limit: int) -> list[Block]:
 
 def profile_blocks(fact: Profile, limit: int) -> list[Block]:
     """The wall time and what it consists of, the layers, the operators, what to know."""
-    shown = [one for one in fact.layers if one.seconds][:limit]
-    timed = sum(one.seconds is not None for one in fact.layers)
+    layers = [layer for layer in fact.layers if layer.seconds][:limit]
+    timed = sum(layer.seconds is not None for layer in fact.layers)
     blocks: list[Block] = [figures(fact)]
     if fact.phases:
         blocks += [Line(), _phases(fact)]
-    if shown:
-        blocks += [Line(), layer_table(fact, shown)]
-    if timed > len(shown):
-        blocks.append(Line(Span(f"{len(shown):,} of {timed:,} layers; --limit shows more", "quiet")))
+    if layers:
+        blocks += [Line(), layer_table(fact, layers)]
+    if timed > len(layers):
+        blocks.append(Line(Span(f"{len(layers):,} of {timed:,} layers; --limit shows more", "quiet")))
     return [*blocks, *beside_layers(fact, limit)]
 
 
@@ -63,10 +63,10 @@ def beside_layers(fact: Profile, limit: int) -> list[Block]:
         blocks += [Line(), operator_table(fact)]
     if fact.other:
         columns = (
-            (Column("no layer"), lambda one: one.name),
-            (Column("time", "right"), lambda one: seconds(one.seconds)),
-            (Column("calls", "right"), lambda one: plain(one.calls)),
-            (Column("share", "right"), lambda one: _share(one.share)),
+            (Column("no layer"), lambda part: part.name),
+            (Column("time", "right"), lambda part: seconds(part.seconds)),
+            (Column("calls", "right"), lambda part: plain(part.calls)),
+            (Column("share", "right"), lambda part: _share(part.share)),
         )
         blocks += [Line(), table_of(fact.other, columns)]
     if fact.removed:
@@ -118,12 +118,12 @@ def figures(fact: Profile) -> Fields:
 def _overhead(fact: Profile) -> list[Field]:
     """What is no kernel's, and what the kernels took too long."""
     # other work delays another layer in each run, and the median of none
-    said = "no kernel runs: calls, copies, gaps" + ("; and what other work took" if fact.loaded else "")
-    rows = [Field("Runtime overhead", seconds(fact.overhead_seconds), said, "overhead")]
+    remark = "no kernel runs: calls, copies, gaps" + ("; and what other work took" if fact.loaded else "")
+    rows = [Field("Runtime overhead", seconds(fact.overhead_seconds), remark, "overhead")]
     if fact.slowed_seconds:
-        said = "the kernels took longer under the profiler than whole runs do without it: go by shares"
+        remark = "the kernels took longer under the profiler than whole runs do without it: go by shares"
         slowed = Span(seconds_text(fact.slowed_seconds), "warning", value=fact.slowed_seconds)
-        rows.append(Field("Kernels slowed", slowed, said, "slowed"))
+        rows.append(Field("Kernels slowed", slowed, remark, "slowed"))
     return rows
 
 
@@ -151,7 +151,7 @@ def _how_predicted(fact: Profile) -> str:
     """How sure a prediction is: its error on this run, in all and of a layer, and what it is from."""
     assert fact.predicted_seconds is not None
     error = fact.predicted_seconds / fact.wall_seconds - 1
-    off = sorted(abs(one.error) for one in fact.layers if one.error is not None)
+    off = sorted(abs(layer.error) for layer in fact.layers if layer.error is not None)
     half = f", half of the layers within {off[(len(off) - 1) // 2] * 100:.0f} %" if off else ""
     return (
         f"{error * 100:+.0f} % against this run{half}; learned from kernels timed alone on this machine, "
@@ -181,34 +181,34 @@ def _runtime(fact: Profile) -> str:
 
 def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
     """A row a layer that has time of its own."""
-    largest = max((one.share for one in layers), default=0.0)
+    largest = max((layer.share for layer in layers), default=0.0)
 
-    def kernel(one: LayerTime) -> Span:
-        return Span(f"{one.op} +{len(one.holds)}" if one.holds else one.op, "quiet")
+    def kernel(layer: LayerTime) -> Span:
+        return Span(f"{layer.op} +{len(layer.holds)}" if layer.holds else layer.op, "quiet")
 
     predicted = fact.predicted_seconds is not None
     return table_of(
         layers,
         (
-            (Column("layer", shrink=True), lambda one: one.path or "(unnamed)"),
-            (Column("kind", shrink=True, drop=2), lambda one: Span(one.kind, "kind")),
+            (Column("layer", shrink=True), lambda layer: layer.path or "(unnamed)"),
+            (Column("kind", shrink=True, drop=2), lambda layer: Span(layer.kind, "kind")),
             (Column("kernel", shrink=True, drop=6), kernel),
-            (Column("time", "right"), lambda one: _median(one.seconds)),
-            (Column("p10 to p90", "right", drop=5), lambda one: _apart(one.seconds)),
-            (Column("calls", "right", drop=7), lambda one: plain(one.calls)),
-            (Column("share", "right"), lambda one: _share(one.share)),
-            (Column("", role="bar", drop=9), lambda one: bar_text(one.share, largest)),
-            (Column("MACs/s", "right", drop=3), lambda one: _rate(one.macs_per_second, "MAC/s")),
-            (Column("bytes/s", "right", drop=4), lambda one: _rate(one.bytes_per_second, "B/s")),
+            (Column("time", "right"), lambda layer: _median(layer.seconds)),
+            (Column("p10 to p90", "right", drop=5), lambda layer: _apart(layer.seconds)),
+            (Column("calls", "right", drop=7), lambda layer: plain(layer.calls)),
+            (Column("share", "right"), lambda layer: _share(layer.share)),
+            (Column("", role="bar", drop=9), lambda layer: bar_text(layer.share, largest)),
+            (Column("MACs/s", "right", drop=3), lambda layer: _rate(layer.macs_per_second, "MAC/s")),
+            (Column("bytes/s", "right", drop=4), lambda layer: _rate(layer.bytes_per_second, "B/s")),
             (
                 Column("backward" if fact.phases else "", "right", drop=1),
-                lambda one: _known(one.backward_seconds),
+                lambda layer: _known(layer.backward_seconds),
             ),
-            (Column("predicted" * predicted, "right", drop=3), lambda one: _known(one.predicted_seconds)),
-            (Column("error" * predicted, "right", drop=3), lambda one: _error(one.error)),
+            (Column("predicted" * predicted, "right", drop=3), lambda layer: _known(layer.predicted_seconds)),
+            (Column("error" * predicted, "right", drop=3), lambda layer: _error(layer.error)),
             (
                 Column("of roof" if fact.machine is not None else "", "right", drop=1),
-                lambda one: "" if one.efficiency is None else share(one.efficiency, 1.0),
+                lambda layer: "" if layer.efficiency is None else share(layer.efficiency, 1.0),
             ),
         ),
         what="layers",
@@ -243,32 +243,32 @@ def _rate(value: float | None, unit: str) -> Cell:
 
 def operator_table(fact: Profile) -> Table:
     """A row a kind of kernel, the most expensive first; of torch's what each takes itself."""
-    calling = any(one.self_seconds is not None for one in fact.operators)
-    told = any(one.allocated_bytes is not None for one in fact.operators)
+    calling = any(operator.self_seconds is not None for operator in fact.operators)
+    has_memory = any(operator.allocated_bytes is not None for operator in fact.operators)
 
-    def own(one: OperatorTime) -> Span:
-        return seconds(one.seconds if one.self_seconds is None else one.self_seconds)
+    def own(operator: OperatorTime) -> Span:
+        return seconds(operator.seconds if operator.self_seconds is None else operator.self_seconds)
 
-    def total(one: OperatorTime) -> Span:
-        return seconds(one.seconds)
+    def total(operator: OperatorTime) -> Span:
+        return seconds(operator.seconds)
 
-    def net(one: OperatorTime) -> Cell:
-        return _memory(one.allocated_bytes)
+    def net(operator: OperatorTime) -> Cell:
+        return _memory(operator.allocated_bytes)
 
-    def called(one: OperatorTime) -> Cell:
-        return _memory(one.total_bytes)
+    def called(operator: OperatorTime) -> Cell:
+        return _memory(operator.total_bytes)
 
     memory = [(Column("net memory", "right"), net), (Column("with called", "right", drop=3), called)]
     return table_of(
         fact.operators[:_OPERATORS],
         (
-            (Column("kernel", shrink=True), lambda one: Span(one.op, "kind")),
+            (Column("kernel", shrink=True), lambda operator: Span(operator.op, "kind")),
             (Column("self" if calling else "time", "right"), own),
             *([(Column("total", "right", drop=2), total)] if calling else []),
-            (Column("share", "right"), lambda one: _share(one.share)),
-            (Column("calls", "right"), lambda one: plain(one.calls)),
-            *(memory if told else []),
-            (Column("layers", "right", drop=1), lambda one: plain(one.layers)),
+            (Column("share", "right"), lambda operator: _share(operator.share)),
+            (Column("calls", "right"), lambda operator: plain(operator.calls)),
+            *(memory if has_memory else []),
+            (Column("layers", "right", drop=1), lambda operator: plain(operator.layers)),
         ),
         what="operators",
     )
@@ -287,10 +287,10 @@ def _phases(fact: Profile) -> Table:
     return table_of(
         fact.phases,
         (
-            (Column("training step"), lambda one: one.name),
-            (Column("time", "right"), lambda one: _median(one.seconds)),
-            (Column("p10 to p90", "right", drop=1), lambda one: _apart(one.seconds)),
-            (Column("share", "right"), lambda one: _share(one.share)),
+            (Column("training step"), lambda phase: phase.name),
+            (Column("time", "right"), lambda phase: _median(phase.seconds)),
+            (Column("p10 to p90", "right", drop=1), lambda phase: _apart(phase.seconds)),
+            (Column("share", "right"), lambda phase: _share(phase.share)),
         ),
     )
 
@@ -313,22 +313,22 @@ def _batches(fact: ProfileSeries) -> Table:
 def _modules(fact: Profile, limit: int) -> Table:
     """The groups that take most, with what they take themselves."""
     return table_of(
-        sorted(fact.modules, key=lambda one: -one.seconds)[:limit],
+        sorted(fact.modules, key=lambda module: -module.seconds)[:limit],
         (
-            (Column("group", shrink=True), lambda one: one.path or "(unnamed)"),
-            (Column("kind", shrink=True, drop=2), lambda one: Span(one.kind, "kind")),
-            (Column("total", "right"), lambda one: seconds(one.seconds)),
-            (Column("self", "right", drop=1), lambda one: quiet_zero(seconds(one.self_seconds))),
-            (Column("share", "right"), lambda one: _share(one.share)),
-            (Column("calls", "right", drop=3), lambda one: plain(one.calls)),
+            (Column("group", shrink=True), lambda module: module.path or "(unnamed)"),
+            (Column("kind", shrink=True, drop=2), lambda module: Span(module.kind, "kind")),
+            (Column("total", "right"), lambda module: seconds(module.seconds)),
+            (Column("self", "right", drop=1), lambda module: quiet_zero(seconds(module.self_seconds))),
+            (Column("share", "right"), lambda module: _share(module.share)),
+            (Column("calls", "right", drop=3), lambda module: plain(module.calls)),
         ),
     )
 
 
 def timed_blocks(fact: Profile, row: int) -> list[Block]:
     """What was measured of a row, each figure with how it was got; nothing where it is not in the profile."""
-    group = next((one for one in fact.modules if one.layer == row), None)
-    layer = next((one for one in fact.layers if one.layer == row), None)
+    group = next((timed for timed in fact.modules if timed.layer == row), None)
+    layer = next((timed for timed in fact.layers if timed.layer == row), None)
     rows = _of_group(group) if group is not None else []
     if layer is not None and group is None:
         rows = _of_layer(fact, layer)
@@ -344,37 +344,39 @@ def _of_group(one: ModuleTime) -> list[Field]:
     ]
 
 
-def _of_layer(fact: Profile, one: LayerTime) -> list[Field]:
-    if one.seconds is None:
-        return [Field("Measured", Span("no time of its own", "quiet"), f"the kernel of {one.within} does it")]
-    more = f", {one.op} for {many_text(1 + len(one.holds), 'layer')}" if one.holds else f", {one.op}"
+def _of_layer(fact: Profile, layer: LayerTime) -> list[Field]:
+    if layer.seconds is None:
+        return [
+            Field("Measured", Span("no time of its own", "quiet"), f"the kernel of {layer.within} does it")
+        ]
+    more = f", {layer.op} for {many_text(1 + len(layer.holds), 'layer')}" if layer.holds else f", {layer.op}"
     rows = [
         Field(
             "Measured",
-            seconds(one.seconds.median),
-            f"{share_text(one.share, 1)} of a run{more * bool(one.op)}",
+            seconds(layer.seconds.median),
+            f"{share_text(layer.share, 1)} of a run{more * bool(layer.op)}",
         ),
-        Field("  how far apart", "", f"{spread_text(one.seconds)}, {many_text(one.calls, 'call')}"),
+        Field("  how far apart", "", f"{spread_text(layer.seconds)}, {many_text(layer.calls, 'call')}"),
     ]
-    if one.backward_seconds is not None:
-        rows.append(Field("  of it backward", seconds(one.backward_seconds)))
-    if one.predicted_seconds is not None and one.error is not None:
-        off = f"{one.error * 100:+.0f} %, from kernels timed alone on this machine"
-        rows.append(Field("Predicted", seconds(one.predicted_seconds), off))
-    if one.limit_seconds is not None and fact.machine is not None and one.efficiency is not None:
+    if layer.backward_seconds is not None:
+        rows.append(Field("  of it backward", seconds(layer.backward_seconds)))
+    if layer.predicted_seconds is not None and layer.error is not None:
+        off = f"{layer.error * 100:+.0f} %, from kernels timed alone on this machine"
+        rows.append(Field("Predicted", seconds(layer.predicted_seconds), off))
+    if layer.limit_seconds is not None and fact.machine is not None and layer.efficiency is not None:
         reached = (
-            f"{share_text(one.efficiency, 1)} of the roof: what is counted, on {machine_text(fact.machine)}"
+            f"{share_text(layer.efficiency, 1)} of the roof: what is counted, on {machine_text(fact.machine)}"
         )
-        rows.append(Field("At the least", seconds(one.limit_seconds), reached))
+        rows.append(Field("At the least", seconds(layer.limit_seconds), reached))
     for label, rate, unit in (
-        ("MACs a second", one.macs_per_second, "MAC/s"),
-        ("Bytes a second", one.bytes_per_second, "B/s"),
+        ("MACs a second", layer.macs_per_second, "MAC/s"),
+        ("Bytes a second", layer.bytes_per_second, "B/s"),
     ):
         if rate is not None:
             rows.append(
                 Field(label, Span(rate_text(rate, unit), "figure", value=rate), "counted over measured")
             )
-    if one.allocated_bytes is not None:
-        peak = "" if one.peak_bytes is None else f"{bytes_text(one.peak_bytes)} at once"
-        rows.append(Field("Allocated", Span(bytes_text(one.allocated_bytes), "figure"), peak))
+    if layer.allocated_bytes is not None:
+        peak = "" if layer.peak_bytes is None else f"{bytes_text(layer.peak_bytes)} at once"
+        rows.append(Field("Allocated", Span(bytes_text(layer.allocated_bytes), "figure"), peak))
     return rows

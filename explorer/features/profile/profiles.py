@@ -14,7 +14,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.profile.compare import compared
 from explorer.engine.profile.onnx import TimedGraph, measured
 from explorer.engine.profile.rounds import Measurement, timed
-from explorer.engine.progress import Cancel, OnProgress, report
+from explorer.engine.progress import report
 from explorer.engine.runtime.input_files import InputSpec, read_input
 from explorer.engine.runtime.random_inputs import (
     ContradictsDeclaration,
@@ -30,7 +30,7 @@ from explorer.facts.profile.profile import Profile, ProfileSpec
 from explorer.facts.roofline import Machine
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import history as states
-from explorer.session.parts.models import Models, State
+from explorer.session.parts.models import Cancel, Models, OnProgress, State
 from explorer.settings.machines import measured_of
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Profiler:
         """Times one state."""
         check(spec)
         models, at = self._models, self._models.at(index)
-        (found,) = timed(
+        (measurement,) = timed(
             [self._measured(models, at, spec, batch, measured_of(machine), on_progress, cancel)[0]],
             spec,
             scratch=models.workdir,
@@ -131,7 +131,7 @@ class Profiler:
             on_progress=on_progress,
             cancel=cancel,
         )
-        return self._keep(models, at, found.profile, measured_of(machine))
+        return self._keep(models, at, measurement.profile, measured_of(machine))
 
     def compare(
         self,
@@ -146,9 +146,9 @@ class Profiler:
         """Times two states in turn, and sets their rows beside each other."""
         check(spec)
         both = (self._models, before), after
-        seen = measured_of(machine)
+        measured_machine = measured_of(machine)
         every = [
-            self._measured(models, at, spec, batch, seen, on_progress, cancel)
+            self._measured(models, at, spec, batch, measured_machine, on_progress, cancel)
             for (models, at), batch in zip(both, batches, strict=True)
         ]
         graphs = [subject.model for _, subject in every if isinstance(subject, TimedGraph)]
@@ -165,17 +165,17 @@ class Profiler:
             on_progress=on_progress,
             cancel=cancel,
         )
-        found = timed(
-            [one for one, _ in every],
+        measurements = timed(
+            [measurement for measurement, _ in every],
             spec,
             scratch=self._models.workdir,
             machine=machine,
             on_progress=on_progress,
             cancel=cancel,
         )
-        for (models, at), one in zip(both, found, strict=True):
-            self._keep(models, at, one.profile, seen)
-        compared_ = compared(found[0], found[1], tree)
+        for (models, at), measurement in zip(both, measurements, strict=True):
+            self._keep(models, at, measurement.profile, measured_machine)
+        compared_ = compared(measurements[0], measurements[1], tree)
         return replace(compared_, names=(both[0][0].label(before), after[0].label(after[1])))
 
     def _measured(
@@ -184,7 +184,7 @@ class Profiler:
         at: int,
         spec: ProfileSpec,
         batch: int | None,
-        seen: MeasuredMachine | None,
+        measured_machine: MeasuredMachine | None,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> tuple[Measurement, TimedGraph | TimedModule]:
@@ -201,33 +201,35 @@ class Profiler:
                 hint="give a torchvision name or package.module:callable",
             )
         graph = subject_of(models, at, spec, batch, on_progress, cancel)
-        return measured(graph, spec, seen), graph
+        return measured(graph, spec, measured_machine), graph
 
-    def _keep(self, models: Models, at: int, profile: Profile, seen: MeasuredMachine | None) -> Profile:
-        told = [] if seen is None else _against(profile, seen)
-        found = replace(profile, notes=(*models.random_weights(), *profile.notes, *told))
-        models.history = states.amend(models.history, at, profile=replace(found, recording=()))
-        models.keep_profile(at, replace(found, recording=()))
-        return found
+    def _keep(
+        self, models: Models, at: int, profile: Profile, measured_machine: MeasuredMachine | None
+    ) -> Profile:
+        notes = [] if measured_machine is None else _against(profile, measured_machine)
+        kept_profile = replace(profile, notes=(*models.random_weights(), *profile.notes, *notes))
+        models.history = states.amend(models.history, at, profile=replace(kept_profile, recording=()))
+        models.keep_profile(at, replace(kept_profile, recording=()))
+        return kept_profile
 
 
-def _against(profile: Profile, seen: MeasuredMachine) -> list[str]:
+def _against(profile: Profile, machine: MeasuredMachine) -> list[str]:
     """What is to be known of a profile beside what was measured of its machine."""
-    told = []
+    notes = []
     if profile.runtime.startswith("torch"):
-        told.append(
+        notes.append(
             "nothing is predicted of a module: the machine's kernels were timed in onnxruntime;"
             " explorer convert MODEL -o OUT.onnx, and profile that"
         )
-    if any((one.efficiency or 0) > 1 for one in profile.layers):
+    if any((layer.efficiency or 0) > 1 for layer in profile.layers):
         why = (
-            f"the machine was loaded when it was measured ({seen.load}): explorer machines --measure --force"
-            " measures it anew"
-            if seen.loaded
+            f"the machine was loaded when it was measured ({machine.load}):"
+            " explorer machines --measure --force measures it anew"
+            if machine.loaded
             else "they do less than their MACs say (Winograd), or find in a cache what counts as moved"
         )
-        told.append(f"layers above 100 % of the roof: {why}")
-    return told
+        notes.append(f"layers above 100 % of the roof: {why}")
+    return notes
 
 
 def check(spec: ProfileSpec) -> None:
@@ -264,14 +266,14 @@ def subject_of(
     else:
         drawn = _drawn(model, dims, shapes, batch)
     sizes = sizes_of(model, drawn)
-    given = {one.name: (one.dtype, one.shape) for one in drawn}
+    declarations = {drawn_input.name: (drawn_input.dtype, drawn_input.shape) for drawn_input in drawn}
     if not sizes and not usual.dims and not shapes and opened.options.past is None:
         analysis = models.examined(at, on_progress, cancel).analysis
     else:
-        wanted = {**usual.dims, **sizes}
-        analysis = models.examined_with(at, wanted, given, on_progress, cancel).analysis
+        all_sizes = {**usual.dims, **sizes}
+        analysis = models.examined_with(at, all_sizes, declarations, on_progress, cancel).analysis
     feeds = draw(drawn, spec.seed)
-    return TimedGraph(model, analysis, feeds, tuple([one.text() for one in drawn]), batch)
+    return TimedGraph(model, analysis, feeds, tuple([drawn_input.text() for drawn_input in drawn]), batch)
 
 
 def _drawn(
@@ -295,8 +297,8 @@ def _given(model: Model, path: str, batch: int | None, shapes: InputShapes) -> t
         InputSpec(value.name, value.dtype, shapes.get(value.name, (None, value.shape))[1])
         for value in model.graph.feeds
     ]
-    found = given_inputs(model, arrays.samples(inputs, batch)[0], shapes)
-    rows = found[0].shape[0] if found and found[0].shape else 0
+    inputs_of_file = given_inputs(model, arrays.samples(inputs, batch)[0], shapes)
+    rows = inputs_of_file[0].shape[0] if inputs_of_file and inputs_of_file[0].shape else 0
     if rows != batch:
         raise Misuse(f"there are {rows:,} rows for a batch of {batch:,}", where=path)
-    return found
+    return inputs_of_file

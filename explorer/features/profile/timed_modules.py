@@ -36,26 +36,26 @@ def measured_module(
     sizes: InputShapes = {}
     try:
         if spec.input is None:
-            bound = bind(loaded, usual.input_shapes, dims)
-            given, texts = drawn_inputs(loaded, bound, spec.seed)
+            binding = bind(loaded, usual.input_shapes, dims)
+            tensors, texts = drawn_inputs(loaded, binding, spec.seed)
         else:
             arrays = _first(read_input(spec.input), batch)
-            bound, given, texts, sizes = read_inputs(loaded, arrays, usual.input_shapes, dims)
+            binding, tensors, texts, sizes = read_inputs(loaded, arrays, usual.input_shapes, dims)
     except Misuse as error:
         if batch is None or error.where != "--dim":
             raise
-        said = "its sizes are fixed, and the batch with them"
-        raise Misuse(said, where="--batch", hint=error.hint) from None
-    args, kwargs = bound.call(given)
+        problem = "its sizes are fixed, and the batch with them"
+        raise Misuse(problem, where="--batch", hint=error.hint) from None
+    args, kwargs = binding.call(tensors)
     if batch is None and not sizes:
         analysis = models.examined(at, on_progress, cancel).analysis
     else:
-        wanted = {} if sizes else {**dims}
-        analysis = models.examined_with(at, wanted, sizes, on_progress, cancel).analysis
-    first = given[0] if given else None
+        all_sizes = {} if sizes else {**dims}
+        analysis = models.examined_with(at, all_sizes, sizes, on_progress, cancel).analysis
+    first = tensors[0] if tensors else None
     module = TimedModule(
         loaded,
-        materialised(loaded, lambda: bound),
+        materialised(loaded, lambda: binding),
         args,
         kwargs,
         analysis,

@@ -52,12 +52,14 @@ class ModuleTiler:
         draws: int,
         command: str,
         on_progress: OnProgress,
-        **how: Any,
+        **job_options: Any,
     ) -> tuple[nn.Module, TileResult]:
         """The tiled module, and what became of it; raises where nothing was written and the proof failed."""
         if draws < 1:
             raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
-        job = module_job(self._models, target=output or "", draws=draws, on_progress=on_progress, **how)
+        job = module_job(
+            self._models, target=output or "", draws=draws, on_progress=on_progress, **job_options
+        )
         module, result = to_torch(
             job.opened,
             None if self._models.current else self._models.module,
@@ -69,17 +71,18 @@ class ModuleTiler:
         )
         evidence = result.verification
         if output is None and evidence is not None and not evidence.passed:
-            said = f"the tiled module is not the same: {evidence.verdict}"
-            raise ExplorerError(said, where=self._models.source)
+            raise ExplorerError(
+                f"the tiled module is not the same: {evidence.verdict}", where=self._models.source
+            )
         return module, replace(result, plan=self._with_macs(result.plan), command=command)
 
     def _with_macs(self, plan: Plan) -> Plan:
         """A plan that says of what it leaves how much that is, as far as the analysis knows."""
         if not self._models.from_torch:
             return plan
-        known = {layer.path: layer.macs for layer in self._models.examined(0).analysis.layers}
-        left = (replace(s, macs=known.get(s.name)) if s.macs is None else s for s in plan.skipped)
-        return replace(plan, skipped=tuple(left))
+        macs_by_path = {layer.path: layer.macs for layer in self._models.examined(0).analysis.layers}
+        skipped = (replace(s, macs=macs_by_path.get(s.name)) if s.macs is None else s for s in plan.skipped)
+        return replace(plan, skipped=tuple(skipped))
 
     def _macs(self) -> int | None:
         """MACs of the opened model, as far as they are known without doubt."""

@@ -20,41 +20,41 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    spec, warning = tile_spec(given), ""
-    if given.steps is not None:
-        return _steps(given, progress, spec)
-    machine = hardware(given)
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    spec, warning = tile_spec(args), ""
+    if args.steps is not None:
+        return _steps(args, progress, spec)
+    machine = hardware(args)
 
     def cost(session: Session, info: Info) -> tuple[Any, ...]:
         nonlocal warning
-        warning = fixed_sizes(info, given)
-        formulas = given.formulas or None
-        return info, session.cost(spec, machine, order=given.order, formulas=formulas, on_progress=progress)
+        warning = fixed_sizes(info, args)
+        formulas = args.formulas or None
+        return info, session.cost(spec, machine, order=args.order, formulas=formulas, on_progress=progress)
 
-    answer = about(given, progress, cost, "plan_cost", "plan_words", "sites", package=__package__)
+    answer = about(args, progress, cost, "plan_cost", "plan_words", "sites", package=__package__)
     answer.warning = warning
     return answer
 
 
-def _steps(given: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
+def _steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
     """What the buffer holds, tile matmul by tile matmul, of the largest matmul that is tiled."""
-    first, count = _range(given.steps)
-    if given.formulas:
+    first, count = _range(args.steps)
+    if args.formulas:
         raise Misuse("steps have no formulas", where="--formulas", hint="leave it out, or --steps")
-    hardware(given)  # refused like everywhere; no step depends on it
+    hardware(args)  # refused like everywhere; no step depends on it
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
         plan = session.plan(spec, on_progress=progress)
         if not plan.sites:
             raise Misuse("no matmul here can be tiled", where="--steps")
         largest = max(plan.sites, key=lambda site: site.batch * site.M * site.K * site.N)
-        told = session.tile_steps(largest, order=given.order, first=first, count=count)
+        steps = session.tile_steps(largest, order=args.order, first=first, count=count)
         from msgspec.structs import replace  # the help reads this file, and msgspec takes 30 ms
 
-        return info, replace(told, dims=plan.dims)
+        return info, replace(steps, dims=plan.dims)
 
-    return about(given, progress, ask, "steps", "steps_words", "steps", package=__package__)
+    return about(args, progress, ask, "steps", "steps_words", "steps", package=__package__)
 
 
 def _range(typed: str) -> tuple[int, int]:

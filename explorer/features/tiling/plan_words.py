@@ -137,22 +137,22 @@ def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
     tiles = {site.tile for site in fact.sites}
     edges = {site.edges for site in fact.sites}
     unknown = sum(site.calls is None for site in fact.sites)
-    known = unknown < len(fact.sites)
+    is_known = unknown < len(fact.sites)
     without = f"without {unknown:,} of unknown runs" if unknown else ""
     sizes = ", ".join(sizes_text(tile) for tile in sorted(tiles)[:3]) + (
         f" and {len(tiles) - 3:,} more" if len(tiles) > 3 else ""
     )
     share = f"{share_text(fact.macs, fact.macs_total)} of the model's" if fact.macs_total else ""
-    chosen = "each matmul's best order" if fact.order == "best" else f"loop order {fact.order}"
+    order_text = "each matmul's best order" if fact.order == "best" else f"loop order {fact.order}"
     fits = _fits(fact)
     fields: dict[str, Field] = {
         "tiles": Field(
             "Tiles",
             sizes,
-            f"{' and '.join(edges_text(one, brief=False) for one in sorted(edges))} at the edges",
+            f"{' and '.join(edges_text(mode, brief=False) for mode in sorted(edges))} at the edges",
         ),
-        "macs": count_field("MACs on tiles", fact.macs if known else None, sign, share or without),
-        "products": count_field("Tile matmuls", fact.products if known else None, sign, without),
+        "macs": count_field("MACs on tiles", fact.macs if is_known else None, sign, share or without),
+        "products": count_field("Tile matmuls", fact.products if is_known else None, sign, without),
         "utilisation": Field("Tile utilization", utilization(fact.utilisation), "of the tiles' arithmetic"),
         "padding": Field(
             "Padding overhead",
@@ -162,7 +162,7 @@ def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
         "unshared": bytes_field(
             "Traffic without reuse", fact.traffic_without_reuse, sign, "every tile matmul fetches all"
         ),
-        "traffic": bytes_field("Traffic", total.traffic, sign, chosen),
+        "traffic": bytes_field("Traffic", total.traffic, sign, order_text),
         "lower_bound": bytes_field(
             "Lower bound", fact.lower_bound, sign, f"traffic is {fact.ratio:,.2f} x that"
         ),
@@ -242,10 +242,10 @@ def _time_columns(fact: PlanCost) -> tuple[Column, ...]:
 
 def _sites(fact: PlanCost) -> list[Block]:
     groups = alike(fact.sites, lambda site: replace(site, name="", formulas=()))
-    said: list[Block] = []
+    notes: list[Block] = []
     if len(groups) < len(fact.sites):
         many = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
-        said = [Paragraph(f"{many}, with the figures of each; --json lists all.", "quiet")]
+        notes = [Paragraph(f"{many}, with the figures of each; --json lists all.", "quiet")]
 
     def name(group: Sequence[SiteCost]) -> Cell:
         site, names = group[0], and_more([site.name for site in group])
@@ -259,7 +259,7 @@ def _sites(fact: PlanCost) -> list[Block]:
         return lambda group: cell(group[0])
 
     columns = [(column, of_first(cell)) for column, cell in _site_columns(fact)]
-    return [*said, table_of(groups, [(Column("matmul", shrink=True), name), *columns], what="matmuls")]
+    return [*notes, table_of(groups, [(Column("matmul", shrink=True), name), *columns], what="matmuls")]
 
 
 def site_figures(fact: PlanCost, name: str) -> list[Field]:
@@ -272,26 +272,26 @@ def _site_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost],
     """Sizes of a matmul, and from the seventh on what it costs."""
     cycles, time = _time_columns(fact)
     return (
-        (Column("M", "right", drop=5), lambda one: exact_text(one.M)),
-        (Column("K", "right", drop=5), lambda one: exact_text(one.K)),
-        (Column("N", "right", drop=5), lambda one: exact_text(one.N)),
-        (Column("tile matmuls", "right", drop=3), lambda one: exact_text(one.products)),
-        (Column("utilization", "right", drop=2), lambda one: percent_text(one.utilisation, 1)),
-        (Column("padding", "right", drop=7), lambda one: percent_text(one.padded_share, 1)),
-        (Column("order"), lambda one: one.order),
-        (Column("no reuse", "right", drop=6), lambda one: bytes_text(one.traffic_without_reuse)),
-        (Column("traffic", "right"), lambda one: bytes_text(one.chosen.traffic)),
-        (Column("x lower bound", "right", drop=1), lambda one: f"{one.ratio:,.2f}"),
-        (Column("FLOPs/byte", "right", drop=8), lambda one: _intensity(one.chosen.intensity)),
+        (Column("M", "right", drop=5), lambda site: exact_text(site.M)),
+        (Column("K", "right", drop=5), lambda site: exact_text(site.K)),
+        (Column("N", "right", drop=5), lambda site: exact_text(site.N)),
+        (Column("tile matmuls", "right", drop=3), lambda site: exact_text(site.products)),
+        (Column("utilization", "right", drop=2), lambda site: percent_text(site.utilisation, 1)),
+        (Column("padding", "right", drop=7), lambda site: percent_text(site.padded_share, 1)),
+        (Column("order"), lambda site: site.order),
+        (Column("no reuse", "right", drop=6), lambda site: bytes_text(site.traffic_without_reuse)),
+        (Column("traffic", "right"), lambda site: bytes_text(site.chosen.traffic)),
+        (Column("x lower bound", "right", drop=1), lambda site: f"{site.ratio:,.2f}"),
+        (Column("FLOPs/byte", "right", drop=8), lambda site: _intensity(site.chosen.intensity)),
         (
             Column("buffer", "right", drop=4),
-            lambda one: Span(bytes_text(one.buffer), "bad" if one.fits is False else ""),
+            lambda site: Span(bytes_text(site.buffer), "bad" if site.fits is False else ""),
         ),
-        (cycles, lambda one: _cycles(one.chosen.cycles)),
-        (time, lambda one: _time(one.chosen.seconds)),
+        (cycles, lambda site: _cycles(site.chosen.cycles)),
+        (time, lambda site: _time(site.chosen.seconds)),
         (
             Column("limit" if fact.total.memory_bound is not None else "", drop=9),
-            lambda one: Span(one.chosen.bound, _BOUND[one.chosen.bound]),
+            lambda site: Span(site.chosen.bound, _BOUND[site.chosen.bound]),
         ),
     )
 
@@ -347,20 +347,20 @@ def detail(site: SiteCost) -> list[Block]:
 
 def _orders(site: SiteCost) -> Table:
     """The orders: where there is little room what they move in all stays, and its parts are left out."""
-    timed, bound = site.chosen.cycles is not None, bool(site.chosen.bound)
+    timed, has_bound = site.chosen.cycles is not None, bool(site.chosen.bound)
     columns: list[tuple[Column, Callable[[OrderCost], Cell]]] = [
-        (Column("order"), lambda one: Span(one.order, "strong" if one.order == site.order else "")),
-        (Column("stationary", drop=5), lambda one: Span(one.dataflow, "quiet")),
-        (Column("reads of A", "right", drop=1), lambda one: bytes_text(one.a_bytes)),
-        (Column("of B", "right", drop=2), lambda one: bytes_text(one.b_bytes)),
-        (Column("of C", "right", drop=3), lambda one: bytes_text(one.c_read_bytes)),
-        (Column("writes of C", "right", drop=4), lambda one: bytes_text(one.c_write_bytes)),
-        (Column("traffic", "right"), lambda one: Span(bytes_text(one.traffic), "strong")),
-        (Column("FLOPs/byte", "right", drop=6), lambda one: _intensity(one.intensity)),
-        (Column("cycles", "right"), lambda one: _cycles(one.cycles)),
-        (Column("limit", drop=7), lambda one: Span(one.bound, _BOUND[one.bound])),
+        (Column("order"), lambda order: Span(order.order, "strong" if order.order == site.order else "")),
+        (Column("stationary", drop=5), lambda order: Span(order.dataflow, "quiet")),
+        (Column("reads of A", "right", drop=1), lambda order: bytes_text(order.a_bytes)),
+        (Column("of B", "right", drop=2), lambda order: bytes_text(order.b_bytes)),
+        (Column("of C", "right", drop=3), lambda order: bytes_text(order.c_read_bytes)),
+        (Column("writes of C", "right", drop=4), lambda order: bytes_text(order.c_write_bytes)),
+        (Column("traffic", "right"), lambda order: Span(bytes_text(order.traffic), "strong")),
+        (Column("FLOPs/byte", "right", drop=6), lambda order: _intensity(order.intensity)),
+        (Column("cycles", "right"), lambda order: _cycles(order.cycles)),
+        (Column("limit", drop=7), lambda order: Span(order.bound, _BOUND[order.bound])),
     ]
-    return table_of(site.orders, columns[: 10 if bound else 9 if timed else 8])
+    return table_of(site.orders, columns[: 10 if has_bound else 9 if timed else 8])
 
 
 def _formula(formula: Formula) -> list[Block]:
@@ -378,19 +378,19 @@ def origin(fact: PlanCost, example: SiteCost | None, names: Sequence[str]) -> li
         example: One of the sites, with formulas.
         names: Of the figure's formulas.
     """
-    known = {} if example is None else {formula.name: formula for formula in example.formulas}
-    found = [known[name] for name in names if name in known]
-    if example is None or not found:
+    formulas_by_name = {} if example is None else {formula.name: formula for formula in example.formulas}
+    formulas = [formulas_by_name[name] for name in names if name in formulas_by_name]
+    if example is None or not formulas:
         return _assumptions(fact)
     if len(fact.sites) == 1 and fact.sites[0].calls == 1:
-        return [block for formula in found for block in _formula(formula)]
+        return [block for formula in formulas for block in _formula(formula)]
     # the figure is that of all sites: the numbers of one would give another
     rules = [
         Line((Span(f"{field_terms(formula.name)} = ", "quiet"), Span(_of_all(formula, fact), "formula")))
-        for formula in found
+        for formula in formulas
     ]
-    told = (Span("f has the numbers of ", "quiet"), example.name, Span(", the largest", "quiet"))
-    return [*rules, Line(told)]
+    example_note = (Span("f has the numbers of ", "quiet"), example.name, Span(", the largest", "quiet"))
+    return [*rules, Line(example_note)]
 
 
 _RATIOS = {

@@ -14,21 +14,21 @@ from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    if given.formats:
-        formats = quantize_spec(given)
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    if args.formats:
+        formats = quantize_spec(args)
         return about(
-            given,
+            args,
             progress,
             lambda session, info: (info, session.quantize_settings(formats, on_progress=progress)),
             "quantize_settings",
             load("words", "quantize_settings"),
             "layers",
         )
-    given.refuse(sorted(option.key for option in _OF_FORMATS), "says nothing of tiles", "add --formats")
-    spec = tile_spec(given)
+    args.refuse(sorted(option.key for option in _OF_FORMATS), "says nothing of tiles", "add --formats")
+    spec = tile_spec(args)
     return about(
-        given,
+        args,
         progress,
         lambda session, info: (info, session.settings(spec, on_progress=progress)),
         "settings",

@@ -41,7 +41,7 @@ def steps_blocks(fact: TileSteps) -> list[Block]:
             share_text(step.traffic, fact.traffic),
         )
 
-    said: list[Block] = [
+    blocks: list[Block] = [
         Line((Span(fact.site, "strong"), order)),
         Line(),
         Table(columns, Rows(row, fact.steps)),
@@ -49,8 +49,8 @@ def steps_blocks(fact: TileSteps) -> list[Block]:
         Line((Span("all steps move ", "quiet"), size(fact.traffic), Span(", as the plan counts", "quiet"))),
     ]
     if fact.dims:
-        said += [Line(), Paragraph(f"For {dims_text(fact.dims)}.", "quiet")]
-    return said
+        blocks += [Line(), Paragraph(f"For {dims_text(fact.dims)}.", "quiet")]
+    return blocks
 
 
 def _moved(amount: int) -> Cell:
@@ -61,8 +61,8 @@ def _moved(amount: int) -> Cell:
 def buffer_fields(step: TileStep) -> Fields:
     """What is in the buffer at a step: each tile, and whether it was there before."""
     rows = [
-        Field(name, size(held), Span("comes in", "warning") if came else Span("stays", "good"))
-        for name, held, came in zip("AB", (step.a, step.b), step.loads, strict=False)
+        Field(name, size(size_in_buffer), Span("comes in", "warning") if came else Span("stays", "good"))
+        for name, size_in_buffer, came in zip("AB", (step.a, step.b), step.loads, strict=False)
     ]
     sums = "comes back" if step.loads[2] else "begins at 0" if step.k == 0 else "stays"
     goes = ", goes out" if step.stores else ""

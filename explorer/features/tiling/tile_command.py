@@ -22,50 +22,50 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
-    if given.to == "torch":
-        return _tile_module(given, progress)
-    if given.dynamic:
+    if args.to == "torch":
+        return _tile_module(args, progress)
+    if args.dynamic:
         raise Misuse("says nothing of an ONNX file's own axes", where="--dynamic", hint="add --to torch")
-    spec, formats = tile_spec(given), first_quantized(given)
-    source, change, warning = given.models[0], None, ""
+    spec, formats = tile_spec(args), first_quantized(args)
+    source, change, warning = args.models[0], None, ""
     quantization: Quantization | None = None
-    with explorer.Session(source, **given.opening) as session:
+    with explorer.Session(source, **args.opening) as session:
         info = session.open(on_progress=progress)
-        model, fixed = info.model, fixed_sizes(info, given)
-        digest = session.sha256() if given.json else None
-        if given.output is not None:
-            session.check_output(given.output, overwrite=given.force)
-        if given.input is not None:
-            session.check_input(given.input, on_progress=progress)
+        model, fixed = info.model, fixed_sizes(info, args)
+        digest = session.sha256() if args.json else None
+        if args.output is not None:
+            session.check_output(args.output, overwrite=args.force)
+        if args.input is not None:
+            session.check_input(args.input, on_progress=progress)
         if formats is not None:
-            made = session.quantize(
-                formats, as_graph=True, calibrate=given.calibrate, report=False, on_progress=progress
+            quantized = session.quantize(
+                formats, as_graph=True, calibrate=args.calibrate, report=False, on_progress=progress
             )
             from msgspec.structs import replace  # the help reads this file, and msgspec takes 30 ms
 
-            quantization = replace(made, output="")  # a file of the session's, which goes with it
+            quantization = replace(quantized, output="")  # the session deletes the file that it wrote
         idle = _idle_rules(session, spec)
-        if given.output is None:
+        if args.output is None:
             result = explorer.TileResult(
                 session.plan(spec, on_progress=progress), "", None, 0.0, session.command(spec)
             )
         else:
-            with proving(given, "tiles"):
+            with proving(args, "tiles"):
                 result = session.tile(
                     spec,
-                    output=given.output,
-                    **given.writing(draws=1),
-                    input=given.input,
+                    output=args.output,
+                    **args.writing(draws=1),
+                    input=args.input,
                     on_progress=progress,
                 )
-            if result.output and not given.json and not given.no_verify:
+            if result.output and not args.json and not args.no_verify:
                 change, warning = change_of(session, progress)
     return Answer(
         lambda: document().tile(result, model, tool(), digest, quantization),
         lambda: present("tile_words", __package__).tile(
-            result, source, change, opening_words(given.opening), quantization
+            result, source, change, opening_words(args.opening), quantization
         ),
         warning="; ".join(filter(None, (fixed, idle, warning))),
         outcome=_outcome(result),
@@ -82,31 +82,31 @@ def _idle_rules(session: Session, spec: TileSpec) -> str:
     return f"{first.origin}{more} means no matmul here: {first.says}{near}"
 
 
-def _tile_module(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _tile_module(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """`--to torch`: the layers of an nn.Module are tiled, not the nodes of a graph."""
-    if first_quantized(given) is not None:
+    if first_quantized(args) is not None:
         raise Misuse("modules are not quantized", where="--quantize", hint="leave out --to torch")
-    if given.input is not None:
+    if args.input is not None:
         raise Misuse("modules are proved on random inputs", where="--input", hint="leave out --to torch")
-    spec, source = tile_spec(given), given.models[0]
-    with explorer.Session(source, **given.opening) as session:
+    spec, source = tile_spec(args), args.models[0]
+    with explorer.Session(source, **args.opening) as session:
         model = session.open(on_progress=progress).model
-        if given.output is None:
+        if args.output is None:
             plan = session.plan_module(spec, on_progress=progress)
             result = explorer.TileResult(
-                plan, "", None, 0.0, session.module_command(spec, None, given.dynamic)
+                plan, "", None, 0.0, session.module_command(spec, None, args.dynamic)
             )
         else:
             _, result = session.tile_module(
                 spec,
-                output=given.output,
-                dynamic=given.dynamic,
-                **given.writing(draws=3),
+                output=args.output,
+                dynamic=args.dynamic,
+                **args.writing(draws=3),
                 on_progress=progress,
             )
     return Answer(
         lambda: document().tile(result, model, tool(), None),
-        lambda: present("tile_words", __package__).tile(result, source, None, opening_words(given.opening)),
+        lambda: present("tile_words", __package__).tile(result, source, None, opening_words(args.opening)),
         outcome=_outcome(result),
     )
 

@@ -77,9 +77,9 @@ class TilingResultDialog(PageDialog):
         page: Callable[[int], Sequence[Line]],
         plan: Plan,
         ask_steps: AskSteps | None = None,
-        **how: str,
+        **labels: str,
     ) -> None:
-        super().__init__(title, page, **how)
+        super().__init__(title, page, **labels)
         self._plan, self._ask_steps = plan, ask_steps
 
     def action_blocks(self) -> None:
@@ -116,7 +116,7 @@ class TileDialog(Dialog[TileSpec]):
     Args:
         ask_plan: The engine's plan for a spec.
         ask_cost: What that costs.
-        chosen: The layer or run under the cursor, with everything inside it.
+        chosen_layers: The layer or run under the cursor, with everything inside it.
         by_value: See `sites_of`.
         layers: Those that the tiles are shown with: their operands' names.
         spec: What was asked for last, to begin with.
@@ -141,7 +141,7 @@ class TileDialog(Dialog[TileSpec]):
         self,
         ask_plan: AskPlan,
         ask_cost: AskCost,
-        chosen: Sequence[Layer],
+        chosen_layers: Sequence[Layer],
         *,
         by_value: bool = True,
         layers: Sequence[Layer] = (),
@@ -152,7 +152,7 @@ class TileDialog(Dialog[TileSpec]):
         super().__init__()
         self._by_value, self._ask_steps = by_value, ask_steps
         self._ask_plan, self._ask_cost = ask_plan, ask_cost
-        self._chosen, self._layers = tuple(chosen), layers
+        self._chosen, self._layers = tuple(chosen_layers), layers
         self._begin = spec or TileSpec()
         self._every: dict[str, tuple[SitePlan, ...]] = {}
         self._spec: TileSpec | None = None
@@ -214,8 +214,8 @@ class TileDialog(Dialog[TileSpec]):
         try:
             if self._grouped not in self._every:
                 self._say("asking the engine…", "dim")
-                asked = await self._ask_plan(replace(TileSpec(), grouped=self._grouped))
-                self._every[self._grouped] = asked.sites
+                plan_of_all = await self._ask_plan(replace(TileSpec(), grouped=self._grouped))
+                self._every[self._grouped] = plan_of_all.sites
             self._name_sites(self._every[self._grouped])
             spec = self.spec()
             plan = self.plan = await self._ask_plan(spec)
@@ -230,7 +230,7 @@ class TileDialog(Dialog[TileSpec]):
         if self._entered and plan.sites and self.is_current:
             self.dismiss(spec)
             return
-        said = self._complaint
+        complaint = self._complaint
         cost: PlanCost | None = None
         try:
             cost = await self._ask_cost(spec, self.hardware, formulas=None)
@@ -238,8 +238,8 @@ class TileDialog(Dialog[TileSpec]):
         except Cancelled:
             return
         except ExplorerError as error:
-            said = str(error)
-        lines = [((safe(said), "warn"),)] if said else []
+            complaint = str(error)
+        lines = [((safe(complaint), "warn"),)] if complaint else []
         self.query_one("#plan", LineView).show(
             lambda width: [headline(plan, width), *(x for line in lines for x in wrap(line, width))]
         )
@@ -299,15 +299,15 @@ class TileDialog(Dialog[TileSpec]):
         sites: tuple[str, ...] = ()
         if which:
             every = self._every.get(self._grouped, ())
-            found = self._here(every) if which == 1 else self._kind(every)
-            if not found:
+            chosen_sites = self._here(every) if which == 1 else self._kind(every)
+            if not chosen_sites:
                 where = self._chosen[0].path if self._chosen else "no layer"
                 raise ExplorerError("no matmul here that can be tiled", where=where)
-            sites = tuple(site.name for site in found)
+            sites = tuple(site.name for site in chosen_sites)
         edges = _EDGES[self.query_one("#edges", OptionField).index]
-        said = {name: self.query_one(f"#{name}", OptionField).value for name in ("form", "grouped")}
+        values = {name: self.query_one(f"#{name}", OptionField).value for name in ("form", "grouped")}
         bits = self.query_one(AccumulatorField).bits
-        return replace(self._begin, tile=tile, sites=sites, edges=edges, accumulator=bits, **said)
+        return replace(self._begin, tile=tile, sites=sites, edges=edges, accumulator=bits, **values)
 
     def action_plan_page(self, step: int) -> None:
         """A page of the figures on or back."""
@@ -337,8 +337,8 @@ class TileDialog(Dialog[TileSpec]):
         sites, row = self.plan.sites, self.query_one(CostList).current
         named = [site for site in sites if row is not None and site.name == row.site]
         first = (named or self._here(sites) or list(sites))[0]
-        given = operands_of(self._layers)
-        self.app.push_screen(TileView(sites, sites.index(first), given=given, ask=self._ask_steps))
+        view = TileView(sites, sites.index(first), operands=operands_of(self._layers), ask=self._ask_steps)
+        self.app.push_screen(view)
 
     def action_machine(self) -> None:
         """Ask for a machine; it holds wherever one is needed."""
@@ -366,16 +366,16 @@ class TileCommand(ScreenCommand):
         if self.context.ready():
             self.context.with_layers(*self.tree.cursor_range, self._ask)
 
-    def _ask(self, chosen: list[Layer]) -> None:
+    def _ask(self, chosen_layers: list[Layer]) -> None:
         store = self.store
         assert store.analysis is not None
         layers = store.analysis.layers
         dialog = TileDialog(
             partial(self.jobs.run, "planning", "plan"),
             partial(self.jobs.run, "costing", "cost"),
-            chosen,
+            chosen_layers,
             by_value=store.by_value,
-            layers=layers if len(layers) <= AT_ONCE else chosen,
+            layers=layers if len(layers) <= AT_ONCE else chosen_layers,
             spec=store.tile_spec,
             hardware=store.hardware,
             ask_steps=partial(self.jobs.ask, "tile_steps"),

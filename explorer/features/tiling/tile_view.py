@@ -119,7 +119,7 @@ class TileView(SubScreen[None]):
     Args:
         sites: What can be paged through.
         at: The one to begin with.
-        given: By a site's output the names of its operands 'A' and 'B', where they are known.
+        operands: By a site's output the names of its operands 'A' and 'B', where they are known.
         ask: The engine's steps of a site (`Session.tile_steps`); None where nobody knows them.
         planned: It is not tiled so yet.
     """
@@ -137,7 +137,7 @@ class TileView(SubScreen[None]):
         sites: Sequence[SitePlan],
         at: int = 0,
         *,
-        given: Mapping[str, Mapping[str, str]] | None = None,
+        operands: Mapping[str, Mapping[str, str]] | None = None,
         ask: AskSteps | None = None,
         planned: bool = False,
     ) -> None:
@@ -146,7 +146,7 @@ class TileView(SubScreen[None]):
         self._ask, self._order, self._steps = ask, "best", _NONE
         self._speed = 2
         self._timer: Timer | None = None
-        self._sites, self._at, self._given = tuple(sites), at, given or {}
+        self._sites, self._at, self._operands = tuple(sites), at, operands or {}
         self._blocks = TileGrid.of(self.site)
         self.place = TilePlace()
 
@@ -166,7 +166,7 @@ class TileView(SubScreen[None]):
                     self.place,
                     width,
                     height,
-                    self._given.get(self.site.output),
+                    self._operands.get(self.site.output),
                     self._step_lines if self._ask is not None else None,
                 ),
                 id="block",
@@ -189,12 +189,12 @@ class TileView(SubScreen[None]):
 
     def verb_words(self, source: str) -> list[str]:
         """The same steps; of a file that was tiled already no verb tells them."""
-        site, shown = self.site, self._next_steps
-        if not self._planned or not shown.steps:
+        site, next_steps = self.site, self._next_steps
+        if not self._planned or not next_steps.steps:
             return []
         words = ["plan", source, "--tile", sizes_text(site.tile), "--site", escape(site.name)]
-        words += ["--edges", site.edges, "--form", site.form, "--order", shown.order]
-        return [*words, "--steps", f"{shown.steps[0].step}:{len(shown.steps)}"]
+        words += ["--edges", site.edges, "--form", site.form, "--order", next_steps.order]
+        return [*words, "--steps", f"{next_steps.steps[0].step}:{len(next_steps.steps)}"]
 
     @property
     def _next_steps(self) -> TileSteps:
@@ -219,11 +219,11 @@ class TileView(SubScreen[None]):
     @property
     def _step(self) -> TileStep | None:
         """The step on show, if the engine has told it."""
-        found = self._steps.steps
-        if not found:
+        steps = self._steps.steps
+        if not steps:
             return None
-        at = self._blocks.step_of(self.place, self._steps.order) - found[0].step
-        return found[at] if 0 <= at < len(found) else None
+        at = self._blocks.step_of(self.place, self._steps.order) - steps[0].step
+        return steps[at] if 0 <= at < len(steps) else None
 
     def _step_lines(self, width: int, room: int) -> Sequence[Line]:
         step = self._step
@@ -247,8 +247,8 @@ class TileView(SubScreen[None]):
                 self._steps = await ask(self.site, order=self._steps.order, first=first, count=_WINDOW)
         except ExplorerError as error:
             self._ask = None
-            said: Line = ((f" {safe(str(error))}", "warn"),)
-            self.query_one("#tile-keys", Status).show(lambda width: (said,))
+            message: Line = ((f" {safe(str(error))}", "warn"),)
+            self.query_one("#tile-keys", Status).show(lambda width: (message,))
         for pane in self.query(_Pane):
             pane.again()
 
@@ -358,25 +358,27 @@ class TileViewCommand(ScreenCommand):
         else:
             begin = self.context.start
             self.context.with_layers(
-                *self.tree.cursor_range, lambda chosen: begin("Tiles", self._show(chosen, ""))
+                *self.tree.cursor_range, lambda layers: begin("Tiles", self._show(layers, ""))
             )
 
-    async def _show(self, chosen: Sequence[Layer], named: str) -> None:
+    async def _show(self, chosen_layers: Sequence[Layer], named: str) -> None:
         sites, plan = await self._tiled_sites()
-        found = (
+        matches = (
             [site for site in sites if named in (site.name, site.output) or within(site, named)]
             if named
-            else sites_of(chosen, sites, by_value=self.store.by_value)
+            else sites_of(chosen_layers, sites, by_value=self.store.by_value)
         )
-        if found:
+        if matches:
             # where that takes no time the operands of all sites get their names, for who goes on to others
             layers = self.tree.model.layers
-            given = operands_of(layers if len(layers) <= AT_ONCE else chosen)
+            operands = operands_of(layers if len(layers) <= AT_ONCE else chosen_layers)
             ask = partial(self.jobs.ask, "tile_steps")
-            view = TileView(sites, sites.index(found[0]), given=given, ask=ask, planned=plan is not None)
+            view = TileView(
+                sites, sites.index(matches[0]), operands=operands, ask=ask, planned=plan is not None
+            )
             self.context.app.push_screen(view)
             return
-        names = {named} if named else {layer.path for layer in chosen}
+        names = {named} if named else {layer.path for layer in chosen_layers}
         skipped = () if plan is None else plan.skipped
         why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
         self.store.say(why or "no matmul here that can be tiled; t, then i shows all that can")
@@ -385,11 +387,11 @@ class TileViewCommand(ScreenCommand):
         """The sites as they are tiled; those of a model that is not, as a plan would have them."""
         assert self.store.analysis is not None
         if self.store.analysis.info.tiled is not None:
-            said: Plan | None = await self.jobs.run("reading the plan", "tiling")
+            file_plan: Plan | None = await self.jobs.run("reading the plan", "tiling")
             # a file that was tiled before says how; its numbers are whatever somebody wrote into it
-            made = [site for site in said.sites if _sane(site)] if said is not None else []
-            if made:
-                return made, None
+            sane_sites = [site for site in file_plan.sites if _sane(site)] if file_plan is not None else []
+            if sane_sites:
+                return sane_sites, None
         plan: Plan = await self.jobs.run("planning", "plan", self.store.tile_spec or TileSpec())
         return list(plan.sites), plan
 

@@ -52,8 +52,8 @@ def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room:
         room: In lines.
     """
     at = f"{step.step + 1:,} of {steps.count:,}"
-    said = f" {playing}" if playing else ""
-    head: list[Span] = [(" Step ", "head"), (at, "number"), (f"  {steps.order}", "accent"), (said, "warn")]
+    speed = f" {playing}" if playing else ""
+    head: list[Span] = [(" Step ", "head"), (at, "number"), (f"  {steps.order}", "accent"), (speed, "warn")]
     comes = [name for name, load in zip("ABC", step.loads, strict=True) if load]
     came = f"  {' '.join(comes)} in" if comes else "  nothing in"
     gone = ", C out" if step.stores else ""
@@ -67,11 +67,11 @@ def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room:
     share = step.traffic / steps.traffic if steps.traffic else 1.0
     filled, track = bar(share, max(4, min(20, width - 40)))
     if room < FULL:
-        held = units.bytes_text(step.a + step.b + step.c)
+        buffer_size = units.bytes_text(step.a + step.b + step.c)
         traffic = f"{units.bytes_text(step.traffic)} {share_text(step.traffic, steps.traffic)} "
         return [
             cut(head, width),
-            cut(((" buffer   ", "dim"), (held, "number"), (came + gone, "dim")), width),
+            cut(((" buffer   ", "dim"), (buffer_size, "number"), (came + gone, "dim")), width),
             cut(((" moved    ", "dim"), (traffic, "number"), filled, track), width),
         ]
     head.append((f"  {steps.dataflow}", "dim"))
@@ -143,12 +143,12 @@ class _Frame:
         self.margin = len(f"{blocks.m.count - 1:,}") + 2
         room = max(1, width - self.margin - 1)
         # under the grid: its edges, a blank, the depth and its strip, the legend
-        kept = 6 if self.brief else 8
-        kept += _OPERANDS + 1 if height >= _TALL else 0
-        self.rows = Scale.of(blocks.m.count, max(1, height - kept))
+        other_lines = 6 if self.brief else 8
+        other_lines += _OPERANDS + 1 if height >= _TALL else 0
+        self.rows = Scale.of(blocks.m.count, max(1, height - other_lines))
         self.cols = Scale.of(blocks.n.count, room)
         self.depths = Scale.of(blocks.k.count, room)
-        self.down = max(1, min(_LARGEST, (height - kept) // self.rows.cells))
+        self.down = max(1, min(_LARGEST, (height - other_lines) // self.rows.cells))
         self.across = max(1, min(_WIDEST * self.down, room // self.cols.cells))
         self.deep = max(1, min(_WIDEST * self.down, room // self.depths.cells))
         self.top = 2
@@ -182,23 +182,23 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
     return [cut(line, width) for line in lines[:height]]
 
 
-def _put(spans: list[Span], sign: str, role: str, across: int, chosen: bool) -> None:
+def _put(spans: list[Span], sign: str, role: str, across: int, is_chosen: bool) -> None:
     """A cell: its sign, with a gap behind it where cells are wide."""
     filled = across - (across > 1)
     # without colours the cursor is no more than the sign turned round, which of a full block is a blank
-    spans.append(("◆" * filled, "mark") if chosen else (sign * filled, role))
+    spans.append(("◆" * filled, "mark") if is_chosen else (sign * filled, role))
     if across > 1:
         spans.append((" ", "text"))
 
 
 def _title(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> Line:
     counts = f"{blocks.m.count:,} × {blocks.n.count:,}"
-    said: list[Span] = [(" Output ", "head"), (f"{counts} blocks", "text")]
+    spans: list[Span] = [(" Output ", "head"), (f"{counts} blocks", "text")]
     if blocks.batch > 1:
-        said.append((f"  matmul {place.batch + 1:,} of {blocks.batch:,}", "accent"))
+        spans.append((f"  matmul {place.batch + 1:,} of {blocks.batch:,}", "accent"))
     if frame.rows.per > 1 or frame.cols.per > 1:
-        said.append((f"  {frame.rows.per:,} × {frame.cols.per:,} a cell", "warn"))
-    return cut(said, width)
+        spans.append((f"  {frame.rows.per:,} × {frame.cols.per:,} a cell", "warn"))
+    return cut(spans, width)
 
 
 def _columns(blocks: TileGrid, place: TilePlace, frame: _Frame) -> Line:
@@ -233,15 +233,17 @@ def _edges(site: SitePlan, blocks: TileGrid) -> list[Span]:
     ]
     if not short:
         return [(" every tile is full", "dim")]
-    made = "filled up with zeros" if site.edges == "padded" else units.edges_text(site.edges, brief=False)
-    return [(f" {made}: ", "dim"), (" · ".join(short), "warn")]
+    edge_text = (
+        "filled up with zeros" if site.edges == "padded" else units.edges_text(site.edges, brief=False)
+    )
+    return [(f" {edge_text}: ", "dim"), (" · ".join(short), "warn")]
 
 
 def _depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> list[Line]:
     """The slices along K that are summed up, as a strip."""
     per = f"  {frame.depths.per:,} a cell" if frame.depths.per > 1 else ""
-    said = f"{units.many_text(blocks.k.count, 'slice')} of {blocks.k.tile:,}"
-    title = [(" K ", "head"), (said, "text"), (f"  k {place.depth:,}", "accent"), (per, "warn")]
+    slices = f"{units.many_text(blocks.k.count, 'slice')} of {blocks.k.tile:,}"
+    title = [(" K ", "head"), (slices, "text"), (f"  k {place.depth:,}", "accent"), (per, "warn")]
     spans: list[Span] = [(" " * frame.margin, "text")]
     for cell in range(frame.depths.cells):
         first, stop = frame.depths.tiles(cell)
@@ -263,13 +265,13 @@ def _operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> li
 
 
 def _banded(
-    name: str, rows: int, cols: int, chosen: tuple[int, int], band: int, width: int, height: int
+    name: str, rows: int, cols: int, chosen_tile: tuple[int, int], band: int, width: int, height: int
 ) -> list[Line]:
     """An operand as a grid of tiles; `band` says whether the chosen row (0) or column (1) of it is lit."""
     down, along = Scale.of(rows, height - 1), Scale.of(cols, width - 2)
     tall = max(1, min(_LARGEST // 2, (height - 1) // down.cells))
     wide = max(1, min(_WIDEST // 2 * tall, (width - 2) // along.cells))
-    here = chosen[0] // down.per, chosen[1] // along.per
+    here = chosen_tile[0] // down.per, chosen_tile[1] // along.per
     lines: list[Line] = [((f" {name} ", "head"), (f"{rows:,} × {cols:,} tiles", "dim"))]
     for y in range(down.cells):
         spans: list[Span] = [(" ", "text")]
@@ -305,7 +307,7 @@ def block_page(
     place: TilePlace,
     width: int,
     height: int,
-    given: Mapping[str, str] | None = None,
+    operands: Mapping[str, str] | None = None,
     step: Callable[[int, int], Sequence[Line]] | None = None,
 ) -> list[Line]:
     """The chosen block: where it lies, how much of it is used, and the tile matmuls that make it.
@@ -315,7 +317,7 @@ def block_page(
         place: Which block, and which of its products.
         width: In cells.
         height: In cells; the list of products is cut to it and follows the chosen one.
-        given: Names of the operands 'A' and 'B', where they are known.
+        operands: Names of the operands 'A' and 'B', where they are known.
         step: Makes the lines about the step of the loops, of a width and so many lines at most.
     """
     blocks = TileGrid.of(site)
@@ -338,7 +340,7 @@ def block_page(
     if height >= 14:
         lines.append(BLANK)
     lines.append(((f" Tile matmul k = {product.index:,}", "head"), (f"  of {blocks.k.count:,}", "dim")))
-    lines += _multiplied(site, product, given or {}, width, named=height >= 11)
+    lines += _multiplied(site, product, operands or {}, width, named=height >= 11)
     if height >= 17:
         mnk = f"{place.row},{place.col},{product.index}"
         lines += [_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]
@@ -346,8 +348,8 @@ def block_page(
         lines += _of_step(step, width, height - len(lines))
     room = height - len(lines) - 1
     if room < 1:
-        shown = lines if len(lines) <= height else [*lines[: height - 1], lines[-1]]
-        return [cut(line, width) for line in shown]
+        visible = lines if len(lines) <= height else [*lines[: height - 1], lines[-1]]
+        return [cut(line, width) for line in visible]
     return [cut(line, width) for line in (*lines, *_products(blocks, place, width, room))]
 
 
@@ -356,20 +358,20 @@ def _multiplied(
 ) -> list[Line]:
     """What a tile matmul multiplies, and with `named` what that is called."""
     lines: list[Line] = []
-    left, right = names.get("A", ""), site.weight or names.get("B", "")
+    name_of_a, right = names.get("A", ""), site.weight or names.get("B", "")
     fed, unnamed = (
         ("patches of", "patches of the input") if "Conv" in site.op else ("activation", "an activation")
     )
-    held = "initializer" if site.weight else "activation"
+    weight_kind = "initializer" if site.weight else "activation"
     for letter, first, second, name, role, nameless in (
-        ("A", product.rows, product.depth, left, fed, unnamed),
-        ("B", product.depth, product.cols, right, held, f"an {held}"),
+        ("A", product.rows, product.depth, name_of_a, fed, unnamed),
+        ("B", product.depth, product.cols, right, weight_kind, f"an {weight_kind}"),
     ):
         where: list[Span] = [(_range(first, second), "number"), (f" {_size(first, second)}", "dim")]
         lines.append(_field(letter, where, width))
         if named:
-            said = f"{role} {ending(safe(name), max(8, width - 5 - len(role)))}"
-            lines.append((("   ", "text"), (said, "text") if name else (nameless, "dim")))
+            operand = f"{role} {ending(safe(name), max(8, width - 5 - len(role)))}"
+            lines.append((("   ", "text"), (operand, "text") if name else (nameless, "dim")))
     return lines
 
 
@@ -393,10 +395,10 @@ def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list
     """The products that are summed up in the block, around the chosen one."""
     count = blocks.k.count
     start = first_shown(place.depth, room, count)
-    shown = [blocks.product(place, k) for k in range(start, min(count, start + room))]
+    products = [blocks.product(place, k) for k in range(start, min(count, start + room))]
     wide = width >= 58
     cells: list[tuple[str, ...]] = []
-    for p in shown:
+    for p in products:
         a, b = _size(p.rows, p.depth), _size(p.depth, p.cols)
         if wide:
             a, b = f"{_range(p.rows, p.depth)} {a}", f"{_range(p.depth, p.cols)} {b}"
@@ -409,7 +411,7 @@ def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list
         widths.pop()
     line = "".join("  " + fit(t, w, right=True) for t, w in zip(titles, widths, strict=False))
     lines: list[Line] = [((line, "dim"),)]
-    for row, p in zip(cells, shown, strict=True):
+    for row, p in zip(cells, products, strict=True):
         here = p.index == place.depth
         pieces = "".join("  " + fit(c, w, right=True) for c, w in zip(row, widths, strict=False))
         lines.append((("▸" if here else " ", "accent"), (pieces[1:], "strong" if here else "number")))

@@ -33,14 +33,14 @@ def plan(fact: Plan, source: str) -> list[Block]:
     """What would be tiled and how: one row a matmul, what is left as it was, and why."""
     # sizes that stay open and batched tiles are padded, whatever was asked
     edges = {site.edges for site in fact.sites} or {fact.edges}
-    how = [
+    remarks = [
         f"{'x'.join(map(str, fact.tile))} tiles",
-        f"{' and '.join(edges_text(one, brief=False) for one in sorted(edges))} at the edges",
+        f"{' and '.join(edges_text(mode, brief=False) for mode in sorted(edges))} at the edges",
         f"form {fact.form}",
     ]
-    how += [f"counted for {dims_text(fact.dims)}"] if fact.dims else []
+    remarks += [f"counted for {dims_text(fact.dims)}"] if fact.dims else []
     return [
-        Line((Span(source, "strong"), Span(f"   in {', '.join(how)}", "quiet"))),
+        Line((Span(source, "strong"), Span(f"   in {', '.join(remarks)}", "quiet"))),
         Line(),
         *plan_matmuls(fact),
     ]
@@ -83,11 +83,11 @@ def _share(fact: Plan) -> str:
 
 def open_sizes(fact: Plan) -> tuple[str, Span]:
     """For which sizes of open dimensions the figures hold, and for which the tiled graph."""
-    bound = [name for name in fact.dims if name not in fact.free]
+    fixed = [name for name in fact.dims if name not in fact.free]
     graph = [f"takes every size of {' and '.join(fact.free)}"] if fact.free else []
-    graph += [f"is for this {' and '.join(bound)} only"] if bound else []
-    said = f"The tiled graph {', and '.join(graph)}."
-    return dims_text(fact.dims), Span(said, "warning" if bound else "quiet")
+    graph += [f"is for this {' and '.join(fixed)} only"] if fixed else []
+    sentence = f"The tiled graph {', and '.join(graph)}."
+    return dims_text(fact.dims), Span(sentence, "warning" if fixed else "quiet")
 
 
 def how_tiled(site: SitePlan) -> list[Field]:
@@ -109,14 +109,16 @@ def how_tiled(site: SitePlan) -> list[Field]:
 def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
     """A row for each group of sites that are alike."""
     # what differs from site to site is said at each
-    own: list[tuple[str, Callable[[SitePlan], str]]] = [
-        (title, shown)
-        for title, asked, shown in (
+    varying: list[tuple[str, Callable[[SitePlan], str]]] = [
+        (title, text_of)
+        for title, plan_value, text_of in (
             ("tile", fact.tile, lambda site: sizes_text(site.tile)),
             ("edges", fact.edges, lambda site: edges_text(site.edges)),
         )
         if any(
-            getattr(site, title) != asked for site in fact.sites if title == "tile" or site.form != "batched"
+            getattr(site, title) != plan_value
+            for site in fact.sites
+            if title == "tile" or site.form != "batched"
         )
     ]
     rows: list[tuple[Cell, ...]] = [
@@ -126,7 +128,7 @@ def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
             exact_text(site.M),
             exact_text(site.K),
             exact_text(site.N),
-            *(shown(site) for _, shown in own),
+            *(text_of(site) for _, text_of in varying),
             _grid(site),
             Span(f"{site.sign}{exact_text(_of_all(site.products_total, len(group)))}", "strong"),
             utilization(site.utilisation),
@@ -141,7 +143,7 @@ def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
         Column("M", "right"),
         Column("K", "right"),
         Column("N", "right"),
-        *(Column(title, "right") for title, _ in own),
+        *(Column(title, "right") for title, _ in varying),
         Column("grid M x K x N", "right", drop=1),
         Column("tile matmuls", "right"),
         Column("utilization", "right"),
@@ -178,8 +180,8 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
     fewer = sum(bool(site.sign) for site in fact.sites)
     if fewer:
         many = "1 matmul stands" if fewer == 1 else f"{fewer:,} matmuls stand"
-        said = f"{many} in a loop that may end earlier, or in one branch of several: <= marks upper bounds."
-        notes.append(Paragraph(said, "warning"))
+        note = f"{many} in a loop that may end earlier, or in one branch of several: <= marks upper bounds."
+        notes.append(Paragraph(note, "warning"))
     zeros = sum(site.zeros for site in fact.sites)
     if zeros:
         why = "phases of a transposed convolution with fewer taps, or groups packed into one matmul"
@@ -265,9 +267,9 @@ def tile(
         blocks += [Line(), Line(Span("What changed", "strong")), *changes(change)]
     blocks.append(Line())
     if fact.verification is not None and not fact.verification.passed:
-        shown = fact.verification.verdict_kind == "different"
-        why = "The proof failed" if shown else "It could not be proved"
-        blocks.append(Paragraph(f"{why}, so nothing was written.", "bad" if shown else "warning"))
+        differs = fact.verification.verdict_kind == "different"
+        why = "The proof failed" if differs else "It could not be proved"
+        blocks.append(Paragraph(f"{why}, so nothing was written.", "bad" if differs else "warning"))
         if not fact.command:
             return blocks
         return [*blocks, *to_blame(source, fact.verification.after, opening, f"{fact.command} --no-verify")]
@@ -282,7 +284,7 @@ def tile(
     assumed = [f"{name}={size}" for name, size in fact.plan.dims.items()]
     opening = [
         *opening,
-        *(word for one in assumed if one not in opening for word in option_words("--dim", one)),
+        *(word for dim in assumed if dim not in opening for word in option_words("--dim", dim)),
     ]
     following = [
         (
@@ -362,11 +364,11 @@ def settings(about: Info, fact: Settings) -> list[Block]:
     return [*blocks, *unused_rules(fact.unused, "matmul")]
 
 
-def unused_rules(rules: Sequence[UnusedRule], what: str) -> list[Block]:
+def unused_rules(rules: Sequence[UnusedRule], noun: str) -> list[Block]:
     """Rules that mean nothing in this model."""
     near = [f"; did you mean '{rule.near}'?" if rule.near else "" for rule in rules]
     return [
-        Paragraph(f"{rule.origin or 'a rule'} means no {what} here: {rule.says}{hint}", "warning")
+        Paragraph(f"{rule.origin or 'a rule'} means no {noun} here: {rule.says}{hint}", "warning")
         for rule, hint in zip(rules, near, strict=True)
     ]
 
@@ -378,14 +380,14 @@ def _row(site: SiteSettings) -> tuple[Cell, ...]:
         "edges": edges_text(site.edges),
         "form": site.form,
     }
-    said: list[Cell] = []
+    cells: list[Cell] = []
     for name, value in values.items():
         # how a site would be tiled that is not says nothing
         hidden = name != "on" and not site.on
-        said.append(
+        cells.append(
             Span("", "quiet") if hidden else (Span(value), Span(origin_text(site.origins[name]), "quiet"))
         )
-    return (site.name, site.op, exact_text(site.M), exact_text(site.K), exact_text(site.N), *said)
+    return (site.name, site.op, exact_text(site.M), exact_text(site.K), exact_text(site.N), *cells)
 
 
 def origin_text(origin: str) -> str:

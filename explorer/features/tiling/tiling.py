@@ -68,12 +68,12 @@ class Tiler:
         to be made of it.
         """
         at = self._models.current if at is None else at
-        found = self._products(at, on_progress, spec, apart, written)
-        plan, chosen = _decided(found, self._naming(spec, found, at))
-        if plan.decomposed != found.decomposed and apart is None:
+        products = self._products(at, on_progress, spec, apart, written)
+        plan, sites = _decided(products, self._naming(spec, products, at))
+        if plan.decomposed != products.decomposed and apart is None:
             # what holds none of the chosen sites stays whole
             return self.plan(spec, on_progress, at=at, apart=plan.decomposed, written=written)
-        return plan, found, chosen
+        return plan, products, sites
 
     def tiling(self, at: int) -> Plan | None:
         """The plan by which a state was tiled."""
@@ -95,11 +95,11 @@ class Tiler:
     def settings(self, spec: TileSpec, on_progress: OnProgress) -> Settings:
         """What `spec` asks of every site of the current model."""
         # groups are packed into the tiles that are asked for; else what is asked decides nothing here
-        found = self._products(self._models.current, on_progress, spec, None)
-        every = _decided(found, TileSpec())[0].sites
-        named = self._naming(spec, found, self._models.current).sites
-        chosen = _decided(found, TileSpec(sites=named, origins=spec.origins))[0].sites
-        return in_force(spec, every, chosen)
+        products = self._products(self._models.current, on_progress, spec, None)
+        every = _decided(products, TileSpec())[0].sites
+        named = self._naming(spec, products, self._models.current).sites
+        chosen_sites = _decided(products, TileSpec(sites=named, origins=spec.origins))[0].sites
+        return in_force(spec, every, chosen_sites)
 
     def steps(self, spec: TileSpec, work: Work) -> Steps:
         """Tiles the current model; a result that the proof speaks against is not kept."""
@@ -138,12 +138,12 @@ class Tiler:
     @contextlib.contextmanager
     def tried(self, spec: TileSpec, on_progress: OnProgress, cancel: Cancel) -> Iterator[tuple[Model, Model]]:
         """The current model as the plan sees it, and what tiling makes of it, in a file that goes again."""
-        plan, found, sites = self.plan(spec, on_progress, written=True)
-        tiled = tile(found.bound, _without_origins(plan), sites)
+        plan, products, sites = self.plan(spec, on_progress, written=True)
+        tiled = tile(products.bound, _without_origins(plan), sites)
         with tempfile.TemporaryDirectory(prefix="tried-", dir=self._models.workdir) as folder:
             path = os.path.join(folder, "tiled.onnx")
             writer.write(tiled, path, on_progress=on_progress, cancel=cancel)
-            yield found.whole, validate(reader.read(path))
+            yield products.whole, validate(reader.read(path))
 
     def check_module(self, on_progress: OnProgress) -> None:
         """Whether there is a module to tile, and torch to do it.
@@ -159,15 +159,15 @@ class Tiler:
         words = scripts.tiling_words(spec)
         if words is None:
             return ""
-        history, said = self._models.history, list[str]()
+        history, quantize_words = self._models.history, list[str]()
         first = getattr(history.entries[history.current].record, "quantize", None)
         if first is not None:
             of_original = history.parent(history.current) == 0
             formats = scripts.quantize_option(first) if of_original else None
             if formats is None:
                 return ""
-            said = formats
-        return scripts.headless(self._models, "tile", output, "_tiled.onnx", *said, *words)
+            quantize_words = formats
+        return scripts.headless(self._models, "tile", output, "_tiled.onnx", *quantize_words, *words)
 
     def module_command(
         self, spec: TileSpec, output: str | None, dynamic: Mapping[str, Mapping[int, str]] | None
@@ -189,17 +189,17 @@ class Tiler:
         if not plans:
             raise Misuse("nothing was tiled yet", where=path, hint="tile a layer or more first")
         packed = any(record.spec is not None and record.spec.grouped == "pack" for record in records)
-        asked = TileSpec(grouped="pack" if packed else "leave")
-        every = [site.name for site in self.plan(asked, on_progress, at=0)[0].sites]
-        spec = replace(tiling_settings.chosen_by_hand(plans, every), grouped=asked.grouped)
-        said = [f"What was tiled of {self._models.source}, and how: explorer tile MODEL --config THIS"]
-        write_text(self._models, path, tiling_settings.as_toml(spec, said), overwrite)
+        default_spec = TileSpec(grouped="pack" if packed else "leave")
+        every = [site.name for site in self.plan(default_spec, on_progress, at=0)[0].sites]
+        spec = replace(tiling_settings.chosen_by_hand(plans, every), grouped=default_spec.grouped)
+        comments = [f"What was tiled of {self._models.source}, and how: explorer tile MODEL --config THIS"]
+        write_text(self._models, path, tiling_settings.as_toml(spec, comments), overwrite)
         return path
 
-    def _naming(self, spec: TileSpec, found: Products, at: int) -> TileSpec:
+    def _naming(self, spec: TileSpec, products: Products, at: int) -> TileSpec:
         """`spec` with the sites by name that it asks for by a filter."""
         return with_sites_found(
-            spec, lambda: _decided(found, TileSpec())[0].sites, lambda: self._models.examined(at).analysis
+            spec, lambda: _decided(products, TileSpec())[0].sites, lambda: self._models.examined(at).analysis
         )
 
     def _products(
@@ -218,26 +218,26 @@ class Tiler:
                 hint="quantize the original as ONNX (form qdq) for tiles of integers",
             )
         packed = spec.grouped == "pack"
-        known = self._models.products.get(at, {})
+        cached = self._models.products.get(at, {})
         traced = self._models.is_planned_as_traced(at, on_progress)
         if traced and written:
             self._models.check_no_step(at, on_progress)
             traced = False
         key: Any = (spec.tile, spec.rules, apart) if packed else apart
         key = ("traced", key) if traced else key
-        if key not in known:
+        if key not in cached:
             grouped: dict[str, Any] = {"grouped": "pack", "pack": packing(spec)} if packed else {}
             # of the packings the last one: each holds shapes and an analysis
-            known = {key: found for key, found in known.items() if key is None}
-            known[key] = (
+            cached = {key: products for key, products in cached.items() if key is None}
+            cached[key] = (
                 traced_products(
                     self._models.examined(at, on_progress).analysis, self._models.rules, **grouped
                 )
                 if traced
                 else self._exported(at, on_progress, apart=apart, **grouped)
             )
-            self._models.products[at] = known
-        return known[key]
+            self._models.products[at] = cached
+        return cached[key]
 
     def _exported(self, at: int, on_progress: OnProgress, **how: Any) -> Products:
         model = self._models.graph(at, on_progress)
@@ -245,17 +245,17 @@ class Tiler:
         return find_products(model, dims, shapes, self._models.rules, **how)
 
 
-def _decided(found: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
+def _decided(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
     """What `spec` makes of the products that were found, and which of them it chose."""
     return make_plan(
-        found.sites,
-        found.skipped,
+        products.sites,
+        products.skipped,
         spec,
-        opset=found.bound.opset,
-        macs_total=found.macs_total,
-        dims=found.dims,
-        free=found.free,
-        decomposed=found.decomposed,
+        opset=products.bound.opset,
+        macs_total=products.macs_total,
+        dims=products.dims,
+        free=products.free,
+        decomposed=products.decomposed,
     )
 
 

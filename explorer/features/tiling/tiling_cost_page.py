@@ -67,8 +67,8 @@ def cost_rows(
         rows += _fields([(Field("Counted for", sizes, graph), lambda: [Line((f"{sizes}: ", graph))])])
     if plan.accumulator_bits and plan.sites:
         sums = {site.name: site.sums for site in plan.sites if site.sums}
-        said = Field("Accumulator", in_a_line(plan.accumulator_bits, sums))
-        rows += _fields([(said, lambda: overflows(plan.accumulator_bits, sums)[1:])])
+        accumulator = Field("Accumulator", in_a_line(plan.accumulator_bits, sums))
+        rows += _fields([(accumulator, lambda: overflows(plan.accumulator_bits, sums)[1:])])
     if cost is not None and plan.sites:
         rows += _figures(cost, example, missing)
     if plan.sites:
@@ -81,8 +81,8 @@ def cost_rows(
         table, groups = left_out(plan)
         # the reason stands in full below the list
         table = replace(table, columns=[*table.columns[:-1], table.columns[-1]._replace(shrink=True)])
-        told = [partial(_why, group) for group in groups[:_MOST]]
-        rows += _table(f"Left as they are: {len(plan.skipped):,}", table, told)
+        reasons = [partial(_why, group) for group in groups[:_MOST]]
+        rows += _table(f"Left as they are: {len(plan.skipped):,}", table, reasons)
     return rows
 
 
@@ -105,10 +105,10 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
     keys = sorted(fields, key=lambda key: key not in _FIRST)
     rows = _fields([(fields[key], origin(*_formulas(key, order))) for key in keys])
     head, table = words.by_order(cost)
-    rows += _table(head, table, [origin(f"traffic {one.order}") for one in cost.orders])
+    rows += _table(head, table, [origin(f"traffic {row.order}") for row in cost.orders])
     if cost.systolic:
         parts = ("", ", with moving", ", in one go", ", as SCALE-Sim 3")
-        about = [origin(*(f"{one.dataflow} array{part}" for part in parts)) for one in cost.systolic]
+        about = [origin(*(f"{row.dataflow} array{part}" for part in parts)) for row in cost.systolic]
         rows += _table(*words.systolic(cost), about)
     return rows
 

@@ -11,7 +11,6 @@ from torch import nn
 
 from explorer.base.checked import Count, Natural, PathText, Seconds, Words
 from explorer.engine.convert.job import ExporterName, ScriptMethod
-from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import (
     Analysis,
     Diff,
