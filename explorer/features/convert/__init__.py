@@ -1,4 +1,4 @@
-"""One kind of model file into another."""
+"""Conversion of a model into another kind of file."""
 
 from explorer.base.features import Feature
 

@@ -1,4 +1,4 @@
-"""Converting: the opened model as another kind of file, with the proof that it is the same."""
+"""Convert command: asks for a file, converts the opened model, and shows the proof."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def convert(context: CommandContext) -> None:
-    """Ask what the opened model is to become, then write it."""
+    """Ask for the target file, then convert."""
     if not context.ready():
         return
     if context.store.can_compare:
@@ -38,7 +38,7 @@ async def _ask(context: CommandContext) -> None:
     stem = os.path.splitext(os.path.basename(source.rstrip(os.sep)))[0].replace(":", "_")
     kind_texts = ", ".join(f"{about} ({', '.join(endings)})" for about, endings in kinds)
     named = [stem + ending for _, endings in kinds for ending in endings]
-    # never the model itself, which Enter would offer to replace
+    # never suggest the model's own file, which Enter would offer to replace
     path = next((name for name in named if name != os.path.basename(source)), named[0])
     about = f"The ending says what it becomes: {kind_texts}. Written to"
     context.ask_path("Convert", path, about, partial(_convert, context))

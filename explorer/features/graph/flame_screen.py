@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 
 FILL = "fill--"
-"""Before the name of a family: the role of a box that is filled with its colour."""
+"""Prefix of the role of a box that is filled with the color of its family."""
 CHOSEN = "chosen"
-"""In place of a family: of the box under the cursor. The accent of other marks is too like some families."""
+"""Stands for the family of the box under the cursor: the usual accent resembles some family colors."""
 _TALLEST, _NARROW = 5, 3
-"""Lines of a level at most, and cells from which on a box has a name."""
+"""Most lines of a level, and least width of a box with a name."""
 
 
 def heights(boxes: Sequence[IcicleBox], height: int) -> int:
@@ -61,15 +61,15 @@ def flame_lines(
     height: int,
     letters: bool,
 ) -> list[Line]:
-    """The boxes, a level below the other; the chosen one stands out.
+    """The boxes as lines, level below level; the chosen one stands out.
 
     Args:
         boxes: As `icicle` lays them out.
-        labels: Of each.
-        figures: What a box takes, and its share of the top, in words.
+        labels: A label for each box.
+        figures: For a box its figure and its share of the top, as text.
         chosen_box: Which one is.
         height: In lines.
-        letters: Colours are too few to fill boxes: their families have letters, and edges on both sides.
+        letters: Mark families by letters and box edges, for a terminal with too few colors.
     """
     tall = heights(boxes, height)
     levels: list[list[int]] = [[] for _ in range(1 + max((box.level for box in boxes), default=0))]
@@ -95,14 +95,14 @@ def flame_lines(
 
 
 def _said(y: int, label: FlameLabel, figures: tuple[str, str], room: int, letters: bool) -> str:
-    """Line `y` of a box: its name, what it takes, which operator it is."""
+    """Line `y` of a box: its name, its figure, its operator."""
     if y == 0:
         return _name(label, room, letters)
     return _whole(figures, room) if y == 1 else label.kind if y == 2 and room >= _NARROW else ""
 
 
 def _whole(said: tuple[str, str], room: int) -> str:
-    """A figure and a share, or the share alone: what there is room for."""
+    """A figure and a share, or the share alone if there is no room for both."""
     figure, share = said
     if len(figure) + len(share) + 2 * bool(share) <= room:
         return f"{figure}  {share}".rstrip()
@@ -110,7 +110,7 @@ def _whole(said: tuple[str, str], room: int) -> str:
 
 
 def _name(label: FlameLabel, room: int, letters: bool) -> str:
-    """What a box is called, behind the letter of its family; of a narrow one only that."""
+    """The name of a box after the letter of its family; a narrow box has only the letter."""
     mark = FAMILIES[label.family].letter if letters and label.family != "other" else ""
     if room < _NARROW + 2 * bool(mark):
         return mark
@@ -118,7 +118,7 @@ def _name(label: FlameLabel, room: int, letters: bool) -> str:
 
 
 def _cells(said: str, width: int, letters: bool) -> str:
-    """A line of a box, behind its edge."""
+    """A line of a box with its edges."""
     last = "▕" if letters and width > 1 else ""
     room = width - 1 - len(last)
     return f"▏{fit(said, room)}{last}" if room > 0 else f"▏{last}"[:width]
@@ -127,9 +127,9 @@ def _cells(said: str, width: int, letters: bool) -> str:
 def chosen_line(
     name: str, kind: str, amount: tuple[str, float], parts: Sequence[tuple[str, float]], width: int
 ) -> Line:
-    """The chosen box in a line: its name, its kind, what it takes, and its share of what is around it.
+    """The chosen box in a line: name, kind, figure, and its share of the boxes around it.
 
-    `parts` are what it is a part of: a name, and what that takes.
+    `parts` are the boxes around it: name and figure of each.
     """
     figure, value = amount
     shares = [f"{share_text(value, whole)} of {safe(part)}" for part, whole in parts if whole]
@@ -140,7 +140,7 @@ def chosen_line(
 
 
 def rows_text(box: IcicleBox, layers: Sequence[Layer]) -> str:
-    """The rows that stand together in a box: the first, and how many more."""
+    """The rows that share one box: the first, and how many there are."""
     return f"{many_text(box.rows, 'row')} from {layers[box.first].path or '(unnamed)'}"
 
 
@@ -161,11 +161,11 @@ FLAME_KEYS = key_group(
 # fmt: on
 
 _Top = tuple[int, int, int]
-"""What hangs at the top: its first row, the one behind its last, and how many siblings it is."""
+"""The rows of the box at the top: first, one past the last, and how many siblings it joins."""
 
 
 class _Panel(PanelView):
-    """The boxes; a filled one has its family's colour behind it."""
+    """The pane of the boxes, filled with the colors of their families."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"{FILL}{name}" for name in (*FAMILIES, CHOSEN)}
 
@@ -225,7 +225,7 @@ class FlameView(SubScreen[int]):
 
     @property
     def figure(self) -> FlameFigure:
-        """What boxes are as wide as."""
+        """The figure that sets the width of boxes."""
         return self._figures[self._by]
 
     @property
@@ -246,7 +246,7 @@ class FlameView(SubScreen[int]):
         self._draw()
 
     def verb_words(self, source: str) -> list[str]:
-        """The same boxes as a picture."""
+        """The command that draws the same boxes as a picture."""
         words = ["plot", source, "--what", "flame", "--by", self.figure.id]
         if self._top is not None and self._top[2] == 1:
             words += ["--layer", self._layers[self._top[0]].path]
@@ -257,7 +257,7 @@ class FlameView(SubScreen[int]):
         self._tell()
 
     def _page(self, width: int, height: int) -> list[Line]:
-        """The boxes; laid out anew where another figure, top or size asks for it."""
+        """The boxes; laid out anew for another figure, top or size."""
         layout_key = self._by, self._top, width, height
         if height < 1:
             return []
@@ -285,7 +285,7 @@ class FlameView(SubScreen[int]):
         return self.figure.text(box.value, self._exact), share
 
     def _tell(self) -> None:
-        """The title, and what the chosen box is."""
+        """Show the title and the chosen box."""
         figure, box = self.figure, self.box
         if box is None:
             return
@@ -334,7 +334,7 @@ class FlameView(SubScreen[int]):
             self._draw()
 
     def on_click(self, event: events.Click) -> None:
-        """A box is chosen; a chosen one is zoomed into."""
+        """Choose the clicked box; zoom into it if it is chosen already."""
         if getattr(event.widget, "id", "") != "flame" or not self._boxes:
             return
         level = event.y // heights(self._boxes, self.query_one(_Panel).size.height)
@@ -349,23 +349,23 @@ class FlameView(SubScreen[int]):
     # keys
 
     def action_flame_beside(self, step: int) -> None:
-        """To the next box of the level."""
+        """Move to the next box of the level."""
         box, at = self.box, self.chosen + step
         if box is not None and 0 <= at < len(self._boxes) and self._boxes[at].level == box.level:
             self._choose(at)
 
     def action_flame_up(self) -> None:
-        """To the box that it lies in."""
+        """Move to the box that contains the chosen one."""
         if self._boxes:
             self._choose(parent_of(self._boxes, self.chosen))
 
     def action_flame_down(self) -> None:
-        """To the widest of those in it."""
+        """Move to the widest box inside the chosen one."""
         if self._boxes:
             self._choose(child_of(self._boxes, self.chosen))
 
     def action_flame_into(self) -> None:
-        """The chosen box over the whole width; to the layer where nothing lies in it."""
+        """Zoom into the chosen box, or go to the layer if nothing lies in it."""
         box = self.box
         if box is None or not box.rows:
             self.app.bell()
@@ -378,7 +378,7 @@ class FlameView(SubScreen[int]):
             self.app.bell()
 
     def action_flame_back(self) -> None:
-        """What was drawn before the last zoom."""
+        """Undo the last zoom."""
         if self._before:
             self._zoom(*self._before.pop())
         else:
@@ -395,7 +395,7 @@ class FlameView(SubScreen[int]):
         self._draw()
 
     def action_flame_figure(self) -> None:
-        """Boxes as wide as the next figure; what was chosen stays so, or what it stands in now."""
+        """Switch to the next figure; the chosen box, or the one that contains it, stays chosen."""
         self._by = (self._by + 1) % len(self._figures)
         self._draw()
 
@@ -413,7 +413,7 @@ class FlameView(SubScreen[int]):
 
 
 def flame(context: CommandContext) -> None:
-    """Draw it: by measured time where the model was timed, and by what is counted."""
+    """Open the flame view: by measured time if the model was timed, and by counted figures."""
     context.start("Flame", _show(context))
 
 

@@ -1,4 +1,4 @@
-"""`explorer graph`: what feeds what, as a picture, a page, or figures for Model Explorer's picture."""
+"""`explorer graph`: which layer feeds which, as a picture, a page, or node data for Model Explorer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    # the facts come with them, and the help of all verbs reads this file
+    # imported here because they load the facts, and the help of all verbs reads this file
     from explorer.features.graph import graph_files as write
     from explorer.features.graph import graph_labels as labels
 

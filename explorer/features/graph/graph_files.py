@@ -95,7 +95,7 @@ def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
 
 
 def _boxes(drawing: GraphDrawing) -> Iterator[GraphBox]:
-    """All boxes, those in others too."""
+    """All boxes, nested ones included."""
     for box in drawing.boxes:
         yield box
         if box.inside is not None:
@@ -169,7 +169,7 @@ def check(path: str) -> str:
 
 
 def write(fact: GraphDrawing | NodeFigures, color: str, format: str, path: str) -> None:
-    """Writes a drawing, or figures for another program's.
+    """Writes a drawing, or node data for Model Explorer.
 
     Args:
         fact: What is drawn.

@@ -1,4 +1,4 @@
-"""Labels and colours of a drawing: what stands in a box, on an edge, beside it, whichever file it is for."""
+"""Labels and colors of a drawing, the same for every file format."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from explorer.report.present.figures import value_text
 from explorer.report.present.look.layers import same_name_text
 
 COLORINGS = ("family", *FIGURES)
-"""What boxes can be coloured by."""
+"""Figures that boxes can be colored by."""
 _BYTES = frozenset({"activations", "weights", "read", "written"})
 _NOUNS = {"macs": "MACs", "params": "parameters", "ops": "elementwise operations"}
 PALE_COLOR, FULL_COLOR = "#fff5eb", "#d94801"
-"""Of nothing, and of the largest figure."""
+"""Colors of zero and of the largest figure."""
 LIT_COLOR = "#c2185b"
-"""Of a path that is followed."""
+"""Color of a path that is followed."""
 _BLANK = "#f4f4f4"
 _TINT = 0.45
-"""How much of a family's colour fills its boxes; the rest is white."""
+"""Share of the family's color in the fill of its boxes; the rest is white."""
 _LONGEST = 30
 _MOST = 24
-"""Attributes of a layer that are told."""
+"""Most attributes of a layer in its title."""
 
 
 def check_coloring(color: str, outside: Sequence[str]) -> None:
-    """What boxes are coloured by is known.
+    """Checks that boxes can be colored by a figure.
 
     Raises:
-        Misuse: It is no figure of ours, and no column from outside.
+        Misuse: It is neither a figure of the program nor a column of an overlay.
     """
     colorings = (*COLORINGS, *outside)
     if color not in colorings:
@@ -42,7 +42,7 @@ def check_coloring(color: str, outside: Sequence[str]) -> None:
 
 
 def cut(text: str, most: int = _LONGEST) -> str:
-    """A name out of a file, for one line: printable, and its end where it is too long."""
+    """A name from a file as one printable line; of a long one only the end."""
     text = printable(text)
     return text if len(text) <= most else f"…{text[1 - most :].lstrip('./')}"
 
@@ -55,7 +55,7 @@ def figure_text(figure: str, value: float | None) -> str:
 
 
 def box_lines(box: GraphBox, color: str) -> list[str]:
-    """What stands in a box, from the top: name, kind, tiles or a figure."""
+    """The lines in a box: name, kind, then tiles or a figure."""
     lines = [cut(box.name), cut(box.kind_text)]
     figure = "macs" if color == "family" else color
     if box.tiles and color == "family":
@@ -66,7 +66,7 @@ def box_lines(box: GraphBox, color: str) -> list[str]:
 
 
 def value_of(box: GraphBox, figure: str) -> float | None:
-    """A figure of a box; None where it is not known, or is no figure of it."""
+    """A figure of a box; None if it is unknown, or the box does not have it."""
     outside = box.outside.get(figure)
     return box.figures.get(figure) if outside is None else outside.value
 
@@ -109,7 +109,7 @@ def box_title(box: GraphBox) -> str:
 
 
 def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
-    """What goes along an edge: '1×64×55×55', '1×64×55×55 and 2 more'."""
+    """The shape of the tensor on an edge: '1×64×55×55', '1×64×55×55 and 2 more'."""
     if tensor.shape is None:
         text = "?"
     else:
@@ -119,7 +119,7 @@ def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
 
 
 def fill(drawing: GraphDrawing, color: str) -> list[str]:
-    """The colour of every box, '#rrggbb': of its family, or by its share of the largest figure."""
+    """The color of every box, '#rrggbb': by family, or by its share of the largest figure."""
     if color == "family":
         return [
             _BLANK if not _is_work(box) else "#ffffff" if _is_plain(box) else _tint(box.family)
@@ -134,13 +134,13 @@ def fill(drawing: GraphDrawing, color: str) -> list[str]:
 
 
 def ink(color: str) -> str:
-    """What text stands out on a colour."""
+    """The color of text on a filled box, dark or white."""
     red, green, blue = _parts(color)
     return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#1c1c1c"
 
 
 def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
-    """Colours and what each says."""
+    """Colors of the legend and their labels."""
     if color == "family":
         there = {box.family for box in drawing.boxes if _is_work(box) and not _is_plain(box)}
         yield from ((_tint(name), name) for name in FAMILIES if name in there)
@@ -153,7 +153,7 @@ def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
 
 
 def notes(drawing: GraphDrawing) -> list[str]:
-    """What is not drawn as it is."""
+    """Notes under the title: the path, folded layers, layers of the same name."""
     folded = drawing.folded
     fold_note = [f"{folded:,} layer{'s' * (folded != 1)} folded away: constants, shapes, no-ops"]
     route = [] if drawing.route is None else [route_text(drawing.route)]
@@ -172,7 +172,7 @@ def route_text(route: GraphRoute) -> str:
 
 
 def heading(drawing: GraphDrawing) -> str:
-    """What the drawing shows."""
+    """The title of the drawing: the model and the group."""
     source = printable(drawing.source.rstrip("/").rpartition("/")[2])
     return f"{source}: {printable(drawing.path)}" if drawing.path else source
 
@@ -182,7 +182,7 @@ def _is_work(box: GraphBox) -> bool:
 
 
 def _is_plain(box: GraphBox) -> bool:
-    """Whether it is a group of no family in particular."""
+    """Whether the box is a group without a family."""
     return box.family == "other" and box.role in ("group", "part")
 
 

@@ -65,7 +65,7 @@ def graph(
     row_of, ends = partial(figures.row, models), None
     if between is not None:
         ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
-    # who gives a row, as the screen does of what it looks for, means what is around it
+    # a row number, which the screen passes for a search result, means the groups around it
     opened = [figures.groups(models, x, index, "--unfold") if isinstance(x, str) else [x] for x in unfold]
     for at in (at for at in unfold if isinstance(at, int)):
         figures.row(session.parts.models, at, index)
@@ -125,7 +125,7 @@ def _graphs(_: Models) -> ModelGraphs:
 
 @contextmanager
 def _others_named(layers: Sequence[Layer], ends: Sequence[str | int]) -> Iterator[None]:
-    """Names the other layers of a name where nothing leads to the first."""
+    """Adds to a refusal which other layers have the name of an end of the path."""
     try:
         yield
     except Misuse as error:

@@ -1,4 +1,4 @@
-"""Graph page: a drawing of the engine's in cells, and the way from box to box along its edges.
+"""Graph page: draws the engine's layout in cells, and finds the way from box to box along its edges.
 
 Boxes and points have their places already; what is done here is lines, corners and arrows, once for a
 drawing, and the part of it that a pane has room for.
@@ -19,9 +19,9 @@ from explorer.tui.text.lines import Line, ending, fit, joined, line_text, safe
 
 _WIDEST, _HIGHEST, _NARROWEST = 24, 20, 4
 _LEAST = (48, 10)
-"""Width and height of a pane that has room for a map."""
+"""Least width and height of a pane that shows the map."""
 _HALVES = " ▀▄█"
-"""A cell by which of its halves hold something."""
+"""Characters of a cell: empty, upper half, lower half, full."""
 
 
 class View(NamedTuple):
@@ -34,7 +34,7 @@ class View(NamedTuple):
 
 
 def overlaid(lines: Sequence[Line], drawing: GraphDrawing, chosen_box: int, view: View) -> list[Line]:
-    """The lines of a pane with the map over them; without one where all is in view, or there is no room."""
+    """The lines of a pane with the map in a corner, unless all is in view or there is no room."""
     fits = drawing.width <= view.width and drawing.height <= view.height
     if fits or view.width < _LEAST[0] or view.height < _LEAST[1]:
         return [*lines]
@@ -70,7 +70,7 @@ def _map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[tuple[
     filled: dict[tuple[int, int], bool] = {}
     for box in drawing.boxes:
         columns, rows = cells(box)
-        # a gap of half a cell is a gap, and no box is lost
+        # a gap of half a cell stays visible, and every box keeps at least one cell
         rows = [y for y in rows if box.y <= (y + 0.5) * down < box.y + box.height] or rows[:1]
         columns = [x for x in columns if box.x <= (x + 0.5) * across < box.x + box.width] or columns[:1]
         for spot in ((x, y) for x in columns for y in rows):
@@ -93,7 +93,7 @@ def _map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[tuple[
 
 
 def _cut(line: Line, width: int) -> Line:
-    """The first cells of a line; half of a wide character is a blank."""
+    """The line cut or padded to a width; half of a wide character becomes a blank."""
     spans: list[tuple[str, str]] = []
     remaining = width
     for piece, role in line:
@@ -108,9 +108,9 @@ def _cut(line: Line, width: int) -> Line:
 
 _N, _E, _S, _W = 1, 2, 4, 8
 _CORNERS = dict(enumerate(" ╵╶└╷│┌├╴┘─┴┐┤┬┼"))
-"""What joins the sides of a cell: the sum of those that a line leaves by."""
+"""Line characters, by the sum of the sides by which lines leave the cell."""
 _HEAVY = dict(enumerate(" ╹╺┗╻┃┏┣╸┛━┻┓┫┳╋"))
-"""The same of a path that is followed."""
+"""The same for a path that is followed."""
 _LIT = str.maketrans("┌─┐│└┘╘═╛", "┏━┓┃┗┛┗━┛")
 _MARK = "◆"
 _WORK = frozenset({"layer", "group", "part"})
@@ -118,14 +118,14 @@ _MARKED = frozenset({"layer", "group"})
 
 
 class GraphCanvas:
-    """A drawing in characters, each with a role; only cells that hold something are kept.
+    """A drawing in characters, each with a role; empty cells are not stored.
 
     Args:
         drawing: What is drawn.
         marks: Rows of the layers that are marked.
 
     Attributes:
-        width: Cells up to the end of what stands farthest to the right, a shape beside an edge too.
+        width: Cells up to the right end of the drawing, labels of edges included.
     """
 
     def __init__(self, drawing: GraphDrawing, marks: Sequence[int] = ()) -> None:
@@ -178,7 +178,7 @@ class GraphCanvas:
             x += cells
 
     def _draw(self, box: GraphBox) -> None:
-        """A box: rounded for what is no layer, double below for what can be looked into."""
+        """Draws a box: rounded if it is no layer, with a double bottom if it can be unfolded."""
         wide, role = box.width - 2, box.family if box.role in _WORK else "dim"
         faint = self.drawing.route is not None and not box.lit
         if box.lit or faint:
@@ -204,7 +204,7 @@ class GraphCanvas:
                 )
 
     def _label(self, edges: Sequence[GraphEdge]) -> None:
-        """What goes along the edges, where it hits nothing; the same of one box once."""
+        """Writes the shapes beside edges where there is room; equal shapes of one box once."""
         labeled: set[tuple[int, str]] = set()
         for edge in edges:
             text = tensor_text(edge.tensor, edge.tensors)
@@ -218,11 +218,11 @@ class GraphCanvas:
 
 
 def _route(edge: GraphEdge, lines: dict[tuple[int, int], int]) -> None:
-    """The cells that an edge goes through, and the sides by which it leaves each."""
+    """Adds the cells of an edge, each with the sides by which the edge leaves it."""
     points = edge.points[::-1] if edge.back else edge.points
     last = len(points) - 2
     for at, ((x, y), (to_x, to_y)) in enumerate(pairwise(points)):
-        # sideways in the middle of the gap; the last point stands above its box, the others in their rank
+        # turn in the middle of the gap; the last point lies above its box, the others in their rank
         turn = to_y if x == to_x else max(y, to_y - (1 if at == last else 2))
         corners = [(x, y), (x, turn), (to_x, turn), (to_x, to_y)]
         for (a, b), (c, d) in pairwise(corners):
@@ -245,9 +245,9 @@ def plain(drawing: GraphDrawing) -> Iterator[str]:
 
 
 def neighbour(drawing: GraphDrawing, at: int, way: str) -> int | None:
-    """The box that a key leads to: down and up along the edges, the straightest first; beside in its rank.
+    """The box that an arrow key leads to: up and down along the straightest edge, sideways in its rank.
 
-    On a path that is followed it stays on it, as far as that goes.
+    From a box on a followed path, up and down stay on the path.
     """
     box = drawing.boxes[at]
     if way in ("left", "right"):
@@ -275,21 +275,21 @@ def neighbour(drawing: GraphDrawing, at: int, way: str) -> int | None:
 
 
 def _on_path(drawing: GraphDrawing, box: GraphBox) -> Sequence[GraphEdge]:
-    """The edges that are walked along."""
+    """The edges to walk along: those of the followed path if the box is on it."""
     if not box.lit:
         return drawing.edges
     return [edge for edge in drawing.edges if edge.lit]
 
 
 def _beside(drawing: GraphDrawing, at: int, step: int) -> int | None:
-    """The place of the next box in the same rank, over the edges that pass between."""
+    """The order of the next box in the same rank, past edges in between."""
     box = drawing.boxes[at]
     orders = [b.order for b in drawing.boxes if b.rank == box.rank and (b.order - box.order) * step > 0]
     return min(orders, key=lambda order: abs(order - box.order), default=None)
 
 
 def title_lines(drawing: GraphDrawing, steps: int | None, width: int) -> tuple[Line, ...]:
-    """What is drawn, and what is not."""
+    """The two title lines: the group or layer drawn, and the notes."""
     name = safe(drawing.path) or "the whole model"
     if steps is not None:
         name = f"{steps} step{'s' * (steps > 1)} around {name}"
@@ -326,4 +326,4 @@ GRAPH_FOOTER = (
     ("i o", "into, out"),
     ("Esc", "back"),
 )
-"""Its keys, those used most first."""
+"""Keys of the graph view, the most used first."""

@@ -40,7 +40,7 @@ _Span = tuple[int, int]
 
 
 class GraphRequest(NamedTuple):
-    """What is drawn, as `Session.graph` takes it: a group by its row (None: the whole model), and how."""
+    """Arguments of `Session.graph`: a group by its row (None: the whole model), and options."""
 
     row: int | None = None
     steps: int | None = None
@@ -143,7 +143,7 @@ class GraphView(SubScreen[int]):
         self._show()
 
     def on_resize(self) -> None:
-        """A wide screen has room for the page beside the drawing."""
+        """Show the page beside the drawing if there is room."""
         self._lay_out()
 
     def page_text(self) -> str:
@@ -151,7 +151,7 @@ class GraphView(SubScreen[int]):
         return "".join(plain(self.drawing))
 
     def verb_words(self, source: str) -> list[str]:
-        """The same drawing, written as text."""
+        """The command that writes the same drawing as text."""
         row, steps, unfold, between = self.request
         words = ["graph", source, "-o", "graph.txt"]
         if row is not None:
@@ -183,7 +183,7 @@ class GraphView(SubScreen[int]):
         self.query_one("#graph-box", Status).show(lambda width: (text(f" {said}"[:width], role),))
 
     def _page(self, width: int, height: int) -> list[Line]:
-        """The part of the drawing around the chosen box; it stays where it is while the box is in it."""
+        """The visible part of the drawing; it scrolls only when the chosen box leaves it."""
         drawing, box = self.drawing, self.box
         if box is None or height < 1:
             return [text("nothing in it is to be drawn", "dim")]
@@ -202,7 +202,7 @@ class GraphView(SubScreen[int]):
         return overlaid(lines, drawing, self.chosen, View(left, top, width, height)) if self._map else lines
 
     async def on_click(self, event: events.Click) -> None:
-        """A box is chosen; a chosen one is unfolded."""
+        """Choose the clicked box; unfold it if it is chosen already."""
         if getattr(event.widget, "id", "") != "graph":
             return
         x, y = event.x + self._corner[0], event.y + self._corner[1]
@@ -266,7 +266,7 @@ class GraphView(SubScreen[int]):
             return
         span = min(around, key=lambda span: span[1] - span[0])
         unfolded = tuple([group for group in self.drawing.unfolded if not _within(group, span)])
-        # a mark in it is one of the whole group
+        # a mark inside the folded group becomes a mark of the group
         self._marks = [span[0] if span[0] <= mark < span[1] else mark for mark in self._marks]
         between = self.request.between
         if between is not None and any(span[0] <= end < span[1] for end in between):
@@ -417,16 +417,16 @@ class GraphView(SubScreen[int]):
 
 
 _WIDE = 124
-"""Columns from which on the page stands beside the drawing."""
+"""Least columns at which the page stands beside the drawing."""
 
 
 def _within(rows: _Span, span: _Span) -> bool:
-    """Whether rows stand in others, or are they."""
+    """Whether `rows` lie within `span`."""
     return span[0] <= rows[0] and rows[1] <= span[1]
 
 
 def _box_of(drawing: GraphDrawing, row: int, otherwise: int) -> int:
-    """The place of a row's own box; else of the smallest that it stands in, or of the first inside of it."""
+    """The index of a row's own box, else of the smallest box around it, else of the first box inside it."""
     boxes = [(box.rows, at) for at, box in enumerate(drawing.boxes) if box.rows and box.role != "outside"]
     exact = [at for _, at in boxes if drawing.boxes[at].row == row]
     around = [(rows[1] - rows[0], at) for rows, at in boxes if rows[0] <= row < rows[1]]

@@ -111,7 +111,7 @@ def _rect(
 
 
 def _labels(edges: Sequence[GraphEdge]) -> Iterator[str]:
-    """What goes along the edges, once where several of one box bring the same."""
+    """Shapes beside edges; equal shapes of one box once."""
     labeled: set[tuple[int, str]] = set()
     for edge in edges:
         text = tensor_text(edge.tensor, edge.tensors)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
-    """What was measured of the layer, if the model was timed."""
+    """The measured time of the layer, if the model was timed."""
     profile = page.store.profile
     if profile is None:
         return []

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 _LIMIT = 10
-"""Layers that are shown where nobody says how many."""
+"""Layers that are shown without `--limit`."""
 
 _OPTIONS = (
     *declared_options(ProfileSpec, "optimize", "threads"),
@@ -62,9 +62,9 @@ _OPTIONS = (
     Option("--tensorboard", "write times as scalars and a histogram into a folder for TensorBoard", "FOLDER"),
 )
 _RECORDED = 3
-"""Runs in a trace."""
+"""Recorded runs in a trace."""
 _ENDINGS = (".csv", ".json", ".folded")
-"""Of `--output`."""
+"""Endings of `--output`."""
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -86,7 +86,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             session.profile(spec, batch=batch, machine=machine, on_progress=progress)
             for batch in args.batch or (None,)
         ]
-        # nobody reads thousands of layers; a program that wants few says so
+        # JSON and CSV are for programs, which take all layers unless `--limit` is passed
         limit = args.limit if args.json or args.csv else None
         sorted_ = [
             replace(profile, layers=ordered(profile.layers, args.sort)[:limit], recording=())
@@ -114,7 +114,7 @@ def _refuse_files(args: ParsedArgs) -> None:
 
 
 def _checked(args: ParsedArgs) -> list[str]:
-    """The files that are to be written, refused before anything is timed where they cannot be.
+    """The files to write, checked before the model is timed.
 
     Raises:
         Misuse: A file exists or is read for the result, or its ending says another format.
@@ -143,7 +143,7 @@ def _checked(args: ParsedArgs) -> list[str]:
 def _write(
     args: ParsedArgs, profiles: Sequence[Profile], rows: Sequence[Layer], whole: tuple[dict[str, Any], str]
 ) -> list[str]:
-    """Writes what was asked for, all of it or nothing; the paths."""
+    """Writes all files or none; returns their paths."""
     # the help reads this file
     from explorer.features.profile.profile_files import chrome_trace, flame_stacks, tensorboard_events
     from explorer.report import table_file
@@ -164,7 +164,7 @@ def _write(
 
 
 def _compared(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
-    """Two models in turn; of two batches the first is that of the first model."""
+    """Two models timed in turn; with two batches, the first is for the first model."""
     batches = args.batch or (None,)
     if len(batches) > 2:
         raise Misuse("two models have two batches at most", where="--batch")

@@ -1,4 +1,4 @@
-"""Two models timed in turn: what became faster, layer by layer, and what is noise: `explorer profile A B`."""
+"""Two models timed in turn as text: differences by layer, and which are noise: `explorer profile A B`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Par
 from explorer.report.present.figures import plain, seconds
 
 _TOLD = 1e-12
-"""Seconds below which a difference is that of numbers, and no clock's."""
+"""Seconds below which a difference comes from rounding, not from a clock."""
 
 
 def comparison(fact: ProfileComparison, limit: int | None) -> list[Block]:
-    """The answer of `explorer profile A B`, with so many layers: those that differ most."""
+    """The answer of `explorer profile A B`, with the `limit` layers that differ most."""
     largest = largest_first(fact)
     layers = largest[:limit]
     blocks: list[Block] = [walls(fact), Line(), change_table(layers)]
@@ -32,7 +32,7 @@ def largest_first(fact: ProfileComparison) -> list[LayerChange]:
 
 
 def notes(fact: ProfileComparison) -> list[Block]:
-    """What else to know of both."""
+    """The notes on both profiles."""
     said = dict.fromkeys((*fact.notes, *fact.before.notes, *fact.after.notes))
     return [Paragraph(note) for note in said]
 
@@ -90,7 +90,7 @@ def _difference(value: float, significant: bool | None) -> Span:
 
 
 def change_table(layers: Sequence[LayerChange]) -> Table:
-    """A row a pair, with what runs on either side."""
+    """A row for each pair of layers."""
     surely = {True: Span("yes"), False: Span("noise", "quiet"), None: Span("?", "quiet")}
     return table_of(
         layers,

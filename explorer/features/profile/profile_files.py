@@ -39,7 +39,7 @@ def chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str)
             events.append({"ph": "M", "name": name, "pid": pid, "tid": lane, "args": {"name": label}})
         start = 0.0
         for number, run in enumerate(profile.recording, 1):
-            # a step is called as torch.profiler calls it, for tools that look for steps
+            # tools look for training steps by the name that torch.profiler gives them
             step_name = ("ProfilerStep#", "user_annotation") if profile.phases else ("run ", "run")
             events.append(
                 _slice(f"{step_name[0]}{number}", step_name[1], pid, 0, start, run.seconds, _run(profile))
@@ -62,7 +62,7 @@ def _slice(
 def _recorded(
     run: RecordedRun, profile: Profile, rows: Sequence[Layer], pid: int, began: float
 ) -> Iterator[dict[str, Any]]:
-    """The events of a run: in groups layers, in them kernels."""
+    """The events of a run: groups, layers, kernels."""
     args_by_layer = {layer.layer: _layer(layer) for layer in profile.layers if layer.seconds is not None}
     modules = any(event.kind == "module" for event in run.events)
     for first, last, group in () if modules else _groups(run, rows):
@@ -83,13 +83,13 @@ def _recorded(
 
 
 def _groups(run: RecordedRun, rows: Sequence[Layer]) -> Iterator[tuple[RecordedEvent, RecordedEvent, int]]:
-    """From the first to the last of kernels in a row that are of one group; outer groups first."""
+    """Spans of consecutive kernels of one group: first event, last event, group row; outer groups first."""
     spans: list[tuple[RecordedEvent, RecordedEvent, int]] = []
     going: list[int] = []
     end = 0.0
     for event in run.events:
         if event.layer is None or event.kind != "kernel" or event.start < end:
-            continue  # what a node carries is in it
+            continue  # nested events count as part of their node
         end = event.start + event.seconds
         around, at = list[int](), rows[event.layer].parent
         while at is not None:
@@ -114,7 +114,7 @@ def _run(profile: Profile) -> dict[str, Any]:
 
 
 def _layer(layer: LayerTime) -> dict[str, Any]:
-    """What was measured of a layer over all runs."""
+    """Figures of a layer over all runs, as arguments of its event."""
     assert layer.seconds is not None
     names = ("kind", "op", "calls", "share", "macs_per_second", "bytes_per_second", "limit_seconds")
     fields = {name: getattr(layer, name) for name in names}

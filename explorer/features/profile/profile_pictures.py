@@ -1,4 +1,4 @@
-"""Pictures of a profile: the layers that take most, and a run by kind of kernel."""
+"""Pictures of a profile: the slowest layers, and a run by kind of kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GREY = "#8a8f98"
 
 
 def time(axes: Axes, about: Info, fact: Timed) -> None:
-    """The layers that take most, with the tenth and the ninetieth of a hundred runs."""
+    """The slowest layers, with lines from the 10th to the 90th percentile of the runs."""
     profile, _ = fact
     timed = [layer for layer in ordered(profile.layers) if layer.seconds is not None]
     bars = timed[:_BARS][::-1]

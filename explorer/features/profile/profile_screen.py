@@ -51,16 +51,16 @@ _ALONE = "alone"
 
 
 class ProfileRequest(NamedTuple):
-    """What was typed; empty for the usual.
+    """The typed fields; an empty one means the default.
 
     Attributes:
-        level: Of optimisation, of a graph.
-        training: The optimizer of a training step, of a module.
+        level: Level of optimization, for a graph.
+        training: The optimizer of a training step, for a module.
         batch, threads, steps: Numbers.
-        seconds: After which no more runs are made.
+        seconds: Time limit for the runs.
         device: 'cpu', 'cuda'.
-        input: A file that it is run on.
-        beside: Number of the state of the history that is timed in turn with this one.
+        input: A file with inputs.
+        beside: Number of another state of the history, timed in turn with this one.
     """
 
     level: str = ""
@@ -88,7 +88,7 @@ class ProfileRequest(NamedTuple):
         """How the model is timed.
 
         Raises:
-            Misuse: Something is no number, or too small.
+            Misuse: A field is not a number, or too small.
         """
         usual = ProfileSpec()
         seconds = parse_count(self.seconds, "time limit", 1) if self.seconds else usual.time_limit
@@ -104,7 +104,7 @@ class ProfileRequest(NamedTuple):
         )
 
     def words(self) -> list[str]:
-        """The same as options of `explorer profile`."""
+        """The fields as options of `explorer profile`."""
         train = ["--train", "--optimizer", self.training] if self.training else []
         typed = [(flag, getattr(self, name)) for name, flag in _FLAGS.items()]
         return [*train, *(word for flag, said in typed if said for word in (flag, path_word(said)))]
@@ -124,7 +124,7 @@ _ROWS = (
     (("steps", "steps", "until sure"), ("seconds", "time limit", "10 s")),
     (("device", "device", "cpu"), ("input", "input", "random")),
 )
-"""Fields that are typed into, two a line: their ids, labels, and what stands in them for the usual."""
+"""Text fields, two a line: id, label, and the placeholder for the default."""
 
 
 class ProfileDialog(FormDialog[ProfileRequest]):
@@ -162,7 +162,7 @@ class ProfileDialog(FormDialog[ProfileRequest]):
             yield OptionField("timed", tuple(self._states.values()), beside, id="beside")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What will happen."""
+        """What Enter will do, and how long it takes."""
         request = self._typed()
         spec = request.spec
         runs = f"{spec.steps:,} runs" if spec.steps else "Runs until the median is sure within 5 %"
@@ -193,11 +193,11 @@ class ProfileDialog(FormDialog[ProfileRequest]):
 
 
 AGAIN = -1
-"""Answered in place of a layer: the model is to be timed once more."""
+"""Answer in place of a layer: time the model again."""
 MOST, _GROUPS = 500, 20
-"""Layers and groups that are listed."""
+"""Most layers and groups in the list."""
 NAME = 22
-"""Cells that a name keeps; more where there are."""
+"""Least width of a name, in cells."""
 _ORDERS = {
     "time": "most time first",
     "order": "as they run",
@@ -218,7 +218,7 @@ PROFILE_KEYS = key_group(
 
 
 class ProfileScreen(ReportScreen[int]):
-    """What was measured; answers with the id of a layer to go to, or `AGAIN`.
+    """Shows a profile; answers with the id of a layer to go to, or `AGAIN`.
 
     Args:
         fact: It.
@@ -248,7 +248,7 @@ class ProfileScreen(ReportScreen[int]):
         return ((" Profile", "strong"), (f"   {safe(self._model)}", "dim")), ((said, "dim"),)
 
     def report_lines(self, width: int) -> Sequence[Line]:
-        """The figures, a row a layer, and what is no layer."""
+        """The figures, a row for each layer, and time outside of layers."""
         fact, exact = self._fact, self._exact
         layers = [layer for layer in ordered(fact.layers, self._by) if layer.seconds is not None]
         table, least = layer_table(fact, layers[:MOST]), max(NAME, width // 3)
@@ -268,12 +268,12 @@ class ProfileScreen(ReportScreen[int]):
         self.dismiss(event.lead)
 
     def page_blocks(self) -> Sequence[Block]:
-        """All of it, in the order that is shown."""
+        """The whole profile, in the shown order."""
         layers = ordered(self._fact.layers, self._by)
         return profile_blocks(replace(self._fact, layers=layers), len(layers))
 
     def verb_words(self, source: str) -> Sequence[str]:
-        """As one types it."""
+        """The command that prints this profile."""
         return ["profile", source, *self._words]
 
     def action_profile_sort(self) -> None:
@@ -297,7 +297,7 @@ COMPARISON_KEYS = key_group(
 
 
 class ProfileComparisonScreen(ReportScreen[int]):
-    """Two states beside each other; answers with which of `largest_first(fact)` to go to, or `AGAIN`.
+    """Shows two profiles side by side; answers with an index into `largest_first(fact)`, or `AGAIN`.
 
     Args:
         fact: What was measured.
@@ -318,14 +318,14 @@ class ProfileComparisonScreen(ReportScreen[int]):
         self._table = change_table(self._changes)
 
     def head(self) -> tuple[Line, Line]:
-        """The two."""
+        """The title: the names of the two states."""
         before, after = map(safe, self._fact.names)
         names = ((" Profile  ", "strong"), (before, "text"), (" → ", "dim"), (after, "text"))
         said = " timed in turn; layers: those that differ most first"
         return names, ((said, "dim"),)
 
     def report_lines(self, width: int) -> Sequence[Line]:
-        """A row a layer, and what they add up to."""
+        """The wall times, and a row for each layer."""
         fact, exact, least = self._fact, self._exact, max(NAME, width // 3)
         lines: list[Line] = [BLANK, *draw([walls(fact)], width - 1, exact), BLANK]
         lines.append(title_line(self._table, width - 1, exact, least))
@@ -351,14 +351,14 @@ class ProfileComparisonScreen(ReportScreen[int]):
 
 
 _BESIDE = "compare_profiles"
-"""Where the last comparison of the model on show is kept, until it is timed alone."""
+"""Key of the last comparison of the shown model, kept until that model is timed alone."""
 
 
 class ProfileCommand(ScreenCommand):
-    """Shows what was measured of the current model, or asks how it is to be timed."""
+    """Shows the profile of the current model, or asks how to time the model."""
 
     def run(self) -> None:
-        """Show it, or ask."""
+        """Show the profile, or ask how to time the model."""
         if not self.context.ready():
             return
         profile = self.store.profile
@@ -377,7 +377,9 @@ class ProfileCommand(ScreenCommand):
             states = {at: safe(self._name(at)) for at in others}
             before = history.parent(history.current)
             if self.store.profile is None and before is not None and history.entries[before].profile:
-                last = last._replace(beside=str(before))  # what was changed is what one wants to compare
+                last = last._replace(
+                    beside=str(before)
+                )  # after a change, offer to compare with the state before it
         dialog = ProfileDialog(last, graph=self.store.by_value, states=states)
         self.context.ask(dialog, self._take)
 
@@ -435,6 +437,6 @@ class ProfileCommand(ScreenCommand):
 
 
 def _show_columns(model: TreeModel, fresh: tuple[str, ...]) -> None:
-    """The columns of a profile in front of the other figures."""
+    """Puts the columns of a profile in front of the other figures."""
     known = columns_of(model)
     model.set_columns(in_front(model, [name for name in model.columns if name in known] or SHOWN, fresh))

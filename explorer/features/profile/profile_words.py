@@ -1,4 +1,4 @@
-"""Profile in text, where the time of a run goes, and how sure that is: `explorer profile`."""
+"""A profile as text: where the time of a run goes, and how sure that is: `explorer profile`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPERATORS = 10
 
 
 def profile(about: Info, fact: Profile, limit: int) -> list[Block]:
-    """The answer of `explorer profile`, with so many layers."""
+    """The answer of `explorer profile`, with at most `limit` layers."""
     return [*title(about.model), Line(), *profile_blocks(fact, limit)]
 
 
@@ -41,7 +41,7 @@ def profiles(about: Info, fact: ProfileSeries, limit: int) -> list[Block]:
 
 
 def profile_blocks(fact: Profile, limit: int) -> list[Block]:
-    """The wall time and what it consists of, the layers, the operators, what to know."""
+    """The wall time and its parts, the layers, the operators, and the notes."""
     layers = [layer for layer in fact.layers if layer.seconds][:limit]
     timed = sum(layer.seconds is not None for layer in fact.layers)
     blocks: list[Block] = [figures(fact)]
@@ -55,7 +55,7 @@ def profile_blocks(fact: Profile, limit: int) -> list[Block]:
 
 
 def beside_layers(fact: Profile, limit: int) -> list[Block]:
-    """What stands below the layers: so many groups, the operators, what is no layer, what to know."""
+    """The blocks below the layers: groups, operators, time outside of layers, notes."""
     blocks: list[Block] = []
     if fact.modules:
         blocks += [Line(), _modules(fact, limit)]
@@ -89,7 +89,7 @@ def spread_text(times: Spread) -> str:
 
 
 def figures(fact: Profile) -> Fields:
-    """The wall time, how sure it is, what of it is no layer, and how it was measured."""
+    """The wall time, how sure it is, the time outside of layers, and how it was measured."""
     rows = [
         Field("Wall time", seconds(fact.wall_seconds), spread_text(fact.wall), "wall"),
         Field("  how sure", _sure(fact), _stopped(fact), "sure"),
@@ -116,8 +116,8 @@ def figures(fact: Profile) -> Fields:
 
 
 def _overhead(fact: Profile) -> list[Field]:
-    """What is no kernel's, and what the kernels took too long."""
-    # other work delays another layer in each run, and the median of none
+    """Time outside of kernels, and time that the profiler adds to kernels."""
+    # other work delays a different layer in each run, so no layer's median shows it
     remark = "no kernel runs: calls, copies, gaps" + ("; and what other work took" if fact.loaded else "")
     rows = [Field("Runtime overhead", seconds(fact.overhead_seconds), remark, "overhead")]
     if fact.slowed_seconds:
@@ -148,7 +148,7 @@ def _stopped(fact: Profile) -> str:
 
 
 def _how_predicted(fact: Profile) -> str:
-    """How sure a prediction is: its error on this run, in all and of a layer, and what it is from."""
+    """The error of a prediction on this run, in total and by layer, and its source."""
     assert fact.predicted_seconds is not None
     error = fact.predicted_seconds / fact.wall_seconds - 1
     off = sorted(abs(layer.error) for layer in fact.layers if layer.error is not None)
@@ -166,7 +166,7 @@ def _cost(fact: Profile) -> Span:
 
 
 def _cost_in_all(fact: Profile) -> str:
-    """What the runs under the profiler cost beside the others."""
+    """How much slower the runs under the profiler are."""
     without = "the wall time is measured without it"
     if fact.profiling_overhead is None:
         return f"on a run; {without}"
@@ -180,7 +180,7 @@ def _runtime(fact: Profile) -> str:
 
 
 def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
-    """A row a layer that has time of its own."""
+    """A row for each layer with a time of its own."""
     largest = max((layer.share for layer in layers), default=0.0)
 
     def kernel(layer: LayerTime) -> Span:
@@ -242,7 +242,7 @@ def _rate(value: float | None, unit: str) -> Cell:
 
 
 def operator_table(fact: Profile) -> Table:
-    """A row a kind of kernel, the most expensive first; of torch's what each takes itself."""
+    """A row for each kind of kernel, the slowest first; for torch with its self time."""
     calling = any(operator.self_seconds is not None for operator in fact.operators)
     has_memory = any(operator.allocated_bytes is not None for operator in fact.operators)
 
@@ -275,7 +275,7 @@ def operator_table(fact: Profile) -> Table:
 
 
 def _memory(size: int | None) -> Cell:
-    """What was asked for less what was given back, which may be below nothing."""
+    """Allocated bytes minus freed bytes, which may be negative."""
     if size is None:
         return ""
     text = f"{'-' * (size < 0)}{bytes_text(abs(size))}"
@@ -311,7 +311,7 @@ def _batches(fact: ProfileSeries) -> Table:
 
 
 def _modules(fact: Profile, limit: int) -> Table:
-    """The groups that take most, with what they take themselves."""
+    """The slowest groups, with the time that is not in their layers."""
     return table_of(
         sorted(fact.modules, key=lambda module: -module.seconds)[:limit],
         (
@@ -326,7 +326,7 @@ def _modules(fact: Profile, limit: int) -> Table:
 
 
 def timed_blocks(fact: Profile, row: int) -> list[Block]:
-    """What was measured of a row, each figure with how it was got; nothing where it is not in the profile."""
+    """The measured time of a row, each figure with its origin; empty if the profile does not have the row."""
     group = next((timed for timed in fact.modules if timed.layer == row), None)
     layer = next((timed for timed in fact.layers if timed.layer == row), None)
     rows = _of_group(group) if group is not None else []

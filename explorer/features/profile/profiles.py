@@ -143,7 +143,7 @@ class Profiler:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> ProfileComparison:
-        """Times two states in turn, and sets their rows beside each other."""
+        """Times two states in turn, and compares them row by row."""
         check(spec)
         both = (self._models, before), after
         measured_machine = measured_of(machine)
@@ -188,7 +188,7 @@ class Profiler:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> tuple[Measurement, TimedGraph | TimedModule]:
-        """A state that is to be timed, in what runs it."""
+        """A state in the form that its runtime times: a graph or a module."""
         report(on_progress, cancel, "loading")
         if models.is_module(at) or (not at and not models.is_graph and models.from_torch):
             from explorer.features.profile.timed_modules import measured_module  # torch
@@ -214,7 +214,7 @@ class Profiler:
 
 
 def _against(profile: Profile, machine: MeasuredMachine) -> list[str]:
-    """What is to be known of a profile beside what was measured of its machine."""
+    """Notes on a profile that come from the measurement of its machine."""
     notes = []
     if profile.runtime.startswith("torch"):
         notes.append(
@@ -233,10 +233,10 @@ def _against(profile: Profile, machine: MeasuredMachine) -> list[str]:
 
 
 def check(spec: ProfileSpec) -> None:
-    """Refuses what does not go together.
+    """Checks that the options of a profile go together.
 
     Raises:
-        Misuse: An optimizer is named where nothing is trained.
+        Misuse: An optimizer is named, but no training step is timed.
     """
     if spec.optimizer != ProfileSpec().optimizer and not spec.train:
         raise Misuse("it takes the step of a training step", where="--optimizer", hint="add --train")
@@ -245,7 +245,7 @@ def check(spec: ProfileSpec) -> None:
 def subject_of(
     models: Models, at: int, spec: ProfileSpec, batch: int | None, on_progress: OnProgress, cancel: Cancel
 ) -> TimedGraph:
-    """A state as it is timed: its graph, its inputs, and what is counted at their sizes.
+    """A graph ready for timing: with its inputs, and its analysis at their sizes.
 
     Raises:
         Misuse: It is no ONNX graph, or the inputs or the batch do not fit it.
@@ -289,7 +289,7 @@ def _drawn(
 
 
 def _given(model: Model, path: str, batch: int | None, shapes: InputShapes) -> tuple[RandomInput, ...]:
-    """Inputs of a file; of a batch the first so many rows in it."""
+    """Inputs from a file; with a batch, its first `batch` rows."""
     arrays = read_input(path)
     if batch is None:
         return given_inputs(model, arrays, shapes)

@@ -29,7 +29,7 @@ def _gather(session: Session, analysis: Analysis, request: PageRequest) -> tuple
 
 
 def _blocks(about: Analysis, fact: tuple[Profile, Sequence[float]]) -> Sequence[Block]:
-    """What took how long: the layers that take most, a run from left to right, groups, and all in tables."""
+    """Charts of the slowest layers, of a run and of the groups, then tables of all."""
     profile, seconds = fact
     drawn = profile, about.layers
     flame = flame_of("measured", about.info, about.layers, None, (profile, seconds))

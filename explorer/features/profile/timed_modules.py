@@ -1,4 +1,4 @@
-"""Modules of a session as they are timed: with their weights, on inputs of a file or drawn, at a batch."""
+"""Modules ready for timing: with weights, a batch, and inputs that are random or from a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from explorer.session.parts.models import Models
 def measured_module(
     models: Models, at: int, spec: ProfileSpec, batch: int | None, on_progress: OnProgress, cancel: Cancel
 ) -> tuple[Measurement, TimedModule]:
-    """A state that is a module, as it is timed, in what runs it.
+    """A module ready for timing.
 
     Raises:
         Misuse: The inputs or the batch do not fit it, or there is no memory for its weights.
@@ -67,7 +67,7 @@ def measured_module(
 
 
 def _first(arrays: InputArrays, batch: int | None) -> InputArrays:
-    """Of a batch the first so many rows of a file."""
+    """The inputs of a file; with a batch, their first `batch` rows."""
     if batch is None:
         return arrays
     for name, array in arrays.arrays.items():

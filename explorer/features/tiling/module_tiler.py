@@ -1,4 +1,4 @@
-"""Tiling the layers of an nn.Module in PyTorch, which ends in no ONNX file.
+"""Tiles the layers of an nn.Module in PyTorch, without an ONNX file.
 
 What is handed out as an nn.Module stands beside the history: the original stays the current model.
 """
@@ -24,7 +24,7 @@ _AS_ONNX = "quantize it as ONNX, to a file that ends in .onnx"
 
 
 class ModuleTiler:
-    """Makes tiled modules of the opened one."""
+    """Makes a tiled copy of the opened module."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -38,7 +38,7 @@ class ModuleTiler:
         return plan_module(job.opened, spec, job, self._macs())
 
     def _naming(self, spec: TileSpec, job: ConversionJob) -> TileSpec:
-        """`spec` with the layers by name that it asks for by a filter."""
+        """`spec` with its filters replaced by the names of the layers that they match."""
         return with_sites_found(
             spec, lambda: self._planned(TileSpec(), job).sites, lambda: self._models.examined(0).analysis
         )
@@ -54,7 +54,7 @@ class ModuleTiler:
         on_progress: OnProgress,
         **job_options: Any,
     ) -> tuple[nn.Module, TileResult]:
-        """The tiled module, and what became of it; raises where nothing was written and the proof failed."""
+        """The tiled module and its result. Raises if the proof fails and no file was to be written."""
         if draws < 1:
             raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
         job = module_job(
@@ -77,7 +77,7 @@ class ModuleTiler:
         return module, replace(result, plan=self._with_macs(result.plan), command=command)
 
     def _with_macs(self, plan: Plan) -> Plan:
-        """A plan that says of what it leaves how much that is, as far as the analysis knows."""
+        """The plan with the MACs of each skipped layer, where the analysis knows them."""
         if not self._models.from_torch:
             return plan
         macs_by_path = {layer.path: layer.macs for layer in self._models.examined(0).analysis.layers}
@@ -85,7 +85,7 @@ class ModuleTiler:
         return replace(plan, skipped=tuple(skipped))
 
     def _macs(self) -> int | None:
-        """MACs of the opened model, as far as they are known without doubt."""
+        """MACs of the opened model; None unless every layer's count is known."""
         if not self._models.from_torch:
             return None
         totals = self._models.examined(0).analysis.info.totals

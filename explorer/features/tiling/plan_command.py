@@ -38,7 +38,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
-    """What the buffer holds, tile matmul by tile matmul, of the largest matmul that is tiled."""
+    """`--steps`: what the buffer holds at each tile matmul of the largest tiled matmul."""
     first, count = _range(args.steps)
     if args.formulas:
         raise Misuse("steps have no formulas", where="--formulas", hint="leave it out, or --steps")

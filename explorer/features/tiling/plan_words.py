@@ -1,4 +1,4 @@
-"""Plan in text, what a tiling would cost: `explorer plan`."""
+"""The cost of a planned tiling as text: `explorer plan`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from explorer.report.present.row_groups import alike, and_more
 from explorer.report.terms import field_terms
 
 _MOST = 200
-"""Sites that are told in full."""
+"""Most sites that are described in full."""
 
 _BOUND: Mapping[str, Role] = {"compute": "good", "memory": "warning", "": "quiet"}
 
@@ -119,20 +119,20 @@ FORMULAS: Mapping[str, tuple[str, ...]] = {
     "cycles": ("cycles",),
     "seconds": ("time",),
 }
-"""Formulas of the figures of a plan, by their keys in `figure_fields`; the traffic has its loop order's."""
+"""Names of each figure's formulas, by its key in `figure_fields`. 'traffic' stands for 'traffic ORDER'."""
 
 
 _ROOFLINE = "roofline"
-"""The model of the machine behind cycles and time, which are beside those of a systolic array."""
+"""Remark on cycles and time, which tells them from those of a systolic array."""
 
 
 def figures(fact: PlanCost) -> Fields:
-    """What all matmuls come to, every call of each."""
+    """Totals of all matmuls over all their calls."""
     return Fields([*figure_fields(fact).values()])
 
 
 def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
-    """The same by what each figure is, such as 'cycles'."""
+    """Totals of all matmuls, by a key such as 'cycles'."""
     machine, total, sign = fact.hardware, fact.total, fact.sign
     tiles = {site.tile for site in fact.sites}
     edges = {site.edges for site in fact.sites}
@@ -185,7 +185,7 @@ def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
 
 
 def _fits(fact: PlanCost) -> Span:
-    """Whether what the machine needs of the two buffers is in its own."""
+    """Whether the needed buffer, single or double, fits in the machine's."""
     machine = fact.hardware
     if fact.fits is None or machine.buffer is None:
         return Span("")
@@ -207,7 +207,7 @@ def _intensity(value: float | None) -> str:
 
 
 def by_order(fact: PlanCost) -> tuple[Line, Table]:
-    """What all matmuls move in each loop order, a row an order."""
+    """The traffic of all matmuls, a row for each loop order."""
     least = min(total.traffic for total in fact.orders)
     rows: list[tuple[Cell, ...]] = [
         (
@@ -263,13 +263,13 @@ def _sites(fact: PlanCost) -> list[Block]:
 
 
 def site_figures(fact: PlanCost, name: str) -> list[Field]:
-    """What one matmul costs, beside how it is cut."""
+    """The cost of one matmul."""
     site = next(site for site in fact.sites if site.name == name)
     return [Field(column.title, cell(site)) for column, cell in _site_columns(fact)[6:] if column.title]
 
 
 def _site_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost], Cell]]]:
-    """Sizes of a matmul, and from the seventh on what it costs."""
+    """Columns of a matmul: six of sizes, then its cost."""
     cycles, time = _time_columns(fact)
     return (
         (Column("M", "right", drop=5), lambda site: exact_text(site.M)),
@@ -305,7 +305,7 @@ def _time(value: float | None, sign: str = "") -> str:
 
 
 def systolic(fact: PlanCost) -> tuple[Line, Table]:
-    """Cycles of a systolic array, a row a dataflow."""
+    """Cycles of a systolic array, a row for each dataflow."""
     machine, rows = fact.hardware, fact.systolic
     size = "" if machine.array is None else f"{machine.array[0]} x {machine.array[1]}"
     timed = any(row.total is not None for row in rows)
@@ -336,7 +336,7 @@ _DRAINED = (
 
 
 def detail(site: SiteCost) -> list[Block]:
-    """One site: what each loop order moves, and how every figure comes about."""
+    """One site: the traffic of each loop order, and the formula of every figure."""
     return [
         Line(Span(site.name, "strong")),
         _orders(site),
@@ -346,7 +346,7 @@ def detail(site: SiteCost) -> list[Block]:
 
 
 def _orders(site: SiteCost) -> Table:
-    """The orders: where there is little room what they move in all stays, and its parts are left out."""
+    """The loop orders of a site; a narrow table drops the parts of the traffic and keeps the total."""
     timed, has_bound = site.chosen.cycles is not None, bool(site.chosen.bound)
     columns: list[tuple[Column, Callable[[OrderCost], Cell]]] = [
         (Column("order"), lambda order: Span(order.order, "strong" if order.order == site.order else "")),
@@ -371,12 +371,12 @@ def _formula(formula: Formula) -> list[Block]:
 
 
 def origin(fact: PlanCost, example: SiteCost | None, names: Sequence[str]) -> list[Block]:
-    """How a figure of all sites comes about; what is assumed where there is no formula.
+    """The formulas of a figure of all sites, or the assumptions if it has none.
 
     Args:
         fact: The figures.
         example: One of the sites, with formulas.
-        names: Of the figure's formulas.
+        names: The names of the figure's formulas.
     """
     formulas_by_name = {} if example is None else {formula.name: formula for formula in example.formulas}
     formulas = [formulas_by_name[name] for name in names if name in formulas_by_name]
@@ -384,7 +384,7 @@ def origin(fact: PlanCost, example: SiteCost | None, names: Sequence[str]) -> li
         return _assumptions(fact)
     if len(fact.sites) == 1 and fact.sites[0].calls == 1:
         return [block for formula in formulas for block in _formula(formula)]
-    # the figure is that of all sites: the numbers of one would give another
+    # the figure is that of all sites, so the numbers of one site would not match it
     rules = [
         Line((Span(f"{field_terms(formula.name)} = ", "quiet"), Span(_of_all(formula, fact), "formula")))
         for formula in formulas
@@ -399,11 +399,11 @@ _RATIOS = {
     "intensity": "FLOPs of all matmuls / all their traffic",
     "distance from it": "traffic of all matmuls / all their lower bounds",
 }
-"""What is no sum over sites."""
+"""Figures of all sites that are no sum over the sites."""
 
 
 def _of_all(formula: Formula, fact: PlanCost) -> str:
-    """How a figure of all sites comes about from the formula of one."""
+    """The formula of a figure of all sites, from the formula of one."""
     if formula.name.startswith("buffer"):
         return f"the most that a matmul needs, of {field_terms(formula.rule)}"
     many = f"{len(fact.sites):,} matmul{'s' * (len(fact.sites) != 1)}"

@@ -11,11 +11,11 @@ from explorer.facts.change import ChangeRecord
 
 
 class TilingRecord(ChangeRecord, frozen=True):
-    """What was asked for, and what it came to.
+    """The spec of a tiling and its plan.
 
     Attributes:
-        spec: What was asked for; None where the program that made the state did not write it down.
-        plan: What was tiled.
+        spec: The spec; None in a state saved by a program version that did not keep it.
+        plan: The tiled matmuls.
     """
 
     ending: ClassVar[str] = "_tiled"
@@ -30,7 +30,7 @@ class TilingRecord(ChangeRecord, frozen=True):
 
     @property
     def products_text(self) -> str:
-        """The same in words."""
+        """Tile matmuls of the plan as text, '' without a plan."""
         return "" if self.plan is None else f"{self.plan.sign}{exact_text(self.plan.products)}"
 
     @property

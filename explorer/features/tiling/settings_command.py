@@ -1,4 +1,4 @@
-"""`explorer settings`: how each matmul would be tiled, or quantized, and who said so."""
+"""`explorer settings`: how each matmul would be tiled or quantized, and where each setting comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a tiling, what the buffer holds at each: `explorer plan --steps`, and the tile view."""
+"""What the buffer holds at each step of a tiling: `explorer plan --steps`, and the tile view."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def steps_blocks(fact: TileSteps) -> list[Block]:
 
 
 def _moved(amount: int) -> Cell:
-    """A dash for what is in the buffer already, or stays in it."""
+    """An amount that is moved; a dash for none."""
     return size(amount) if amount else Span("-", "quiet")
 
 
 def buffer_fields(step: TileStep) -> Fields:
-    """What is in the buffer at a step: each tile, and whether it was there before."""
+    """The tiles in the buffer at a step, and whether each one was just loaded."""
     rows = [
         Field(name, size(size_in_buffer), Span("comes in", "warning") if came else Span("stays", "good"))
         for name, size_in_buffer, came in zip("AB", (step.a, step.b), step.loads, strict=False)
@@ -71,7 +71,7 @@ def buffer_fields(step: TileStep) -> Fields:
 
 
 def traffic_fields(step: TileStep, whole: int) -> Fields:
-    """What was moved until a step, and of all that will be."""
+    """The bytes moved up to a step, and their share of the total."""
     return Fields(
         [
             Field("step", plain(step.step + 1)),

@@ -27,23 +27,23 @@ class TileAxis(Struct, frozen=True):
         return -(-self.size // self.tile)
 
     def span(self, index: int, stop: int | None = None) -> Interval:
-        """First and one past the last element of tile `index`, or of the tiles `index` to before `stop`."""
+        """The elements of tile `index`, or of tiles `index` to `stop`: first, and one past the last."""
         last = index + 1 if stop is None else stop
         return index * self.tile, min(last * self.tile, self.size)
 
     @property
     def rest(self) -> int:
-        """Elements of the last tile; the tile's own size where it is a whole one."""
+        """Elements of the last tile, which may be a partial tile."""
         return self.size - (self.count - 1) * self.tile
 
     def used(self, index: int, stop: int | None = None) -> float:
-        """Share of the tiles `index` to before `stop` (one, if not given) that is filled."""
+        """Filled share of tile `index`, or of tiles `index` to `stop`."""
         first, last = self.span(index, stop)
         return (last - first) / (((stop or index + 1) - index) * self.tile)
 
 
 class TilePlace(Struct, frozen=True):
-    """What is chosen: which product of the batch, which block of its output, which slice of the depth."""
+    """The chosen place: a product of the batch, a block of its output, a slice of the depth."""
 
     batch: int = 0
     row: int = 0
@@ -70,7 +70,7 @@ class TileProduct(Struct, frozen=True):
 
 
 class Scale(Struct, frozen=True):
-    """How a count of tiles is drawn on so many cells: `per` tiles on each of `cells` cells."""
+    """How many tiles one cell of the drawing stands for."""
 
     count: int
     per: int
@@ -81,12 +81,12 @@ class Scale(Struct, frozen=True):
         return -(-self.count // self.per)
 
     def tiles(self, cell: int) -> tuple[int, int]:
-        """The first tile of a cell, and the one behind its last."""
+        """The tiles of a cell: first, and one past the last."""
         return cell * self.per, min((cell + 1) * self.per, self.count)
 
     @classmethod
     def of(cls, count: int, room: int) -> Scale:
-        """The finest that fits."""
+        """The finest scale that fits `room` cells."""
         return cls(count, max(1, -(-count // max(1, room))))
 
 
@@ -125,17 +125,17 @@ class TileGrid(Struct, frozen=True):
         return TileProduct(index, self.m.span(place.row), self.k.span(index), self.n.span(place.col), used)
 
     def cell(self, row: int, row_stop: int, col: int, col_stop: int) -> float:
-        """Share of the arithmetic of some blocks, all of their products together, that is needed."""
+        """Needed share of the arithmetic of a range of blocks, over all their products."""
         depth = self.k.used(0, self.k.count)
         return self.m.used(row, row_stop) * depth * self.n.used(col, col_stop)
 
     def moved(self, place: TilePlace, **by: int) -> TilePlace:
-        """Another place, `by` so much further along an axis, held at the edges."""
+        """The place moved by so many tiles along each axis in `by`, stopped at the edges."""
         to = {axis: max(0, min(getattr(place, axis) + by[axis], self.count(axis) - 1)) for axis in by}
         return replace(place, **to)
 
     def step_of(self, place: TilePlace, order: str) -> int:
-        """The step at which a product is made, in an order of the loops such as 'mnk', outermost first."""
+        """The step that makes the product, in a loop order such as 'mnk', outermost loop first."""
         at = {
             "m": (place.row, self.m.count),
             "k": (place.depth, self.k.count),
@@ -155,6 +155,6 @@ class TileGrid(Struct, frozen=True):
         return TilePlace(step, found["m"], found["n"], found["k"])
 
     def count(self, axis: str) -> int:
-        """How many places an axis of a `Place` has."""
+        """Number of places along an axis of a `TilePlace`."""
         counts = {"batch": self.batch, "row": self.m.count, "col": self.n.count, "depth": self.k.count}
         return counts[axis]

@@ -73,7 +73,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _idle_rules(session: Session, spec: TileSpec) -> str:
-    """Which rules mean no product here: right for a file that serves several models, or a mistyped name."""
+    """A warning about rules that match no matmul: a mistyped name, or a file for several models."""
     unused = session.settings(spec).unused if spec.rules else ()
     if not unused:
         return ""

@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 AskPlan = Callable[[TileSpec], Awaitable[Plan]]
 AskCost = Callable[..., Awaitable[PlanCost]]
-"""The engine's cost of a spec on a machine; `formulas` has every site's, None those of a single one."""
+"""Asks the engine for the cost of a spec on a machine. `formulas=True` adds those of every site."""
 
 _EDGES: tuple[Edges, ...] = get_args(Edges)
 _GROUPED, _FORMS = (option_of(TileSpec, name).choices for name in ("grouped", "form"))
 _SITES = ("all", "this layer", "this kind")
 _PAUSE = 0.15
-"""Seconds without a key before the plan is asked for again."""
+"""Seconds without a key press before the plan is computed again."""
 
 
 class _TileEntry(TextInput):
-    """Takes what a tile is written with; any other letter is a key of the dialog."""
+    """Takes the characters of a tile size; any other letter is a key of the dialog."""
 
     def __init__(self, tile: Sequence[int]) -> None:
         written = sizes_text(tile)
@@ -67,7 +67,7 @@ class _TileEntry(TextInput):
 
 
 class TilingResultDialog(PageDialog):
-    """What was tiled, with its proof; the tiles are one key away."""
+    """The result of a tiling with its proof; `i` opens the tiles."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("i", "blocks", show=False)]
 
@@ -89,7 +89,7 @@ class TilingResultDialog(PageDialog):
 
 
 class CostList(LineList):
-    """The rows of a plan; above the first lies the field before it."""
+    """The rows of a plan; Up on the first row moves to the field above."""
 
     rows: Sequence[CostRow] = ()
 
@@ -164,7 +164,7 @@ class TileDialog(Dialog[TileSpec]):
 
     def body(self) -> ComposeResult:
         """What is in the box."""
-        # the rows draw their labels themselves: a dialog of half as many widgets opens in half the time
+        # the rows draw their labels themselves: half as many widgets open in half the time
         with Horizontal(classes="form-row"):
             yield Static("tile", classes="form-label", markup=False)
             yield _TileEntry(self._begin.tile)
@@ -187,11 +187,11 @@ class TileDialog(Dialog[TileSpec]):
         self._ask()
 
     def on_resize(self) -> None:
-        """The hint stays in the box."""
+        """Keep the hint inside the box."""
         self._fit()
 
     def _fit(self) -> None:
-        # the box has two borders, five rows of fields or a row for each of the seven, and a headline
+        # the box has two borders, a headline, and five rows of fields (seven if each stands alone)
         room = int(self.app.size.height * 0.94) - (10 if self.stacks_fields else 8)
         about = 2 if room < 8 else 4 if room > 20 else 3
         self.query_one("#about").styles.height = about
@@ -247,7 +247,7 @@ class TileDialog(Dialog[TileSpec]):
         self._show_rows(cost_rows(plan, cost, self._example, missing))
 
     async def _explained(self, spec: TileSpec, cost: PlanCost) -> SiteCost | None:
-        """The largest site with its formulas: those of all would be thousands."""
+        """The largest site with its formulas; the formulas of all sites would be thousands."""
         if not cost.sites:
             return None
         largest = max(cost.sites, key=lambda site: site.macs)
@@ -310,11 +310,11 @@ class TileDialog(Dialog[TileSpec]):
         return replace(self._begin, tile=tile, sites=sites, edges=edges, accumulator=bits, **values)
 
     def action_plan_page(self, step: int) -> None:
-        """A page of the figures on or back."""
+        """Scroll the figures by a page."""
         self.query_one(CostList).action_page(step)
 
     def action_formulas(self) -> None:
-        """How every figure of the site under the cursor comes about; of the largest if none is."""
+        """Show the formulas of the site under the cursor, or of the largest site."""
         row = self.query_one(CostList).current
         name = row.site if row is not None and row.site else self._example.name if self._example else ""
         if self._spec is not None and name:
@@ -331,7 +331,7 @@ class TileDialog(Dialog[TileSpec]):
             )
 
     def action_blocks(self) -> None:
-        """The tiles of the site under the cursor; else of the chosen layer, or the first."""
+        """Show the tiles of the site under the cursor, else of the chosen layer, else of the first site."""
         if self._spec is None or self.plan is None or not self.plan.sites:
             return
         sites, row = self.plan.sites, self.query_one(CostList).current
@@ -341,7 +341,7 @@ class TileDialog(Dialog[TileSpec]):
         self.app.push_screen(view)
 
     def action_machine(self) -> None:
-        """Ask for a machine; it holds wherever one is needed."""
+        """Ask for a machine, which the whole program then uses."""
 
         def answered(machine: Hardware | None) -> None:
             if machine is not None:
@@ -351,7 +351,7 @@ class TileDialog(Dialog[TileSpec]):
         self.app.push_screen(MachineDialog(self.hardware), answered)
 
     def action_apply(self) -> None:
-        """Do it; while the plan of what the fields say is being made, as soon as there is one."""
+        """Start the tiling; if the plan is still being computed, start once it is there."""
         if self._spec is None:
             self._entered = True
         elif self.plan is not None and self.plan.sites:
@@ -388,7 +388,7 @@ class TileCommand(ScreenCommand):
         self.context.ask(dialog, answered)
 
     def begin(self, spec: TileSpec | None) -> None:
-        """Tile; None stops what was planned."""
+        """Tile; None only stops the planning."""
         if self.jobs.current is not None:
             self.jobs.stop()
         if spec is None:

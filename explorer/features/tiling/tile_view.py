@@ -90,16 +90,16 @@ TILE_KEYS = key_group(
 AskSteps = Callable[..., Awaitable[TileSteps]]
 _NONE = TileSteps("", "mnk", "output-stationary", 0, 0, ())
 _TOLD = 16
-"""Steps that are copied."""
+"""Steps that a copy of the page holds."""
 _WINDOW = 512
-"""Steps that are asked for at once."""
+"""Steps that one request asks for."""
 _FRAME = 0.1
-"""Seconds between two pictures at the least: a faster one makes more steps a picture."""
+"""Least seconds between two pictures; a higher speed makes more steps a picture."""
 _FASTEST = 1 << 20
 
 
 class _Pane(PanelView):
-    """A page that says where it was clicked."""
+    """A page that reports where it was clicked."""
 
     class BlockClicked(Message):
         """A click in it."""
@@ -184,11 +184,11 @@ class TileView(SubScreen[None]):
         self._show_place()
 
     def page_blocks(self) -> list[Block]:
-        """How the matmul is tiled, and the steps from the one on show on."""
+        """How the matmul is tiled, and the next steps."""
         return [Fields(how_tiled(self.site)), TextLine(), *steps_blocks(self._next_steps)]
 
     def verb_words(self, source: str) -> list[str]:
-        """The same steps; of a file that was tiled already no verb tells them."""
+        """The command that prints the same steps; none for a file that is tiled already."""
         site, next_steps = self.site, self._next_steps
         if not self._planned or not next_steps.steps:
             return []
@@ -198,7 +198,7 @@ class TileView(SubScreen[None]):
 
     @property
     def _next_steps(self) -> TileSteps:
-        """A few steps from the one on show on, as far as the engine has told them."""
+        """The next steps from the shown one on, as far as they are loaded."""
         steps, step = self._steps.steps, self._step
         first = 0 if step is None else step.step - steps[0].step
         return replace(self._steps, steps=steps[first : first + _TOLD])
@@ -218,7 +218,7 @@ class TileView(SubScreen[None]):
 
     @property
     def _step(self) -> TileStep | None:
-        """The step on show, if the engine has told it."""
+        """The shown step; None until it is loaded."""
         steps = self._steps.steps
         if not steps:
             return None
@@ -234,7 +234,7 @@ class TileView(SubScreen[None]):
 
     @work(group="steps", exclusive=True, exit_on_error=False)
     async def _fetch(self) -> None:
-        """Ask for the steps around the one on show; of a new site or order for which it is."""
+        """Load the steps around the shown one; for a new site or order, look up its order first."""
         ask = self._ask
         if ask is None:
             return
@@ -253,7 +253,7 @@ class TileView(SubScreen[None]):
             pane.again()
 
     def action_tile_play(self) -> None:
-        """Go on step after step, or stop; from the last one it begins again."""
+        """Play or stop; playing starts again after the last step."""
         if self._timer is not None:
             self._stop()
         elif self._ask is not None and self._steps.steps:
@@ -263,7 +263,7 @@ class TileView(SubScreen[None]):
         self._show_place()
 
     def _tick(self) -> None:
-        """As many steps on as the time between two pictures is for."""
+        """Advance by the steps that are due since the last picture."""
         if self._step is not None:  # else what comes next is on its way
             self.action_tile_loop(max(1, round(self._speed * _FRAME)))
             if self._blocks.step_of(self.place, self._steps.order) == self._steps.count - 1:
@@ -276,7 +276,7 @@ class TileView(SubScreen[None]):
             self._timer = None
 
     def action_tile_loop(self, by: int) -> None:
-        """So many steps on in the order of the loops, or back."""
+        """Move by so many steps in the order of the loops."""
         if self._steps.steps:
             at = self._blocks.step_of(self.place, self._steps.order) + by
             at = max(0, min(at, self._steps.count - 1))
@@ -301,24 +301,24 @@ class TileView(SubScreen[None]):
     # keys
 
     def action_tile_step(self, axis: str, step: int) -> None:
-        """Another block, slice of the depth, or product of the batch."""
+        """Move to another block, slice of the depth, or product of the batch."""
         self._go(self._blocks.moved(self.place, **{axis: step}))
 
     def action_tile_jump(self, axis: str, step: int) -> None:
-        """A tenth of the axis further."""
+        """Move by a tenth of the axis."""
         self.action_tile_step(axis, step * max(1, self._blocks.count(axis) // 10))
 
     def action_tile_page(self, step: int) -> None:
-        """A tenth of the rows further; of the columns where there is one row."""
+        """Move by a tenth of the rows, or of the columns if there is one row."""
         self.action_tile_jump("row" if self._blocks.m.count > 1 else "col", step)
 
     def action_tile_edge(self, axes: str, end: int) -> None:
-        """To the first or the last along axes."""
+        """Move to the first or the last place along the axes."""
         steps = {axis: (2 * end - 1) * self._blocks.count(axis) for axis in axes.split()}
         self._go(self._blocks.moved(self.place, **steps))
 
     def action_tile_site(self, step: int) -> None:
-        """The site before or behind."""
+        """Show the next or the previous site."""
         if len(self._sites) > 1:
             self._at = (self._at + step) % len(self._sites)
             self._blocks, self.place = TileGrid.of(self.site), TilePlace()
@@ -346,7 +346,7 @@ _MOST = 1 << 48
 
 
 class TileViewCommand(ScreenCommand):
-    """The tiles of the chosen layer, or of the row of the diff."""
+    """Shows the tiles of the chosen layer, or of the chosen row of the diff."""
 
     def run(self) -> None:
         """Show them."""
@@ -369,7 +369,7 @@ class TileViewCommand(ScreenCommand):
             else sites_of(chosen_layers, sites, by_value=self.store.by_value)
         )
         if matches:
-            # where that takes no time the operands of all sites get their names, for who goes on to others
+            # in a small model name the operands of all sites, for a user who pages on to other sites
             layers = self.tree.model.layers
             operands = operands_of(layers if len(layers) <= AT_ONCE else chosen_layers)
             ask = partial(self.jobs.ask, "tile_steps")
@@ -384,11 +384,11 @@ class TileViewCommand(ScreenCommand):
         self.store.say(why or "no matmul here that can be tiled; t, then i shows all that can")
 
     async def _tiled_sites(self) -> tuple[list[SitePlan], Plan | None]:
-        """The sites as they are tiled; those of a model that is not, as a plan would have them."""
+        """The tiled sites with no plan; for a model that is not tiled, the planned sites and their plan."""
         assert self.store.analysis is not None
         if self.store.analysis.info.tiled is not None:
             file_plan: Plan | None = await self.jobs.run("reading the plan", "tiling")
-            # a file that was tiled before says how; its numbers are whatever somebody wrote into it
+            # a tiled file carries its plan, whose numbers may be wrong or hostile
             sane_sites = [site for site in file_plan.sites if _sane(site)] if file_plan is not None else []
             if sane_sites:
                 return sane_sites, None
@@ -397,5 +397,5 @@ class TileViewCommand(ScreenCommand):
 
 
 def _sane(site: SitePlan) -> bool:
-    """Whether a site that a file describes can be one."""
+    """Whether the sizes of a site that a file describes are possible."""
     return all(0 < size < _MOST for size in (site.M, site.K, site.N, site.batch, *site.tile))

@@ -1,8 +1,7 @@
 """Tile view of a site as lines: the grid of output blocks on the left, the chosen block on the right.
 
-How much of the matrix unit a block needs is told by a sign and by a colour, the same step each, so that
-nothing is lost on a terminal without colours. Where there are more blocks than cells a cell stands for
-several, which is said.
+How much of the matrix unit a block needs is shown by a sign and by a color, so nothing is lost on a terminal
+without colors. If there are more blocks than cells, a cell stands for several, and the title says how many.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ if TYPE_CHECKING:
 
 
 FULL = 16
-"""Lines of a step that is told in full."""
+"""Lines of a step that is described in full."""
 
 
 def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room: int) -> list[Line]:
     """A step in at most `room` lines: in full, in three, or in one.
 
     Args:
-        steps: The loops.
-        step: One of them.
-        playing: How fast it goes on, '' if it does not.
+        steps: All steps.
+        step: The step to describe.
+        playing: The speed as text, '' when stopped.
         width: In cells.
         room: In lines.
     """
@@ -60,7 +59,7 @@ def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room:
     if room < 3:
         moved = f"  {share_text(step.traffic, steps.traffic)} moved, {units.bytes_text(step.traffic)}"
         line: Line = (*head, (moved, "dim"))
-        # where that has no room: what comes into the buffer and leaves it
+        # if that is too wide: what enters and leaves the buffer
         return [
             line if line_width(line) <= width else cut((*head[:2], *head[3:], (came + gone, "dim")), width)
         ]
@@ -88,19 +87,19 @@ _SHADES: Sequence[tuple[float, str, str, str]] = (
     (0.25, "░", "warn", "¼"),
     (0.0, "·", "bad", "less"),
 )
-"""From which share of a tile's arithmetic on which sign and colour stand, and their word in the legend."""
+"""Sign, color and legend word, by the least share of a tile's arithmetic that they stand for."""
 
 BESIDE = 56
-"""Cells from which on the chosen block stands beside the grid, and not below."""
+"""Least width at which the chosen block stands beside the grid rather than below it."""
 
 
 def _shade(used: float) -> tuple[str, str]:
-    """Sign and role of a share; one that is all but 1 is not 1."""
+    """Sign and role of a share; only exactly 1 counts as full."""
     return next((sign, role) for least, sign, role, _ in _SHADES if used >= least)
 
 
 def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Line]:
-    """The two lines above: which matmul of how many, and how it is cut."""
+    """The two title lines: the matmul, its number, and how it is tiled."""
     site = sites[at]
     blocks = TileGrid.of(site)
     number = f"matmul {at + 1:,} of {len(sites):,} " if len(sites) > 1 else ""
@@ -115,7 +114,7 @@ def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Li
 
 
 def tile_footer(many_sites: bool, batch: bool) -> list[tuple[str, str]]:
-    """The keys that do something here, those used most first."""
+    """The keys that work here, the most used first."""
     words = [("←↑↓→", "block"), ("[ ]", "K")]
     words += [(", .", "batch")] if batch else []
     words += [("n p", "matmul")] if many_sites else []
@@ -127,18 +126,18 @@ def tile_footer(many_sites: bool, batch: bool) -> list[tuple[str, str]]:
 
 
 _TALL, _OPERANDS = 26, 8
-"""Rows of a pane from which on some are kept for the operands under the grid, and how many at least."""
+"""Least height of a pane that shows the operands under the grid, and their least height."""
 _LARGEST = 6
-"""Lines of a block at most."""
+"""Most lines of a block."""
 _WIDEST = 16
-"""Columns that a block takes for each of its lines, at most."""
+"""Most columns of a block for each of its lines."""
 
 
 class _Frame:
-    """Where the grid lies in its pane: the same for drawing it and for finding what was clicked."""
+    """Where the grid lies in its pane, both for drawing and for finding a clicked block."""
 
     def __init__(self, blocks: TileGrid, width: int, height: int) -> None:
-        # few blocks are drawn large: a cell is up to so many lines high, and fills what is beside it
+        # a small number of blocks is drawn large, up to `_LARGEST` lines high
         self.brief = height < 12
         self.margin = len(f"{blocks.m.count - 1:,}") + 2
         room = max(1, width - self.margin - 1)
@@ -183,9 +182,9 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
 
 
 def _put(spans: list[Span], sign: str, role: str, across: int, is_chosen: bool) -> None:
-    """A cell: its sign, with a gap behind it where cells are wide."""
+    """Appends a cell: its sign, and a gap after it if cells are wide."""
     filled = across - (across > 1)
-    # without colours the cursor is no more than the sign turned round, which of a full block is a blank
+    # without colors the cursor is drawn in reverse, and a full block in reverse is blank
     spans.append(("◆" * filled, "mark") if is_chosen else (sign * filled, role))
     if across > 1:
         spans.append((" ", "text"))
@@ -202,7 +201,7 @@ def _title(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> Lin
 
 
 def _columns(blocks: TileGrid, place: TilePlace, frame: _Frame) -> Line:
-    """Above the grid: the first and the last column, and the chosen one."""
+    """The line above the grid: numbers of the first, the last and the chosen column."""
     cells = frame.cols.cells
     line = [" "] * (cells * frame.across)
     here = place.col // frame.cols.per * frame.across
@@ -225,7 +224,7 @@ def _columns(blocks: TileGrid, place: TilePlace, frame: _Frame) -> Line:
 
 
 def _edges(site: SitePlan, blocks: TileGrid) -> list[Span]:
-    """How large the last tile of each axis is, where it is not a whole one."""
+    """Sizes of the partial tiles."""
     short = [
         f"{word} {axis.rest:,} of {axis.tile:,}"
         for word, axis in (("M", blocks.m), ("N", blocks.n), ("K", blocks.k))
@@ -253,7 +252,7 @@ def _depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> lis
 
 
 def _operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> list[Line]:
-    """What makes the chosen block: a band of rows of A, one of columns of B, and the chosen pair in them."""
+    """The operands of the chosen block: a band of A, a band of B, and the chosen tile in each."""
     half = width // 2
     a = _banded("A", blocks.m.count, blocks.k.count, (place.row, place.depth), 0, half - 1, height)
     b = _banded("B", blocks.k.count, blocks.n.count, (place.depth, place.col), 1, width - half, height)
@@ -290,7 +289,7 @@ def _legend(width: int) -> Line:
 
 
 def block_at(site: SitePlan, place: TilePlace, x: int, y: int, width: int, height: int) -> TilePlace | None:
-    """What a click at a column and a row of the grid's page chooses; None beside the grid and its strip."""
+    """The place that a click on the grid's page chooses; None outside the grid."""
     blocks = TileGrid.of(site)
     frame = _Frame(blocks, width, height)
     row, col = (y - frame.top) // frame.down, (x - frame.margin) // frame.across
@@ -356,7 +355,7 @@ def block_page(
 def _multiplied(
     site: SitePlan, product: TileProduct, names: Mapping[str, str], width: int, *, named: bool
 ) -> list[Line]:
-    """What a tile matmul multiplies, and with `named` what that is called."""
+    """The operands of a tile matmul, with their names if `named`."""
     lines: list[Line] = []
     name_of_a, right = names.get("A", ""), site.weight or names.get("B", "")
     fed, unnamed = (
@@ -376,7 +375,7 @@ def _multiplied(
 
 
 def _of_step(step: Callable[[int, int], Sequence[Line]], width: int, spare: int) -> list[Line]:
-    """The step of the loops; a few lines of products stay where there is room for both."""
+    """The lines about the step; four lines stay free for products if there is room."""
     full = spare > FULL + 4
     return [*step(width, spare - 4 if full else 3 if spare > 7 else 1), *[BLANK] * full]
 
@@ -392,7 +391,7 @@ def product_text(site: SitePlan, place: TilePlace) -> str:
 
 
 def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list[Line]:
-    """The products that are summed up in the block, around the chosen one."""
+    """The products that the block sums, around the chosen one."""
     count = blocks.k.count
     start = first_shown(place.depth, room, count)
     products = [blocks.product(place, k) for k in range(start, min(count, start + room))]
@@ -419,7 +418,7 @@ def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list
 
 
 def _field(label: str, value: Sequence[Span], width: int) -> Line:
-    """A label and what it says, in one line: a page that jumps under the arrow keys is not read."""
+    """A label and its value, always one line, so that the page does not jump under the arrow keys."""
     name = f" {fit(label, 8)}" if len(label) > 1 else f" {label} "
     return cut(((name, "dim"), *value), width)
 

@@ -1,4 +1,4 @@
-"""Tiling in text, what it would do or did: `explorer tile`."""
+"""Tilings as text: `explorer tile`, and the settings behind them: `explorer settings`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from explorer.settings.parse import option_words, path_word
 
 
 def plan(fact: Plan, source: str) -> list[Block]:
-    """What would be tiled and how: one row a matmul, what is left as it was, and why."""
-    # sizes that stay open and batched tiles are padded, whatever was asked
+    """The plan: a row for each matmul, and what is not tiled, with the reason."""
+    # open sizes and batched tiles are padded, whatever the spec says
     edges = {site.edges for site in fact.sites} or {fact.edges}
     remarks = [
         f"{'x'.join(map(str, fact.tile))} tiles",
@@ -47,7 +47,7 @@ def plan(fact: Plan, source: str) -> list[Block]:
 
 
 def plan_matmuls(fact: Plan) -> list[Block]:
-    """The matmuls of a plan, a row for those that are alike; what is left as it was, and why."""
+    """The matmuls of a plan, a row for equal ones, and what is not tiled, with the reason."""
     blocks: list[Block] = []
     groups = alike(fact.sites, lambda site: replace(site, name="", output="", weight=None, place=()))
     if fact.sites:
@@ -61,7 +61,7 @@ def plan_matmuls(fact: Plan) -> list[Block]:
 
 
 def headline(fact: Plan) -> Line:
-    """How many tile matmuls, in how many matmuls, and the share of the model's MACs that they do."""
+    """The numbers of tile matmuls and of matmuls, and their share of the model's MACs."""
     sites = len(fact.sites)
     if not sites:
         return Line(Span("Nothing to tile with these choices", "warning"))
@@ -82,7 +82,7 @@ def _share(fact: Plan) -> str:
 
 
 def open_sizes(fact: Plan) -> tuple[str, Span]:
-    """For which sizes of open dimensions the figures hold, and for which the tiled graph."""
+    """The sizes of open dimensions that the figures are for, and those that the tiled graph accepts."""
     fixed = [name for name in fact.dims if name not in fact.free]
     graph = [f"takes every size of {' and '.join(fact.free)}"] if fact.free else []
     graph += [f"is for this {' and '.join(fixed)} only"] if fixed else []
@@ -91,7 +91,7 @@ def open_sizes(fact: Plan) -> tuple[str, Span]:
 
 
 def how_tiled(site: SitePlan) -> list[Field]:
-    """How one matmul is cut, and how much of the tiles it needs."""
+    """How one matmul is tiled, and how much of its tiles it uses."""
     return [
         Field("grid", _grid(site)),
         Field("tile", sizes_text(site.tile)),
@@ -107,8 +107,8 @@ def how_tiled(site: SitePlan) -> list[Field]:
 
 
 def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
-    """A row for each group of sites that are alike."""
-    # what differs from site to site is said at each
+    """A row for each group of equal sites."""
+    # settings that differ between sites get a column
     varying: list[tuple[str, Callable[[SitePlan], str]]] = [
         (title, text_of)
         for title, plan_value, text_of in (
@@ -153,7 +153,7 @@ def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
 
 
 def _with_sum(table: Table, fact: Plan) -> Table:
-    """The table with what its rows come to together."""
+    """The table with a row of totals."""
     if len(fact.sites) < 2:
         return table
     total: tuple[Cell, ...] = (
@@ -164,7 +164,7 @@ def _with_sum(table: Table, fact: Plan) -> Table:
 
 
 def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
-    """What the rows of sites do not say: how many share one, what is open, the share of the MACs."""
+    """Notes under the table: rows that stand for several sites, open sizes, the share of the MACs."""
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
         many = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
@@ -212,7 +212,7 @@ def _in_floats(fact: Plan) -> list[Block]:
 
 
 def _operator(site: SitePlan) -> str:
-    """What the site is, and how often it runs in one pass of the model."""
+    """The operator of the site, and how often it runs in one pass of the model."""
     floats = "in floats" if site.in_floats else ""
     what = site.op + (" + bias" if site.bias else ""), floats, _times(site)
     return ", ".join(filter(None, what))
@@ -229,13 +229,13 @@ def _of_all(count: int | None, times: int) -> int | None:
 
 
 def _grid(site: SitePlan) -> str:
-    """Tiles along each axis, of as many matmuls as there are side by side."""
+    """Tiles along each axis, and the number of matmuls in the batch."""
     grid = " x ".join(f"{size:,}" for size in site.grid)
     return grid if site.batch == 1 else f"{site.batch:,} of {grid}"
 
 
 def _quantized(first: Quantization) -> list[Block]:
-    """How many layers took which formats before they were tiled, and what stayed."""
+    """How many layers were quantized before the tiling, and to which formats."""
     changed = [layer for layer in first.layers if not layer.reason]
     formats = ", ".join(dict.fromkeys(layer.formats for layer in changed))
     said = f"quantized first: {len(changed):,} of {len(first.layers):,} layers to {formats}"
@@ -249,7 +249,7 @@ def tile(
     opening: Sequence[str] = (),
     first: Quantization | None = None,
 ) -> list[Block]:
-    """The answer of `explorer tile`: plan, proof, what changed, where it lies, what to type next.
+    """The answer of `explorer tile`: plan, proof, changes, file, and commands to run next.
 
     Args:
         fact: The result; an empty `output` means that only the plan was asked for.
@@ -280,7 +280,7 @@ def tile(
     )
     if fact.verification is None:
         blocks.append(Paragraph("Not verified, because --no-verify was given.", "warning"))
-    # a dimension that the tiling bound by itself is still open in the original
+    # the original still has open dimensions that the tiling fixed, so `diff` needs their sizes
     assumed = [f"{name}={size}" for name, size in fact.plan.dims.items()]
     opening = [
         *opening,
@@ -302,7 +302,7 @@ def tile(
 
 
 def left_out(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
-    """A row for every operator and reason, most MACs first: how many, the first name; and what each is of."""
+    """A row for each operator and reason, most MACs first, and the skipped sites of each row."""
     kinds: dict[tuple[str, str], list[SkippedSite]] = {}
     for skip in fact.skipped:
         kinds.setdefault((skip.op, skip.reason), []).append(skip)
@@ -326,7 +326,7 @@ def left_out(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
 
 
 def state_fields(record: TilingRecord) -> list[Field]:
-    """What the history tells of a state that was tiled: which matmuls."""
+    """The tiled matmuls, for the page of a state of the history."""
     if record.plan is None:
         return []
     names = [site.name for site in record.plan.sites]
@@ -338,7 +338,7 @@ _DEFAULT = "default"
 
 
 def settings(about: Info, fact: Settings) -> list[Block]:
-    """The answer of `explorer settings`: a row for every site, and behind every value where it was said."""
+    """The answer of `explorer settings`: a row for each site, each value with its origin."""
     on = sum(site.on for site in fact.sites)
     grouped = f"{fact.grouped}{origin_text(fact.grouped_origin)}"
     head = f"   {on:,} of {len(fact.sites):,} matmuls are tiled; grouped convolutions: {grouped}"
@@ -365,7 +365,7 @@ def settings(about: Info, fact: Settings) -> list[Block]:
 
 
 def unused_rules(rules: Sequence[UnusedRule], noun: str) -> list[Block]:
-    """Rules that mean nothing in this model."""
+    """Warnings about rules that match nothing in this model."""
     near = [f"; did you mean '{rule.near}'?" if rule.near else "" for rule in rules]
     return [
         Paragraph(f"{rule.origin or 'a rule'} means no {noun} here: {rule.says}{hint}", "warning")
@@ -382,7 +382,7 @@ def _row(site: SiteSettings) -> tuple[Cell, ...]:
     }
     cells: list[Cell] = []
     for name, value in values.items():
-        # how a site would be tiled that is not says nothing
+        # the settings of an untiled site have no effect
         hidden = name != "on" and not site.on
         cells.append(
             Span("", "quiet") if hidden else (Span(value), Span(origin_text(site.origins[name]), "quiet"))
@@ -391,5 +391,5 @@ def _row(site: SiteSettings) -> tuple[Cell, ...]:
 
 
 def origin_text(origin: str) -> str:
-    """Who said a value, in brackets behind it; nothing of the default."""
+    """The origin of a value in brackets, '' for the default."""
     return "" if origin == _DEFAULT else f" ({origin})"

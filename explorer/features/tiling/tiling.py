@@ -44,11 +44,11 @@ from explorer.settings import tiling as tiling_settings
 from explorer.settings.parse import dynamic_words, opening_words, path_word
 
 Prove = Callable[[Model, Model, Plan, Callable[[], None]], Verification]
-"""The original, the tiled graph, what was tiled; what is done meanwhile."""
+"""Takes the original, the tiled graph, the plan, and a function to call while the runtime works."""
 
 
 class Tiler:
-    """What a tiling would do, to which matrix products, and the state that it makes."""
+    """Plans tilings of the models of a session, and makes the tiled state."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -62,16 +62,16 @@ class Tiler:
         apart: tuple[str, ...] | None = None,
         written: bool = False,
     ) -> tuple[Plan, Products, list[Site]]:
-        """The plan for a state, the products that it chose from, and its sites among them.
+        """The plan for a state, the products of that state, and the sites that the plan chose among them.
 
-        `apart` names the nodes that are taken apart, None for all that can be; `written` says that a graph is
-        to be made of it.
+        `apart` names the nodes to decompose, None for all that can be. `written` means that a graph will be
+        made from the plan.
         """
         at = self._models.current if at is None else at
         products = self._products(at, on_progress, spec, apart, written)
         plan, sites = _decided(products, self._naming(spec, products, at))
         if plan.decomposed != products.decomposed and apart is None:
-            # what holds none of the chosen sites stays whole
+            # nodes without a chosen site are not decomposed
             return self.plan(spec, on_progress, at=at, apart=plan.decomposed, written=written)
         return plan, products, sites
 
@@ -94,7 +94,7 @@ class Tiler:
 
     def settings(self, spec: TileSpec, on_progress: OnProgress) -> Settings:
         """What `spec` asks of every site of the current model."""
-        # groups are packed into the tiles that are asked for; else what is asked decides nothing here
+        # only packed groups depend on the spec: they are packed into its tiles
         products = self._products(self._models.current, on_progress, spec, None)
         every = _decided(products, TileSpec())[0].sites
         named = self._naming(spec, products, self._models.current).sites
@@ -102,7 +102,7 @@ class Tiler:
         return in_force(spec, every, chosen_sites)
 
     def steps(self, spec: TileSpec, work: Work) -> Steps:
-        """Tiles the current model; a result that the proof speaks against is not kept."""
+        """Tiles the current model; a result whose proof fails is not kept."""
         started = time.perf_counter()
         command = self.command(spec, work.output)
         plan, products, sites = self.plan(spec, work.on_progress, written=True)
@@ -131,13 +131,13 @@ class Tiler:
         return TileResult(plan, outcome.output, outcome.proof, time.perf_counter() - started, command)
 
     def _look(self, made: Model, target: str, cancel: Cancel, seen: list[AnalysisResult]) -> None:
-        """Analyses a result for whoever asks next, while its proof waits for the runtime."""
-        if not self._models.options["observe"]:  # which is another run of it
+        """Analyzes the result ahead of time, while its proof waits for the runtime."""
+        if not self._models.options["observe"]:  # observing needs a run of its own
             seen.append(self._models.examined_as(made, target, cancel))
 
     @contextlib.contextmanager
     def tried(self, spec: TileSpec, on_progress: OnProgress, cancel: Cancel) -> Iterator[tuple[Model, Model]]:
-        """The current model as the plan sees it, and what tiling makes of it, in a file that goes again."""
+        """The current model before and after tiling; the tiled one in a temporary file."""
         plan, products, sites = self.plan(spec, on_progress, written=True)
         tiled = tile(products.bound, _without_origins(plan), sites)
         with tempfile.TemporaryDirectory(prefix="tried-", dir=self._models.workdir) as folder:
@@ -146,16 +146,17 @@ class Tiler:
             yield products.whole, validate(reader.read(path))
 
     def check_module(self, on_progress: OnProgress) -> None:
-        """Whether there is a module to tile, and torch to do it.
+        """Checks that the opened model is a module and that torch is installed.
 
         Raises:
-            Misuse, MissingExtra: There is not.
+            Misuse: The opened model is no module.
+            MissingExtra: torch is not installed.
         """
         if not self._models.current:
             module_of(self._models.opened(0, on_progress))
 
     def command(self, spec: TileSpec, output: str | None) -> str:
-        """The command that does headless what `tile` does to the opened model; '' where no command can."""
+        """The command that tiles the opened model the same way; '' if no command can."""
         words = scripts.tiling_words(spec)
         if words is None:
             return ""
@@ -172,7 +173,7 @@ class Tiler:
     def module_command(
         self, spec: TileSpec, output: str | None, dynamic: Mapping[str, Mapping[int, str]] | None
     ) -> str:
-        """The command that does headless what `tile_module` does; '' where no command can."""
+        """The command that does the same as `tile_module`; '' if no command can."""
         words = scripts.tiling_words(replace(spec, form="auto"))
         if self._models.module is not None or self._models.current or words is None:
             return ""
@@ -181,7 +182,7 @@ class Tiler:
         return shlex.join([*head, *dynamic_words(dynamic or {}), *opening_words(self._models.options)])
 
     def keep_choices(self, path: str, overwrite: bool, on_progress: OnProgress) -> str:
-        """Writes what was tiled, and how, as a file for `--config`."""
+        """Writes the tilings up to the current state as a file for `--config`."""
         history = self._models.history
         done = [history.entries[at] for at in history.line_to(history.current)]
         records = [entry.record for entry in done if isinstance(entry.record, TilingRecord)]
@@ -197,7 +198,7 @@ class Tiler:
         return path
 
     def _naming(self, spec: TileSpec, products: Products, at: int) -> TileSpec:
-        """`spec` with the sites by name that it asks for by a filter."""
+        """`spec` with its filters replaced by the names of the sites that they match."""
         return with_sites_found(
             spec, lambda: _decided(products, TileSpec())[0].sites, lambda: self._models.examined(at).analysis
         )
@@ -210,7 +211,7 @@ class Tiler:
         apart: tuple[str, ...] | None,
         written: bool = False,
     ) -> Products:
-        """The matrix products of a state; where `spec` packs groups into tiles, these among them."""
+        """The matrix products of a state, with packed groups if `spec` packs them."""
         if self._models.is_module(at):
             raise Misuse(
                 "a quantized nn.Module rounds, and multiplies floats: it is not tiled",
@@ -227,7 +228,7 @@ class Tiler:
         key = ("traced", key) if traced else key
         if key not in cached:
             grouped: dict[str, Any] = {"grouped": "pack", "pack": packing(spec)} if packed else {}
-            # of the packings the last one: each holds shapes and an analysis
+            # keep only the latest packing: each one holds shapes and an analysis
             cached = {key: products for key, products in cached.items() if key is None}
             cached[key] = (
                 traced_products(
@@ -246,7 +247,7 @@ class Tiler:
 
 
 def _decided(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
-    """What `spec` makes of the products that were found, and which of them it chose."""
+    """The plan of `spec` for the products, and the sites that it chose."""
     return make_plan(
         products.sites,
         products.skipped,
@@ -260,13 +261,13 @@ def _decided(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
 
 
 def _without_origins(plan: Plan) -> Plan:
-    """The plan as a tiled file keeps it: two files that ask for the same make the same file."""
+    """The plan as a tiled file keeps it: without origins, so that equal tilings give equal files."""
     skipped = [replace(skip, reason="switched off") if skip.switched_off else skip for skip in plan.skipped]
     return replace(plan, skipped=tuple(skipped))
 
 
 def plan_between(history: History, before: int, after: int) -> Plan | None:
-    """What was tiled on the way from one state to one that was made of it; None for nothing, and else."""
+    """The tilings between a state and a later one made from it; None if there are none."""
     if before not in history.line_to(after):
         return None
     records = [entry.record for entry in between(history, before, after)]
@@ -298,7 +299,7 @@ def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
 
 
 def _known_by_its_plan(entry: HistoryEntry) -> TileSpec:
-    """What was asked for, of a state kept by a program that did not write it down."""
+    """The spec read off the plan, for a state saved without its spec."""
     plan = entry.record.plan
     if plan is None:
         raise Misuse("this state does not say how it was made", where=entry.label, hint="save it as ONNX")

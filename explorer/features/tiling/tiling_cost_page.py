@@ -1,4 +1,4 @@
-"""Cost of a tiling that is only planned, as rows to walk through: figures, sites, and what is left.
+"""Cost of a planned tiling as rows of a list: figures, sites, and what stays untiled.
 
 Each row has lines of its own about it, which stand below the list while the cursor is on it: of a figure its
 formula, in letters and with the numbers of a site, of a site what it costs, of what is left the reason.
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 _Blocks = Callable[[], Sequence[Block]]
 _MOST = 500
-"""Sites that are listed, and reasons."""
+"""Most sites, and most reasons, in the list."""
 _ABOVE = ("tiles", "macs", "products", "compute_cycles", "memory_cycles")
-"""Figures that stand above the list, or are told by others."""
+"""Figures that the list leaves out: they stand above it, or follow from others."""
 _FIRST = ("utilisation", "cycles", "seconds", "untimed")
-"""Those that come first, as a low list has room for few."""
+"""Figures that come first, since a low list has room for few."""
 
 
 class CostRow(Struct, frozen=True):
-    """A row, what is to be said of it, and the site that it is, if it is one."""
+    """A row: its line, the text about it, and the name of its site, '' for none."""
 
     head: Callable[[int], ScreenLine]
     about: Callable[[int], list[ScreenLine]]
@@ -46,14 +46,14 @@ class CostRow(Struct, frozen=True):
 
 
 def headline(plan: Plan, width: int) -> ScreenLine:
-    """What is tiled, in a line."""
+    """How much is tiled, in one line."""
     return cut(draw([plan_headline(plan)], 999)[0][1:], width)
 
 
 def cost_rows(
     plan: Plan, cost: PlanCost | None, example: SiteCost | None, missing: str = "choose a machine above"
 ) -> list[CostRow]:
-    """Everything that is known of a plan.
+    """The rows of a plan: figures, sites, and skipped layers.
 
     Args:
         plan: What would be done.
@@ -87,7 +87,7 @@ def cost_rows(
 
 
 def formula_page(site: SiteCost, width: int) -> list[ScreenLine]:
-    """Every figure of a site with its formula, in letters and with its numbers."""
+    """Every figure of a site with its formula, with symbols and with numbers."""
     return draw(words.detail(site), width - 1)
 
 

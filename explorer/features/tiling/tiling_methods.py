@@ -217,7 +217,7 @@ def module_command(
     output: PathText | None = None,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
 ) -> str:
-    """The command that does headless what `tile_module` does; '' where no command can."""
+    """The command that does the same as `tile_module`; '' if no command can."""
     return session.parts.of(Tiler).module_command(spec, output, dynamic)
 
 

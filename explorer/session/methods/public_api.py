@@ -349,7 +349,7 @@ class PublicMethods:
         output: PathText | None = None,
         dynamic: Mapping[str, Mapping[int, str]] | None = None,
     ) -> str:
-        """The command that does headless what `tile_module` does; '' where no command can."""
+        """The command that does the same as `tile_module`; '' if no command can."""
         raise NotImplementedError
 
     def command(self, spec: TileSpec, output: PathText | None = None) -> str:
