@@ -43,30 +43,30 @@ def convert(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Conversion:
-    """Writes the opened model as another kind of file, and shows that it is the same.
+    """Writes the opened model as another kind of file, and compares the two.
 
     Args:
-        output: The file; its ending says what it is to be (see `engine.convert.CONVERTERS`).
-        exporter: Which of torch's ONNX exporters: 'torchscript' or 'dynamo'; None takes what works.
-        opset: Version of ONNX's operators; None takes what the exporter does best.
-        input_names: Names in the file, one for each input; empty for the model's own.
-        output_names: The same of the outputs.
-        dynamic: Input to axis to the name of a dimension that is left open: {'x': {0: 'batch'}}.
-        method: How TorchScript is made: 'trace' (None too) or 'script'.
-        fold: Fold batch normalization, constants, Identity and Dropout of what becomes ONNX.
+        output: The file; its ending selects the format (see `engine.convert.CONVERTERS`).
+        exporter: torch's ONNX exporter, 'torchscript' or 'dynamo'; None takes the one that works.
+        opset: Version of ONNX's operators; None takes the exporter's best.
+        input_names: Names of the inputs in the file, in order; empty keeps the model's names.
+        output_names: Names of the outputs in the file, in order; empty keeps the model's names.
+        dynamic: Axes to leave open, by input and axis: {'x': {0: 'batch'}}.
+        method: How TorchScript is made: 'trace' (also for None) or 'script'.
+        fold: Fold batch normalization, constants, Identity and Dropout when the target is ONNX.
         overwrite: Whether an existing `output` may be replaced.
         verify: Compare the result with the source before it gets its name. A result that fails is not
             kept: then `Conversion.output` is empty.
-        draws: Random inputs to run both on.
-        seed: Of the first draw.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job and leaves nothing behind.
+        draws: The number of random inputs to run both on.
+        seed: The seed of the first random input.
+        on_progress: Receives the progress.
+        cancel: Polled now and then; True stops the job and leaves no file.
 
     Raises:
-        Misuse: The model cannot become that; the message lists what it can become. Or an option does
-            not fit, or `output` cannot be written.
-        BadModel: The source is broken, or its framework cannot write it so.
-        MissingExtra: It needs a package that is not installed.
+        Misuse: The model cannot be converted to that format, and the message lists the possible ones. Or an
+            option does not fit, or `output` cannot be written.
+        BadModel: The source is broken, or its framework cannot write that format.
+        MissingExtra: The conversion needs a package that is not installed.
         Cancelled: `cancel` said so.
     """
     models = session.parts.models

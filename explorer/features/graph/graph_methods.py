@@ -1,4 +1,4 @@
-"""Edges of a session's models: which layer feeds which, and the drawing of it."""
+"""Graphs of a session's models: which layer feeds which, laid out for a drawing."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def graph(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> GraphDrawing:
-    """A model as a graph, laid out: which layer feeds which, with groups folded.
+    """A model laid out as a graph of its layers, with groups folded.
 
     Args:
-        layer: A group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it:
-            its path, its name, a glob or a filter that only one has, or its id. None: the whole model.
-        depth: How many levels of groups are opened (1: none); of a layer, how many edges away. None: as
-            many as a readable drawing has room for.
-        steps: Draw the layer, a group too as one box, with what stands so many edges away.
-        unfold: Groups that are opened in their place, with what they stand in: named like `layer`, all
-            of a name, or rows as `GraphBox.unfolds` has them.
-        between: Two layers or groups: what stands on a way from the first to the second is lit, and
-            `GraphDrawing.route` says how much that is.
-        nested: Groups stay closed, and every one brings a drawing of its inside.
+        layer: A group draws its inside; a layer is drawn with the layers around it. A path, a name, a glob
+            or filter that matches one, or an id. None draws the whole model.
+        depth: How many levels of groups to open (1: none); for a layer, how many edges away to draw. None
+            opens as many as fit a readable drawing.
+        steps: Draw the layer, or the group as one box, with everything up to so many edges away.
+        unfold: Groups to open in their place, with the groups around them. Named like `layer`; a name
+            opens all groups that have it. Rows as in `GraphBox.unfolds` work too.
+        between: Two layers or groups: the paths from the first to the second are lit, and
+            `GraphDrawing.route` counts them.
+        nested: Keep all groups closed, and give each one a drawing of its inside.
         overlay: Figures from outside for the boxes (see `overlay`).
-        index: Which model of the history; None is the current one.
-        on_progress: Told where the analysis stands.
-        cancel: Asked meanwhile; True stops.
+        index: The model of the history; None is the current one.
+        on_progress: Receives the progress of the analysis.
+        cancel: Polled now and then; True stops.
 
     Raises:
-        Misuse: There is no such layer, a name to unfold is that of a single one, nothing leads from one
-            of two to the other, or nobody knows what feeds what: a file of tensors.
+        Misuse: There is no such layer; a name to unfold is that of a layer; no path connects the two of
+            `between`; or the file holds only tensors, without connections.
     """
     models = session.parts.models
     examined = models.examined(models.at(index), on_progress, cancel)
@@ -95,17 +95,17 @@ def node_figures(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> NodeFigures:
-    """A figure of every node of the graph, by the names that Model Explorer knows nodes by.
+    """A figure of every node of the graph, by the node names that Model Explorer uses.
 
-    Of a PyTorch model those are the nodes of the program that torch.export makes of it.
+    For a PyTorch model these are the nodes of its torch.export program.
 
     Args:
         figure: One of `explorer.facts.graph.drawing.FIGURES`: 'macs', 'params', 'activations', ...; or a
             column of the overlay.
         overlay: Figures from outside (see `overlay`).
         index: Which model of the history; None is the current one.
-        on_progress: Told where the analysis stands.
-        cancel: Asked meanwhile; True stops.
+        on_progress: Receives the progress of the analysis.
+        cancel: Polled now and then; True stops.
 
     Raises:
         Misuse: There is no such figure, or the model has no nodes with names.

@@ -49,20 +49,20 @@ def profile(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Profile:
-    """How long a model runs, layer by layer, and what is no layer; `history` keeps it with the state.
+    """The measured time of a model, by layer; `history` keeps it with the state.
 
     Args:
-        spec: How it is timed: threads, level of optimisation, steps; None: as the runtime likes, until
+        spec: Threads, level of optimization, steps, ...; None takes the runtime's defaults, and runs until
             the median is sure.
-        batch: Size of the open first dimension; None leaves the sizes as they are.
+        batch: Size of the open first dimension; None keeps the sizes of the model.
         machine: For the least time of each layer (see `explorer.settings.machines`).
         index: Which model of the history; None is the current one.
-        on_progress: Told how many runs were made.
-        cancel: Asked between runs; True stops, and no file is left.
+        on_progress: Receives the number of runs so far.
+        cancel: Polled between runs; True stops and leaves no file.
 
     Raises:
         Misuse: There is no such device, there are fewer processors, or the input does not fit.
-        BadModel: The model cannot run; at which layer, and what ran before it, is said.
+        BadModel: The model cannot run; the message names the layer that fails and the layers before it.
         Cancelled: `cancel` said so.
     """
     return session.parts.of(Profiler).profile(
@@ -82,20 +82,20 @@ def compare_profiles(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> ProfileComparison:
-    """Two models timed in turn, row by row as `diff` matches them.
+    """Two models timed in turn and compared row by row, matched as `diff` matches them.
 
     Args:
-        before: A state of the history.
-        after: Another; None is the current one.
-        other: A path or name, as for `Session`: a model in place of `after`.
-        spec: How both are timed.
-        batches: Sizes of their open first dimensions.
+        before: The index of a state of the history.
+        after: The index of another; None is the current one.
+        other: A model to take in place of `after`: a path or name, as for `Session`.
+        spec: How to time both.
+        batches: The size of the open first dimension of each.
         machine: For the least time of each layer.
-        on_progress: Told how many runs were made.
-        cancel: Asked between runs; True stops.
+        on_progress: Receives the number of runs so far.
+        cancel: Polled between runs; True stops.
 
     Raises:
-        Misuse: As of `profile`, or the history has no such entry.
+        Misuse: As for `profile`, or the history has no such state.
         BadModel: One of the two cannot run.
         Cancelled: `cancel` said so.
     """

@@ -1,4 +1,4 @@
-"""Tiling of a session's models: plan, cost, the tiled model, sweeps over many tilings."""
+"""Session methods of tiling: plan, cost, settings, and the tiled model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 def plan(
     session: Facade, spec: TileSpec, *, index: int | None = None, on_progress: OnProgress = None
 ) -> Plan:
-    """What `tile` would do to a model of the history, without doing it.
+    """The plan of a tiling, without changing the model.
 
     Args:
         spec: Tile, layers, edges, form.
         index: Which model; None is the current one.
-        on_progress: Told where the search for matmuls stands.
+        on_progress: Receives the progress of the search for matmuls.
 
     Raises:
         Misuse: The tile size is impossible, a glob matches nothing, or nothing can be tiled.
@@ -39,9 +39,8 @@ def plan(
 def tiling(session: Facade, index: int | None = None) -> Plan | None:
     """The plan by which a model of the history (None: the current one) was tiled; None for one that is not.
 
-    A file that was tiled before says so itself, and what it says is a claim: `verify` proves it. Of a
-    model that was tiled several times it is the last plan, with the sites of the earlier ones behind
-    its own.
+    A tiled file carries its plan. That plan is a claim until `verify` proves it. After several tilings
+    this is the last plan, with the sites of earlier plans after its own.
     """
     at = session.parts.models.at(index)
     return (
@@ -58,16 +57,16 @@ def cost(
     formulas: bool | None = None,
     on_progress: OnProgress = None,
 ) -> PlanCost:
-    """What a tiling of the current model would cost on a machine, without doing it.
+    """The cost of a tiling of the current model on a machine, without tiling it.
 
     Args:
         spec: See `plan`.
         hardware: The machine (see `explorer.settings.machines.hardware`); None leaves out cycles and
             time.
-        order: 'best' for the loop order with the least traffic at each site, or the one for all: 'mnk',
-            'output-stationary'.
-        formulas: Say at every site how its figures come about; None: where there is one site only.
-        on_progress: Told where the job stands.
+        order: 'best' takes at each site the loop order with the least traffic; an order such as 'mnk' or
+            'output-stationary' holds for all sites.
+        formulas: Give every site the formulas of its figures; None: only if there is one site.
+        on_progress: Receives the progress.
 
     Raises:
         Misuse: See `plan`; or there is no such order, or the machine contradicts itself.
@@ -78,10 +77,10 @@ def cost(
 def tile_steps(
     session: Facade, site: SitePlan, *, order: str = "best", first: Natural = 0, count: Count = 64
 ) -> TileSteps:
-    """What the buffer holds at some steps of a site, tile matmul by tile matmul, and what was moved.
+    """The contents of the buffer and the bytes moved at some steps of a site; a step is one tile matmul.
 
     Args:
-        site: Of a plan (`plan`, `tiling`).
+        site: A site of a plan (see `plan`, `tiling`).
         order: As for `cost`.
         first: The first step, from 0.
         count: How many, at most 10,000.
@@ -93,7 +92,7 @@ def tile_steps(
 
 
 def settings(session: Facade, spec: TileSpec, *, on_progress: OnProgress = None) -> Settings:
-    """What `spec` asks of every site of the current model, and who said so.
+    """The settings of `spec` for every site of the current model, each with its origin.
 
     Raises:
         Misuse: See `plan`.
@@ -126,9 +125,9 @@ def tile(
         draws: Random inputs for the proof.
         seed: Of the first draw.
         input: An .npy or .npz file with the inputs for the proof, in place of random ones.
-        discard: Means nothing any more: what was undone stays, and the result is a branch beside it.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job and leaves nothing behind.
+        discard: Has no effect; undone states stay, and the result becomes a branch beside them.
+        on_progress: Receives the progress.
+        cancel: Polled now and then; True stops the job and leaves no file.
 
     Raises:
         Misuse: See `plan`; or `output` cannot be written or exists.
@@ -147,7 +146,7 @@ def tile(
 
 
 def plan_module(session: Facade, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
-    """What `tile_module` would do, without doing it.
+    """The plan of `tile_module`, without making a module.
 
     Raises:
         Misuse: As `tile_module` says.
@@ -173,25 +172,25 @@ def tile_module(
 ) -> tuple[nn.Module, TileResult]:
     """An nn.Module like the opened one whose layers multiply by tiles; the opened one stays as it is.
 
-    Layers keep their names, parameters, hooks and devices, so a state_dict fits both. Where the session
-    was opened with an object the result has tensors of its own.
+    Layers keep their names, parameters, hooks and devices, so a state_dict fits both. If the session was
+    opened with a module object, the result has its own copies of the tensors.
 
     Args:
         spec: Tile size, layers, edges; `form` has to be 'auto'.
         output: Where to write it: .pt2, or TorchScript by another ending; None writes nothing.
         overwrite: Whether an existing `output` may be replaced.
-        dynamic: Axes that a .pt2 file leaves open: {'x': {0: 'batch'}}.
+        dynamic: Axes to leave open in a .pt2 file: {'x': {0: 'batch'}}.
         verify: Prove the result; a file that fails is not kept, and `TileResult.output` is empty.
         draws: Random inputs for the proof.
         seed: Of the first draw.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job and leaves nothing behind.
+        on_progress: Receives the progress.
+        cancel: Polled now and then; True stops the job and leaves no file.
 
     Raises:
-        Misuse: The model is no nn.Module, or was made as ONNX already; nothing can be tiled; or `output`
-            cannot be written.
+        Misuse: The model is no nn.Module, or its current state is ONNX already; no layer can be tiled; or
+            `output` cannot be written.
         BadModel: The module cannot be run or written.
-        ExplorerError: Nothing was to be written, and the proof speaks against the result.
+        ExplorerError: The proof fails, and no file was to be written.
         Cancelled: `cancel` said so.
     """
     session.parts.of(Tiler).check_module(on_progress)
@@ -222,9 +221,9 @@ def module_command(
 
 
 def command(session: Facade, spec: TileSpec, output: PathText | None = None) -> str:
-    """The command that does headless what `tile` does to the opened model.
+    """The command that tiles the opened model the same way.
 
-    '' where no command can: an nn.Module object has no name, rules that stand in no file no option.
+    '' if no command can: a module object has no name, and rules outside a file have no option.
     """
     return session.parts.of(Tiler).command(spec, output)
 
@@ -232,7 +231,7 @@ def command(session: Facade, spec: TileSpec, output: PathText | None = None) -> 
 def keep_choices(
     session: Facade, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None
 ) -> str:
-    """Writes what was tiled, and how, as a file for `--config`: a rule for every site, by its name.
+    """Writes the tilings so far as a file for `--config`, with a rule for every site by name.
 
     Returns:
         The path.

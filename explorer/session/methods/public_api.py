@@ -277,7 +277,7 @@ class PublicMethods:
         raise NotImplementedError
 
     def plan(self, spec: TileSpec, *, index: int | None = None, on_progress: OnProgress = None) -> Plan:
-        """What `tile` would do to a model of the history, without doing it."""
+        """The plan of a tiling, without changing the model."""
         raise NotImplementedError
 
     def tiling(self, index: int | None = None) -> Plan | None:
@@ -293,17 +293,17 @@ class PublicMethods:
         formulas: bool | None = None,
         on_progress: OnProgress = None,
     ) -> PlanCost:
-        """What a tiling of the current model would cost on a machine, without doing it."""
+        """The cost of a tiling of the current model on a machine, without tiling it."""
         raise NotImplementedError
 
     def tile_steps(
         self, site: SitePlan, *, order: str = "best", first: Natural = 0, count: Count = 64
     ) -> TileSteps:
-        """What the buffer holds at some steps of a site, tile matmul by tile matmul, and what was moved."""
+        """The contents of the buffer and the bytes moved at some steps of a site; a step is one tile matmul."""
         raise NotImplementedError
 
     def settings(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Settings:
-        """What `spec` asks of every site of the current model, and who said so."""
+        """The settings of `spec` for every site of the current model, each with its origin."""
         raise NotImplementedError
 
     def tile(
@@ -324,7 +324,7 @@ class PublicMethods:
         raise NotImplementedError
 
     def plan_module(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
-        """What `tile_module` would do, without doing it."""
+        """The plan of `tile_module`, without making a module."""
         raise NotImplementedError
 
     def tile_module(
@@ -353,11 +353,11 @@ class PublicMethods:
         raise NotImplementedError
 
     def command(self, spec: TileSpec, output: PathText | None = None) -> str:
-        """The command that does headless what `tile` does to the opened model."""
+        """The command that tiles the opened model the same way."""
         raise NotImplementedError
 
     def keep_choices(self, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
-        """Writes what was tiled, and how, as a file for `--config`: a rule for every site, by its name."""
+        """Writes the tilings so far as a file for `--config`, with a rule for every site by name."""
         raise NotImplementedError
 
     def quantize_choice(
@@ -603,7 +603,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Conversion:
-        """Writes the opened model as another kind of file, and shows that it is the same."""
+        """Writes the opened model as another kind of file, and compares the two."""
         raise NotImplementedError
 
     def check_input(self, input: PathText, *, on_progress: OnProgress = None) -> None:
@@ -705,7 +705,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Profile:
-        """How long a model runs, layer by layer, and what is no layer; `history` keeps it with the state."""
+        """The measured time of a model, by layer; `history` keeps it with the state."""
         raise NotImplementedError
 
     def compare_profiles(
@@ -720,7 +720,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> ProfileComparison:
-        """Two models timed in turn, row by row as `diff` matches them."""
+        """Two models timed in turn and compared row by row, matched as `diff` matches them."""
         raise NotImplementedError
 
     def weights(
@@ -811,7 +811,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> GraphDrawing:
-        """A model as a graph, laid out: which layer feeds which, with groups folded."""
+        """A model laid out as a graph of its layers, with groups folded."""
         raise NotImplementedError
 
     def node_figures(
@@ -823,7 +823,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> NodeFigures:
-        """A figure of every node of the graph, by the names that Model Explorer knows nodes by."""
+        """A figure of every node of the graph, by the node names that Model Explorer uses."""
         raise NotImplementedError
 
     def size_names(self, index: int | None = None) -> dict[str, int | None]:
