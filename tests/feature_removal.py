@@ -55,7 +55,7 @@ BEFORE_THE_KERNELS = (
     "tests/bench/",
     "tests/hunt/",
 )
-_LEFT_OUT = "EXPLORER_REMOVED_TESTS"
+_LEFT_OUT = "REMOVED_TESTS"
 _BUILT_IN = set(dir(str)) | set(dir(dict)) | set(dir(list)) | {"graph", "settings", "weights"}
 """Attributes of other objects, too: these count as a session's only where the object is named like one."""
 
@@ -297,7 +297,7 @@ for module in pkgutil.walk_packages(explorer.__path__, "explorer."):
         failed.append(f"{module.name}: {error!r}")
 for name in explorer.__all__:
     getattr(explorer, name)
-sys.exit("\\n".join(failed))
+sys.exit("\\n".join(failed) or 0)
 """
 
 
@@ -332,7 +332,7 @@ def check(root: Path, minutes: float, *, types: bool) -> list[str]:
         if name == "types" and not types:
             continue
         start = time.monotonic()
-        limit = {"EXPLORER_REMOVAL_SECONDS": str(minutes * 60)}
+        limit = {"REMOVAL_SECONDS": str(minutes * 60)}
         done = subprocess.run(command, cwd=root, env=environment | limit, capture_output=True, text=True)
         print(
             f"{name}: {'failed' if done.returncode else 'passed'} in {time.monotonic() - start:.0f} s",
@@ -374,7 +374,7 @@ _start = time.monotonic()
 
 def pytest_runtest_logfinish() -> None:
     """Ends after the minutes that the tests of the rest may take."""
-    if time.monotonic() - _start > float(os.environ["EXPLORER_REMOVAL_SECONDS"]):
+    if time.monotonic() - _start > float(os.environ["REMOVAL_SECONDS"]):
         pytest.exit("the time is over", returncode=int(_failed))
 
 
