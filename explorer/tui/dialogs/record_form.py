@@ -57,6 +57,11 @@ class RecordForm(FormDialog[R], Generic[R]):
         """
         return replace(self._last, **{option.name: self._value(option) for option in self._options})
 
+    def meaning(self) -> list[tuple[str, str]]:
+        """What each field is for."""
+        self.answer()
+        return [(f"{option.declared.label}: {option.declared.help}", "dim") for option in self._options]
+
     def _value(self, option: DeclaredOption) -> Any:
         if option.choices:
             return self.query_one(f"#{_id(option)}", OptionField).value
