@@ -30,6 +30,6 @@ FEATURE = Feature(
         "quantize": "quantize_words.state_fields",
     },
     words={
-        "quantize_settings": "formats_settings_words.quantize_settings",
+        "quantize_settings": "quantize_words.quantize_settings",
     },
 )

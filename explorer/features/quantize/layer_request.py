@@ -1,4 +1,4 @@
-"""Request for another choice for one layer of a model that is quantized: none, or other formats."""
+"""Requests about one layer of a quantized model: show it, exclude it, or give it other formats."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _STAYS = "as it is"
 
 
 class LayerRequest(Struct, frozen=True):
-    """What is wanted of a quantization or a blame: to see a layer, to have it otherwise, or all of it anew.
+    """The answer of a screen about a quantization: go to a layer, remake it, or quantize anew.
 
     Attributes:
-        values: Of the layer's other choice, as `Session.requantize` has them.
+        values: For `remake`: arguments of `Session.requantize`.
     """
 
     what: Literal["layer", "remake", "anew"]
@@ -40,7 +40,7 @@ def exclude(layer: QuantizedLayer) -> LayerRequest:
 
 
 def other_format(screen: Screen[LayerRequest], layer: QuantizedLayer) -> None:
-    """Ask for other formats of a layer, which then are the answer of a screen."""
+    """Ask for other formats of a layer, and dismiss the screen with them."""
 
     def answered(values: dict[str, str] | None) -> None:
         if values is not None:
@@ -68,9 +68,9 @@ class FormatDialog(FormDialog[dict[str, str]]):
     def fields(self) -> ComposeResult:
         """The fields."""
         words = {"weight": WEIGHTS, "input": FORMATS, "bias": BIASES}
-        for part, known in words.items():
+        for part, formats in words.items():
             if getattr(self._layer, part):
-                yield ComboField(part, (_STAYS, *known), _STAYS, id=f"other-{part}")
+                yield ComboField(part, (_STAYS, *formats), _STAYS, id=f"other-{part}")
 
     def first(self) -> Widget:
         """The weight, where there is one."""
@@ -78,15 +78,15 @@ class FormatDialog(FormDialog[dict[str, str]]):
 
     def meaning(self) -> list[tuple[str, str]]:
         """Which layer it is, and what happens."""
-        said = f"{self._layer.name}: {self._layer.reason or layer_summary(self._layer)}"
-        return [(said, "text"), ("The model is made again of what it was before: a branch.", "dim")]
+        text = f"{self._layer.name}: {self._layer.reason or layer_summary(self._layer)}"
+        return [(text, "text"), ("The model is made again of what it was before: a branch.", "dim")]
 
     def answer(self) -> dict[str, str]:
         """What is other."""
         fields = {
             field.id.removeprefix("other-"): field.value for field in self.query(ComboField) if field.id
         }
-        other = {part: value for part, value in fields.items() if value != _STAYS}
-        if not other:
+        changed = {part: value for part, value in fields.items() if value != _STAYS}
+        if not changed:
             raise Misuse("nothing is other")
-        return other
+        return changed

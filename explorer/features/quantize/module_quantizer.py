@@ -1,6 +1,6 @@
-"""Quantizing the layers of an nn.Module in PyTorch, which ends in no ONNX file.
+"""Quantizes the layers of an nn.Module in PyTorch, without an ONNX file.
 
-What is handed out as an nn.Module stands beside the history; it can be a state, too.
+The result is an nn.Module outside of the history, or a new state.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ class ModuleQuantizer:
         cancel: Cancel,
     ) -> tuple[nn.Module, Quantization]:
         """The quantized module, and what became of it."""
-        how: dict[str, Any] = {"overwrite": overwrite, "measured": measured, "cancel": cancel}
+        options: dict[str, Any] = {"overwrite": overwrite, "measured": measured, "cancel": cancel}
         command = self.command(request, output, dynamic or {}) if output is not None else ""
-        made = self._quantized(request, output, dynamic, on_progress, own=True, **how)
-        return made.module, replace(made.fact, command=command)
+        result = self._quantized(request, output, dynamic, on_progress, from_object=True, **options)
+        return result.module, replace(result.fact, command=command)
 
     def quantized_state(
-        self, request: QuantizeRequest, output: str | None, on_progress: OnProgress, **how: Any
+        self, request: QuantizeRequest, output: str | None, on_progress: OnProgress, **options: Any
     ) -> Quantization:
-        """Quantizes the current state as a module, which becomes the current one; `how` as for `quantize`."""
-        made, models = self._quantized(request, output, None, on_progress, **how), self._models
-        fact = replace(made.fact, command=self.command(request, output, {}))
-        text = state_text(request, fact, ranges=made.ranges)
+        """Quantizes the current state to a module, a new state; `options` as for `quantize`."""
+        result, models = self._quantized(request, output, None, on_progress, **options), self._models
+        fact = replace(result.fact, command=self.command(request, output, {}))
+        text = state_text(request, fact, ranges=result.ranges)
         entry = HistoryEntry(
             text.label, None, text.command, saved=output or "", change="quantize", record=text.record
         )
-        models.append(entry, made.opened)
+        models.append(entry, result.opened)
         return fact
 
     def _quantized(
@@ -79,7 +79,7 @@ class ModuleQuantizer:
         dynamic: Mapping[str, Mapping[int, str]] | None,
         on_progress: OnProgress,
         *,
-        own: bool = False,
+        from_object: bool = False,
         overwrite: bool,
         measured: bool,
         cancel: Cancel,
@@ -92,10 +92,10 @@ class ModuleQuantizer:
             on_progress=on_progress,
             cancel=cancel,
         )
-        how: dict[str, Any] = {"output": output, "overwrite": overwrite, "measured": measured}
-        module = self._models.module if own and not self._models.current else None
-        made = to_quantized(self._opened(), module, request, job, self._analysis(), **how)
-        return replace(made, fact=replace(made.fact, notes=self._models.random_weights()))
+        options: dict[str, Any] = {"output": output, "overwrite": overwrite, "measured": measured}
+        module = self._models.module if from_object and not self._models.current else None
+        result = to_quantized(self._opened(), module, request, job, self._analysis(), **options)
+        return replace(result, fact=replace(result.fact, notes=self._models.random_weights()))
 
     def choice(self, request: QuantizeRequest) -> Quantization:
         """What `quantized_state` would do to the current state."""
@@ -106,19 +106,19 @@ class ModuleQuantizer:
         return replace(fact, command=self.command(request, None, {}))
 
     def settings(self, spec: QuantizeSpec) -> QuantizeSettings:
-        """What `spec` asks of every layer of the current state."""
-        found = in_force(spec, self._choice(spec).choices)
-        return replace(found, layers=tuple(replace(layer, form="module") for layer in found.layers))
+        """The settings of every layer of the current state under `spec`."""
+        settings = in_force(spec, self._choice(spec).choices)
+        return replace(settings, layers=tuple(replace(layer, form="module") for layer in settings.layers))
 
     def _choice(self, spec: QuantizeSpec) -> ModuleChoice:
-        asked = self._opened(), spec, self._analysis()
-        return choice_on_shapes(*asked) or module_choice(*asked)
+        subject = self._opened(), spec, self._analysis()
+        return choice_on_shapes(*subject) or module_choice(*subject)
 
     def takes(self, output: str | None) -> bool:
-        """Whether a quantization of the current state, which is of PyTorch's, is one of its modules.
+        """Whether the current state, a PyTorch model, is quantized by its modules.
 
         Raises:
-            Misuse: `output` is a file of modules, and the state is none.
+            Misuse: `output` is a file of modules, and the state is no nn.Module.
         """
         if output is not None and not output.lower().endswith(MODULE_ENDINGS):
             return False
@@ -136,9 +136,9 @@ class ModuleQuantizer:
         return scripts.headless(self._models, "quantize", output, "_quantized.pt2", *words)
 
     def _opened(self) -> TorchModel:
-        found = self._models.opened(self._models.current)
-        assert isinstance(found, TorchModel)
-        return found
+        opened = self._models.opened(self._models.current)
+        assert isinstance(opened, TorchModel)
+        return opened
 
     def _analysis(self) -> Analysis:
         return self._models.examined(self._models.current).analysis

@@ -62,20 +62,20 @@ _SATURATES = (
     " which saturate; the errors told are without that, as with session.x64quantprecision = 1"
 )
 _LOSS = 10.0
-"""Decibels that a calibrator may cost beside minmax before that is told."""
+"""Decibels that a calibrator may lose against minmax before a note says so."""
 _SAME = 80.0
-"""Decibels below which folding has changed more than rounding does: float32 has some 120."""
+"""SNR in dB below which folding changed more than rounding: float32 has about 120."""
 _IN_MEMORY = 48 << 20
-"""Bytes of new weights up to which a trial is run without a file of its own."""
+"""Bytes of new weights up to which a trial runs without a file."""
 
 
 class ModelChoices(Struct, frozen=True):
-    """What a specification asks of a model.
+    """A specification applied to a model.
 
     Attributes:
-        model: In whose operator set it can be written.
-        shapes: Of the values of its main graph.
-        choices: For its layers.
+        model: The model, in an operator set that can express the choices.
+        shapes: Shapes of the values of its main graph.
+        choices: The choice for each layer.
     """
 
     model: Model
@@ -84,7 +84,7 @@ class ModelChoices(Struct, frozen=True):
 
 
 class Quantizer:
-    """What a quantization would do, and the state that it makes."""
+    """Quantizes states: the choice alone, a trial, or a new state."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -93,14 +93,14 @@ class Quantizer:
         self._folds = False
 
     def _graph(self, on_progress: OnProgress) -> Model:
-        """The current model, written so that its layers are in reach; of a chain without normalizations."""
+        """The current model with its layers in reach; for form `chain` with batch norms folded."""
         model = self._models.graph(self._models.current, on_progress)
-        known = self._reached
-        if known is None or known[0][0] is not model or known[0][1] is not self._folds:
+        last = self._reached
+        if last is None or last[0][0] is not model or last[0][1] is not self._folds:
             reached = in_reach(model)
-            known = (model, self._folds), fold(reached, "batchnorm")[0] if self._folds else reached
-            self._reached = known
-        return known[1]
+            last = (model, self._folds), fold(reached, "batchnorm")[0] if self._folds else reached
+            self._reached = last
+        return last[1]
 
     def _analysis(self, sizes: Mapping[str, int]) -> Analysis:
         """The figures of the layers, at these sizes of inputs."""
@@ -108,32 +108,32 @@ class Quantizer:
         return self._models.analysis_at(self._models.current, sizes, None if model is own else model)
 
     def choice(self, request: QuantizeRequest, on_progress: OnProgress) -> Quantization:
-        """What `quantize` would do to the current state."""
+        """What `quantize` would do to the current state; the model does not run."""
         request, notes = self._resolved(request, on_progress)
-        chosen = self._chosen(request.spec, on_progress)
+        plan = self._chosen(request.spec, on_progress)
         if request.calibrate:
-            self._samples(chosen.model, request).check()
+            self._samples(plan.model, request).check()
         grids = Grids({})
-        chosen = replace(chosen, choices=sound(chosen.choices, grids))
-        return replace(self._answer(chosen, grids, {}, request, None, weights=False), notes=notes)
+        plan = replace(plan, choices=sound(plan.choices, grids))
+        return replace(self._answer(plan, grids, {}, request, None, weights=False), notes=notes)
 
     def _resolved(
         self, request: QuantizeRequest, on_progress: OnProgress
     ) -> tuple[QuantizeRequest, tuple[str, ...]]:
-        """The request with its form named, and the notes that say where a form comes from."""
+        """The request with form `fast` replaced by the form it stands for, and notes on why."""
         self._folds = request.spec.form == "chain"
         if request.spec.form != "fast":
             return request, ()
         model = self._graph(on_progress)
         plain = replace(request.spec, form="auto")
         operators = [choice.layer.op for choice in self._of(model, plain).choices if not choice.reason]
-        found = resolved(request.spec, operators, instructions(), onnxruntime.__version__)
-        self._folds = found.spec.form == "chain"
-        return replace(request, spec=found.spec), found.notes
+        fast = resolved(request.spec, operators, instructions(), onnxruntime.__version__)
+        self._folds = fast.spec.form == "chain"
+        return replace(request, spec=fast.spec), fast.notes
 
     @contextmanager
     def gone_to(self, state: int | None) -> Iterator[None]:
-        """Another state is the current one meanwhile."""
+        """Makes another state the current one inside of the `with` block."""
         with changing(self._models, state):
             yield
 
@@ -144,44 +144,45 @@ class Quantizer:
         return in_force(spec, sound(self._of(model, spec, sized=True).choices, Grids({}), ("weight",)))
 
     def steps(self, request: QuantizeRequest, work: Work) -> Steps:
-        """Quantizes the current state."""
+        """Steps of the change: calibrates, quantizes, and measures what the written model loses."""
         started = time.perf_counter()
         on_progress, cancel, measured = work.on_progress, work.cancel, work.proof.verify
         request, notes = self._resolved(request, on_progress)
         models, spec = self._models, request.spec
-        chosen = self._chosen(spec, on_progress)
-        samples = self._samples(chosen.model, request)
+        plan = self._chosen(spec, on_progress)
+        samples = self._samples(plan.model, request)
         notes += self._folding(next(iter(samples)))
-        ranges, uses = {}, range_uses(chosen.choices)
-        axes = read_axes([choice.layer for choice in chosen.choices]) if spec.bias_correction else {}
+        ranges, uses = {}, range_uses(plan.choices)
+        axes = read_axes([choice.layer for choice in plan.choices]) if spec.bias_correction else {}
         means = ChannelMeans(axes) if axes else None
         if uses:
             tell = partial(report, on_progress, cancel, "calibrating")
-            how = spec.calibrator, spec.percentile, tell, means
-            ranges = calibration.ranges(chosen.model, uses, samples, *how)
+            ranges = calibration.ranges(
+                plan.model, uses, samples, spec.calibrator, spec.percentile, tell, means
+            )
         grids = Grids(ranges)
-        chosen = _sound(chosen, grids, means)
-        rounded = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
+        plan = _sound(plan, grids, means)
+        rounded = quantized(plan.model, plan.choices, grids, self._declared(plan))
 
         errors: dict[str, Any] = {}
         in_runtime: dict[str, Any] = {}
         by_layer: dict[str, str] = {}
 
         def look(written: Model, _: str) -> None:
-            in_runtime["kernels"], kernels = stock_runtime.kernels(written, chosen.choices)
+            in_runtime["kernels"], kernels = stock_runtime.kernels(written, plan.choices)
             by_layer.update(kernels)
             if not measured:
                 return
             tell = partial(report, on_progress, cancel, "comparing")
-            layers, outputs = run_errors(chosen.model, written, chosen.choices, grids.of, samples, tell)
+            layers, outputs = run_errors(plan.model, written, plan.choices, grids.of, samples, tell)
             errors.update(layers=layers, outputs=outputs)
             check = partial(report, on_progress, cancel, "timing", 0, 1)
-            times = stock_runtime.run_times(chosen.model, written, next(iter(samples)), check)
+            times = stock_runtime.run_times(plan.model, written, next(iter(samples)), check)
             in_runtime["untimed" if isinstance(times, str) else "times"] = times
 
         def fact(written: Written) -> Quantization:
             weighed = measured or bool(spec.accumulator)
-            fact = self._answer(chosen, grids, errors, request, work.output, weights=weighed)
+            fact = self._answer(plan, grids, errors, request, work.output, weights=weighed)
             lost = self._lost_by_calibrator(request, errors.get("outputs") or {}, on_progress, cancel)
             return replace(
                 fact,
@@ -189,7 +190,7 @@ class Quantizer:
                 output=written.path,
                 calibration=samples.text if uses or measured else "",
                 seconds=time.perf_counter() - started,
-                notes=(*models.random_weights(), *notes, *_saturation(chosen.choices), *lost),
+                notes=(*models.random_weights(), *notes, *_saturation(plan.choices), *lost),
                 **in_runtime,
             )
 
@@ -214,45 +215,45 @@ class Quantizer:
         if spec.calibrator == "minmax" or not outputs:
             return ()
         usual = self.trial(replace(request, spec=replace(spec, calibrator="minmax")), on_progress, cancel)
-        for one in usual.outputs:
-            mine = outputs[one.name].snr_db if one.name in outputs else None
-            if mine is not None and one.snr_db is not None and one.snr_db - mine >= _LOSS:
+        for usual_output in usual.outputs:
+            mine = outputs[usual_output.name].snr_db if usual_output.name in outputs else None
+            if mine is not None and usual_output.snr_db is not None and usual_output.snr_db - mine >= _LOSS:
                 return (
-                    f"calibrator {spec.calibrator} gives {mine:.1f} dB at '{one.name}',"
-                    f" minmax {one.snr_db:.1f} dB on the same samples",
+                    f"calibrator {spec.calibrator} gives {mine:.1f} dB at '{usual_output.name}',"
+                    f" minmax {usual_output.snr_db:.1f} dB on the same samples",
                 )
         return ()
 
     def trial(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> Quantization:
-        """What `quantize` would lose at the outputs; the original is run for the first one alone."""
+        """What `quantize` would lose at the outputs; the original model runs only in the first trial."""
         started = time.perf_counter()
         request, notes = self._resolved(request, on_progress)
         spec = request.spec
-        chosen = self._chosen(spec, on_progress)
+        plan = self._chosen(spec, on_progress)
         original = self._run_once(request, on_progress, cancel)
         step = partial(report, on_progress, cancel, "calibrating")
-        uses = range_uses(chosen.choices)
-        found = original.ranges(chosen.model, uses, spec.calibrator, spec.percentile, step)
-        grids = Grids(found)
-        chosen = _sound(chosen, grids, original.means if spec.bias_correction else None)
-        made = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
+        uses = range_uses(plan.choices)
+        ranges = original.ranges(plan.model, uses, spec.calibrator, spec.percentile, step)
+        grids = Grids(ranges)
+        plan = _sound(plan, grids, original.means if spec.bias_correction else None)
+        rounded = quantized(plan.model, plan.choices, grids, self._declared(plan))
         step = partial(report, on_progress, cancel, "comparing")
-        stored = made.graph.initializers.values()
-        if sum(one.nbytes for one in stored if not isinstance(one.payload, FileSpan)) <= _IN_MEMORY:
+        tensors = rounded.graph.initializers.values()
+        if sum(tensor.nbytes for tensor in tensors if not isinstance(tensor.payload, FileSpan)) <= _IN_MEMORY:
             # the runtime maps the other weights where the original has them
-            there = replace(made, path=self._graph(None).path)
+            there = replace(rounded, path=self._graph(None).path)
             outputs = original.agreement(there, step)
         else:
             with scratch.folder() as folder:
                 path = os.path.join(folder, "trial.onnx")
-                writer.write(made, path, cancel=cancel)
+                writer.write(rounded, path, cancel=cancel)
                 outputs = original.agreement(validate(reader.read(path)), step)
-        answered = self._answer(chosen, grids, {"outputs": outputs}, request, None, weights=False)
+        answered = self._answer(plan, grids, {"outputs": outputs}, request, None, weights=False)
         seconds = time.perf_counter() - started
         return replace(answered, calibration=original.samples.text, seconds=seconds, notes=notes)
 
     def _run_once(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> OriginalRuns:
-        """What the current model computes on the samples of a request; kept for the next one."""
+        """The original's values on the samples of a request; kept for further trials on them."""
         models, spec = self._models, request.spec
         fine = spec.calibrator != "minmax"
         key = models.current, _stamp(request.calibrate), request.draws, request.seed, fine, self._folds
@@ -263,41 +264,43 @@ class Quantizer:
         return self._original[1]
 
     def _folding(self, feeds: Mapping[str, Any]) -> tuple[str, ...]:
-        """A note where normalizations were folded into weights, and that this changed nothing but rounding.
+        """A note on normalizations that were folded into weights; checks that this only rounds.
 
         Raises:
-            BadModel: It changed more.
+            BadModel: An output changed by more than rounding.
         """
         original, folded = in_reach(self._models.graph(self._models.current)), self._graph(None)
         many = _normalizations(original) - _normalizations(folded)
         if not many:
             return ()
-        said = f"{many:,} BatchNormalization node{'s' * (many > 1)}"
+        nodes = f"{many:,} BatchNormalization node{'s' * (many > 1)}"
         runs = [RuntimeSession(model, what="the model").run(feeds) for model in (original, folded)]
-        found = {name: Agreement() for name in runs[0]}
-        agree(found, *runs)
-        if any(one.snr_db is not None and one.snr_db < _SAME for one in found.values()):
-            what = f"{said} cannot be folded into weights without other numbers"
-            raise BadModel(what, where=self._models.source, hint="pass --form qdq, which folds nothing")
-        return (f"{said} folded into weights first, as `explorer fold` does",)
+        agreements = {name: Agreement() for name in runs[0]}
+        agree(agreements, *runs)
+        if any(
+            agreement.snr_db is not None and agreement.snr_db < _SAME for agreement in agreements.values()
+        ):
+            problem = f"{nodes} cannot be folded into weights without other numbers"
+            raise BadModel(problem, where=self._models.source, hint="pass --form qdq, which folds nothing")
+        return (f"{nodes} folded into weights first, as `explorer fold` does",)
 
     def _declared(self, chosen: ModelChoices) -> Mapping[str, TensorInfo]:
-        """Shapes of the model's values, open where it leaves them open, whatever was bound for figures."""
+        """Shapes of the model's values, without the sizes that the session binds to open dimensions."""
         options = self._models.options
         bound = options["dims"] or options["input_shapes"]
         return shapes.infer(chosen.model).values if bound else chosen.shapes
 
     def asked_again(self, layer: str, values: Mapping[str, Any]) -> tuple[QuantizeRequest, int]:
-        """What made the current state, another choice for one layer; and what it was made of."""
+        """The current state's request with another choice for one layer, and the state it was made of."""
         models = self._models
-        kept = models.history
-        entry = kept.entries[kept.current]
+        history = models.history
+        entry = history.entries[history.current]
         record = entry.record
         if not isinstance(record, QuantizationRecord) or entry.parent is None:
             raise Misuse("the current model was not quantized here", hint="quantize it first")
-        names = [one.name for one in record.quantization.layers]
+        names = [row.name for row in record.quantization.layers]
         if entry.path is None and layer not in names:
-            # a blame looks at the export of a module, and has the names of that
+            # a blame of a module names layers as its export does
             scopes = accumulate(scope_of(layer).split("."), "{}.{}".format)
             layer = max({*scopes} & {*names}, key=len, default=layer)
         if layer not in names:
@@ -315,7 +318,7 @@ class Quantizer:
 
     def _answer(
         self,
-        chosen: ModelChoices,
+        plan: ModelChoices,
         grids: Grids,
         errors: Mapping[str, Any],
         request: QuantizeRequest,
@@ -323,24 +326,24 @@ class Quantizer:
         *,
         weights: bool,
     ) -> Quantization:
-        analysis = self._analysis(self._samples(chosen.model, request).sizes(chosen.model))
-        stored = analysis.info.totals.weight_bytes
+        analysis = self._analysis(self._samples(plan.model, request).sizes(plan.model))
+        weight_bytes = analysis.info.totals.weight_bytes
         bits = request.spec.accumulator
-        made = answer(
-            chosen.choices,
+        fact = answer(
+            plan.choices,
             grids.of,
             analysis.layers,
-            stored,
+            weight_bytes,
             **errors,
             weights=weights,
             accumulator_bits=bits,
-            unchanged=kept_names(chosen.model, chosen.choices),
+            unchanged=kept_names(plan.model, plan.choices),
         )
-        if self._folds:  # what the original stores, normalizations included
-            own = self._models.analysis_at(self._models.current, {}).info.totals.weight_bytes
-            both = replace(made.totals.weight_bytes, before=own)
-            made = replace(made, totals=replace(made.totals, weight_bytes=both))
-        return replace(made, command=self.command(request, output))
+        if self._folds:  # the original's bytes, with its normalizations
+            original_bytes = self._models.analysis_at(self._models.current, {}).info.totals.weight_bytes
+            both = replace(fact.totals.weight_bytes, before=original_bytes)
+            fact = replace(fact, totals=replace(fact.totals, weight_bytes=both))
+        return replace(fact, command=self.command(request, output))
 
     def _samples(self, model: Model, request: QuantizeRequest) -> Samples:
         dims, given = self._models.sizes(self._models.current, model)
@@ -349,7 +352,7 @@ class Quantizer:
         return random_samples(model, request.draws, request.seed, dims, given)
 
     def _chosen(self, spec: QuantizeSpec, on_progress: OnProgress) -> ModelChoices:
-        """What is asked of each layer, in a model that can say it."""
+        """The choices of all layers, for the model in an operator set that can express them."""
         model = self._graph(on_progress)
         chosen = self._of(model, spec)
         needed = least_opset(chosen.choices)
@@ -357,15 +360,15 @@ class Quantizer:
 
     def _of(self, model: Model, spec: QuantizeSpec, *, sized: bool = False) -> ModelChoices:
         models = self._models
-        dims, given = models.sizes(models.current, model)
-        known = shapes.infer(model, dims, given).values
+        dims, input_shapes = models.sizes(models.current, model)
+        types = shapes.infer(model, dims, input_shapes).values
         sizes: dict[str, Sizes] = {}
         if sized or any(rule.shape for rule in spec.rules) or any(map(is_query, spec.sites)):
-            found = find_products(model, dims, given, models.rules, apart=())
-            sizes = {site.name: (site.M, site.K, site.N) for site in found.sites}
-        layers = find_layers(model, known, sizes)
+            products = find_products(model, dims, input_shapes, models.rules, apart=())
+            sizes = {site.name: (site.M, site.K, site.N) for site in products.sites}
+        layers = find_layers(model, types, sizes)
         choices = choose(layers, spec, lambda: self._analysis({}).layers)
-        return ModelChoices(model, known, chained(model, choices, known))
+        return ModelChoices(model, types, chained(model, choices, types))
 
 
 def _normalizations(model: Model) -> int:
@@ -373,13 +376,13 @@ def _normalizations(model: Model) -> int:
 
 
 def _sound(chosen: ModelChoices, grids: Grids, means: ChannelMeans | None) -> ModelChoices:
-    """The choices without layers that hold NaN; with `means` their biases are corrected."""
+    """The choices, without layers whose weights hold NaN; `means` corrects their biases."""
     choices = sound(chosen.choices, grids)
     return replace(chosen, choices=choices if means is None else corrected(choices, grids, means))
 
 
 def _saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:
-    """That a stock onnxruntime makes other numbers of int8 weights on this processor, where it does."""
+    """A note where a stock onnxruntime saturates int8 weights on this processor."""
     open_ones = [c for c in choices if not c.reason and not c.unsaturated]
     taken = [(c.weight, c.input) for c in open_ones if c.weight is not None and c.input]
     bytes_ = [w for w, x in taken if w.element_type == "int8" and x.element_type in ("int8", "uint8")]
@@ -387,23 +390,23 @@ def _saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:
 
 
 def _stamp(path: str) -> tuple[tuple[str, int, int], ...]:
-    """What tells that samples are still the same: of each file its name, its time and its size."""
+    """Name, time and size of each file of samples, which change when the samples do."""
     names = [path]
     if os.path.isdir(path):
         names = [os.path.join(path, name) for name in input_files.names(path)]
-    seen = [(name, os.stat(name)) for name in sorted(names) if os.path.exists(name)]
-    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in seen)
+    stats = [(name, os.stat(name)) for name in sorted(names) if os.path.exists(name)]
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
 
 
 def state_text(request: QuantizeRequest, fact: Quantization, **more: Any) -> StateText:
-    """What the history says of the state that a quantization makes; `more` fields of its record."""
+    """Label, record and command of a quantized state; `more` are further fields of the record."""
     return StateText(
         f"quantize {_label(request.spec)}", QuantizationRecord(request, fact, **more), fact.command
     )
 
 
 def _label(spec: QuantizeSpec) -> str:
-    """What a state is called: 'int8', 'weight int4, input int8', 'int8, 2 layers by hand'."""
+    """Label of a state: 'int8', 'weight int4, input int8', 'int8, 2 layers by hand'."""
     parts = [(part, getattr(spec, part)) for part in ("weight", "input")]
     named = ", ".join(f"{part} {fmt}" for part, fmt in parts if fmt != "float32") or "some layers"
     hands = sum(rule.origin == BY_HAND for rule in spec.rules)
@@ -412,18 +415,18 @@ def _label(spec: QuantizeSpec) -> str:
 
 
 def formats_at(history: History, at: int) -> dict[str, QuantizedLayer]:
-    """What is known of the layers of a state that took a number format on the way to it, by their names."""
-    found: dict[str, QuantizedLayer] = {}
+    """Quantized layers of a state by name, from all quantizations on the way to it."""
+    layers: dict[str, QuantizedLayer] = {}
     for place in history.line_to(at):
         record = history.entries[place].record
         for layer in record.quantization.layers if isinstance(record, QuantizationRecord) else ():
             if not layer.reason:
-                found[layer.name] = _over(found.get(layer.name), layer)
-    return found
+                layers[layer.name] = _over(layers.get(layer.name), layer)
+    return layers
 
 
 def _over(before: QuantizedLayer | None, layer: QuantizedLayer) -> QuantizedLayer:
-    """A layer that was quantized once more: what was left alone then is rounded as it was before."""
+    """A layer that was quantized twice: parts that the second one leaves keep their first format."""
     if before is None:
         return layer
     if layer.weight in _LEFT:
@@ -437,7 +440,7 @@ def _steps(request: QuantizeRequest, work: Work) -> Steps:
 
 def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     request: QuantizeRequest = entry.record.quantize
-    if request.calibrate:  # the script runs elsewhere: what it reads has to be found
+    if request.calibrate:  # the script may run in another folder
         request = replace(request, calibrate=os.path.abspath(request.calibrate))
     words = None
     if not request.spec.config:

@@ -41,7 +41,7 @@ class QuantizeCommand(ScreenCommand):
         self.context.ask(QuantizationScreen(fact, name, layer=layer, exact=self.store.exact), self.take)
 
     def take(self, wish: LayerRequest | None) -> None:
-        """Do what is wanted of a quantization, or of a blame of it."""
+        """Act on the answer of a screen about a quantization: go to a layer, or quantize again."""
         if wish is None:
             return
         if wish.what == "layer":
@@ -59,26 +59,26 @@ class QuantizeCommand(ScreenCommand):
         """Ask for formats of a state; None for the current one."""
         self.context.with_layers(*self.tree.cursor_range, partial(self._ask, state))
 
-    def _ask(self, state: int | None, chosen: list[Layer]) -> None:
+    def _ask(self, state: int | None, layers: list[Layer]) -> None:
         store = self.store
         record = store.entry.record if state is not None and store.entry is not None else None
-        asked = record.quantize if isinstance(record, QuantizationRecord) else None
-        if asked is None and (asked := store.quantize_request) is not None:
-            # which layers were meant there need not be here, and what was chosen by hand was for that state
-            asked = replace(asked, spec=replace(asked.spec, ops=(), sites=(), rules=()), as_graph=False)
-        how = {"state": state, "as_graph": asked is not None and asked.as_graph}
+        request = record.quantize if isinstance(record, QuantizationRecord) else None
+        if request is None and (request := store.quantize_request) is not None:
+            # layers and rules by hand belong to the state that the last request was for
+            request = replace(request, spec=replace(request.spec, ops=(), sites=(), rules=()), as_graph=False)
+        options = {"state": state, "as_graph": request is not None and request.as_graph}
         dialog = QuantizeDialog(
-            partial(self.jobs.run, "choosing", "quantize_choice", **how),
-            chosen,
+            partial(self.jobs.run, "choosing", "quantize_choice", **options),
+            layers,
             by_value=store.by_value,
-            asked=asked,
+            last=request,
         )
         self.context.ask(dialog, partial(self.make, state))
 
     def make(self, state: int | None, request: QuantizeRequest | None) -> None:
         """Quantize a state as it was chosen, here or elsewhere."""
         if self.jobs.current is not None:
-            self.jobs.stop()  # a choice that was asked for
+            self.jobs.stop()  # the choice that the dialog asked for
         if request is None:
             return
         self.store.quantize_request = request

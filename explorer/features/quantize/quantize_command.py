@@ -20,33 +20,33 @@ _MODULES = (".pt2", ".pt", ".pth", ".ts", ".torchscript")
 """Endings of files that hold an nn.Module."""
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    spec = quantize_spec(given)
-    module = (given.output or "").lower().endswith(_MODULES)
-    if given.dynamic and not module:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    spec = quantize_spec(args)
+    module = (args.output or "").lower().endswith(_MODULES)
+    if args.dynamic and not module:
         raise Misuse("says nothing of an ONNX file's own axes", where="--dynamic", hint="give -o a .pt2 file")
-    with explorer.Session(given.models[0], **given.opening) as session:
+    with explorer.Session(args.models[0], **args.opening) as session:
         info = session.open(on_progress=progress)
-        digest = session.sha256() if given.json else None
-        how: dict[str, Any] = {
-            "calibrate": given.calibrate,
-            **({"draws": given.draws} if given.draws else {}),
-            "seed": given.seed,
+        digest = session.sha256() if args.json else None
+        options: dict[str, Any] = {
+            "calibrate": args.calibrate,
+            **({"draws": args.draws} if args.draws else {}),
+            "seed": args.seed,
             "on_progress": progress,
         }
-        if given.output is None:
-            fact = session.quantize_choice(spec, **how)
+        if args.output is None:
+            fact = session.quantize_choice(spec, **options)
         else:
-            how |= {"output": given.output, "overwrite": given.force, "report": not given.no_report}
+            options |= {"output": args.output, "overwrite": args.force, "report": not args.no_report}
             if module:
-                _, fact = session.quantize_module(spec, dynamic=given.dynamic, **how)
+                _, fact = session.quantize_module(spec, dynamic=args.dynamic, **options)
             else:
-                fact = session.quantize(spec, **how)
+                fact = session.quantize(spec, **options)
     return Answer(
         lambda: document().of_fact(info, fact, tool(), digest),
         lambda: present("quantize_words", __package__).quantize(info, fact),
         "layers",
-        warning=fixed_sizes(info, given),
+        warning=fixed_sizes(info, args),
     )
 
 

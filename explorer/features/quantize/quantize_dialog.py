@@ -28,7 +28,6 @@ from explorer.facts.quantize import (
 )
 from explorer.features.quantize.layer_list import QuantizedLayers
 from explorer.features.quantize.quantize_words import layer_summary, totals
-from explorer.features.quantize.sample_fields import HINT, samples_of, samples_text
 from explorer.report.blocks import Field, Fields
 from explorer.settings.filter import is_query
 from explorer.settings.quantize import BY_HAND, checked, spec_of
@@ -48,7 +47,7 @@ FORMATS = (
     *("int8", "int4", "fixed8.4", "fixed16.8", "mxfp8", "mxfp6", "mxfp4", "mxint8", "uint8", "int16"),
     *("float8e4m3", "float8e5m2", "float16", "bfloat16", "floatE3M2", "float32"),
 )
-"""Names that are offered; every other one that there is can be typed."""
+"""Names that are offered; others can be typed."""
 WEIGHTS = (*FORMATS, "ternary", "binary")
 SAME = "as weights"
 BIASES = ("auto", "float32", "float16", "bfloat16", "fixed16.8")
@@ -70,10 +69,10 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     """Asks for number formats.
 
     Args:
-        ask_choice: What the engine would do for a spec.
-        chosen: The layer or run under the tree's cursor, with everything inside it.
+        ask_choice: Asks the engine what a spec would do.
+        layers: The layer or run under the tree's cursor, with everything inside it.
         by_value: See `names_in`.
-        asked: What was asked for last, to begin with.
+        last: The last request, which fills the fields.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -93,14 +92,14 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     def __init__(
         self,
         ask_choice: AskChoice,
-        chosen: Sequence[Layer],
+        layers: Sequence[Layer],
         *,
         by_value: bool = True,
-        asked: QuantizeRequest | None = None,
+        last: QuantizeRequest | None = None,
     ) -> None:
         super().__init__()
-        self._ask_choice, self._chosen, self._by_value = ask_choice, chosen, by_value
-        self._asked = asked or QuantizeRequest(QuantizeSpec(form="fast"))
+        self._ask_choice, self._chosen, self._by_value = ask_choice, layers, by_value
+        self._last = last or QuantizeRequest(QuantizeSpec(form="fast"))
         self._every: Quantization | None = None
         self._request: QuantizeRequest | None = None
         self._asking = self._entered = False
@@ -109,7 +108,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
 
     def body(self) -> ComposeResult:
         """What is in the box."""
-        spec = self._asked.spec
+        spec = self._last.spec
         same = SAME if spec.input == spec.weight else spec.input
         zeros = next(word for word, value in _ZEROS.items() if value is spec.symmetric)
         yield ComboField("weights", WEIGHTS, spec.weight, id="weight")
@@ -128,11 +127,11 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         yield ComboField("layers", ("all", "this", "its kind", *before), id="layers")
         with Horizontal(classes="form-row"):
             yield Static("calibrate", classes="form-label", markup=False)
-            typed = samples_text(self._asked.calibrate, self._asked.draws)
-            yield text_input(typed, placeholder=HINT, id="calibrate")
+            typed = samples_text(self._last.calibrate, self._last.draws)
+            yield text_input(typed, placeholder=SAMPLES_HINT, id="calibrate")
         with Horizontal(classes="form-row"):
             yield Static("seed", classes="form-label", markup=False)
-            seed = str(self._asked.seed or "")
+            seed = str(self._last.seed or "")
             yield text_input(seed, placeholder="0", id="quantize-seed")
             yield Static("config", classes="form-label second", markup=False)
             yield text_input(spec.config, placeholder="formats.toml", id="quantize-config")
@@ -150,7 +149,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     def on_mount(self) -> None:
         """Ask what the first choices would do."""
         self._fit()
-        if self._asked.spec.ops or self._asked.spec.sites:
+        if self._last.spec.ops or self._last.spec.sites:
             self.query_one("#layers", ComboField).take(_BEFORE)
         self.query_one("#weight").focus()
         self._ask()
@@ -160,8 +159,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         self._fit()
 
     def _fit(self) -> None:
-        # the box has two borders, nine rows of fields or a row for each of the thirteen, a headline and what
-        # is known of one layer
+        # the box has two borders, nine or thirteen rows of fields, a headline and a line about one layer
         room = int(self.app.size.height * 0.94) - (17 if self.stacks_fields else 13)
         figures, plan = self.query_one(QuantizedLayers), self.query_one("#plan")
         self.query_one("#choice-head").display = room > 3
@@ -174,12 +172,12 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
 
     @on(Input.Changed, "#quantize-config")
     def _named(self) -> None:
-        """The fields say what a file says as soon as there is one of this name."""
+        """Take the settings of a file into the fields as soon as its name exists."""
         if (path := self._config) and os.path.isfile(path):
             try:
                 self._show_spec(spec_of(path, {}))
             except ExplorerError:
-                pass  # the choice says what is wrong with it
+                pass  # the next choice reports the error
         if self.choice is not None:
             self._ask()
 
@@ -188,11 +186,11 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         return os.path.expanduser(self.query_one("#quantize-config", Input).value.strip())
 
     def _show_spec(self, spec: QuantizeSpec) -> None:
-        self._asked = replace(self._asked, spec=spec)
+        self._last = replace(self._last, spec=spec)
         layers = self.query_one("#layers", ComboField)
         if spec.ops or spec.sites:
             layers.set_words([*layers.words[:3], _BEFORE])
-        said = {
+        words = {
             "weight": spec.weight,
             "input": SAME if spec.input == spec.weight else spec.input,
             "bias": spec.bias,
@@ -201,7 +199,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             "calibrator": f"{spec.percentile:g}" if spec.calibrator == "percentile" else spec.calibrator,
             "layers": _BEFORE if spec.ops or spec.sites else layers.words[0],
         }
-        for id, value in said.items():
+        for id, value in words.items():
             field = self.query_one(f"#{id}", ComboField)
             field.take(value)
             field.refresh()
@@ -214,7 +212,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
 
     @on(OptionField.OptionChanged)
     def _ask(self) -> None:
-        self._request = None  # what is on show is no longer what would be done
+        self._request = None  # the choice on show is out of date
         self._asking, self._entered = True, False
         self.run_worker(self._refresh_choice(), group="choice", exclusive=True, exit_on_error=False)
 
@@ -252,17 +250,17 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     @on(LineList.RowHighlighted)
     def _tell(self) -> None:
         layer = self.query_one(QuantizedLayers).current
-        said = "" if layer is None else layer.reason or layer_summary(layer)
+        text = "" if layer is None else layer.reason or layer_summary(layer)
         role = "warn" if layer is not None and layer.reason else "dim"
-        self.query_one("#about", LineView).show(lambda width: [cut(((f" {safe(said)}", role),), width)])
+        self.query_one("#about", LineView).show(lambda width: [cut(((f" {safe(text)}", role),), width)])
 
     def _name_layers(self, every: Sequence[QuantizedLayer]) -> None:
         here, ops = self._here(every)
         kin = sum(layer.op in ops for layer in every)
-        known = zip(("all", "this", "its kind"), (len(every), len(here), kin), strict=True)
+        counts = zip(("all", "this", "its kind"), (len(every), len(here), kin), strict=True)
         self._fit()
         field = self.query_one("#layers", ComboField)
-        field.set_words([*(f"{word} {count:,}" for word, count in known), *field.words[3:]])
+        field.set_words([*(f"{word} {count:,}" for word, count in counts), *field.words[3:]])
 
     def _here(self, every: Sequence[QuantizedLayer]) -> tuple[list[str], list[str]]:
         """The names of the chosen layers, and their operators."""
@@ -270,20 +268,20 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         inside = set(names)
         return names, list(dict.fromkeys(layer.op for layer in every if layer.name in inside))
 
-    def _say(self, said: str, role: str) -> None:
-        """A few words in place of the choice; of an error as much as there is room for."""
+    def _say(self, text: str, role: str) -> None:
+        """Show a text in place of the choice, an error cut to the room there is."""
         plan, small = self.query_one("#plan", LineView), self._small
         self.query_one(QuantizedLayers).display = not (small and role == "bad")
         room = _FEW_LINES if small else None
         plan.styles.max_height = room
 
         def lines(width: int) -> Sequence[Line]:
-            found = wrap(((safe(said), role),), width) or [BLANK]
-            if room is None or len(found) <= room:
-                return found
+            wrapped = wrap(((safe(text), role),), width) or [BLANK]
+            if room is None or len(wrapped) <= room:
+                return wrapped
             return [
-                *found[: room - 1],
-                cut(((" ".join(_text(line) for line in found[room - 1 :]), role),), width),
+                *wrapped[: room - 1],
+                cut(((" ".join(_text(line) for line in wrapped[room - 1 :]), role),), width),
             ]
 
         plan.show(lines)
@@ -297,11 +295,11 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         Raises:
             ExplorerError: One of them cannot be, or none of the chosen layers multiplies.
         """
-        weight, given, ranges = self._value("weight"), self._value("input"), self._value("calibrator")
+        weight, input_format, ranges = self._value("weight"), self._value("input"), self._value("calibrator")
         ops, sites = self._layers()
         values: dict[str, Any] = dict(
             weight=weight,
-            input=weight if given == SAME else given,
+            input=weight if input_format == SAME else input_format,
             bias=self._value("bias"),
             **{option.name: self._value(option.name) for option in _SCALES},
             symmetric=_ZEROS[self._value("symmetric")],
@@ -312,15 +310,15 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             sites=sites,
             **_calibrator(ranges),
         )
-        asked = self._asked.spec
-        for name in ("unsaturated", "bias_correction"):  # they belong to the form that was written
-            values[name] = getattr(asked, name) and asked.form == values["form"]
+        before = self._last.spec
+        for name in ("unsaturated", "bias_correction"):  # they hold only for the form they were given for
+            values[name] = getattr(before, name) and before.form == values["form"]
         calibrate, seed = (self.query_one(f"#{id}", Input).value for id in ("calibrate", "quantize-seed"))
-        return replace(self._asked, spec=self._spec(values), **samples_of(calibrate, seed))
+        return replace(self._last, spec=self._spec(values), **samples_of(calibrate, seed))
 
     def _spec(self, values: dict[str, Any]) -> QuantizeSpec:
-        """What the fields say, above the file, where one is named."""
-        spec, path = self._asked.spec, self._config
+        """The spec of the fields, over that of the config file where one is named."""
+        spec, path = self._last.spec, self._config
         if not path and not spec.config:
             return replace(spec, **values)
         hands = tuple(rule for rule in spec.rules if rule.origin == BY_HAND)
@@ -328,14 +326,14 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             return replace(QuantizeSpec(), **values, rules=hands)
         file = spec_of(path, {})
         typed = {name: value for name, value in values.items() if value != getattr(file, name)}
-        found = spec_of(path, typed)
-        return replace(found, rules=(*hands, *found.rules))
+        merged = spec_of(path, typed)
+        return replace(merged, rules=(*hands, *merged.rules))
 
     def _block(self) -> int:
-        said = self._value("quantize-block")
-        if said == "none":
+        typed = self._value("quantize-block")
+        if typed == "none":
             return 0
-        value: int = checked("block", int(said) if said.isdecimal() else said, "block")
+        value: int = checked("block", int(typed) if typed.isdecimal() else typed, "block")
         return value
 
     def _layers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -346,7 +344,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         if field.index == 0:
             return (), ()
         if field.value == _BEFORE:
-            return self._asked.spec.ops, self._asked.spec.sites
+            return self._last.spec.ops, self._last.spec.sites
         here, ops = self._here(self._every.layers if self._every is not None else ())
         if not here:
             where = self._chosen[0].path if self._chosen else "no layer"
@@ -360,7 +358,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     def action_apply(self) -> None:
         """Do it, if the choice on show is that of what the fields say."""
         if self._request is not None:
-            self.dismiss(self.request())  # samples change no choice: nothing was asked anew for them
+            self.dismiss(self.request())  # with the samples, which do not change the choice
         elif self._asking:
             self._entered = True
             self._say("waiting for the choice, then it begins", "dim")
@@ -379,16 +377,16 @@ def _sites(typed: str) -> tuple[str, ...]:
     return tuple(name for piece in typed.split(",") if (name := piece.strip()))
 
 
-def _calibrator(said: str) -> dict[str, Any]:
+def _calibrator(typed: str) -> dict[str, Any]:
     """How ranges are chosen; a number is a percentile.
 
     Raises:
         Misuse: It is neither.
     """
     try:
-        percent = float(said)
+        percent = float(typed)
     except ValueError:
-        return {"calibrator": checked("calibrator", said, "ranges by")}
+        return {"calibrator": checked("calibrator", typed, "ranges by")}
     return {"calibrator": "percentile", "percentile": checked("percentile", percent, "ranges by")}
 
 
@@ -400,3 +398,28 @@ def _headline(choice: Quantization, width: int) -> list[Line]:
         *totals(choice).rows,
     )
     return side_by_side(Fields(rows), width)
+
+
+DRAWS = 4
+"""Random inputs, where nothing is typed."""
+SAMPLES_HINT = f"{DRAWS} random inputs; another number, an .npz, a folder"
+
+
+def samples_text(calibrate: str, draws: int) -> str:
+    """What stands in the field; '' for the usual."""
+    return calibrate or (str(draws) if draws != DRAWS else "")
+
+
+def samples_of(typed: str, seed: str) -> dict[str, Any]:
+    """Fields `calibrate`, `draws` and `seed` of a request.
+
+    Raises:
+        Misuse: The seed is no number.
+    """
+    typed, seed = typed.strip(), seed.strip()
+    if seed and not seed.isdecimal():
+        raise Misuse(f"'{seed}' is not a whole number", where="seed", hint="write 0 or more")
+    fields: dict[str, Any] = {"calibrate": "", "draws": DRAWS, "seed": int(seed or 0)}
+    if not typed or typed.isdecimal():
+        return {**fields, "draws": max(1, int(typed or DRAWS))}
+    return {**fields, "calibrate": os.path.expanduser(typed)}

@@ -64,8 +64,8 @@ def _as_module(session: Facade, spec: QuantizeSpec, output: PathText | None, on_
     """Whether the current model is quantized by its modules: the forms are ways to write ONNX."""
     opened = session.parts.models.opened(session.parts.models.current, on_progress)
     if spec.form == "torchao" and not hasattr(opened, "loaded"):
-        what = "torchao is for layers of an nn.Module"
-        raise Misuse(what, where="--form", hint="leave it out for a file of operators")
+        problem = "torchao is for layers of an nn.Module"
+        raise Misuse(problem, where="--form", hint="leave it out for a file of operators")
     if spec.form not in ("auto", "fast", "torchao") or not hasattr(opened, "loaded"):
         return False
     return _modules(session).takes(output)
@@ -79,10 +79,10 @@ def _of_modules(request: QuantizeRequest) -> QuantizeRequest:
     """
     spec = request.spec
     options = (("--unsaturated", spec.unsaturated), ("--bias-correction", spec.bias_correction))
-    for option, asked in options:
-        if asked:
-            what = "this is for a file that onnxruntime runs, not for a module"
-            raise Misuse(what, where=option, hint="leave it out, or name a FILE that ends in .onnx")
+    for option, is_set in options:
+        if is_set:
+            problem = "this is for a file that onnxruntime runs, not for a module"
+            raise Misuse(problem, where=option, hint="leave it out, or name a FILE that ends in .onnx")
     return replace(request, spec=replace(spec, form="auto")) if spec.form == "fast" else request
 
 
@@ -140,22 +140,22 @@ def quantize(
         BadModel: A weight holds NaN, or the model does not run.
         Cancelled: `cancel` said so.
     """
-    how = {"output": output, "overwrite": overwrite, "on_progress": on_progress, "cancel": cancel}
+    options = {"output": output, "overwrite": overwrite, "on_progress": on_progress, "cancel": cancel}
     request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
-    return _quantized(session, request, state, report, how)
+    return _quantized(session, request, state, report, options)
 
 
 def _quantized(
-    session: Facade, request: QuantizeRequest, state: int | None, measured: bool, how: Mapping[str, Any]
+    session: Facade, request: QuantizeRequest, state: int | None, measured: bool, options: Mapping[str, Any]
 ) -> Quantization:
     with session.parts.of(Quantizer).gone_to(state):
         modules = not request.as_graph
-        if request.spec.form == "torchao" and _as_module(session, request.spec, None, how["on_progress"]):
+        if request.spec.form == "torchao" and _as_module(session, request.spec, None, options["on_progress"]):
             raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
-        if modules and _as_module(session, request.spec, how["output"], how["on_progress"]):
-            made = _of_modules(request)
-            return _modules(session).quantized_state(made, measured=measured, **how)
-        fact: Quantization = session.do("quantize", request, proof=ProofRequest(measured), **how)
+        if modules and _as_module(session, request.spec, options["output"], options["on_progress"]):
+            module_request = _of_modules(request)
+            return _modules(session).quantized_state(module_request, measured=measured, **options)
+        fact: Quantization = session.do("quantize", request, proof=ProofRequest(measured), **options)
         return fact
 
 
@@ -272,9 +272,9 @@ def requantize(
         Cancelled: See `quantize`.
     """
     values = {"weight": weight, "input": input, "bias": bias, "on": on}
-    how = {"output": None, "overwrite": False, "on_progress": on_progress, "cancel": cancel}
+    options = {"output": None, "overwrite": False, "on_progress": on_progress, "cancel": cancel}
     request, before = session.parts.of(Quantizer).asked_again(layer, values)
-    return _quantized(session, request, before, report, how)
+    return _quantized(session, request, before, report, options)
 
 
 def _modules(session: Facade) -> ModuleQuantizer:

@@ -81,10 +81,10 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         """Show the layers, the cursor on the worst."""
         fact = self._fact
         taken = sum(not layer.reason for layer in fact.layers)
-        what = many_text(len(fact.layers), "module" if fact.modules else "layer")
-        said = f" {taken:,} of {what} took a format"
-        said += f"   {fact.calibration}" if fact.calibration else ""
-        head = (((" Quantization", "strong"), (f"   {safe(self._state)}", "dim")), ((safe(said), "dim"),))
+        total = many_text(len(fact.layers), "module" if fact.modules else "layer")
+        text = f" {taken:,} of {total} took a format"
+        text += f"   {fact.calibration}" if fact.calibration else ""
+        head = (((" Quantization", "strong"), (f"   {safe(self._state)}", "dim")), ((safe(text), "dim"),))
         self.query_one(TitleBar).show(lambda width: head)
         self._fit()
         self._show()
@@ -119,8 +119,11 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         layer, about = self.rows.current, self._fact
         if layer is None:
             return draw(around_layers(about), width - 1, self._exact)
-        said = layer.reason or layer_summary(layer)
-        line = ((f" {safe(layer.name)}", "strong"), (f"   {safe(said)}", "warn" if layer.reason else "text"))
+        summary = layer.reason or layer_summary(layer)
+        line = (
+            (f" {safe(layer.name)}", "strong"),
+            (f"   {safe(summary)}", "warn" if layer.reason else "text"),
+        )
         return [BLANK, *wrap(line, width - 1, 1), BLANK, *draw(around_layers(about), width - 1, self._exact)]
 
     def page_blocks(self) -> list[Block]:

@@ -1,13 +1,14 @@
-"""Quantization in text, what it did: `explorer quantize`."""
+"""Answers of `explorer quantize` and `explorer settings --formats` in text."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from explorer.base.units import printable, seconds_text
+from explorer.base.units import exact_text, printable, seconds_text
 from explorer.facts import Info
 from explorer.facts.quantize import (
+    PARTS,
     Accumulator,
     BeforeAfter,
     OutputAgreement,
@@ -16,7 +17,9 @@ from explorer.facts.quantize import (
     RuntimeKernels,
     RunTimes,
 )
+from explorer.facts.settings import LayerSettings, QuantizeSettings
 from explorer.features.quantize.records import QuantizationRecord
+from explorer.features.tiling.tile_words import origin_text, unused_rules
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -51,7 +54,7 @@ def quantize(about: Info, fact: Quantization) -> list[Block]:
 
 
 def quantize_blocks(fact: Quantization) -> list[Block]:
-    """By operator and by layer what took a format, what was lost by it and what is saved."""
+    """Which operators and layers took a format, what they lose, and what is saved."""
     changed = [layer for layer in fact.layers if not layer.reason]
     blocks: list[Block] = [by_operator(fact), Line()]
     if changed:
@@ -63,7 +66,7 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
 
 
 def around_layers(fact: Quantization) -> list[Block]:
-    """The same without the layers, for who has a list of them: what is saved and lost first."""
+    """The same without the rows of layers, which the screen lists itself; totals come first."""
     narrow = _overflows(fact)
     ends = [Line(), by_operator(fact), *narrow, Line(), *_rests_on(fact)]
     return [totals(fact), *_compared(fact), *in_runtime(fact), *ends]
@@ -91,8 +94,8 @@ def _kernels_text(kernels: RuntimeKernels) -> str:
     if kernels.integer_layers is None:
         return f"? of {kernels.layers:,} layers run on integer kernels: {printable(kernels.problem)}"
     names = ", ".join(f"{kernel.layers:,} {kernel.op}" for kernel in kernels.kernels)
-    said = f"{kernels.integer_layers:,} of {kernels.layers:,} layers run on integer kernels"
-    return f"{said}: {names}" if names else said
+    text = f"{kernels.integer_layers:,} of {kernels.layers:,} layers run on integer kernels"
+    return f"{text}: {names}" if names else text
 
 
 def run_times(times: RunTimes) -> Table:
@@ -128,7 +131,7 @@ def _rests_on(fact: Quantization) -> list[Block]:
 
 
 def _ran_on(fact: Quantization) -> str:
-    """What was run, and how long that took."""
+    """What was run and how long it took; of a choice alone, how to write the model."""
     if not (fact.output or fact.seconds):
         if fact.by_shapes:
             return ""
@@ -139,19 +142,19 @@ def _ran_on(fact: Quantization) -> str:
                 f" loses{more}; -o FILE.onnx or --form quantizes its ONNX export."
             )
         return f"Only the choice, nothing was run: -o FILE writes the model and measures what it loses{more}."
-    what = "ranges and errors" if fact.outputs else "ranges"
-    ran = f"{what} from {printable(fact.calibration)}; " if fact.calibration else ""
+    figures = "ranges and errors" if fact.outputs else "ranges"
+    ran = f"{figures} from {printable(fact.calibration)}; " if fact.calibration else ""
     return f"{ran}{seconds_text(fact.seconds)}"
 
 
 def by_operator(fact: Quantization) -> Table:
     """How many layers of an operator took a format."""
     rows: list[tuple[Cell, ...]] = [
-        (Span(one.op, "kind"), plain(one.total), plain(one.changed), quiet_zero(plain(one.unchanged)))
-        for one in fact.by_op
+        (Span(row.op, "kind"), plain(row.total), plain(row.changed), quiet_zero(plain(row.unchanged)))
+        for row in fact.by_op
     ]
     if len(rows) > 1:
-        sums = (sum(getattr(one, name) for one in fact.by_op) for name in ("total", "changed", "unchanged"))
+        sums = (sum(getattr(row, name) for row in fact.by_op) for name in ("total", "changed", "unchanged"))
         rows.append((Span("all", "strong"), *(quiet_zero(plain(many)) for many in sums)))
     columns = Column("operator"), *(Column(word, "right") for word in ("layers", "changed", "unchanged"))
     return Table(columns, rows)
@@ -182,18 +185,18 @@ _COLUMNS: Sequence[tuple[Column, Callable[[QuantizedLayer], Cell]]] = (
 )
 
 
-def layers(found: Sequence[QuantizedLayer]) -> Table:
-    """A row a layer that took a format, without columns that have nothing to say of any of them."""
+def layers(rows: Sequence[QuantizedLayer]) -> Table:
+    """A row for each layer that took a format, without columns that are empty for all of them."""
 
     def says(cell: Cell) -> bool:
         return (cell.text if isinstance(cell, Span) else cell) not in ("", "-")
 
-    shown = [
+    columns = [
         (column, cell)
         for column, cell in _COLUMNS
-        if not column.drop or any(says(cell(layer)) for layer in found)
+        if not column.drop or any(says(cell(layer)) for layer in rows)
     ]
-    return table_of(found, shown, what="layers")
+    return table_of(rows, columns, what="layers")
 
 
 def layer_summary(layer: QuantizedLayer) -> str:
@@ -251,15 +254,15 @@ def _worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[Block]
     worst = next((layer for layer in changed if layer.name == fact.worst), None)
     if worst is None or len(changed) < 2:
         return []
-    said = (Span("worst  ", "quiet"), Span(printable(worst.name), "strong"), f"   {layer_summary(worst)}")
-    return [Line(), Line(said, 2)]
+    spans = (Span("worst  ", "quiet"), Span(printable(worst.name), "strong"), f"   {layer_summary(worst)}")
+    return [Line(), Line(spans, 2)]
 
 
 def _left(fact: Quantization) -> Table:
     """What stayed as it was, and why."""
-    left = [layer for layer in fact.layers if layer.reason]
+    unchanged = [layer for layer in fact.layers if layer.reason]
     return table_of(
-        alike(left, lambda layer: (layer.op, layer.reason)),
+        alike(unchanged, lambda layer: (layer.op, layer.reason)),
         (
             (
                 Column("left as it was", shrink=True),
@@ -287,21 +290,26 @@ def _share(pair: BeforeAfter) -> Cell:
     return share_text(pair.after, pair.before) if pair.before and pair.after is not None else ""
 
 
-def outputs(found: Sequence[OutputAgreement]) -> Table:
+def outputs(agreements: Sequence[OutputAgreement]) -> Table:
     """How far the outputs of the model agree with the original's."""
-    ranked, five = (any(getattr(one, name) is not None for one in found) for name in ("top1", "top5"))
+    ranked, five = (
+        any(getattr(output, name) is not None for output in agreements) for name in ("top1", "top5")
+    )
     columns: list[tuple[Column, Callable[[OutputAgreement], Cell]]] = [
-        (Column("output", shrink=True), lambda one: printable(one.name)),
-        (Column("SNR dB", "right"), lambda one: decibels(one.snr_db)),
-        (Column("cosine", "right", drop=3), lambda one: "?" if one.cosine is None else f"{one.cosine:.6f}"),
+        (Column("output", shrink=True), lambda output: printable(output.name)),
+        (Column("SNR dB", "right"), lambda output: decibels(output.snr_db)),
+        (
+            Column("cosine", "right", drop=3),
+            lambda output: "?" if output.cosine is None else f"{output.cosine:.6f}",
+        ),
     ]
     if ranked:
-        columns.append((Column("top-1 agrees", "right"), lambda one: _share_of(one.top1)))
+        columns.append((Column("top-1 agrees", "right"), lambda output: _share_of(output.top1)))
     if five:
-        columns.append((Column("top-5", "right"), lambda one: _share_of(one.top5)))
+        columns.append((Column("top-5", "right"), lambda output: _share_of(output.top5)))
     if ranked:
-        columns.append((Column("rows", "right", drop=2), lambda one: plain(one.samples)))
-    return table_of(found, columns)
+        columns.append((Column("rows", "right", drop=2), lambda output: plain(output.samples)))
+    return table_of(agreements, columns)
 
 
 def _share_of(share: float | None) -> Cell:
@@ -316,8 +324,49 @@ def state_fields(record: QuantizationRecord) -> list[Field]:
 def _formats_text(fact: Quantization) -> str:
     """One line: '5 of 5 layers; /conv1/Conv lost most, 40.6 dB'."""
     taken = [layer for layer in fact.layers if not layer.reason]
-    said = f"{len(taken):,} of {len(fact.layers):,} layers"
+    text = f"{len(taken):,} of {len(fact.layers):,} layers"
     worst = next((layer for layer in taken if layer.name == fact.worst), None)
     if worst is None or worst.output_snr_db is None:
-        return said
-    return f"{said}; {printable(worst.name)} lost most, {snr_text(worst.output_snr_db)}"
+        return text
+    return f"{text}; {printable(worst.name)} lost most, {snr_text(worst.output_snr_db)}"
+
+
+_SETTINGS_COLUMNS = (
+    Column("layer", shrink=True),
+    Column("operator", drop=2, role="quiet"),
+    *(Column(axis, "right", drop=1) for axis in "MKN"),
+    *(Column(name) for name in ("weight", "input", "bias", "scales")),
+    Column("written", drop=3),
+)
+
+
+def quantize_settings(about: Info, fact: QuantizeSettings) -> list[Block]:
+    """A row for every layer, and behind every value where it was said."""
+    on = sum(not layer.reason for layer in fact.layers)
+    head = f"   {on:,} of {len(fact.layers):,} layers take a number format"
+    return [
+        Line((Span(about.model.source, "strong"), Span(head, "quiet"))),
+        Line(),
+        Table(_SETTINGS_COLUMNS, [_settings_row(layer) for layer in fact.layers]),
+        Line(),
+        Paragraph(
+            "In brackets where a value was said; one without was said nowhere and is the default.", "quiet"
+        ),
+        *unused_rules(fact.unused, "layer"),
+    ]
+
+
+def _settings_row(layer: LayerSettings) -> tuple[Cell, ...]:
+    sizes: tuple[Cell, ...] = ("", "", "") if layer.sizes is None else tuple(map(exact_text, layer.sizes))
+    head: tuple[Cell, ...] = (Span(printable(layer.name), "strong"), layer.op, *sizes)
+    if layer.reason:
+        return (*head, Span(layer.reason, "quiet"), "", "", "", "")
+    cells = (
+        *(_value_cell(getattr(layer, part), layer.origins.get(part, "")) for part in PARTS),
+        _value_cell(layer.scales, layer.scales_origin),
+    )
+    return (*head, *cells, layer.form)
+
+
+def _value_cell(value: str, origin: str) -> Cell:
+    return (Span(value), Span(origin_text(origin), "quiet")) if value else Span("-", "quiet")

@@ -10,12 +10,12 @@ from explorer.facts.quantize import Quantization, QuantizeRequest
 
 
 class QuantizationRecord(ChangeRecord, frozen=True):
-    """What was asked for, and what it came to.
+    """Request and result of a quantization.
 
     Attributes:
-        quantize: What was asked for.
-        quantization: What was found out: formats, errors, times.
-        ranges: Of an nn.Module that is in no file what its layers were given: with it, it is made again.
+        quantize: The request.
+        quantization: The result: formats, errors, times.
+        ranges: Ranges of the layers' inputs, of an nn.Module that is in no file: to make it again.
     """
 
     ending: ClassVar[str] = "_quantized"
@@ -26,5 +26,5 @@ class QuantizationRecord(ChangeRecord, frozen=True):
 
     @property
     def rounds(self) -> bool:
-        """It does: that is what it is for."""
+        """True: a quantization rounds."""
         return True

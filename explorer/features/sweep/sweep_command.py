@@ -304,9 +304,7 @@ _OF_TRAININGS = {
 def say_what_is_kept(args: ParsedArgs) -> None:
     """Sets the message of a sweep that is stopped: whether its rows are kept, and where."""
     kept = f"what was done is kept in {args.output}; the same command goes on from there"
-    supervisor.if_stopped(
-        f"stopped; {kept if args.output else 'nothing was kept; with -o FILE it would be'}"
-    )
+    supervisor.if_stopped(f"stopped; {kept if args.output else 'nothing was kept; with -o FILE it would be'}")
 
 
 def _combined(args: ParsedArgs) -> SweepSpec:

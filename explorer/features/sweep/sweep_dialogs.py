@@ -16,7 +16,7 @@ from explorer.facts import Edges, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.quantize import FormatCost, FormatSweepSpec
 from explorer.facts.sweep import SweepSpec, combinations, tiles_of
-from explorer.features.quantize.sample_fields import HINT, samples_of, samples_text
+from explorer.features.quantize.quantize_dialog import SAMPLES_HINT, samples_of, samples_text
 from explorer.settings.machines import with_buffer
 from explorer.settings.parse import parse_sizes, parse_tiles, path_word
 from explorer.settings.quantize import parse_formats
@@ -191,7 +191,7 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
         saved = next(word for word, cost in COSTS.items() if cost == spec.cost)
         yield OptionField("to save", tuple(COSTS), saved, id="sensitivity-cost")
         calibrate = samples_text(spec.calibrate, spec.draws)
-        yield from self.entry("calibrate", calibrate, HINT, "sensitivity-calibrate")
+        yield from self.entry("calibrate", calibrate, SAMPLES_HINT, "sensitivity-calibrate")
         with Horizontal(classes="form-row"):
             yield from self.pair_entry("seed", str(spec.seed or ""), "0", "sensitivity-seed")
             yield from self.pair_entry(" keep in", self._request.output, "formats.db", "sensitivity-kept")
