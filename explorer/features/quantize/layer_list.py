@@ -1,4 +1,4 @@
-"""Layers of a quantization as rows under a cursor: which formats they take, and what they lose by it."""
+"""The list of a quantization's layers: the format and loss of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from explorer.tui.widgets.line_view import LineList
 
 
 class QuantizedLayers(LineList):
-    """A row a layer; one that was left as it was is dim."""
+    """One row for each layer; layers without a format are dim."""
 
     rows: Sequence[QuantizedLayer] = ()
     exact = False
@@ -40,7 +40,7 @@ class QuantizedLayers(LineList):
             self.move_to(at)
 
     def title(self, width: int) -> Line:
-        """What stands above the columns."""
+        """The titles of the columns."""
         return title_line(self.table, width - 1, self.exact) if self.rows else ()
 
     def row_line(self, index: int, width: int) -> Line:
@@ -57,5 +57,5 @@ class QuantizedLayers(LineList):
 
 
 def by_loss(rows: Sequence[QuantizedLayer]) -> list[QuantizedLayer]:
-    """The layers whose output lost most first; behind them those that were not run."""
+    """The layers by loss at their output, the worst first; layers that did not run come last."""
     return sorted(rows, key=lambda layer: math.inf if layer.output_snr_db is None else layer.output_snr_db)

@@ -1,4 +1,4 @@
-"""The Quantization screen: what each layer took and lost, and from it to another choice for one of them."""
+"""The Quantization screen: the format and loss of each layer, and keys to quantize one otherwise."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ QUANTIZE_KEYS = key_group(
 
 
 class QuantizationScreen(SubScreen[LayerRequest]):
-    """What a quantization did.
+    """The layers of a quantization: formats and losses.
 
     Args:
-        fact: It.
-        state: What the user calls the state.
-        layer: The one to begin with; the worst, where there is none.
+        fact: The quantization.
+        state: The name of its state.
+        layer: The layer to put the cursor on; '' for the worst one.
         exact: Exact or rounded numbers.
     """
 
@@ -70,7 +70,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         self._sorted = False
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """The widgets of the screen."""
         yield TitleBar()
         yield PaneHead(id="quantized-head")
         yield QuantizedLayers(id="quantized")
@@ -127,11 +127,11 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         return [BLANK, *wrap(line, width - 1, 1), BLANK, *draw(around_layers(about), width - 1, self._exact)]
 
     def page_blocks(self) -> list[Block]:
-        """What `explorer quantize` tells."""
+        """The page as `explorer quantize` prints it."""
         return quantize_blocks(self._fact)
 
     def verb_words(self, source: str) -> list[str]:
-        """The verb that does the same; none where none can."""
+        """The command line that does the same; empty where there is none."""
         return shlex.split(self._fact.command)[1:]
 
     @on(LineList.RowSelected)
@@ -140,7 +140,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
             self.dismiss(LayerRequest("layer", self.rows.current.name))
 
     def action_quantized_exclude(self) -> None:
-        """Without a format for this layer, or with one again."""
+        """Quantize again without this layer, or with it."""
         layer = self.rows.current
         if layer is not None:
             self.dismiss(exclude(layer))
@@ -152,22 +152,22 @@ class QuantizationScreen(SubScreen[LayerRequest]):
             other_format(self, layer)
 
     def action_quantized_anew(self) -> None:
-        """All of it otherwise."""
+        """Ask for other formats of the whole model."""
         self.dismiss(LayerRequest("anew"))
 
     def action_quantized_sort(self) -> None:
-        """As executed, or what lost most first."""
+        """Sort in order of execution, or by loss."""
         self._sorted = not self._sorted
         self._show()
         self._tell()
         self._say("what lost most first" if self._sorted else "as executed")
 
     def action_quantized_worst(self) -> None:
-        """To the layer that lost most."""
+        """Go to the layer that lost most."""
         self.rows.to_layer(self._fact.worst)
 
     def action_quantized_exact(self) -> None:
-        """Write the figures out, or round them."""
+        """Show exact numbers, or rounded ones."""
         self._exact = not self._exact
         self._show()
         self._tell()

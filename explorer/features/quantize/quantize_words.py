@@ -126,7 +126,7 @@ def _compared(fact: Quantization) -> list[Block]:
 
 
 def _rests_on(fact: Quantization) -> list[Block]:
-    """What the figures come from."""
+    """Notes on the source of the figures."""
     return [Paragraph(printable(said), "quiet") for said in (_ran_on(fact), *fact.notes) if said]
 
 
@@ -238,7 +238,7 @@ def _saturated(share: float | None) -> Cell:
 
 
 def _accumulator(sums: Accumulator | None) -> Cell:
-    """Bits that the stored weights need, of those that any weights would."""
+    """Bits that the stored weights need, of the bits that any weights could need."""
     if sums is None:
         return ""
     return Span(f"{sums.bits} of {sums.bits_any}", value=sums.bits)
@@ -259,7 +259,7 @@ def _worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[Block]
 
 
 def _left(fact: Quantization) -> Table:
-    """What stayed as it was, and why."""
+    """The layers that took no format, and why."""
     unchanged = [layer for layer in fact.layers if layer.reason]
     return table_of(
         alike(unchanged, lambda layer: (layer.op, layer.reason)),
@@ -317,7 +317,7 @@ def _share_of(share: float | None) -> Cell:
 
 
 def state_fields(record: QuantizationRecord) -> list[Field]:
-    """What the history tells of a state that was quantized: how many layers, and the worst of them."""
+    """Fields of a quantized state in the history: how many layers, and the worst of them."""
     return [Field("formats", Span(_formats_text(record.quantization)))]
 
 
@@ -341,7 +341,7 @@ _SETTINGS_COLUMNS = (
 
 
 def quantize_settings(about: Info, fact: QuantizeSettings) -> list[Block]:
-    """A row for every layer, and behind every value where it was said."""
+    """A row for every layer: each value, and where it was set."""
     on = sum(not layer.reason for layer in fact.layers)
     head = f"   {on:,} of {len(fact.layers):,} layers take a number format"
     return [

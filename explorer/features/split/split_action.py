@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 class SplitCommand(ScreenCommand):
-    """Cuts the current model into stages."""
+    """The key that splits the current model into stages."""
 
     def run(self) -> None:
-        """Show its stages: as they were left, else the best."""
+        """Show the stages as they were left; the first time the best ones."""
         if not self.context.ready():
             return
         store, analysis = self.store, self.store.analysis
@@ -63,10 +63,10 @@ class SplitCommand(ScreenCommand):
             machine=known_machine(store),
             exact=store.exact,
         )
-        self.context.ask(screen, partial(self._then, split))
+        self.context.ask(screen, partial(self._show_stages, split))
 
-    def _then(self, split: SplitState, layer: int | None) -> None:
-        """The tree has the stages from now on."""
+    def _show_stages(self, split: SplitState, layer: int | None) -> None:
+        """Add the column of stages to the main tree, and go to a layer."""
         rows, where, parent = split.rows, split.where, self.tree.model.structure.parent
         if rows is not None and where is not None and split.draft is not None:
             rows.chosen = -1
@@ -81,13 +81,13 @@ class SplitCommand(ScreenCommand):
                 model.set_columns(in_front(model, columns, [STAGE]))
 
             self.panes.rearrange(lay)
-            self.store.notify("focus")  # a column more has a head, too
+            self.store.notify("focus")  # the heads of the columns change, too
         if layer is not None:
             self.panes.to_layer(layer)
 
 
 def _of_modules(where: CutPlaces, graph: Sequence[Layer], modules: Sequence[Layer]) -> CutPlaces:
-    """Where a module may be cut, by its own rows: nodes of its graph are named after the modules around."""
+    """Places of cuts as rows of a module's tree: a node of the graph is named after its modules."""
     ids = {layer.path: layer.id for layer in modules}
 
     def module(row: int) -> int:
@@ -105,7 +105,7 @@ def _of_modules(where: CutPlaces, graph: Sequence[Layer], modules: Sequence[Laye
 
 
 def extract(context: CommandContext) -> None:
-    """Make a model of the chosen layers alone."""
+    """Extract the chosen layers as a model of their own."""
 
     def begin(layers: list[Layer]) -> None:
         inside = {layer.id for layer in layers}

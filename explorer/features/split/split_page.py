@@ -34,7 +34,7 @@ _WORDS = {"macs": "MACs", "training": "training memory"}
 def title_lines(
     source: str, draft: SplitDraft | None, width: int, *, moved: bool, exact: bool
 ) -> tuple[Line, ...]:
-    """Of which model and by what, above what follows the cuts; `moved`: these are not the best ones."""
+    """Two lines of title: model and measure, then a summary; `moved`: the cuts are not the best ones."""
     head = (" Split  ", "strong"), (safe(os.path.basename(source)), "text")
     if draft is None:
         return head, ()
@@ -45,7 +45,7 @@ def title_lines(
 
 
 def _summary(fact: Split, exact: bool) -> Line:
-    """What follows the cuts, in a line."""
+    """Balance, traffic, bubble and throughput in one line."""
     crossing = sum(crossed.bytes for crossed in fact.cuts)
     spans: list[tuple[str, str]] = [
         (" balance ", "dim"),
@@ -64,7 +64,7 @@ def _summary(fact: Split, exact: bool) -> Line:
 
 
 def figure_lines(fact: Split, width: int, *, roomy: bool, exact: bool) -> Sequence[Line]:
-    """Stages, pipeline, cuts and other numbers of stages; `roomy`: there is room for lines left blank."""
+    """Stages, pipeline, cuts and other numbers of stages; `roomy` puts blank lines between them."""
     forecast, timed = fact.forecast or fact.by_macs, fact.forecast is not None
     gap = [Row()] * roomy
     blocks: list[Block] = [stage_table(fact, named=False)]

@@ -81,7 +81,7 @@ _UNTIMED = "time is not known: s names machines, or % times the model"
 
 
 class SplitScreen(SubScreen[int]):
-    """A model in stages; answers with the id of a layer to go to.
+    """The stages of a model; answers with the id of a layer to go to.
 
     Args:
         source: The model's name.
@@ -123,7 +123,7 @@ class SplitScreen(SubScreen[int]):
         self._figures = self._following = False
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """The widgets of the screen."""
         yield TitleBar()
         with Container(id="split"):
             with Container(id="split-left"):
@@ -144,7 +144,7 @@ class SplitScreen(SubScreen[int]):
         return self.query_one("#split-page", LineView)
 
     def on_mount(self) -> None:
-        """Show the stages as they were left, or search them."""
+        """Show the stages as they were left, or search the best cuts."""
         self.show_keys()
         self.layer_tree.exact = self._exact
         self._lay_out()
@@ -154,7 +154,7 @@ class SplitScreen(SubScreen[int]):
         self._search(self._split.request, self._split.places if self._split.moved else None)
 
     def on_resize(self) -> None:
-        """Both where there is room for both."""
+        """Lay tree and figures out anew."""
         self._lay_out()
         self._show()
 
@@ -206,12 +206,12 @@ class SplitScreen(SubScreen[int]):
         self._show_status()
 
     def page_blocks(self) -> Sequence[Block]:
-        """What `explorer split` tells."""
+        """The page as `explorer split` prints it."""
         draft = self._split.draft
         return () if draft is None else split_blocks(draft.split)
 
     def verb_words(self, source: str) -> Sequence[str]:
-        """The verb that tells the same."""
+        """The command line that prints the same."""
         split = self._split
         if split.draft is None:
             return ()
@@ -222,14 +222,14 @@ class SplitScreen(SubScreen[int]):
 
     @property
     def _machines(self) -> tuple[Machine, ...]:
-        """Of the request, else the one that was chosen."""
+        """The machines of the request; without any the chosen one."""
         named = self._split.request.named_machines
         return named or (() if self._machine is None else (self._machine,))
 
     def _search(
         self, request: SplitRequest, places: Sequence[int] | None = None, untimed: SplitRequest | None = None
     ) -> None:
-        """Search cuts for a request; `untimed`: what is asked for where no time is known."""
+        """Search cuts for a request; `untimed` is the request to fall back on where times are unknown."""
         if self._jobs.current is None:
             self.run_worker(self._searched(request, places, untimed), group="split", exit_on_error=False)
         else:
@@ -238,7 +238,7 @@ class SplitScreen(SubScreen[int]):
     async def _searched(
         self, request: SplitRequest, places: Sequence[int] | None, untimed: SplitRequest | None
     ) -> None:
-        """The best cuts for a request, or these; where there are none all stays as it was."""
+        """Show the best cuts for a request, or cuts at `places`; an error changes nothing."""
         split, before = self._split, self._split.request
         split.request = request
         self._began = time.monotonic()
@@ -275,7 +275,7 @@ class SplitScreen(SubScreen[int]):
             self._say("stopped, nothing was changed")
 
     def _failed(self, error: ExplorerError, request: SplitRequest) -> None:
-        """Why there is no such split, and the settings again."""
+        """Show the error, then the dialog of settings again."""
         more = "D binds open sizes" if error.code == "open_sizes" else ""
         message = MessageDialog("Split", without_options(error), hint=more)
         leave = bool(more) and self._split.draft is None
@@ -289,7 +289,7 @@ class SplitScreen(SubScreen[int]):
         self.app.push_screen(message, then)
 
     def _take(self, draft: SplitDraft) -> None:
-        """Show what is known of the stages now."""
+        """Show new figures of the stages."""
         split = self._split
         if draft.where is not None:
             split.layers, split.where, split.rows = draft.rows, draft.where, None
@@ -301,7 +301,7 @@ class SplitScreen(SubScreen[int]):
             self._show()
 
     def _lay_tree(self) -> None:
-        """A tree with the columns of a split: the model's, or that of the graph which a module becomes."""
+        """Show the model's tree with the columns of a split, or the graph's tree of an exported module."""
         split, tree = self._split, self.layer_tree
         assert split.where is not None
         layers, first = split.layers or self._model.layers, tree.model.count == 0
@@ -327,7 +327,7 @@ class SplitScreen(SubScreen[int]):
     # moving cuts
 
     def _place(self, places: Sequence[int], number: int) -> None:
-        """Cuts at these places; their figures follow."""
+        """Move the cuts to these places; ask for their figures."""
         rows = self._split.rows
         assert rows is not None
         rows.chosen = number
@@ -340,7 +340,7 @@ class SplitScreen(SubScreen[int]):
             self.run_worker(self._follow(), group="follow", exit_on_error=False)
 
     async def _follow(self) -> None:
-        """Figures of the cuts as they lie, until these have not moved meanwhile."""
+        """Ask for figures until they are those of the cuts on screen."""
         split = self._split
         try:
             while split.draft is not None and split.draft.places != split.places:
@@ -357,7 +357,7 @@ class SplitScreen(SubScreen[int]):
             self._following = False
 
     def _to_cut(self, chosen: int) -> None:
-        """The cursor on the layer that a stage begins with."""
+        """Put the cursor on the layer after a cut."""
         where = self._split.where
         assert where is not None
         if (row := where.layers[self._split.places[chosen]]) >= 0:
@@ -365,7 +365,7 @@ class SplitScreen(SubScreen[int]):
 
     @on(LineList.RowHighlighted)
     def _choose(self) -> None:
-        """The cut that keys move is that of the cursor's stage."""
+        """Choose the cut before the cursor's stage: the keys move that one."""
         rows, row = self._split.rows, self.layer_tree.current_row
         if rows is None or row is None:
             return
@@ -376,7 +376,7 @@ class SplitScreen(SubScreen[int]):
             self.layer_tree.refresh()
 
     def action_split_next(self, step: int) -> None:
-        """To the next cut, or the one before."""
+        """Go to the next cut, or to the previous one."""
         rows = self._split.rows
         if rows is None or not rows.places:
             return
@@ -399,7 +399,7 @@ class SplitScreen(SubScreen[int]):
             self._place(places, rows.chosen)
 
     def action_split_cut(self) -> None:
-        """A stage begins at the cursor, or no longer."""
+        """Add a cut at the cursor, or remove the one there."""
         rows, where, row = self._split.rows, self._split.where, self.layer_tree.current_row
         if rows is None or where is None or row is None:
             return
@@ -420,7 +420,7 @@ class SplitScreen(SubScreen[int]):
     # other splits
 
     def action_split_count(self, step: int) -> None:
-        """The best cuts for another number of stages."""
+        """Search the best cuts for another number of stages."""
         many = len(self._split.places) + 1 + step
         if many < 2:
             self._refuse("a split has two stages at least")
@@ -428,14 +428,14 @@ class SplitScreen(SubScreen[int]):
         self._search(self._split.request._replace(stages=str(many)))
 
     def action_split_by(self) -> None:
-        """Balance the next figure of those that are known."""
+        """Balance the stages by the next figure."""
         request = self._split.request
         by = BALANCED[(BALANCED.index(request.by) + 1) % len(BALANCED)]
         first = request._replace(by=BALANCED[0])
         self._search(request._replace(by=by), untimed=first if by == "time" else None)
 
     def action_split_best(self) -> None:
-        """The best cuts, in place of those that were moved."""
+        """Search the best cuts, in place of those that were moved."""
         self._search(self._split.request)
 
     def action_split_settings(self) -> None:
@@ -522,7 +522,7 @@ class SplitScreen(SubScreen[int]):
             self._show_proof(fact)
 
     def _show_proof(self, fact: Split) -> None:
-        """Whether what was written is the model."""
+        """Show whether the written stages compute what the model computes."""
         good = bool(fact.output)
         if good:
             self._split.written = self._split.places, self._split.request.form
@@ -571,7 +571,7 @@ class SplitScreen(SubScreen[int]):
     # panes
 
     def action_split_figures(self) -> None:
-        """The figures in place of the layers, where both have no room."""
+        """Show figures or layers, where there is no room for both."""
         self._figures = not self._figures
         self._lay_out()
         (
@@ -580,7 +580,7 @@ class SplitScreen(SubScreen[int]):
         self._show()
 
     def action_split_pane(self) -> None:
-        """To the other pane."""
+        """Move the focus to the other pane."""
         if not self.page.display or not self.query_one("#split-left").display:
             self.action_split_figures()
         else:
@@ -588,7 +588,7 @@ class SplitScreen(SubScreen[int]):
             self._show_head()
 
     def action_split_exact(self) -> None:
-        """Write the figures out, or round them."""
+        """Show exact numbers, or rounded ones."""
         self._exact = self.layer_tree.exact = not self._exact
         self.layer_tree.refresh()
         self._show()
@@ -604,7 +604,7 @@ class SplitScreen(SubScreen[int]):
 
     @on(LineList.RowSelected)
     def _selected(self) -> None:
-        """Enter on a layer leads to it in the tree of the model."""
+        """Close the screen and go to the layer in the main tree."""
         layer = self.layer_tree.current_layer
         if layer is not None and self._split.layers is None:
             self._leave(layer.id)
@@ -617,10 +617,10 @@ class SplitScreen(SubScreen[int]):
         self.dismiss(layer)
 
     def action_stop(self) -> None:
-        """Stop what runs; else go back."""
+        """Stop the running job; without one go back."""
         if not self._jobs.stop():
             self._leave(None)
 
     def action_leave(self) -> None:
-        """Back, whatever runs."""
+        """Go back, even while a job runs."""
         self._leave(None)

@@ -1,4 +1,4 @@
-"""Folder of stages: written whole or not at all, with its manifest."""
+"""The folder of stages, which is written as a whole or not at all, with its manifest."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def check(models: Models, folder: str, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def written(folder: str, overwrite: bool) -> Iterator[str]:
-    """The manifest's path for now; what is written beside it becomes the folder's where no error comes.
+    """Yields a temporary path for the manifest; files written beside it go to the folder at the end.
 
-    `output_files.Discard` leaves the folder as it was, without an error. Stages of a split that is replaced,
-    which the new one does not have, go.
+    After an error the folder is as it was; `output_files.Discard` does the same without an error. Stages of
+    the replaced split that the new one does not have are deleted.
     """
     target = os.path.join(folder, manifest.NAME)
     old = _stages(target) if overwrite else {}
@@ -44,19 +44,19 @@ def written(folder: str, overwrite: bool) -> Iterator[str]:
     ):
         yield temporary
     if old:
-        _take_away(folder, old, _stages(target))
+        _delete_old_stages(folder, old, _stages(target))
 
 
 def _stages(path: str) -> dict[str, str]:
-    """Files of stages that a manifest names, with their digests; none where it is not there, or broken."""
+    """Stage files that a manifest names, with their digests; empty without a readable manifest."""
     try:
         return manifest.files(manifest.listed(path)) if os.path.isfile(path) else {}
     except ExplorerError:
         return {}
 
 
-def _take_away(folder: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Deletes stages of the split before, as far as they are still what it wrote."""
+def _delete_old_stages(folder: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Deletes stages of the replaced split, but not files that were changed since."""
     for name in old.keys() - new.keys():
         path = os.path.join(folder, name)
         if not os.path.islink(path) and os.path.isfile(path) and manifest.sha256(path) == old[name]:
@@ -64,7 +64,7 @@ def _take_away(folder: str, old: Mapping[str, str], new: Mapping[str, str]) -> N
 
 
 def check_free(folder: str, name: str, overwrite: bool) -> None:
-    """Refuses to write over a file.
+    """Refuses to overwrite a file without `overwrite`.
 
     Raises:
         Misuse: It is there, and may not be replaced.

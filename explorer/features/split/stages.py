@@ -86,7 +86,7 @@ class Splitter:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Split:
-        """The stages of a state; with `output` they are written there, and proved."""
+        """The stages of a state; `output` writes them there and proves them."""
         started = time.perf_counter()
         at = self._models.at(index)
         if output is not None:
@@ -202,7 +202,7 @@ class Splitter:
         return replace(facts, output=written.output, seconds=time.perf_counter() - started)
 
     def _state_text(self, spec: PartSpec, facts: Extraction, request: ProofRequest) -> StateText:
-        """What the history says of the state that an extracted part is."""
+        """Label, record and command of the state that an extracted part becomes."""
         words = words_of(spec)
         words += [] if request.verify else ["--no-verify"]
         words += ["--seed", str(request.seed)] if request.seed else []
@@ -293,7 +293,7 @@ class Splitter:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Split:
-        """The stages as they were written, against the whole."""
+        """Compares the written stages with the whole model."""
         whole = subject.model
         parts = [validate(reader.read(os.path.join(place, stage.file))) for stage in fact.stages]
         options: dict[str, Any] = {"dims": subject.dims, "input_shapes": subject.shapes}

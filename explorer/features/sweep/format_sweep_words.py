@@ -1,4 +1,4 @@
-"""Number formats beside each other, in text: `explorer sweep --quantize`."""
+"""The answer of `explorer sweep --quantize` in text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SCOPES = {"all": "all", "only": "only {}", "without": "all but {}", "mixed": "m
 def format_sweep(
     fact: FormatSweep, written: str | None = None, cost: FormatCost = "weights", plotted: str | None = None
 ) -> list[Block]:
-    """The answer of `explorer sweep --quantize`: a row a choice, the Pareto front marked, how one is taken.
+    """The answer of `explorer sweep --quantize`: a row for each choice, and how to apply one.
 
     Args:
         fact: The choices.
@@ -77,7 +77,7 @@ def _legend(fact: FormatSweep) -> str:
 
 
 def _commands(fact: FormatSweep, written: str | None, plotted: str | None) -> Iterator[Block]:
-    """What takes a row: that of the limits, or else one of the front."""
+    """The command that applies the row of the limits; without limits one of the front."""
     keys = [mixed.row for mixed in fact.mixed if mixed.row]
     row = next((row for row in fact.rows if row.key in keys), None)
     row = row or next((row for row in fact.rows if row.pareto), None)
@@ -115,7 +115,7 @@ _COLUMNS: tuple[FormatColumn, ...] = (
 
 
 def front_plots(rows: Sequence[FormatRow], cost: FormatCost, current: str = "") -> list[Scatter]:
-    """Of each model what its choices lose over what they cost: the front of these two, the greedy path.
+    """A plot for each model: SNR over cost, with the front of these two and the greedy path.
 
     Args:
         rows: The choices; one whose outputs lose nothing has no place.
@@ -148,7 +148,7 @@ def front_plots(rows: Sequence[FormatRow], cost: FormatCost, current: str = "") 
 
 
 _FEWEST = 3
-"""Choices under which a plot says no more than the table."""
+"""Fewest choices for a plot."""
 _COSTS: Mapping[FormatCost, tuple[str, Callable[[float], str]]] = {
     "weights": ("weight bytes", lambda value: bytes_text(round(value))),
     "bitops": ("BitOPs", lambda value: count_text(round(value))),
@@ -159,11 +159,11 @@ _MARKS: tuple[tuple[str, Role, str], ...] = (
     (FRONT, "good", "front of these two"),
     ("◈", "good", "front and path"),
 )
-"""What neither is on the front nor on the greedy path, on the one, the other, or both."""
+"""Marks of choices: off both, on the greedy path, on the front, on both."""
 
 
 def row_blocks(row: FormatRow) -> list[Block]:
-    """What is known of one choice beside what its row says; of one without figures the reason."""
+    """Facts about one choice that its row does not show; without figures, the reason."""
     if row.error:
         return [Paragraph(row.error, "warning")]
     fields = [
@@ -184,7 +184,7 @@ def row_blocks(row: FormatRow) -> list[Block]:
 
 
 def rows_table(rows: Sequence[FormatRow], several: bool, numbers: Sequence[int] = ()) -> Table:
-    """A row a choice, each with its number.
+    """A table of choices, a numbered row for each.
 
     Args:
         rows: They.

@@ -33,7 +33,7 @@ _PLOT_WIDTH, _SHARE = 40, 0.55
 
 
 class ParetoScreen(SubScreen[T], Generic[T]):
-    """A table beside a plot, facts of the row under the cursor below them; answers with what is to be done.
+    """A table, a plot, and facts about the current row; answers with what is to be done.
 
     Args:
         table: Its rows.
@@ -60,7 +60,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         self._plotted = False
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """The widgets of the screen."""
         yield TitleBar()
         yield PaneHead(id="sweep-head")
         with Container(id="sweep"):
@@ -71,7 +71,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         yield Status(id="sweep-keys")
 
     def on_mount(self) -> None:
-        """Show what there is; ask where there is nothing."""
+        """Show the rows there are; without any ask what to try."""
         self.show_keys()
         self._lay_out()
         self._show()
@@ -79,7 +79,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
             self.action_more()
 
     def on_resize(self) -> None:
-        """Both where there is room for both."""
+        """Lay table and plot out anew."""
         self._lay_out()
         self._show()
 
@@ -91,7 +91,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         self.query_one("#sweep-facts").styles.height = self.FACTS if tall else 2
 
     def _divide(self) -> None:
-        """The table has the width that its columns ask for, if the plot beside it has enough left."""
+        """Give the table the width of its columns, if enough is left for the plot."""
         wanted = min(self._wanted_width(), self.size.width - _PLOT_WIDTH)
         more = self.size.width >= self.BESIDE and wanted > _SHARE * self.size.width
         self._table.styles.width = wanted if more else None
@@ -136,12 +136,12 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         self._ask()
 
     def action_stop(self) -> None:
-        """Stop what runs; else go back."""
+        """Stop the running job; without one go back."""
         if not self._jobs.stop():
             self.dismiss(None)
 
     def action_leave(self) -> None:
-        """Back, whatever runs."""
+        """Go back, even while a job runs."""
         self._jobs.stop()
         super().action_leave()
 
@@ -154,7 +154,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         self._choose()
 
     def action_plot(self) -> None:
-        """The plot in place of the table, where both have no room."""
+        """Show plot or table, where there is no room for both."""
         self._plotted = not self._plotted
         self._lay_out()
         if self._table.display:
@@ -169,7 +169,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         work: Callable[[str, bool], None],
         done: Callable[[str], None],
     ) -> None:
-        """Ask where, write there beside the screen, and go on with `done`; where it fails ask again."""
+        """Ask for a path and write there in a thread, then call `done`; after an error ask again."""
 
         async def written(path: str, overwrite: bool, again: Callable[[], None]) -> None:
             try:
@@ -187,7 +187,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
     # what a subclass says
 
     def _wanted_width(self) -> int:
-        """Cells in which no column of the table is left out; 0 where it has its share."""
+        """Width of the table with all columns; 0 for a fixed share of the screen."""
         return 0
 
     def _ask(self) -> None:
@@ -207,11 +207,11 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         raise NotImplementedError
 
     def _title(self, width: int) -> tuple[Line, ...]:
-        """What stands above."""
+        """The lines of the title bar."""
         raise NotImplementedError
 
     def _facts(self, width: int) -> Sequence[Line]:
-        """What is known of the row under the cursor."""
+        """Facts about the row under the cursor."""
         raise NotImplementedError
 
     def _plot(self, width: int, height: int) -> Sequence[Line]:
@@ -219,5 +219,5 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         raise NotImplementedError
 
     def _progress(self) -> str:
-        """What runs, and how far it is."""
+        """The running job and its progress."""
         raise NotImplementedError

@@ -61,7 +61,7 @@ _SORTS: Mapping[str, Callable[[FormatRow], float]] = {
 
 
 class SensitivityState(Struct):
-    """What was tried on one state so far, and how it is shown."""
+    """The choices tried on one state so far, and how they are shown."""
 
     request: FormatSweepRequest | None = None
     rows: tuple[FormatRow, ...] = ()
@@ -74,7 +74,7 @@ class SensitivityState(Struct):
 
 
 class _Choices(LineList):
-    """A row a choice."""
+    """The table: one row for each choice."""
 
     rows: Sequence[FormatRow] = ()
     table: Table = Table((), ())
@@ -89,11 +89,11 @@ class _Choices(LineList):
         self.rows_changed()
 
     def title(self, width: int) -> Line:
-        """What stands above the columns."""
+        """The titles of the columns."""
         return title_line(self.table, width - 1) if self.rows else ()
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells; of one without figures the reason."""
+        """Row `index` in `width` cells; without figures, the reason."""
         row = self.rows[index]
         if row.error:
             return cut(((f"   {safe(row.format)}  ", "dim"), (safe(row.error), "warn")), width)
@@ -101,7 +101,7 @@ class _Choices(LineList):
 
 
 class SensitivityScreen(ParetoScreen[QuantizeRequest]):
-    """Number formats beside each other; answers with the choice that is to be made.
+    """A table and a plot of number formats; answers with the choice to apply.
 
     Args:
         source: The model's name.
@@ -164,11 +164,11 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         )
 
     def page_blocks(self) -> list[Block]:
-        """What `explorer sweep --quantize` tells."""
+        """The page as `explorer sweep --quantize` prints it."""
         return format_sweep(FormatSweep(self._found.rows, self._found.mixed), cost=self._found.cost)
 
     def verb_words(self, source: str) -> list[str]:
-        """The same sweep."""
+        """The command line of the same sweep."""
         request = self._found.request
         return [] if request is None else ["sweep", source, *request.words()]
 
@@ -244,19 +244,19 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
             self.dismiss(QuantizeRequest(spec, tried.calibrate, tried.draws, tried.seed, as_graph=True))
 
     def action_sensitivity_sort(self) -> None:
-        """By the next figure."""
+        """Sort by the next figure."""
         self._found.by = (self._found.by + 1) % len(_SORTS)
         self._show()
         self._say([*_SORTS][self._found.by])
 
     def action_sensitivity_front(self) -> None:
-        """Only the front, or all."""
+        """Show only the Pareto front, or all."""
         self._found.front = not self._found.front
         self._show()
         self._say("only the Pareto front" if self._found.front else "all choices")
 
     def action_sensitivity_axes(self) -> None:
-        """The other figure across."""
+        """Plot over the other cost."""
         self._found.cost = "weights" if self._found.cost == "bitops" else "bitops"
         self.query_one(PanelView).again()
 

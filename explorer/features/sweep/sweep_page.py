@@ -1,4 +1,4 @@
-"""Tilings beside each other, as lines: the table, the front as a plot, what is known of one."""
+"""Tilings as lines of the screen: the table, the plot of the front, and facts about one tiling."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _SORTED_BY: Mapping[str, tuple[str, int]] = {
     "proof": ("error", 17),
     "worst error": ("error", 11),
 }
-"""What sorts by a column, and its cells: rows come while others are shown, and no column is to move."""
+"""For each column the figure that sorts by it, and a fixed width: new rows must not move columns."""
 
 
 def columns_for(rows: Sequence[SweepRow], width: int) -> tuple[SweepColumn, ...]:
-    """The columns that tell something, as many as fit into `width` cells."""
+    """The columns that are not empty, as many as fit into `width` cells."""
     shown = shown_columns(rows)[:-1]
     while _cells(shown) > width and any(column.drop for column, _ in shown):
         shown.remove(max(shown, key=lambda one: one[0].drop))
@@ -64,7 +64,7 @@ def _cells(columns: Sequence[SweepColumn]) -> int:
 
 
 def sweep_head(columns: Sequence[SweepColumn], by: str, reverse: bool) -> Line:
-    """The columns' titles, that by which the rows are sorted lit."""
+    """The titles of the columns; the title of the column that sorts the rows is lit."""
     spans: list[Span] = [("   ", "text")]
     for column, _ in columns:
         sort, cells = _SORTED_BY[column.title]
@@ -75,7 +75,7 @@ def sweep_head(columns: Sequence[SweepColumn], by: str, reverse: bool) -> Line:
 
 
 def sweep_line(row: SweepRow, columns: Sequence[SweepColumn], width: int, letter: str = " ") -> Line:
-    """A tiling in one line behind the letter of its mark; of one without figures the reason."""
+    """A tiling in one line, after the letter of its mark; without figures, the reason."""
     mark: Span = (f"{letter}{FRONT} ", "good") if row.pareto else (f"{letter}  ", "accent")
     if row.error:
         cells = _SORTED_BY["tile"][1]
@@ -90,7 +90,7 @@ def sweep_line(row: SweepRow, columns: Sequence[SweepColumn], width: int, letter
 
 
 def sweep_facts(row: SweepRow, width: int) -> list[Line]:
-    """What is known of one tiling, beside what its row says."""
+    """Facts about one tiling that its row does not show."""
     return draw(tiling_blocks(row), width - 1, beside=True)
 
 
@@ -98,13 +98,13 @@ def sweep_facts(row: SweepRow, width: int) -> list[Line]:
 
 
 def axes_of(rows: Sequence[SweepRow]) -> tuple[Axes, ...]:
-    """The pairs of figures that are known of some rows; the first of all where none is."""
+    """The pairs of axes that some row has figures for; the first pair where none has."""
     pairs = [axes for axes in AXES if any(_point(row, axes) for row in rows)]
     return tuple(pairs) or AXES[:1]
 
 
 def _point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
-    """Where a tiling is, in logarithms; None for one without figures."""
+    """The place of a tiling, as logarithms; None without figures."""
     across, upwards = (getattr(row, name) for name in axes)
     if not across or not upwards or row.error:
         return None
@@ -112,12 +112,12 @@ def _point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
 
 
 class ParetoPlot:
-    """Every tiling as a dot, the Pareto front as diamonds, the chosen one lit; both axes logarithmic.
+    """Tilings as dots and their Pareto front as diamonds, on two logarithmic axes; the current one is lit.
 
-    The front is that of the two axes: a tiling may be on that of the table by a third. A column is filled up
-    to the least that is had with no more of what is across.
+    The front is that of these two axes; the front of the table has a third. Each column of the plot is filled
+    up to the lowest point that is not right of it.
 
-    Made once for its rows: a cursor that moves asks for nothing but its own place.
+    A plot is made once for its rows: a moving cursor changes only which dot is lit.
 
     Args:
         rows: The tilings.
@@ -137,7 +137,7 @@ class ParetoPlot:
         self._dots: tuple[tuple[int, int], set[TilePlace], list[TilePlace]] | None = None
 
     def lines(self, current: SweepRow | None, width: int, height: int) -> list[Line]:
-        """The plot in so many cells; where it has no room, its title."""
+        """The plot in `width` by `height` cells; without room only its title."""
         title = " {1} over {0}".format(*(_TITLES.get(name, name) for name in self.axes))
         if not self._points or height < 5 or width < 24:
             return [((fit(f"{title}: nothing to plot" if not self._points else "", width), "dim"),)]
@@ -166,7 +166,7 @@ class ParetoPlot:
         ]
 
     def _least(self, across: int, rows: int) -> list[float]:
-        """How high each column is filled: to the middle of the cell of the lowest point not right of it."""
+        """The height of each column, from 0 to 1: up to the lowest point that is not right of it."""
         low, high = self._bounds[1]
         lowest = [math.inf] * across
         for (x, y), best in self._points.values():
@@ -179,7 +179,7 @@ class ParetoPlot:
         return spread(point[0], *self._bounds[0], across), rows - 1 - spread(point[1], *self._bounds[1], rows)
 
     def _spots(self, across: int, rows: int) -> tuple[set[TilePlace], list[TilePlace]]:
-        """Where the others are, and the front from left to right; each place once."""
+        """Places of the points off the front, and of the front from left to right, without duplicates."""
         if self._dots is None or self._dots[0] != (across, rows):
             dots = [(self._dot(point, across, rows), best) for point, best in self._points.values()]
             front = sorted({place for place, best in dots if best})
@@ -188,7 +188,7 @@ class ParetoPlot:
 
 
 def _best(points: Iterable[tuple[float, float]]) -> set[tuple[float, float]]:
-    """The points of which no other is at most as far in both directions."""
+    """The Pareto front: points that no other point beats or equals in both directions."""
     best: set[tuple[float, float]] = set()
     lowest = math.inf
     for across, upwards in sorted(set(points)):
@@ -199,6 +199,6 @@ def _best(points: Iterable[tuple[float, float]]) -> set[tuple[float, float]]:
 
 
 def _head(title: str, width: int) -> str:
-    """What stands above the plot, as long as there is room for."""
+    """The title of the plot, with the longest legend that fits."""
     legends = (f"   {FRONT} Pareto front of these two   · others", f"   {FRONT} Pareto front   · others", "")
     return fit(next(title + one for one in legends if len(title + one) <= width or not one), width)

@@ -83,7 +83,7 @@ class SweepState(Struct):
 
 
 class _Rows(MarkedList):
-    """A row a tiling."""
+    """The table: one row for each tiling."""
 
     rows: tuple[SweepRow, ...] = ()
 
@@ -107,7 +107,7 @@ class _Rows(MarkedList):
 
 
 class SweepScreen(ParetoScreen[TileSpec]):
-    """Tilings beside each other; answers with the one that is to be done.
+    """A table and a plot of tilings; answers with the tiling to apply.
 
     Args:
         source: The model's name.
@@ -196,7 +196,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         )
 
     def page_blocks(self) -> list[Block]:
-        """What `explorer sweep` tells, in the order of the table."""
+        """The page as `explorer sweep` prints it, in the order of the table."""
         tilings, table = self._found, self._rows
         request = tilings.request
         return sweep_blocks(
@@ -204,7 +204,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         )
 
     def verb_words(self, source: str) -> list[str]:
-        """The same sweep; a machine without a name cannot be told to a verb."""
+        """The command line of the same sweep; empty for a machine without a name."""
         request = self._found.request
         if request is None or (request.machine is not None and not request.machine.name):
             return []
@@ -296,7 +296,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         self.dismiss(replace(self._base, tile=row.tile, edges=row.edges, form=row.form))
 
     def action_sweep_sort(self, step: int = 1) -> None:
-        """By the next figure."""
+        """Sort by the next figure."""
         tilings = self._found
         orders = [by for by in _SORTS if self._sorts(by)]
         at = orders.index(tilings.by) if tilings.by in orders else 0
@@ -309,12 +309,12 @@ class SweepScreen(ParetoScreen[TileSpec]):
         return not name or any(getattr(row, name) not in (None, False) for row in self._found.rows)
 
     def action_sweep_reverse(self) -> None:
-        """The other way round."""
+        """Reverse the order."""
         self._found.reverse = not self._found.reverse
         self._show()
 
     def action_sweep_front(self) -> None:
-        """Only the front, or all."""
+        """Show only the Pareto front, or all."""
         self._found.front = not self._found.front
         self._show()
         self._say("only the Pareto front" if self._found.front else "all tilings")
@@ -324,7 +324,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         self._rows.action_mark()
 
     def action_sweep_figures(self) -> None:
-        """The marked tilings beside each other; of one also that under the cursor."""
+        """Compare the marked tilings; a single one is compared with the one under the cursor."""
         rows = {_mark(row): row for row in self._found.rows}
         current, table = self.current, self._rows
         marked_rows = [rows[mark] for mark in table.marked if mark in rows]
@@ -343,7 +343,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         self._say(f"{count:,} marked; t sets them beside each other" if count else "")
 
     def action_sweep_axes(self) -> None:
-        """Other figures in the plot."""
+        """Plot the next pair of figures."""
         self._found.axes += 1
         self.query_one(PanelView).again()
 

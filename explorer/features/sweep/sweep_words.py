@@ -1,4 +1,4 @@
-"""Tilings beside each other, in text: `explorer sweep`; and its products as SCALE-Sim reads them."""
+"""The answer of `explorer sweep` in text, and its products in SCALE-Sim's format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REPEATED = 1_000
 
 
 def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
-    """The answer of `explorer sweep`: a row a tiling, the Pareto front marked, what is kept where.
+    """The answer of `explorer sweep`: a row for each tiling, with the Pareto front marked.
 
     Args:
         fact: The tilings.
@@ -68,7 +68,7 @@ def _legend(rows: Sequence[SweepRow]) -> str:
 
 
 def _fitting(rows: Sequence[SweepRow]) -> list[Block]:
-    """How many tilings fit the buffer, and the best of those of one model; nothing without a buffer."""
+    """How many tilings fit the buffer, and the best one of them; nothing without a buffer."""
     judged = [row for row in rows if row.fits is not None]
     fitting = [row for row in judged if row.fits]
     if not judged:
@@ -90,7 +90,7 @@ def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
 
 
 def done_and_kept(fact: Sweep | FormatSweep | TrainingSweep | ServingSweep) -> Iterator[str | Span]:
-    """What was done now, and where it is kept."""
+    """How many rows were computed, and the file that keeps them."""
     if fact.made or fact.seconds:
         workers = f" by {fact.workers} worker{'s' * (fact.workers != 1)}" if fact.workers else ""
         proofs = f", {fact.proved:,} proved" if isinstance(fact, Sweep) and fact.proved else ""
@@ -149,7 +149,7 @@ _COLUMNS: tuple[SweepColumn, ...] = (
 def shown_columns(
     rows: Sequence[SweepRow], several: bool = False, machines: bool = False
 ) -> list[SweepColumn]:
-    """Columns that tell rows apart, or tell something; the last is the mark of the front.
+    """Columns whose cells differ or are not empty; the last is the mark of the front.
 
     Args:
         rows: The tilings.
@@ -172,7 +172,7 @@ def shown_columns(
 
 
 def tiling_blocks(row: SweepRow) -> list[Block]:
-    """What is known of one tiling; of one without figures the reason."""
+    """Facts about one tiling; without figures, the reason."""
     if row.error:
         return [Paragraph(row.error, "warning")]
     ratio = row.traffic / row.lower_bound if row.traffic is not None and row.lower_bound else None
