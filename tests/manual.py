@@ -31,7 +31,7 @@ BLOCK = re.compile(r"(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<kind>\w+)\n(?P<body>
 
 def keys() -> str:
     """The keys of the screen, from the table that its bindings are made from."""
-    from explorer.tui.commands.help import KEYS
+    from explorer.tui.commands.help_action import KEYS
     from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM
 
     groups = [LOOK, CHANGE, MOVE, *dict.fromkeys(key.group for key in KEYS)]
@@ -51,7 +51,7 @@ def formats() -> str:
 
 def verbs() -> str:
     """Every verb with its options and examples."""
-    from explorer.cli.arguments.screen import SCREEN
+    from explorer.cli.arguments.screen_options import SCREEN
     from explorer.cli.commands import VERBS
 
     rows = [
@@ -90,7 +90,7 @@ FOLDER = "lists the models in a folder by their headers, to choose one from"
 
 def options() -> str:
     """Every option, with the verbs that take it."""
-    from explorer.cli.arguments.screen import SCREEN
+    from explorer.cli.arguments.screen_options import SCREEN
     from explorer.cli.commands import VERBS
 
     everyone = {"the screen": SCREEN, **VERBS}

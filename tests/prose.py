@@ -58,7 +58,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "search.py": {"_.change == 'behind the fault'": TAG, "_.change == 'connected otherwise'": TAG},
     "compare.py": {"_ in ('error old', 'error new', 'true')": TAG},
     "client.py": {"_ == 'all known'": TAG},
-    "options.py": {"_.get(_) == COMMAND_LINE": TAG},
+    "option_values.py": {"_.get(_) == COMMAND_LINE": TAG},
     "quantize.py": {"(_.site, _.origin) != (_, BY_HAND)": TAG},
     "*": {"_.value == _BEFORE": CHOICE, "_ == SAME": CHOICE, "_ != _STAYS": CHOICE},
     "torchscript.py": {"_.find('  def forward(')": FORMAT},

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 from explorer.base.errors import ExplorerError
 from explorer.cli.main import main
 from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
-from explorer.report.outline import as_json, as_text
+from explorer.report.outline_words import as_json, as_text
 from explorer.session import Session, headers
 from tests.fuzz.limits import attempt, bounded_memory
 from tests.fuzz.targets import TARGETS

@@ -31,7 +31,7 @@ class Declaration(Struct, frozen=True):
         short: Its short spelling: '-n'.
         old: A spelling that is still accepted, but not documented.
         reader: The name of the function that turns a text or a TOML value into the field's value, in
-            `explorer.settings.options`. Without one the type decides.
+            `explorer.settings.option_values`. Without one the type decides.
         write: Returns the word of a value that `reader` reads.
         joined: Whether several values are one word, separated by commas; `reader` reads
             the word.

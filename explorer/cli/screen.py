@@ -13,7 +13,7 @@ from explorer.cli.arguments.command import ParsedArgs
 from explorer.cli.commands import VERBS
 from explorer.cli.output.printing import print_pieces
 from explorer.process import signals
-from explorer.report import outline
+from explorer.report import outline_words
 from explorer.session import headers
 from explorer.tui import app
 
@@ -49,7 +49,7 @@ def _open(source: str, given: ParsedArgs) -> int:
     if os.path.isdir(source):
         models = headers.choices(source)
         if models is not None and not _at_terminal():
-            print_pieces(outline.as_text(models))
+            print_pieces(outline_words.as_text(models))
             return DONE
         if models is not None:
             if beside is not None:

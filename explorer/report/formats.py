@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.report.outline import columns, width
+from explorer.report.outline_words import columns, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.base.options import group_of, option_of
 from explorer.facts.quantize import PARTS, QuantizeRule, QuantizeSpec
-from explorer.settings.options import COMMAND_LINE, read_option, rule_values, with_typed
+from explorer.settings.option_values import COMMAND_LINE, read_option, rule_values, with_typed
 from explorer.settings.tables import content, read_spec, written_spec
 
 BY_HAND = "chosen by hand"

@@ -20,7 +20,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.base.units import printable
 from explorer.facts.cost import Hardware
 from explorer.host import input_files
-from explorer.settings.options import Reader, rule_values, table_readers, toml_values
+from explorer.settings.option_values import Reader, rule_values, table_readers, toml_values
 
 Key = tuple[str | int, ...]
 

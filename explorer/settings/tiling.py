@@ -28,7 +28,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.facts import Plan, TileRule, TileSpec
-from explorer.settings.options import with_typed
+from explorer.settings.option_values import with_typed
 from explorer.settings.tables import content, read_spec, written_spec
 
 

@@ -21,7 +21,7 @@ from explorer.base.errors import BadModel, Cancelled, Misuse
 from explorer.base.verdicts import VERDICTS
 from explorer.cli import main
 from explorer.cli.arguments import parser as words
-from explorer.cli.arguments.screen import SCREEN
+from explorer.cli.arguments.screen_options import SCREEN
 from explorer.cli.commands import VERBS
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts import Progress

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from explorer.cli import main
-from explorer.cli.arguments.screen import SCREEN
+from explorer.cli.arguments.screen_options import SCREEN
 from explorer.cli.commands import VERBS
 
 

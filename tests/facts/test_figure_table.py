@@ -10,7 +10,7 @@ from explorer import Misuse
 from explorer.facts.comparison import TABLE_FIGURES, FigureRow, FigureValue, figure_table, tilings_table
 from explorer.facts.sweep import SweepRow
 from explorer.report.layout import Page
-from explorer.report.present.compare.figures import figures
+from explorer.report.present.compare.compared_figures import figures
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import line_text
 

@@ -232,7 +232,7 @@ def _onnx_seeds() -> Iterator[bytes]:
 
 def _shown(path: str) -> None:
     """The outline, as it is printed: whatever a name holds, a line of it is safe for a terminal."""
-    from explorer.report.outline import as_json, as_text
+    from explorer.report.outline_words import as_json, as_text
     from explorer.session import headers as glance
 
     for line in as_text(glance.outline(path)):

@@ -28,7 +28,7 @@ from explorer.features.values import weights_words as values
 from explorer.report import csv_table
 from explorer.report.blocks import Block
 from explorer.report.layout import Page
-from explorer.report.present.look import memory, roofline, torchinfo
+from explorer.report.present.look import memory_words, roofline_words, torchinfo
 
 TOTALS = Totals(3, 10, 10, 40, 100, 200, 5, 64, 64, 100, 50, 1.0)
 INFO = Info(ModelInfo("m.onnx", "onnx", (), ()), {"dims": {}}, TOTALS)
@@ -58,7 +58,7 @@ def timeline(steps: int) -> Memory:
 
 
 def test_the_peak_is_named_with_who_is_alive_there() -> None:
-    text = read(memory.memory(INFO, timeline(6)))
+    text = read(memory_words.memory(INFO, timeline(6)))
     assert "step 3, layer3" in text
     assert "no allocator needs less" in text
     alive = text[text.index("live at the peak") :].splitlines()[2:4]
@@ -70,21 +70,23 @@ def test_the_peak_is_named_with_who_is_alive_there() -> None:
 
 def test_a_long_timeline_says_how_much_of_it_is_shown() -> None:
     fact = timeline(5_000)
-    text = read(memory.memory(INFO, fact))
+    text = read(memory_words.memory(INFO, fact))
     assert "200 of 5,000 steps" in text
     assert "layer3 " in text
     assert len(text.splitlines()) < 240
     late = replace(fact, peak_step=4_990)
-    assert "layer4990" in read(memory.memory(INFO, late))
+    assert "layer4990" in read(memory_words.memory(INFO, late))
 
 
 def test_an_arena_above_the_peak_says_by_how_much() -> None:
-    text = read(memory.memory(INFO, replace(timeline(6), arena_bytes=80)))
+    text = read(memory_words.memory(INFO, replace(timeline(6), arena_bytes=80)))
     assert "25.0 % above the peak" in text
 
 
 def test_memory_that_is_partly_unknown_is_a_lower_bound() -> None:
-    text = read(memory.memory(INFO, replace(timeline(6), status="unknown", reason="2 tensors have no size")))
+    text = read(
+        memory_words.memory(INFO, replace(timeline(6), status="unknown", reason="2 tensors have no size"))
+    )
     assert ">= 64 B" in text
     assert "2 tensors have no size" in text
 
@@ -108,7 +110,7 @@ ROOFLINE = Roofline(
 
 
 def test_the_roofline_lists_the_slowest_first_and_marks_what_is_unknown() -> None:
-    text = read(roofline.roofline(INFO, ROOFLINE))
+    text = read(roofline_words.roofline(INFO, ROOFLINE))
     assert "npu: 4.00 TMAC/s, 100.00 GB/s" in text
     assert "config.toml" in text
     assert ">= 100 ns" in text
@@ -119,7 +121,7 @@ def test_the_roofline_lists_the_slowest_first_and_marks_what_is_unknown() -> Non
 
 def test_a_time_that_nobody_knows_is_no_zero() -> None:
     unknown = replace(ROOFLINE, seconds=None, compute_seconds=None, memory_seconds=None, coverage=0.0)
-    lines = read(roofline.roofline(INFO, unknown)).splitlines()
+    lines = read(roofline_words.roofline(INFO, unknown)).splitlines()
     for label in ("Least time", "all MACs", "all bytes"):
         assert "?" in next(line for line in lines if label in line)
 

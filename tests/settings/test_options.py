@@ -25,7 +25,7 @@ from explorer.facts.split.split import SplitSpec
 from explorer.session.parts.scripts import quantize_words
 from explorer.settings import quantize as formats
 from explorer.settings import tiling
-from explorer.settings.options import read_option, table_readers, words_of
+from explorer.settings.option_values import read_option, table_readers, words_of
 
 RECORDS: dict[str, type[Struct]] = {
     "tile": TileSpec,

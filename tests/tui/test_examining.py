@@ -17,7 +17,7 @@ from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.machine_field import MachineField
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen

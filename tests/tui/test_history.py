@@ -10,10 +10,10 @@ from textual.widgets import Input
 
 from explorer.base.errors import BadModel
 from explorer.facts import History, HistoryEntry
-from explorer.report.present.shell.history import state_blocks, states
+from explorer.report.present.shell.history_words import state_blocks, states
 from explorer.tui.dialogs.dialogs import EntryDialog
-from explorer.tui.dialogs.states.figures import FigureScreen
-from explorer.tui.dialogs.states.history import DiffScreen, HistoryScreen
+from explorer.tui.dialogs.states.figures_screen import FigureScreen
+from explorer.tui.dialogs.states.history_dialog import DiffScreen, HistoryScreen
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.lines import line_text, line_width

@@ -11,7 +11,7 @@ import pytest
 
 from explorer.base.errors import Misuse
 from explorer.process.client import EngineProcess
-from explorer.tui.dialogs.states.figures import FigureScreen
+from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.models.chooser import ChooserScreen
 from explorer.tui.models.open_list import OpenListScreen
 from explorer.tui.models.open_models import MOST, ModelChoice, OpenModel, OpenModels

@@ -28,9 +28,9 @@ from explorer.features.tiling.tile_view import TILE_KEYS
 from explorer.features.tiling.tile_words import plan_matmuls
 from explorer.report.present.compare.diff import verdict
 from explorer.report.present.look.ops import attribute_blocks
-from explorer.tui.commands.help import KEYS, help_lines
+from explorer.tui.commands.help_action import KEYS, help_lines
 from explorer.tui.commands.key_table import COMMANDS, CommandKey, command_of
-from explorer.tui.dialogs.states.history import HISTORY_KEYS
+from explorer.tui.dialogs.states.history_dialog import HISTORY_KEYS
 from explorer.tui.pages.header import header_lines
 from explorer.tui.pages.verdict import verdict_lines, verdict_tone
 from explorer.tui.state.store import ScreenStore

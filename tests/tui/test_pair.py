@@ -20,7 +20,7 @@ from explorer.features.compare.pair_page import columns, graph_line
 from explorer.features.compare.pair_rows import PairRows
 from explorer.features.compare.pair_screen import PairScreen
 from explorer.tui.dialogs.dialogs import MessageDialog
-from explorer.tui.dialogs.states.history import DiffScreen
+from explorer.tui.dialogs.states.history_dialog import DiffScreen
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.strips import Status, TitleBar

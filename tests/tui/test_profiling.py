@@ -18,7 +18,7 @@ from explorer.settings import machines
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.widget import LayerTree
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 from explorer.tui.widgets.status_line import StatusLine
 from explorer.tui.widgets.strips import PaneHead, Status
 from tests.tui.hands import screen

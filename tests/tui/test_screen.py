@@ -20,7 +20,7 @@ from explorer.features.tiling.tile_view import TILE_KEYS
 from explorer.report.csv_table import csv_text
 from explorer.report.document import layers
 from explorer.tui.app import is_remote
-from explorer.tui.commands.help import KEYS
+from explorer.tui.commands.help_action import KEYS
 from explorer.tui.terminal import slices
 from explorer.tui.text.keys import LOOK
 from explorer.tui.text.lines import line_text

@@ -30,7 +30,7 @@ from explorer.features.sweep.sweep_page import (
 )
 from explorer.features.sweep.sweep_screen import SweepScreen
 from explorer.settings import machines
-from explorer.tui.dialogs.states.figures import FigureScreen
+from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.machine_field import MachineField

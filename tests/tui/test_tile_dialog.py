@@ -21,7 +21,7 @@ from explorer.features.tiling.tile_words import plan_matmuls
 from explorer.features.tiling.tiling_cost_page import CostRow, cost_rows, formula_page, headline
 from explorer.report.layout import Page
 from explorer.tui.text.lines import line_text, line_width
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, alexnet, plan
 

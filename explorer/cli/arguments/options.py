@@ -72,7 +72,7 @@ class Option:
             Misuse: It cannot be read.
         """
         if self.declared is not None and typed is not None and self.metavar:
-            from explorer.settings.options import read_option
+            from explorer.settings.option_values import read_option
 
             return read_option(self.declared, typed, self.flag)
         if not self.reads:

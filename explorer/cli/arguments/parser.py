@@ -10,7 +10,7 @@ from __future__ import annotations
 from explorer.base.errors import Misuse, nearest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPTIONS
-from explorer.cli.arguments.screen import SCREEN, WITH_RESUME
+from explorer.cli.arguments.screen_options import SCREEN, WITH_RESUME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

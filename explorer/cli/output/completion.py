@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from explorer.cli.arguments.command import Command
 from explorer.cli.arguments.options import Option
-from explorer.cli.arguments.screen import SCREEN
+from explorer.cli.arguments.screen_options import SCREEN
 
 Verbs = Mapping[str, Command]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from explorer.cli.arguments.command import MODEL_HELP, SECOND_NAME, Command
 from explorer.cli.arguments.help import exit_codes
 from explorer.cli.arguments.options import Option
-from explorer.cli.arguments.screen import SCREEN
+from explorer.cli.arguments.screen_options import SCREEN
 from explorer.cli.output.answer import tool
 
 

@@ -16,7 +16,7 @@ from explorer.facts.serving.forms import ClosedForm
 from explorer.facts.serving.serving import ServingLimit, ServingTime
 
 
-class Work(Struct, frozen=True):
+class PassWork(Struct, frozen=True):
     """The work of a pass: multiply-accumulates (None: unknown), and bytes by kind."""
 
     macs: float | None
@@ -49,8 +49,8 @@ class Work(Struct, frozen=True):
 
 
 def times(
-    first: Mapping[int, Work],
-    steps: Mapping[tuple[int, int], Work],
+    first: Mapping[int, PassWork],
+    steps: Mapping[tuple[int, int], PassWork],
     machine: Machine | None,
     weights: int,
     card: int | None,
@@ -58,8 +58,8 @@ def times(
     """Times of every context and batch.
 
     Args:
-        first: Work of the prompts of a batch, by batch.
-        steps: Work of a decode step, by context and batch.
+        first: The work for the prompts of a batch, by batch.
+        steps: The work of a decode step, by context and batch.
         machine: None gives no times.
         weights: Bytes of weights in memory.
         card: Bytes of a device's memory.

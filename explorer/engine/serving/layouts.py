@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.costs.decode.module_cache import text_config
-from explorer.engine.serving.bounds import Work
+from explorer.engine.serving.bounds import PassWork
 from explorer.engine.serving.weights import WeightHolder, block_of
 from explorer.engine.split.partition import best_cuts
 from explorer.facts.roofline import Machine
@@ -315,7 +315,7 @@ def _layout(laid: LayoutContext, tensor: int, pipeline: int, expert: int) -> Dev
 _Least = tuple[float | None, ServingLimit]
 
 
-def _least(laid: LayoutContext, works: Sequence[Work]) -> list[_Least]:
+def _least(laid: LayoutContext, works: Sequence[PassWork]) -> list[_Least]:
     return [work.least(laid.machine, laid.links) for work in works]
 
 
@@ -371,7 +371,7 @@ def _cache(laid: LayoutContext, block: Block, size: float, tensor: int) -> float
     return size * -(-heads // tensor) / heads
 
 
-def _step(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float) -> Work:
+def _step(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float) -> PassWork:
     """The work of a device of a stage for one token of each of `batch` sequences."""
     each = batch / expert
     macs = cache = 0.0
@@ -379,10 +379,10 @@ def _step(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int,
         macs += (block.macs + block.expert_macs) / tensor * each
         cache += _cache(laid, block, block.cache, tensor) * each
     read = sum(_read(block, tensor, expert, batch) for block in stage)
-    return Work(macs, read, cache, _sent(laid, stage, tensor, expert, each))
+    return PassWork(macs, read, cache, _sent(laid, stage, tensor, expert, each))
 
 
-def _prompts(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float) -> Work:
+def _prompts(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float) -> PassWork:
     """The work of a device of a stage for the prompts of `batch` sequences."""
     each = batch / expert
     macs = cache = read = 0.0
@@ -391,7 +391,7 @@ def _prompts(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: i
         cache += _cache(laid, block, block.prompt_cache, tensor) * each
         read += _read(block, tensor, expert, batch * laid.prompt)
         read += block.idle if laid.encoder else 0.0
-    return Work(macs, read, cache, _sent(laid, stage, tensor, expert, each * laid.prompt))
+    return PassWork(macs, read, cache, _sent(laid, stage, tensor, expert, each * laid.prompt))
 
 
 def _read(block: Block, tensor: int, expert: int, tokens: float) -> float:

@@ -21,7 +21,7 @@ from explorer.engine.formats.tensor_index import named_few
 from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.number_formats import format_of
 from explorer.engine.serving import bounds, weights
-from explorer.engine.serving.bounds import Work
+from explorer.engine.serving.bounds import PassWork
 from explorer.engine.serving.closed_forms import BetweenCounts, over_context, over_prompt
 from explorer.engine.serving.kv_cache import element_bits, served_cache, windows
 from explorer.engine.serving.layouts import (
@@ -297,11 +297,11 @@ class _Answer:
 
     def _works(
         self, prefill: PassFigures, macs: ClosedForm, cache: ClosedForm, cache_bytes: Mapping[int, int]
-    ) -> tuple[dict[int, Work], dict[tuple[int, int], Work]]:
+    ) -> tuple[dict[int, PassWork], dict[tuple[int, int], PassWork]]:
         spec = self.spec
         written = self._cache_bytes(cache, spec.prompt)
         first = {
-            batch: Work(
+            batch: PassWork(
                 None if prefill.macs is None else prefill.macs * batch,
                 weights.read_bytes(self.holders, batch * spec.prompt, encoder=self.passes.own.encoder)
                 * self.types.scale,
@@ -310,7 +310,7 @@ class _Answer:
             for batch in spec.batches
         }
         steps = {
-            (context, batch): Work(
+            (context, batch): PassWork(
                 self._step_macs(macs, context) * batch,
                 weights.read_bytes(self.holders, batch) * self.types.scale,
                 cache_bytes[context] * batch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from explorer.base.units import exact_text
 from explorer.facts.comparison import Comparison, Difference
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
-from explorer.report.present.compare.figures import figure_tables, table_notes
+from explorer.report.present.compare.compared_figures import figure_tables, table_notes
 from explorer.session.headers import label
 
 

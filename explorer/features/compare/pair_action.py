@@ -22,12 +22,12 @@ from explorer.features.profile.profile_screen import (
     ProfileDialog,
     ProfileRequest,
 )
-from explorer.report.present.shell.history import state_name
+from explorer.report.present.shell.history_words import state_name
 from explorer.settings.parse import path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import MenuItem, PageDialog
 from explorer.tui.dialogs.proof import proof_dialog
-from explorer.tui.dialogs.states.history import DiffScreen
+from explorer.tui.dialogs.states.history_dialog import DiffScreen
 from explorer.tui.models.opening import check_source
 from explorer.tui.state.hardware import known_machine
 from explorer.tui.text.drawing import draw

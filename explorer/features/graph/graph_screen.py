@@ -23,7 +23,7 @@ from explorer.features.graph.graph_page import (
 )
 from explorer.report.present.look.layers import outside_fields
 from explorer.tui.dialogs.dialogs import SubScreen
-from explorer.tui.dialogs.search import SearchDialog
+from explorer.tui.dialogs.search_dialog import SearchDialog
 from explorer.tui.tabs.layer import layer_page
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, text

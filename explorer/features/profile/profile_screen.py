@@ -23,7 +23,7 @@ from explorer.features.profile.profile_comparison_words import (
 )
 from explorer.features.profile.profile_words import beside_layers, figures, layer_table, profile_blocks
 from explorer.report.blocks import Line as Row
-from explorer.report.present.shell.history import state_name
+from explorer.report.present.shell.history_words import state_name
 from explorer.settings.parse import parse_count, path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog
@@ -32,11 +32,11 @@ from explorer.tui.state.hardware import known_machine
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import BLANK, Line, safe
-from explorer.tui.tree.overlay import in_front
+from explorer.tui.tree.overlay_rows import in_front
 from explorer.tui.tree.rows import MEASURED, columns_of
 from explorer.tui.tree.table import SHOWN
 from explorer.tui.widgets.link_view import Link, LinkView
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 
 if TYPE_CHECKING:
     from explorer.facts.profile.comparison import ProfileComparison

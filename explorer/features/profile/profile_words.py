@@ -22,7 +22,7 @@ from explorer.report.blocks import (
 )
 from explorer.report.present.figures import bar_text, plain, quiet_zero, seconds, share, share_text
 from explorer.report.present.look.info import title
-from explorer.report.present.look.roofline import machine_text
+from explorer.report.present.look.roofline_words import machine_text
 
 _OPERATORS = 10
 

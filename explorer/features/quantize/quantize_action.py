@@ -13,7 +13,7 @@ from explorer.features.quantize.layer_request import LayerRequest
 from explorer.features.quantize.quantize_dialog import QuantizeDialog
 from explorer.features.quantize.quantize_view import QuantizationScreen
 from explorer.features.quantize.records import QuantizationRecord
-from explorer.report.present.shell.history import state_name
+from explorer.report.present.shell.history_words import state_name
 from explorer.tui.commands.context import ScreenCommand
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING
-from explorer.cli.arguments.quantize import CALIBRATION, FORMATS
+from explorer.cli.arguments.quantize_options import CALIBRATION, FORMATS
 from explorer.cli.arguments.records import quantize_spec
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.model_answer import fixed_sizes

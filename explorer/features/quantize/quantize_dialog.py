@@ -38,7 +38,7 @@ from explorer.tui.tree.sites import names_in
 from explorer.tui.widgets.accumulator_field import AccumulatorField
 from explorer.tui.widgets.combo import ComboField
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.options import STACKED, OptionField
+from explorer.tui.widgets.option_field import STACKED, OptionField
 from explorer.tui.widgets.text_input import text_input
 
 AskChoice = Callable[[QuantizeSpec], Awaitable[Quantization]]

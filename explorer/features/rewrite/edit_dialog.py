@@ -11,7 +11,7 @@ from explorer.base.errors import Misuse
 from explorer.facts.split.edit import EditKind, EditStep
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.text.lines import safe
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 
 if TYPE_CHECKING:
     from textual.widget import Widget

@@ -16,7 +16,7 @@ from explorer.features.sizes.serving_plots_words import serving_plots
 from explorer.features.sizes.serving_words import serving_blocks
 from explorer.features.sizes.sizes_view import AskMachine
 from explorer.report.blocks import Line as TextLine
-from explorer.settings.options import words_of
+from explorer.settings.option_values import words_of
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.record_form import RecordForm
 from explorer.tui.text.drawing import draw

@@ -14,7 +14,7 @@ from explorer.features.sizes.sizes_dialog import SizesDialog
 from explorer.features.sizes.sizes_view import SizeChoice, SizesView
 from explorer.report.present.look.info import sizes_of
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.commands.look.machine import ask_machine
+from explorer.tui.commands.look.machine_action import ask_machine
 from explorer.tui.state.hardware import known_machine
 
 if TYPE_CHECKING:

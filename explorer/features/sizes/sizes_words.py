@@ -11,7 +11,7 @@ from explorer.facts.sizes.curves import Crossing, CurveName, SizeCurve, SizeCurv
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.figures import count, seconds, size
 from explorer.report.present.look.info import title
-from explorer.report.present.look.roofline import machine_text
+from explorer.report.present.look.roofline_words import machine_text
 
 NAMES: Mapping[CurveName, tuple[str, str]] = {
     "macs": ("MACs", "multiply-accumulates; 1 MAC = 2 FLOPs"),

@@ -23,7 +23,7 @@ from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.state.hardware import known_machine
 from explorer.tui.text.drawing import draw
 from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.overlay import in_front
+from explorer.tui.tree.overlay_rows import in_front
 from explorer.tui.tree.stages import STAGE, StageRows
 from explorer.tui.tree.table import chosen_columns
 

@@ -21,7 +21,7 @@ from explorer.settings.rates import parse_rate
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.text.lines import safe
 from explorer.tui.tree.stages import StageRows
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 
 if TYPE_CHECKING:
     from explorer.facts import Layer

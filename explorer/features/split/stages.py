@@ -41,7 +41,7 @@ from explorer.host import output_files
 from explorer.session.parts import scripts
 from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work
 from explorer.session.parts.models import Models
-from explorer.settings.options import words_of
+from explorer.settings.option_values import words_of
 
 if TYPE_CHECKING:
     from explorer.features.split.torch_stages import TorchSplitter

@@ -13,7 +13,7 @@ from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options, typed_values
 from explorer.cli.arguments.options import HARDWARE, KEPT_IN, OPENING, SCHEDULER, TABLE, Option
-from explorer.cli.arguments.quantize import FORMAT_SWEEP
+from explorer.cli.arguments.quantize_options import FORMAT_SWEEP
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
 from explorer.cli.arguments.training import TRAINING_SWEEP, samples
 from explorer.cli.output.answer import Answer, document, plain, plots, present, tool

@@ -21,10 +21,10 @@ from explorer.settings.machines import with_buffer
 from explorer.settings.parse import parse_sizes, parse_tiles, path_word
 from explorer.settings.quantize import parse_formats
 from explorer.tui.dialogs.dialogs import FormDialog
-from explorer.tui.dialogs.machine import MachineDialog
+from explorer.tui.dialogs.machine_dialog import MachineDialog
 from explorer.tui.text.lines import safe
 from explorer.tui.widgets.machine_field import MachineField
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 
 _NAMES = ("tiles", "rows", "depths", "columns", "kept")
 _EDGES: Mapping[str, tuple[Edges, ...]] = {

@@ -36,7 +36,7 @@ from explorer.features.tiling.tile_screen import TileCommand
 from explorer.report.table_file import write_sweep
 from explorer.settings.parse import path_word
 from explorer.tui.dialogs.dialogs import MessageDialog
-from explorer.tui.dialogs.states.figures import FigureScreen
+from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe

@@ -13,7 +13,7 @@ from explorer.facts.quantize import FormatSweep
 from explorer.facts.serving.sweep import ServingSweep
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, table_of
-from explorer.report.present.compare.figures import figures as figure_blocks
+from explorer.report.present.compare.compared_figures import figures as figure_blocks
 from explorer.report.present.compare.verify import TONES
 from explorer.report.present.figures import count, plain, seconds, share, size, utilization
 from explorer.report.terms import field_terms

@@ -7,7 +7,7 @@ from explorer.base.features import load
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.arguments.quantize import FORMATS
+from explorer.cli.arguments.quantize_options import FORMATS
 from explorer.cli.arguments.records import quantize_spec, tile_spec
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import about

@@ -8,7 +8,7 @@ from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, Option
-from explorer.cli.arguments.quantize import FIRST
+from explorer.cli.arguments.quantize_options import FIRST
 from explorer.cli.arguments.records import first_quantized, tile_spec
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.model_answer import change_of, fixed_sizes, proving

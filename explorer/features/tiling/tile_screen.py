@@ -27,7 +27,7 @@ from explorer.settings.parse import parse_tile
 from explorer.tui.commands.context import AT_ONCE, ScreenCommand
 from explorer.tui.commands.key_table import command_of, has_command
 from explorer.tui.dialogs.dialogs import Dialog, PageDialog
-from explorer.tui.dialogs.machine import MachineDialog
+from explorer.tui.dialogs.machine_dialog import MachineDialog
 from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.text.drawing import draw
@@ -36,7 +36,7 @@ from explorer.tui.tree.sites import operands_of, sites_of
 from explorer.tui.widgets.accumulator_field import AccumulatorField
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.machine_field import MachineField
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 from explorer.tui.widgets.text_input import TextInput
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from explorer.tui.text.drawing import row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, safe
 from explorer.tui.widgets.line_view import LineList
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
 if TYPE_CHECKING:

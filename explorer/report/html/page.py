@@ -21,9 +21,9 @@ from explorer.report import plots
 from explorer.report.blocks import Block, Chart, Paragraph
 from explorer.report.html.draw import Sections, html, markdown
 from explorer.report.present.look.info import totals_blocks
-from explorer.report.present.look.memory import memory_blocks
+from explorer.report.present.look.memory_words import memory_blocks
 from explorer.report.present.look.ops import ops_blocks
-from explorer.report.present.look.roofline import roofline_blocks
+from explorer.report.present.look.roofline_words import roofline_blocks
 from explorer.report.present.look.table import layers_blocks
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from explorer.base.units import printable
 from explorer.facts import HistoryEntry, TileSpec, Verification
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.session.parts.models import Models, stem
-from explorer.settings.options import COMMAND_LINE, is_said, words_of
+from explorer.settings.option_values import COMMAND_LINE, is_said, words_of
 from explorer.settings.parse import opening_words, path_word
 from explorer.settings.quantize import is_fast, names_formats
 

@@ -28,7 +28,7 @@ from typing import Any, get_args
 
 from explorer.base.errors import Misuse
 from explorer.facts.split.edit import EditKind, EditStep
-from explorer.settings.options import text
+from explorer.settings.option_values import text
 from explorer.settings.parse import option_words
 from explorer.settings.tables import Readers, SettingsFile, content
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.key_table import command_of, has_command
-from explorer.tui.dialogs.states.figures import FigureScreen
+from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.models.chooser import ChooserScreen
 from explorer.tui.models.open_list import OpenListRequest, OpenListScreen
 from explorer.tui.state.hardware import known_machine

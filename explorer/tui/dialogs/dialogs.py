@@ -22,7 +22,7 @@ from explorer.base.errors import ExplorerError
 from explorer.tui.text.keys import keys_line
 from explorer.tui.text.lines import BLANK, Line, fit, middle, safe, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.options import STACKED, OptionField
+from explorer.tui.widgets.option_field import STACKED, OptionField
 from explorer.tui.widgets.page_text import screen_text
 from explorer.tui.widgets.strips import Status
 from explorer.tui.widgets.text_input import LONGEST, text_input

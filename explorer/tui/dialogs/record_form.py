@@ -10,10 +10,10 @@ from textual.app import ComposeResult
 
 from explorer.base.options import DeclaredOption, options
 from explorer.base.units import joined_text
-from explorer.settings.options import read_option
+from explorer.settings.option_values import read_option
 from explorer.settings.parse import parse_words
 from explorer.tui.dialogs.dialogs import FormDialog
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 
 R = TypeVar("R", bound=Struct)
 

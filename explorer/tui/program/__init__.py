@@ -252,7 +252,7 @@ class ExplorerApp(ReportingApp[int]):
 
     def action_help(self) -> None:
         """All keys."""
-        from explorer.tui.commands.help import help_dialog  # with the dialogs, after the first paint
+        from explorer.tui.commands.help_action import help_dialog  # with the dialogs, after the first paint
 
         self.push_screen(help_dialog(self.screen))
 

@@ -10,7 +10,7 @@ from explorer.base.errors import Misuse
 from explorer.tui.state.store import OnDemandCache
 from explorer.tui.terminal.slices import after_paint
 from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.overlay import overlay_text, show_overlay
+from explorer.tui.tree.overlay_rows import overlay_text, show_overlay
 from explorer.tui.tree.rows import METRICS
 
 if TYPE_CHECKING:

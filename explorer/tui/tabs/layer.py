@@ -18,7 +18,7 @@ from explorer.report.present.look.connections import (
     unknown_blocks,
 )
 from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title, outside_fields
-from explorer.tui.pages.outline import failed_page, outline_page, range_page, run_lines
+from explorer.tui.pages.outline_page import failed_page, outline_page, range_page, run_lines
 from explorer.tui.tabs.tab import Tab, note_page
 from explorer.tui.terminal.slices import after_paint
 from explorer.tui.text.drawing import draw, row_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.report.present.look.memory import figures, live_blocks, step_blocks
+from explorer.report.present.look.memory_words import figures, live_blocks, step_blocks
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line, cut, fit, line_width

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from explorer.base.features import load_all
 from explorer.report.blocks import Heading, Line, Paragraph
 from explorer.report.present.look.info import details, overview, symbolic_hint
-from explorer.report.present.shell.history import states
-from explorer.tui.pages.outline import failed_page, header_page
+from explorer.report.present.shell.history_words import states
+from explorer.tui.pages.outline_page import failed_page, header_page
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line as TextLine

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from explorer.facts.profile.points import measured_points
-from explorer.report.present.look.roofline import LIMITS, by_time, figures, slowest, together
+from explorer.report.present.look.roofline_words import LIMITS, by_time, figures, slowest, together
 from explorer.tui.state.hardware import known_machine
 from explorer.tui.tabs.roofline_plot import STEPS, RankedPoints, roof_plot
 from explorer.tui.tabs.tab import PlotTab

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from explorer.facts.profile.points import MeasuredPoint
 from explorer.facts.profile.profile import Profile
 from explorer.report.blocks import Table
-from explorer.report.present.look.roofline import LIMITS
+from explorer.report.present.look.roofline_words import LIMITS
 from explorer.tui.text.drawing import ROLES
 from explorer.tui.text.lines import Line, ending, fit, safe
 from explorer.tui.text.plot import Cells, filled, framed, lines_of, log_ticks, power_text, put, spread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from explorer.base.options import option_of
 from explorer.facts import TileSpec
-from explorer.settings.options import read_option
+from explorer.settings.option_values import read_option
 from explorer.tui.widgets.combo import ComboField
 
 _WIDTHS = ("none", "16", "20", "24", "32", "48")

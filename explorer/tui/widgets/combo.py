@@ -9,7 +9,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 
 from explorer.tui.text.lines import Line, safe
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 
 _LONGEST = 4_096
 """Characters that are typed at most."""

@@ -6,7 +6,7 @@ from explorer.base.errors import ExplorerError
 from explorer.facts.cost import Hardware
 from explorer.settings import machines
 from explorer.tui.text.lines import safe
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 
 TYPED = "as typed"
 

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from explorer.base.errors import Misuse
 from explorer.facts import Analysis, Layer
-from explorer.report.outline import as_json, as_text
+from explorer.report.outline_words import as_json, as_text
 from explorer.session import Session, headers
 
 NEWEST = onnx.defs.onnx_opset_version()

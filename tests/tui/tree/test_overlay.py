@@ -10,7 +10,7 @@ import pytest
 from explorer.facts.external.overlay import Overlay, OverlayColumn
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.overlay import show_overlay
+from explorer.tui.tree.overlay_rows import show_overlay
 from explorer.tui.tree.rows import columns_of, metric_of
 from explorer.tui.tree.table import chosen_columns
 from explorer.tui.tree.widget import LayerTree

@@ -440,7 +440,7 @@ def test_no_line_is_wider_than_its_room(lenet: Session, width: int) -> None:
 
 
 def test_every_key_is_in_the_help() -> None:
-    from explorer.tui.commands.help import KEYS
+    from explorer.tui.commands.help_action import KEYS
 
     assert set(HEAT_KEYS) <= set(KEYS)
     actions = {key.id.partition("(")[0] for key in HEAT_KEYS}

@@ -18,7 +18,7 @@ from explorer.cli.main import main
 from explorer.facts.values import Activations, Weights
 from explorer.features.values.statistics_view import STATISTICS_KEYS, StatisticsDialog, StatisticsScreen
 from explorer.tui.text.lines import line_text
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine
@@ -149,6 +149,6 @@ async def test_what_cannot_be_asked_is_said_in_the_dialog(
 
 
 def test_its_keys_are_in_the_help() -> None:
-    from explorer.tui.commands.help import KEYS
+    from explorer.tui.commands.help_action import KEYS
 
     assert set(STATISTICS_KEYS) <= set(KEYS)

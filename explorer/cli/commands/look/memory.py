@@ -11,7 +11,12 @@ from explorer.cli.output.progress import ProgressLine
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     return about(
-        given, progress, lambda session, info: (info, session.memory()), "memory", "look.memory", "steps"
+        given,
+        progress,
+        lambda session, info: (info, session.memory()),
+        "memory",
+        "look.memory_words",
+        "steps",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import explorer.report.outline as report
+import explorer.report.outline_words as report
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING
 from explorer.cli.output.answer import Answer, head

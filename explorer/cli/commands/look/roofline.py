@@ -17,7 +17,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         progress,
         lambda session, info: (info, session.roofline(machine)),
         "roofline",
-        "look.roofline",
+        "look.roofline_words",
         "layers",
     )
 

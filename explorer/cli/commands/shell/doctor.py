@@ -10,13 +10,13 @@ from explorer.cli.output.answer import Answer, head
 def _run(given: ParsedArgs, progress: object) -> Answer:
     # the help reads this file, which needs neither
     from explorer.host.doctor import checkup
-    from explorer.report import doctor
+    from explorer.report import doctor_words
 
     fact = checkup(extras=given.extras)
     outcome = "something is wrong" if fact.problems else "nothing is wrong"
     if given.json:
-        return Answer(pieces=lambda: doctor.as_json(fact, head()), outcome=outcome)
-    return Answer(pieces=lambda: doctor.as_text(fact), outcome=outcome)
+        return Answer(pieces=lambda: doctor_words.as_json(fact, head()), outcome=outcome)
+    return Answer(pieces=lambda: doctor_words.as_text(fact), outcome=outcome)
 
 
 COMMAND = Command(

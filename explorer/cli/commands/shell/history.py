@@ -66,7 +66,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         kept.release()
     return Answer(
         lambda: document().history(history, saved.source, given.output, tool(), figures),
-        lambda: present("shell.history").history(history, saved.source, given.output, figures),
+        lambda: present("shell.history_words").history(history, saved.source, given.output, figures),
         "states" if figures is None else "compared",
         outcome=weakest(figures.verdicts) if figures is not None and given.verify else "done",
     )

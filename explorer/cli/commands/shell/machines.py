@@ -40,7 +40,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         fact = machine_file.add_machine(given.save, given.machine, typed, overwrite=given.force)
     return Answer(
         lambda: plain(fact),
-        lambda: present("shell.machines").machines(fact, saved=given.save is not None or given.measure),
+        lambda: present("shell.machines_words").machines(fact, saved=given.save is not None or given.measure),
     )
 
 

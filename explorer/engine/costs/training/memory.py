@@ -40,7 +40,7 @@ class Allocation(Struct):
     bytes: int
 
 
-class Change(NamedTuple):
+class MemoryChange(NamedTuple):
     """An allocation is born (or dies) in a phase while a module runs."""
 
     phase: Phase
@@ -51,7 +51,7 @@ class Change(NamedTuple):
 
 def over_time(
     start: Iterable[Allocation],
-    changes: Sequence[Change],
+    changes: Sequence[MemoryChange],
     *,
     batch: int | None,
     kept_bytes: int,
@@ -79,7 +79,7 @@ def over_time(
     total, peak_bytes, peak = sum(live.values()), -1, 0
     holders: Counter[tuple[str, Holding]] = Counter()
     moments: list[TrainingMoment] = []
-    for change in changes or [Change("forward", "", Allocation("temporary", "", 0))]:
+    for change in changes or [MemoryChange("forward", "", Allocation("temporary", "", 0))]:
         size = change.allocation.bytes if change.born else -change.allocation.bytes
         total += size
         live[change.allocation.kind] += size
@@ -123,14 +123,14 @@ def by_outputs(fact: Training) -> StepMemory:
         )
     outputs = [Allocation("activations", row.path, row.activation_bytes or 0) for row in fact.layers]
     gradients = [Allocation("gradients", row.path, row.gradient_bytes) for row in fact.layers]
-    changes = [Change("forward", out.path, out) for out in outputs if out.bytes]
+    changes = [MemoryChange("forward", out.path, out) for out in outputs if out.bytes]
     for out, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
         # the gradient of an output is as large as the output
         flowing = Allocation("temporary", out.path, out.bytes)
         for allocation, born in ((flowing, True), (gradient, True), (flowing, False), (out, False)):
             if allocation.bytes:
-                changes.append(Change("backward", out.path, allocation, born))
-    changes.append(Change("step", "", Allocation("optimizer", "", 0)))
+                changes.append(MemoryChange("backward", out.path, allocation, born))
+    changes.append(MemoryChange("step", "", Allocation("optimizer", "", 0)))
     start = [Allocation("inputs", "", fact.input_bytes)]
     for row in fact.layers:
         start += [

@@ -35,7 +35,7 @@ from explorer.engine.compat.torch import (
     storage_key,
 )
 from explorer.engine.costs.aten import device_questions, dispatch, kernels
-from explorer.engine.costs.training.memory import Allocation, Change, over_time
+from explorer.engine.costs.training.memory import Allocation, MemoryChange, over_time
 from explorer.engine.costs.training.mixed_values import is_mixed, without_values
 from explorer.engine.formats.torch_module import jagged
 from explorer.engine.formats.torch_module.arguments import BoundInputs
@@ -218,7 +218,7 @@ class _Births(DispatchMode):
         self.phase: Phase = "forward"
         self.stack = [""]
         self.start: list[Allocation] = []
-        self.changes: list[Change] = []
+        self.changes: list[MemoryChange] = []
         self.live = self.again = 0
         self._allocations: dict[int, tuple[Allocation, Any]] = {}
         self._places: tuple[list[int], list[str]] = ([0], [""])
@@ -268,7 +268,7 @@ class _Births(DispatchMode):
     def change(self, allocation: Allocation, born: bool = True) -> None:
         """Books a birth or a death."""
         self.live += allocation.bytes if born else -allocation.bytes
-        self.changes.append(Change(self.phase, self.path(), allocation, born))
+        self.changes.append(MemoryChange(self.phase, self.path(), allocation, born))
 
     def rename(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Sets what an allocation is and which module it belongs to."""

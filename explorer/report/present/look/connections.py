@@ -20,7 +20,7 @@ from explorer.report.present.look.layers import (
     outside_fields,
     same_name_text,
 )
-from explorer.report.present.look.overlay import overlay_blocks
+from explorer.report.present.look.overlay_words import overlay_blocks
 
 _SOURCES = {"input": "input of the model", "stored": "stored in the model", "unknown": "not known"}
 

@@ -22,7 +22,7 @@ from explorer.report.blocks import (
 from explorer.report.present.figures import bar_text, count, in_unit, size
 from explorer.report.present.look.info import answer
 from explorer.report.present.look.layers import doubt_text
-from explorer.report.present.look.overlay import overlay_blocks, placement_blocks
+from explorer.report.present.look.overlay_words import overlay_blocks, placement_blocks
 from explorer.settings.columns import (
     COLUMNS,
     NEEDS,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from explorer.report.present.shell.history import state_name
-from explorer.tui.commands.change.history import HistoryCommand
+from explorer.report.present.shell.history_words import state_name
+from explorer.tui.commands.change.history_action import HistoryCommand
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.key_table import COMMANDS, command_of, has_command
 from explorer.tui.commands.program import run_picked
 from explorer.tui.dialogs.dialogs import MenuItem
-from explorer.tui.dialogs.search import SearchDialog
+from explorer.tui.dialogs.search_dialog import SearchDialog
 
 
 class SearchCommand(ScreenCommand):

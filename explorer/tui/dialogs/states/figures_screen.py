@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import BindingType
 
-from explorer.report.present.compare.figures import figures
+from explorer.report.present.compare.compared_figures import figures
 from explorer.tui.dialogs.report import ReportScreen
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.report.present.shell.history import state_name
+from explorer.report.present.shell.history_words import state_name
 from explorer.tui.commands.change.save import write_file
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.key_table import command_of, has_command
 from explorer.tui.dialogs.proof import proof_dialog
-from explorer.tui.dialogs.states.figures import FigureScreen
-from explorer.tui.dialogs.states.history import DiffScreen, HistoryRequest, HistoryScreen
+from explorer.tui.dialogs.states.figures_screen import FigureScreen
+from explorer.tui.dialogs.states.history_dialog import DiffScreen, HistoryRequest, HistoryScreen
 from explorer.tui.state.hardware import known_machine
 from explorer.tui.text.lines import safe
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from explorer.tui.dialogs.dialogs import EntryDialog
-from explorer.tui.tree.overlay import overlay_text, show_overlay
+from explorer.tui.tree.overlay_rows import overlay_text, show_overlay
 
 if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext

@@ -15,12 +15,12 @@ from textual.widgets import Input
 from explorer.base.errors import ExplorerError
 from explorer.base.units import rate_text
 from explorer.facts.cost import Hardware
-from explorer.report.present.look.roofline import ridge_field
+from explorer.report.present.look.roofline_words import ridge_field
 from explorer.settings import machines
 from explorer.settings.machine_file import SETTINGS, machine_of, save_machine, settings_text
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.widgets.machine_field import TYPED, MachineField
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.option_field import OptionField
 
 _ENTRIES: Mapping[str, tuple[str, str, str]] = {
     "peak_macs": ("peak", "peak MACs/s", "4T, 8 TFLOPS, or a name: h100"),

@@ -11,8 +11,8 @@ from textual.binding import Binding
 from explorer.base.features import load_all
 from explorer.tui.commands.key_table import COMMANDS
 from explorer.tui.dialogs.manual import HelpDialog
-from explorer.tui.dialogs.states.figures import FIGURE_KEYS
-from explorer.tui.dialogs.states.history import HISTORY_KEYS
+from explorer.tui.dialogs.states.figures_screen import FIGURE_KEYS
+from explorer.tui.dialogs.states.history_dialog import HISTORY_KEYS
 from explorer.tui.models.chooser import CHOOSER_KEYS
 from explorer.tui.models.open_list import OPEN_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key

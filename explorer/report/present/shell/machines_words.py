@@ -10,7 +10,7 @@ from explorer.facts.cost import Hardware
 from explorer.facts.roofline import Machines, NamedMachine
 from explorer.report.blocks import Block, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
 from explorer.report.present.figures import written
-from explorer.report.present.measure.machine import measured_blocks
+from explorer.report.present.measure.machine_words import measured_blocks
 
 _UNMEASURED = "This machine, here, is not measured: explorer machines --measure does it."
 

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.report.present.compare.diff import diff
-from explorer.report.present.shell.history import state_blocks, state_name, states, tree_rows
+from explorer.report.present.shell.history_words import state_blocks, state_name, states, tree_rows
 from explorer.tui.dialogs.dialogs import EntryDialog, SubScreen
 from explorer.tui.tabs.diff import diff_entries
 from explorer.tui.text.drawing import draw, row_line, title_line

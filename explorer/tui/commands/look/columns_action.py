@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.tui.dialogs.columns import ColumnsDialog
+from explorer.tui.dialogs.columns_dialog import ColumnsDialog
 from explorer.tui.tree.rows import columns_of
 
 if TYPE_CHECKING:

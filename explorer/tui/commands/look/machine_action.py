@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.tui.dialogs.machine import MachineDialog
+from explorer.tui.dialogs.machine_dialog import MachineDialog
 from explorer.tui.state.hardware import use_hardware
 
 if TYPE_CHECKING:
