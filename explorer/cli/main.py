@@ -91,24 +91,24 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
     _hold_standard_streams()
     anywhere = bool(typed) and typed[0] in VERBS and VERBS[typed[0]].anywhere
     try:
-        command, given = parser.read(typed, VERBS)
+        command, args = parser.read(typed, VERBS)
     except Misuse:
         if not anywhere:
             check_supported()
         raise
-    if given.version:
+    if args.version:
         print_pieces([tool(), "\n"])
         return DONE
-    if given.help:
+    if args.help:
         from explorer.cli.arguments.help import help_text  # argparse, for whoever asks
 
         print_pieces([help_text(command, VERBS)])
         return DONE
     if not anywhere:
         check_supported()
-    if given.no_cache:
+    if args.no_cache:
         os.environ[SWITCH] = "1"  # also for the processes that this one starts
-    _keep_inputs(command, given)
+    _keep_inputs(command, args)
     run = command.run
     if not command.instant:
         from explorer.host.optional_packages import check_version  # what reads headers alone needs no package
@@ -117,16 +117,16 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
     if run is None:
         from explorer.cli import screen  # Textual, which no verb waits for
 
-        return screen.run(given)
+        return screen.run(args)
     if command.instant:
-        return _supervised(lambda: _print(command, run(given, None), given), given)
-    return _supervised(lambda: _print(command, _answer(run, given), given), given, alone=alone)
+        return _supervised(lambda: _print(command, run(args, None), args), args)
+    return _supervised(lambda: _print(command, _answer(run, args), args), args, alone=alone)
 
 
-def _keep_inputs(command: Command, given: ParsedArgs) -> None:
+def _keep_inputs(command: Command, args: ParsedArgs) -> None:
     """Refuses to write a result over a file that is read for it, whatever the verb, --force or not."""
     typed = [command.options[flag] for flag in WRITTEN if flag in command.options]
-    targets = {option.flag: target for option in typed if (target := getattr(given, option.key))}
+    targets = {option.flag: target for option in typed if (target := getattr(args, option.key))}
     if not targets:
         return
     from explorer.host.output_files import keep_input  # where nothing is written, nothing waits for it
@@ -134,7 +134,7 @@ def _keep_inputs(command: Command, given: ParsedArgs) -> None:
     read: list[str] = []
     for option in command.options.values():
         if ("FILE" in option.metavar or option.metavar == "MODEL") and option.flag not in WRITTEN:
-            value = getattr(given, option.key)
+            value = getattr(args, option.key)
             read += value if option.many else [value] if value else []
     for flag, target in targets.items():
         keep_input(target.partition(":")[2] if flag == "--take" else target, read)
@@ -157,53 +157,53 @@ def _hold_standard_streams() -> None:
         raise Misuse("it is closed", where="standard output")
 
 
-def _supervised(work: Callable[[], int], given: ParsedArgs, *, alone: bool = False) -> int:
+def _supervised(work: Callable[[], int], args: ParsedArgs, *, alone: bool = False) -> int:
     """What `work` returns, done in a copy of this process if it is alone in it, or its memory is limited."""
-    if not alone and given.memory is None:
+    if not alone and args.memory is None:
         return work()
     from explorer.process import supervisor  # 18 ms, and --version needs none
 
-    where = ", ".join(given.models)
-    return supervisor.run(lambda: _in_one_line(work, given.memory), memory=given.memory, where=where)
+    where = ", ".join(args.models)
+    return supervisor.run(lambda: _in_one_line(work, args.memory), memory=args.memory, where=where)
 
 
 _NEW = 100_000
 """New objects at which Python looks for garbage: with its own 700 a tenth of a short command is this."""
 
 
-def _with_outline(error: BadModel, given: ParsedArgs) -> BadModel:
+def _with_outline(error: BadModel, args: ParsedArgs) -> BadModel:
     """What is wrong with a model, and what shows the part of it that can be read, where there is one."""
     # a place may name a tensor behind the file
-    named = next((name for name in given.models if f"{error.where}: ".startswith(f"{name}: ")), "")
+    named = next((name for name in args.models if f"{error.where}: ".startswith(f"{name}: ")), "")
     if not os.path.isfile(named):
         return error
     try:
-        shown = next(iter(explorer.Session(named).outline().rows), None)
+        first_row = next(iter(explorer.Session(named).outline().rows), None)
     except ExplorerError:
-        shown = None
-    if shown is None:
+        first_row = None
+    if first_row is None:
         return error
     more = "explorer outline shows what can be read of it"
     return BadModel(error.what, where=error.where, hint=f"{error.hint}; {more}" if error.hint else more)
 
 
-def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], given: ParsedArgs) -> Answer:
+def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], args: ParsedArgs) -> Answer:
     from explorer.process import signals  # 20 ms, and --help needs none
 
     usual = gc.get_threshold()
-    with signals.answer_only(given.quiet):
-        line = ProgressLine(quiet=given.quiet)
+    with signals.answer_only(args.quiet):
+        line = ProgressLine(quiet=args.quiet)
         gc.set_threshold(_NEW, *usual[1:])
         try:
-            return run(given, line)
+            return run(args, line)
         except BadModel as error:
-            raise _with_outline(error, given) from None
+            raise _with_outline(error, args) from None
         finally:
             gc.set_threshold(*usual)
             line.clear()
 
 
-def _print(command: Command, answer: Answer, given: ParsedArgs) -> int:
+def _print(command: Command, answer: Answer, args: ParsedArgs) -> int:
     """Prints an answer; returns the exit code that the command has for how it ended."""
     code = command.exits[answer.outcome]
     if answer.warning:
@@ -211,7 +211,7 @@ def _print(command: Command, answer: Answer, given: ParsedArgs) -> int:
     # nothing of a long answer is garbage before it is written: Python would look through it again and again
     gc.disable()
     try:
-        print_answer(answer, given)
+        print_answer(answer, args)
     finally:
         gc.enable()
     return code

@@ -56,13 +56,13 @@ def _split(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
 
 def _paced(job_id: int, answers: Connection) -> Callable[[Progress], None]:
     """Tells of a phase at once, and now and then of what is done in it: each word wakes who listens."""
-    phase, told = "", 0.0
+    phase, sent_at = "", 0.0
 
     def on_progress(progress: Progress) -> None:
-        nonlocal phase, told
+        nonlocal phase, sent_at
         now = time.monotonic()
-        if progress.phase != phase or now - told >= _PACE:
-            phase, told = progress.phase, now
+        if progress.phase != phase or now - sent_at >= _PACE:
+            phase, sent_at = progress.phase, now
             answers.send(("progress", job_id, progress, None))
 
     return on_progress
@@ -78,20 +78,20 @@ def _call(session: Session, method: str, on_progress: Callable[[Progress], None]
         return partial(_locate, session)
     if method == "analysis":
         method = "packed_analysis"
-    found = None if method.startswith("_") or method in _OWN else getattr(session, method, None)
-    if not callable(found):
+    attribute = None if method.startswith("_") or method in _OWN else getattr(session, method, None)
+    if not callable(attribute):
         raise ValueError(f"the session has no method '{method}'")
-    function = getattr(found, "__func__", found)
+    function = getattr(attribute, "__func__", attribute)
     # what checks its arguments stands around it
     code = getattr(function, "__wrapped__", function).__code__  # `inspect` takes 20 ms to import
-    told = "on_progress" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return partial(found, on_progress=on_progress) if told else found
+    takes_progress = "on_progress" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return partial(attribute, on_progress=on_progress) if takes_progress else attribute
 
 
-def _serve(requests: Connection, answers: Connection, seen: int) -> None:
+def _serve(requests: Connection, answers: Connection, header_pipe: int) -> None:
     """The child: one job after the other, until the parent hangs up.
 
-    The model's header goes to the pipe `seen`.
+    The model's header goes to the pipe `header_pipe`.
     """
 
     def listen() -> None:
@@ -111,8 +111,8 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
         memory_limit.apply(memory)
     stop_header: Callable[[], None] | None = None
     if looking and os.path.exists(setup["source"]):  # a name has no header
-        stop_header = _fork_off(setup["source"], seen, requests, answers)
-    os.close(seen)
+        stop_header = _fork_off(setup["source"], header_pipe, requests, answers)
+    os.close(header_pipe)
     session = _session(setup, history)
     # only now: two threads that import the facts and a module of theirs at once wait for each other
     threading.Thread(target=listen, name="requests", daemon=True).start()
@@ -158,7 +158,7 @@ def _parts(result: Any, tables: Mapping[str, Sequence[Any]]) -> Iterator[tuple[s
         yield from (("rows", some) for some in packed.messages())
 
 
-def _fork_off(source: str, seen: int, *others: Connection) -> Callable[[], None]:
+def _fork_off(source: str, header_pipe: int, *others: Connection) -> Callable[[], None]:
     """Reads the header in a process beside this one, while it has no thread that could hold a lock.
 
     It is of this one's group, and so goes when this one is killed. Returns what stops it.
@@ -188,9 +188,9 @@ def _fork_off(source: str, seen: int, *others: Connection) -> Callable[[], None]
     try:
         from explorer.process import preview  # 17 ms, in the process that it is forked for
 
-        for other in others:
-            other.close()  # whoever waits for the end of the engine's pipes must not wait for this process
-        preview.run(source, seen)
+        for pipe in others:
+            pipe.close()  # whoever waits for the end of the engine's pipes must not wait for this process
+        preview.run(source, header_pipe)
     except BaseException:
         pass
     finally:
@@ -203,8 +203,8 @@ def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
         rows: Any = session.packed_analysis().layers
         located: dict[str, int] = rows.located(paths)
         return located
-    wanted = frozenset(paths)
-    return {layer.path: layer.id for layer in session.analysis().layers if layer.path in wanted}
+    sought = frozenset(paths)
+    return {layer.path: layer.id for layer in session.analysis().layers if layer.path in sought}
 
 
 def _session(setup: Mapping[str, Any], history: History | None) -> Session:
@@ -217,12 +217,12 @@ def _session(setup: Mapping[str, Any], history: History | None) -> Session:
 
 def _one_line(bug: Exception, method: str) -> ExplorerError:
     """What the screen is told of a bug; the traceback goes to the log."""
-    if (said := beyond(bug)) is None:
+    if (error := beyond(bug)) is None:
         import traceback
 
         traceback.print_exc()
-        said = ExplorerError(f"{type(bug).__name__}: {bug}".splitlines()[0], where=method)
-    return with_note(said, bug)
+        error = ExplorerError(f"{type(bug).__name__}: {bug}".splitlines()[0], where=method)
+    return with_note(error, bug)
 
 
 def main() -> None:

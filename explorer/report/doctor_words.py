@@ -35,24 +35,26 @@ def as_text(fact: Checkup) -> Iterator[str]:
     yield "\n"
     for line in _packages(fact.packages):
         yield f"{line.rstrip()}\n"
-    if any(one.state == "newer" for one in fact.packages):
+    if any(entry.state == "newer" for entry in fact.packages):
         yield "> newer than what the tests passed with\n"
     yield "\n"
-    here = [one.name for one in fact.extras if one.installed]
+    here = [entry.name for entry in fact.extras if entry.installed]
     part = [
-        f"{one.name} (without {', '.join(one.lacks)})" for one in fact.extras if _is_partial(fact, one.name)
+        f"{entry.name} (without {', '.join(entry.lacks)})"
+        for entry in fact.extras
+        if _is_partial(fact, entry.name)
     ]
-    gone = [one.name for one in fact.extras if not one.installed and not _is_partial(fact, one.name)]
+    gone = [entry.name for entry in fact.extras if not entry.installed and not _is_partial(fact, entry.name)]
     for label, names in (("Extras", here), ("in part", part), ("not here", gone)):
         if names or label == "Extras":
             yield f"{label:<{_LABEL}}{', '.join(names) or 'none'}\n"
     yield "\n"
     if not fact.problems:
         yield "Nothing is wrong.\n"
-    for one in fact.problems:
-        yield f"! {printable(one.what)}\n"
-        if one.command or one.advice:
-            yield f"  {printable(one.command or one.advice)}\n"
+    for entry in fact.problems:
+        yield f"! {printable(entry.what)}\n"
+        if entry.command or entry.advice:
+            yield f"  {printable(entry.command or entry.advice)}\n"
 
 
 def as_json(fact: Checkup, head: dict[str, Any]) -> Iterator[str]:
@@ -66,7 +68,7 @@ def as_json(fact: Checkup, head: dict[str, Any]) -> Iterator[str]:
 def _plain(fact: Any) -> Any:
     """A record as a dictionary, with those in it."""
     if isinstance(fact, tuple | list):
-        return [_plain(one) for one in fact]
+        return [_plain(member) for member in fact]
     if hasattr(type(fact), "__slots__") and hasattr(type(fact), "__annotations__"):
         return {name: _plain(getattr(fact, name)) for name in type(fact).__annotations__}
     return fact
@@ -87,7 +89,10 @@ def _packages(packages: Sequence[PackageInfo]) -> Iterator[str]:
 
 def _column(packages: Sequence[PackageInfo]) -> list[str]:
     rows = [(" ", "package", "installed", "tested")]
-    rows += [(_SIGNS.get(one.state, " "), one.package, _version(one), _range(one.tested)) for one in packages]
+    rows += [
+        (_SIGNS.get(package.state, " "), package.package, _version(package), _range(package.tested))
+        for package in packages
+    ]
     wide = [max(len(row[at]) for row in rows) for at in range(4)]
     return [
         f"{sign} {name:<{wide[1]}}  {version:<{wide[2]}}  {tested:<{wide[3]}}"
@@ -105,15 +110,17 @@ def _range(tested: str) -> str:
     return low if not high else f"{low}-{high}.x" if low.startswith(f"{high}.") else f"{low}-{high}"
 
 
-def _terminal(one: TerminalInfo) -> str:
-    if one.width is None:
+def _terminal(terminal: TerminalInfo) -> str:
+    if terminal.width is None:
         size = "none"
     else:
-        size = f"{one.width} x {one.height}"
-    colors = {0: "no colors", 1 << 24: "16.7 million colors"}.get(one.colors, f"{one.colors} colors")
-    inside = f", in {one.inside}" if one.inside else ""
-    where = "over SSH" if one.over_ssh else "not over SSH"
-    return f"{size}, {one.name or 'TERM is not set'}, {colors}, {one.encoding}, {where}{inside}"
+        size = f"{terminal.width} x {terminal.height}"
+    colors = {0: "no colors", 1 << 24: "16.7 million colors"}.get(
+        terminal.colors, f"{terminal.colors} colors"
+    )
+    inside = f", in {terminal.inside}" if terminal.inside else ""
+    where = "over SSH" if terminal.over_ssh else "not over SSH"
+    return f"{size}, {terminal.name or 'TERM is not set'}, {colors}, {terminal.encoding}, {where}{inside}"
 
 
 def _folder(one: FolderInfo) -> str:

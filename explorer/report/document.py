@@ -104,8 +104,10 @@ def layer(
     document = {**info(about, tool, sha256), **to_json(fact), "layer": layer_record(fact.layer)}
     if outside is None:
         return document
-    known = {name: rows[fact.layer.id] for name, rows in outside.figures.items() if fact.layer.id in rows}
-    return {**document, "overlay": overlay(outside), "outside": known}
+    outside_values = {
+        name: rows[fact.layer.id] for name, rows in outside.figures.items() if fact.layer.id in rows
+    }
+    return {**document, "overlay": overlay(outside), "outside": outside_values}
 
 
 def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
@@ -249,20 +251,22 @@ def decode(about: Info, fact: Decode, tool: str, sha256: str | None = None) -> D
     return {**info(about, tool, sha256), "decode": document, "layers": rows}
 
 
-def serving(found: Sequence[tuple[Info, Serving, str | None]], tool: str) -> Document:
+def serving(answers: Sequence[tuple[Info, Serving, str | None]], tool: str) -> Document:
     """The document of `explorer serving`: of one model that of `info` and the figures, of several a list."""
-    if len(found) == 1:
-        about, fact, digest = found[0]
+    if len(answers) == 1:
+        about, fact, digest = answers[0]
         return {**info(about, tool, digest), **_serving(fact)}
-    models = [{"model": record_of(about.model), **_serving(fact)} for about, fact, _ in found]
+    models = [{"model": record_of(about.model), **_serving(fact)} for about, fact, _ in answers]
     return {**envelope(tool), "models": models}
 
 
-def serving_times(found: Sequence[tuple[Info, Serving, str | None]]) -> Document:
+def serving_times(answers: Sequence[tuple[Info, Serving, str | None]]) -> Document:
     """Memory and least times of several models, with the model's name in each row, as a table."""
     return {
         "times": [
-            {"model": about.model.source, **record_of(one)} for about, fact, _ in found for one in fact.times
+            {"model": about.model.source, **record_of(times)}
+            for about, fact, _ in answers
+            for times in fact.times
         ]
     }
 
@@ -305,12 +309,12 @@ def compare(fact: Comparison, tool: str) -> Document:
         "agree": fact.agree,
         "models": [
             {
-                "source": one.model.source,
-                "format": one.model.format,
-                **totals_record(one.totals),
+                "source": model.model.source,
+                "format": model.model.format,
+                **totals_record(model.totals),
                 **{name: value for name, value in beside.items() if name not in _OF_TOTALS},
             }
-            for one, beside in zip(fact.models, _beside(fact.figures), strict=True)
+            for model, beside in zip(fact.models, _beside(fact.figures), strict=True)
         ],
         "operators": [{"op": op, "counts": list(counts)} for op, counts in fact.operators],
         "differences": [record_of(difference) for difference in fact.differences],
@@ -325,15 +329,17 @@ _OF_TOTALS = {"name", *(name for name in TABLE_FIGURES if name in Totals.__struc
 def _beside(fact: FigureTable) -> list[Document]:
     """A record for each that is compared: every figure, and the names of those in which it is the best."""
     rows = {row.name: row for row in fact.rows}
-    found: list[Document] = []
+    documents: list[Document] = []
     for at, name in enumerate(fact.names):
         values = {figure: row.values[at] for figure, row in rows.items()}
         figures = {
-            figure: to_json(one and one.value) for figure in TABLE_FIGURES for one in [values.get(figure)]
+            figure: to_json(figure_value and figure_value.value)
+            for figure in TABLE_FIGURES
+            for figure_value in [values.get(figure)]
         }
         best = [figure for figure, row in rows.items() if at in row.best]
-        found.append({"name": name, **figures, "best": best})
-    return found
+        documents.append({"name": name, **figures, "best": best})
+    return documents
 
 
 def _compared(fact: FigureTable | None) -> Document:

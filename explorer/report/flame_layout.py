@@ -103,12 +103,12 @@ def counted_figure(name: str, found: Structure, totals: Totals) -> FlameFigure:
     return FlameFigure(name, column.head, column.unit, weights)
 
 
-def measured_figure(found: Structure, seconds: Sequence[float], profile: Profile) -> FlameFigure:
+def measured_figure(structure: Structure, seconds: Sequence[float], profile: Profile) -> FlameFigure:
     """Measured time: of rows as `Session.column` has it, and of what is no layer."""
-    beside = {one.name: one.seconds for one in profile.other}
+    beside = {entry.name: entry.seconds for entry in profile.other}
     beside["runtime overhead"] = max(0.0, profile.overhead_seconds)
     # what kernels took under the profiler may be more than whole runs without it
-    weights = FlameWeights(found.end, seconds, profile.wall_seconds + profile.slowed_seconds, beside)
+    weights = FlameWeights(structure.end, seconds, profile.wall_seconds + profile.slowed_seconds, beside)
     title = "time under the profiler" if profile.slowed_seconds else "measured time"
     return FlameFigure(MEASURED, title, "seconds", weights)
 
@@ -173,11 +173,11 @@ def _sum(values: Sequence[float], rows: Sequence[int]) -> float:
 
 def _siblings(end: Sequence[int], first: int, stop: int) -> Sequence[int]:
     """The rows that lie side by side, from one on to before another."""
-    found, at = [], first
+    siblings, at = [], first
     while at < stop:
-        found.append(at)
+        siblings.append(at)
         at = end[at]
-    return found
+    return siblings
 
 
 def _inside(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]:
@@ -198,8 +198,8 @@ def _inside(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]:
         if width < 1:
             continue
         if first >= count:
-            said = ", ".join(names[first - count : stop - count])
-            yield IcicleBox(-1, -1, 0, level, start, width, value, said)
+            text = ", ".join(names[first - count : stop - count])
+            yield IcicleBox(-1, -1, 0, level, start, width, value, text)
             continue
         some = [at for at in range(first, stop) if values[at]]
         span = inner[some[0]], end[inner[some[-1]]]
@@ -232,8 +232,9 @@ def parent_of(boxes: Sequence[IcicleBox], at: int) -> int | None:
     return next(
         (
             i
-            for i, one in enumerate(boxes)
-            if one.level == box.level - 1 and one.start <= box.start < one.start + one.width
+            for i, candidate in enumerate(boxes)
+            if candidate.level == box.level - 1
+            and candidate.start <= box.start < candidate.start + candidate.width
         ),
         None,
     )
@@ -244,8 +245,8 @@ def child_of(boxes: Sequence[IcicleBox], at: int) -> int | None:
     box = boxes[at]
     inside = [
         i
-        for i, one in enumerate(boxes)
-        if one.level == box.level + 1 and box.start <= one.start < box.start + box.width
+        for i, candidate in enumerate(boxes)
+        if candidate.level == box.level + 1 and box.start <= candidate.start < box.start + box.width
     ]
     return max(inside, key=lambda i: (boxes[i].width, -i), default=None)
 

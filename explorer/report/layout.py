@@ -132,7 +132,7 @@ def _simple(blocks: Iterable[Block]) -> Iterator[Line | Paragraph | Table | Scat
             rows = [(f.label, f.figure, f.exact.removesuffix(" B"), f.remark) for f in block.rows]
             yield Table(_FIELD, rows)
         elif isinstance(block, Table):
-            yield from (Paragraph(said, "warning") for said in some_of(block, CAP))
+            yield from (Paragraph(words, "warning") for words in some_of(block, CAP))
             yield block
         elif not isinstance(block, Chart):
             yield block
@@ -266,9 +266,9 @@ class TableLines:
         """A cell as wide as its column."""
         if i in self._kept and isinstance(cell, str):
             cell = self._table.columns[i].brief.get(cell, cell)
-        found = _shorten(self._pieces(cell, i), self._widths[i], self._kept.get(i, "ends"))
-        pad = (" " * (self._widths[i] - _width(found)), "")
-        return [pad, *found] if self._table.columns[i].align == "right" else [*found, pad]
+        parts = _shorten(self._pieces(cell, i), self._widths[i], self._kept.get(i, "ends"))
+        pad = (" " * (self._widths[i] - _width(parts)), "")
+        return [pad, *parts] if self._table.columns[i].align == "right" else [*parts, pad]
 
     def _measured(self) -> tuple[list[int], list[int], list[int]]:
         """The columns in which something stands, how wide each would like to be, and what is never cut."""
@@ -287,19 +287,19 @@ class TableLines:
         while some := list(islice(rows, _MEMO)):
             for i in range(len(columns)):
                 cells = {row[i] for row in some if i < len(row)}
-                found = [_width(text) for cell in cells if (text := pieces(cell, i))]
-                if found:
-                    widest[i] = max(widest[i] or 0, *found)
-        shown = [i for i, most in enumerate(widest) if most is not None]
+                cell_widths = [_width(text) for cell in cells if (text := pieces(cell, i))]
+                if cell_widths:
+                    widest[i] = max(widest[i] or 0, *cell_widths)
+        filled = [i for i, most in enumerate(widest) if most is not None]
         liked = [max(most or 0, _width(pieces(columns[i].title, i))) for i, most in enumerate(widest)]
-        return shown, liked, [(most or 0) * columns[i].whole for i, most in enumerate(widest)]
+        return filled, liked, [(most or 0) * columns[i].whole for i, most in enumerate(widest)]
 
     def _telling(self, i: int) -> Kept:
         """Which part of the names in a column tells them apart where they are too long."""
         some = [self._pieces(row[i], i) for row in islice(self._rows, CAP) if i < len(row)]
 
-        def different(kept: Kept) -> int:
-            return len({_text(_shorten(one, self._widths[i], kept)) for one in some})
+        def different(part: Kept) -> int:
+            return len({_text(_shorten(text_pieces, self._widths[i], part)) for text_pieces in some})
 
         return max(_KEPT, key=different)
 
@@ -316,7 +316,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _fit(
-    table: Table, shown: list[int], widths: list[int], whole: list[int], width: int, narrowest: int
+    table: Table, columns: list[int], widths: list[int], whole: list[int], width: int, narrowest: int
 ) -> tuple[list[int], list[int]]:
     """Leave out and shorten columns until the table is at most `width` cells wide."""
 
@@ -325,20 +325,20 @@ def _fit(
         return min(widths[i], max(narrowest, column.least)) if column.shrink else widths[i]
 
     def needed() -> int:
-        return table.indent + sum(map(least, shown)) + _GAP * max(0, len(shown) - 1)
+        return table.indent + sum(map(least, columns)) + _GAP * max(0, len(columns) - 1)
 
-    for i in sorted((i for i in shown if table.columns[i].drop), key=lambda i: -table.columns[i].drop):
+    for i in sorted((i for i in columns if table.columns[i].drop), key=lambda i: -table.columns[i].drop):
         if needed() <= width:
             break
-        shown = [j for j in shown if j != i]
+        columns = [j for j in columns if j != i]
     widths = list(widths)
-    able = [i for i in shown if table.columns[i].shrink]
+    able = [i for i in columns if table.columns[i].shrink]
     # what might be left out is shortened before the names that tell rows apart
     lesser = [i for i in able if table.columns[i].drop]
     for some, least_wide in ((lesser, narrowest), (able, narrowest), (able, narrowest // 2)):
-        excess = table.indent + sum(widths[i] for i in shown) + _GAP * max(0, len(shown) - 1) - width
+        excess = table.indent + sum(widths[i] for i in columns) + _GAP * max(0, len(columns) - 1) - width
         _squeeze(some, widths, excess, {i: max(least_wide, whole[i]) for i in some})
-    return shown, widths
+    return columns, widths
 
 
 def _squeeze(columns: list[int], widths: list[int], excess: int, narrowest: Mapping[int, int]) -> None:
@@ -361,7 +361,11 @@ def cell_pieces(cell: Cell, role: str = "", *, ascii_only: bool = False, exact: 
     if isinstance(cell, Span):
         text = cell.exact if exact and cell.exact else cell.text
         return [(_clean(text, ascii_only), cell.role or role)] if text else []
-    return [piece for one in cell for piece in cell_pieces(one, role, ascii_only=ascii_only, exact=exact)]
+    return [
+        piece
+        for piece_cell in cell
+        for piece in cell_pieces(piece_cell, role, ascii_only=ascii_only, exact=exact)
+    ]
 
 
 def _clean(text: str, ascii_only: bool) -> str:
@@ -377,7 +381,7 @@ def _text(pieces: Sequence[Piece]) -> str:
     return "".join([text for text, _ in pieces])
 
 
-def _shorten(pieces: list[Piece], width: int, kept: Kept) -> list[Piece]:
+def _shorten(pieces: list[Piece], width: int, part: Kept) -> list[Piece]:
     """In at most `width` cells: what is not kept of the longest piece becomes an ellipsis."""
     excess = _width(pieces) - width
     if excess <= 0:
@@ -393,7 +397,7 @@ def _shorten(pieces: list[Piece], width: int, kept: Kept) -> list[Piece]:
     if keep < 2:
         short = chop_cells(text, max(1, width - 1))[0] + "…"
     else:
-        first = {"ends": keep - keep // 2, "start": keep, "end": 0}[kept]
+        first = {"ends": keep - keep // 2, "start": keep, "end": 0}[part]
         head = chop_cells(body, first)[0] if first else ""
         short = text[:lead] + head + "…" + body[len(body) - (keep - first) :]
     return [*pieces[:longest], (short, role), *pieces[longest + 1 :]]

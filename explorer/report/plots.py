@@ -83,25 +83,25 @@ def _keep_fonts() -> None:
         os.environ.setdefault("MPLCONFIGDIR", os.path.join(folder, "matplotlib"))
 
 
-def write(what: str, about: Info | None, fact: Any, path: str) -> None:
+def write(picture: str, about: Info | None, fact: Any, path: str) -> None:
     """Draws a fact into a file.
 
     Args:
-        what: 'memory' (a `Memory`), 'roofline' (a `Roofline`, or it and a `Profile`), 'operators' (a tuple of
-            `OpStat`), 'blame' (a `Blame`), 'scatter' (a `Scatter`), 'flame' (a `Flame`), 'pipeline'
+        picture: 'memory' (a `Memory`), 'roofline' (a `Roofline`, or it and a `Profile`), 'operators' (a
+            tuple of `OpStat`), 'blame' (a `Blame`), 'scatter' (a `Scatter`), 'flame' (a `Flame`), 'pipeline'
             (a `Split`), 'serving' (a `Serving`), or 'time' or 'timeline' (a `Profile` and the rows).
         about: The model; None for what is about two, or says itself what it is about.
         fact: What is drawn.
         path: Ends in .svg or .png.
     """
-    with _drawn(what, about, fact) as figure:
+    with _drawn(picture, about, fact) as figure:
         figure.savefig(path, **_how(path))
 
 
-def svg(what: str, about: Info | None, fact: Any) -> str:
+def svg(picture: str, about: Info | None, fact: Any) -> str:
     """The picture as an `<svg>` element, to stand inside a page."""
     text = io.StringIO()
-    with _drawn(what, about, fact) as figure:
+    with _drawn(picture, about, fact) as figure:
         figure.savefig(text, **_how(".svg"))
     drawn = text.getvalue()
     return drawn[drawn.index("<svg") :]
@@ -114,7 +114,7 @@ def _how(path: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _drawn(what: str, about: Info | None, fact: Any) -> Iterator[Figure]:
+def _drawn(picture: str, about: Info | None, fact: Any) -> Iterator[Figure]:
     _keep_fonts()
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -134,7 +134,7 @@ def _drawn(what: str, about: Info | None, fact: Any) -> Iterator[Figure]:
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(9, 4.5), layout="constrained")
         FigureCanvasAgg(figure)
-        (_DRAW.get(what) or load("pictures", what))(figure.add_subplot(), about, fact)
+        (_DRAW.get(picture) or load("pictures", picture))(figure.add_subplot(), about, fact)
         yield figure
 
 
@@ -169,14 +169,14 @@ def _memory(axes: Axes, about: Info, fact: Memory) -> None:
         )
     if fact.steps:
         at = fact.steps[fact.peak_step]
-        left = fact.peak_step < len(live) / 2
+        is_left = fact.peak_step < len(live) / 2
         axes.plot([fact.peak_step], [fact.peak_bytes], "o", color=_RED, markersize=5)
         axes.annotate(
             f"peak {bytes_text(fact.peak_bytes)}, {short(at.path) or 'inputs'}",
             (fact.peak_step, fact.peak_bytes),
-            xytext=(6 if left else -6, 14),
+            xytext=(6 if is_left else -6, 14),
             textcoords="offset points",
-            ha="left" if left else "right",
+            ha="left" if is_left else "right",
             color=_RED,
         )
 
@@ -210,7 +210,10 @@ def _roofline(axes: Axes, about: Info, drawn: Roofline | tuple[Roofline, Profile
     fact, profile = drawn if isinstance(drawn, tuple) else (drawn, None)
     machine, marks = fact.machine, _marks(fact)
     measured = () if profile is None else measured_points(profile)
-    intensities = [*(mark.intensity for mark in marks), *(one.intensity for one in measured)] or [fact.ridge]
+    intensities = [
+        *(mark.intensity for mark in marks),
+        *(measured_point.intensity for measured_point in measured),
+    ] or [fact.ridge]
     low, high = min(*intensities, fact.ridge) / 4, max(*intensities, fact.ridge) * 8
     flops = 2 * machine.peak_macs
 
@@ -238,7 +241,7 @@ def _roofline(axes: Axes, about: Info, drawn: Roofline | tuple[Roofline, Profile
     if idle:
         label = f"{len(idle):,} layers without MACs, {seconds_text(sum(p.seconds or 0 for p in idle))}"
         axes.plot([], [], " ", label=label)
-    lowest = min([roof(low), *(one.flops for one in measured)])
+    lowest = min([roof(low), *(measured_point.flops for measured_point in measured)])
     if profile is not None:
         _draw_reached(axes, measured, roof)
     # names beside the marks would lie on each other where layers crowd, so they stand in a list of their own
@@ -282,14 +285,19 @@ def _rate_ticks(axes: Axes, across: float, upwards: float) -> None:
 
 def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
     """Counts as bars; the share of the MACs beside each."""
-    shown = sorted(stats, key=lambda stat: stat.count)[-_BARS:]
-    bars = axes.barh([short(stat.op) for stat in shown], [stat.count for stat in shown], color=_BLUE)
+    drawn_stats = sorted(stats, key=lambda stat: stat.count)[-_BARS:]
+    bars = axes.barh(
+        [short(stat.op) for stat in drawn_stats], [stat.count for stat in drawn_stats], color=_BLUE
+    )
     labels = [
-        f"{stat.count:,}" + (f"   {count_text(stat.macs)} MACs" if stat.macs != 0 else "") for stat in shown
+        f"{stat.count:,}" + (f"   {count_text(stat.macs)} MACs" if stat.macs != 0 else "")
+        for stat in drawn_stats
     ]
     axes.bar_label(bars, labels, padding=3, fontsize=8)
     axes.set_title(f"Operators of {_name(about)}")
-    axes.set_xlabel("how many" + (f" ({_BARS} of {len(stats)} types)" if len(shown) < len(stats) else ""))
+    axes.set_xlabel(
+        "how many" + (f" ({_BARS} of {len(stats)} types)" if len(drawn_stats) < len(stats) else "")
+    )
     axes.margins(x=0.2)
 
 
@@ -307,8 +315,8 @@ def _blame(axes: Axes, about: None, fact: Blame) -> None:
     )
     for label, values, color, line, marker in curves:
         # no error has no place on a logarithmic axis
-        known = [value or math.nan for value in values]
-        axes.plot(known, label=label, color=color, linestyle=line, marker=marker, markersize=4, linewidth=1)
+        logged = [value or math.nan for value in values]
+        axes.plot(logged, label=label, color=color, linestyle=line, marker=marker, markersize=4, linewidth=1)
     guilty = [(i, p.introduced) for i, p in enumerate(probes) if p.state == "introduced" and p.introduced]
     if guilty:
         across, up = zip(*guilty, strict=True)
@@ -317,13 +325,13 @@ def _blame(axes: Axes, about: None, fact: Blame) -> None:
     if fact.worst is not None and (size := probes[fact.worst].relative):
         axes.plot([fact.worst], [size], "v", color=_ORANGE, markersize=7, label=f"largest: {size:.1e}")
     if fact.first is not None and (size := probes[fact.first].introduced or probes[fact.first].relative):
-        left = fact.first < len(probes) / 2
+        is_left = fact.first < len(probes) / 2
         axes.annotate(
             f"first: {short(probes[fact.first].layer)}",
             (fact.first, size),
-            xytext=(6 if left else -6, 10),
+            xytext=(6 if is_left else -6, 10),
             textcoords="offset points",
-            ha="left" if left else "right",
+            ha="left" if is_left else "right",
             color=_RED,
         )
     names = [printable(os.path.basename(name)) for name in (fact.before, fact.after)]
@@ -345,7 +353,7 @@ def _scatter(axes: Axes, about: Info | None, fact: Scatter) -> None:
     colours = {"good": _GREEN, "warning": _ORANGE, "quiet": _GREY}
     if fact.path:
         axes.plot(*zip(*fact.path, strict=True), color=_ORANGE, linewidth=0.8, zorder=1)
-    for mark, role, said in fact.legend:
+    for mark, role, label in fact.legend:
         places = [dot.at for dot in fact.dots if (dot.mark, dot.role) == (mark, role)]
         if places:
             shape, face, size = _MARKS.get(mark, ("D", "", 26))
@@ -353,7 +361,12 @@ def _scatter(axes: Axes, about: Info | None, fact: Scatter) -> None:
             across, upwards = zip(*places, strict=True)
             edge = _ORANGE if mark == "◈" else colour
             axes.scatter(
-                *(across, upwards), s=size, marker=shape, facecolor=face or colour, edgecolor=edge, label=said
+                *(across, upwards),
+                s=size,
+                marker=shape,
+                facecolor=face or colour,
+                edgecolor=edge,
+                label=label,
             )
     for axis, drawn in ((fact.across, axes.xaxis), (fact.upwards, axes.yaxis)):
         if axis.logarithmic:
@@ -393,10 +406,10 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
     layers = [[float(getattr(at, kind)) for at in first.moments] for kind in kinds]
     across = range(len(first.moments))
     axes.stackplot(across, layers, labels=kinds, colors=_LAYERED, alpha=0.6, linewidth=0, step="mid")
-    for one in fact.steps[1:]:
-        live = [float(at.live_bytes) for at in one.moments]
+    for step in fact.steps[1:]:
+        live = [float(at.live_bytes) for at in step.moments]
         places = [at * (len(across) - 1) / max(1, len(live) - 1) for at in range(len(live))]
-        axes.plot(places, live, linewidth=1, label=f"batch {one.batch}, all")
+        axes.plot(places, live, linewidth=1, label=f"batch {step.batch}, all")
     for phase in ("backward", "step"):
         begins = next((at for at in across if first.moments[at].phase == phase), None)
         if begins is not None:
@@ -412,35 +425,37 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
     axes.set_xlabel("modules: forward, backward, step")
     axes.set_ylabel("live bytes")
     axes.set_xlim(-0.5, max(len(across) - 0.5, 0.5))
-    _bytes_axis(axes, max(1, *(one.peak_bytes for one in fact.steps)) * 1.05)
+    _bytes_axis(axes, max(1, *(step.peak_bytes for step in fact.steps)) * 1.05)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def _pipeline(axes: Axes, about: Info, fact: Split) -> None:
     """Who works when, a lane a stage: micro-batches one after the other, and below them a training step."""
-    told, timed = fact.forecast or fact.by_macs, fact.forecast is not None
-    if told is None:
+    forecast, timed = fact.forecast or fact.by_macs, fact.forecast is not None
+    if forecast is None:
         raise Misuse("the pipeline cannot be drawn: no time and no MACs are known", where="--plot")
     figure, lanes = axes.figure, len(fact.stages)
     axes.remove()
     upper, lower = figure.subplots(2, 1)
-    rate = f", {rate_text(told.throughput, 'runs/s')}" if timed else ""
+    rate = f", {rate_text(forecast.throughput, 'runs/s')}" if timed else ""
     titles = (
-        f"Pipeline of {_name(about)}: {lanes:,} stages by {fact.by}, {told.micro_batches:,} micro-batches,"
-        f" bubble {told.bubble:.1%}{rate}",
-        f"Training step, {told.schedule}, backward twice forward: bubble {told.training_bubble:.1%}",
+        f"Pipeline of {_name(about)}: {lanes:,} stages by {fact.by},"
+        f" {forecast.micro_batches:,} micro-batches, bubble {forecast.bubble:.1%}{rate}",
+        f"Training step, {forecast.schedule}, backward twice forward: bubble {forecast.training_bubble:.1%}",
     )
-    for below, works, title in zip((upper, lower), (told.works, told.steps), titles, strict=True):
+    for below, works, title in zip((upper, lower), (forecast.works, forecast.steps), titles, strict=True):
         for at in range(lanes):
-            mine = [one for one in works if one.stage == at]
-            spans = [(one.start, one.end - one.start) for one in mine]
-            colors = [_WORK[one.work][one.micro_batch % 2] for one in mine]
+            mine = [work for work in works if work.stage == at]
+            spans = [(work.start, work.end - work.start) for work in mine]
+            colors = [_WORK[work.work][work.micro_batch % 2] for work in mine]
             below.broken_barh(spans, (at + 0.6, 0.8), color=colors, linewidth=0)
-        until = max((one.end for one in works), default=1.0)
-        for one in works:
-            if one.end - one.start > until / _LEGIBLE:
-                middle = (one.start + one.end) / 2, one.stage + 1
-                below.text(*middle, str(one.micro_batch), ha="center", va="center", fontsize=6, color="white")
+        until = max((work.end for work in works), default=1.0)
+        for work in works:
+            if work.end - work.start > until / _LEGIBLE:
+                middle = (work.start + work.end) / 2, work.stage + 1
+                below.text(
+                    *middle, str(work.micro_batch), ha="center", va="center", fontsize=6, color="white"
+                )
         below.set_title(title)
         below.set_yticks(range(1, lanes + 1), [f"stage {at}" for at in range(1, lanes + 1)], fontsize=7)
         below.set_ylim(lanes + 0.6, 0.4)
@@ -450,8 +465,8 @@ def _pipeline(axes: Axes, about: Info, fact: Split) -> None:
             if timed
             else (lambda value, _: f"{count_text(round(value))} MACs")
         )
-    said = "" if timed else " as if it went with MACs: no machine is named"
-    lower.set_xlabel(f"time{said}; blue and light blue forward, orange and light orange backward")
+    assumption = "" if timed else " as if it went with MACs: no machine is named"
+    lower.set_xlabel(f"time{assumption}; blue and light blue forward, orange and light orange backward")
 
 
 _DRAW: dict[str, Callable[[Any, Any, Any], None]] = {
@@ -478,23 +493,23 @@ def _draw_reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[
         measured: The layers.
         roof: FLOPs a second within reach at an intensity.
     """
-    told = [one for one in measured if one.predicted_flops]
-    for one in measured:
-        goal = one.predicted_flops or roof(one.intensity)
-        axes.plot([one.intensity] * 2, [one.flops, goal], color=_GREY, linewidth=0.5, zorder=1)
+    predicted = [point for point in measured if point.predicted_flops]
+    for point in measured:
+        goal = point.predicted_flops or roof(point.intensity)
+        axes.plot([point.intensity] * 2, [point.flops, goal], color=_GREY, linewidth=0.5, zorder=1)
     axes.scatter(
-        [one.intensity for one in measured],
-        [one.flops for one in measured],
-        s=[20 + 900 * one.share for one in measured],
+        [point.intensity for point in measured],
+        [point.flops for point in measured],
+        s=[20 + 900 * point.share for point in measured],
         facecolor="none",
         edgecolor=_BLUE,
         label=f"{len(measured):,} layers as measured (area: share of the run)",
         zorder=3,
     )
-    if told:
+    if predicted:
         axes.scatter(
-            [one.intensity for one in told],
-            [one.predicted_flops or 0 for one in told],
+            [point.intensity for point in predicted],
+            [point.predicted_flops or 0 for point in predicted],
             s=14,
             marker="x",
             color=_GREY,

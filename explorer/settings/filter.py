@@ -144,8 +144,8 @@ def search(layers: Iterable[Layer], text: str, beside: ColumnFigures = NOTHING) 
     Raises:
         Misuse: It cannot be read; the message says at which character.
     """
-    wanted = matcher(text, beside)
-    return tuple([layer.id for layer in layers if wanted(layer)])
+    matches = matcher(text, beside)
+    return tuple([layer.id for layer in layers if matches(layer)])
 
 
 def beside(
@@ -155,8 +155,8 @@ def beside(
     profile: Profile | None,
 ) -> ColumnFigures:
     """What a filter can ask of rows beside what they say themselves; of a profile layers alone, no groups."""
-    found = ColumnFigures(totals, overlay=overlay, providers=providers)
-    return found if profile is None else replace(found, **layer_figures(profile))
+    figures = ColumnFigures(totals, overlay=overlay, providers=providers)
+    return figures if profile is None else replace(figures, **layer_figures(profile))
 
 
 def matcher(text: str, beside: ColumnFigures = NOTHING) -> Callable[[Layer], bool]:
@@ -189,9 +189,9 @@ def layers_found(layers: Iterable[Layer], text: str) -> list[Layer]:
     Raises:
         Misuse: As for `search`.
     """
-    wanted = matcher(text)
-    found = [layer for layer in layers if wanted(layer)]
-    return [layer for layer in found if not layer.group] or found
+    is_match = matcher(text)
+    matches = [layer for layer in layers if is_match(layer)]
+    return [layer for layer in matches if not layer.group] or matches
 
 
 def is_query(text: str) -> bool:
@@ -425,12 +425,12 @@ def _wanted(value: str) -> list[float] | None:
 
 def _holds(have: Any, sign: str, want: Sequence[float]) -> bool:
     items = list(have) if isinstance(have, (list, tuple)) else [have] * len(want)
-    if not items or not all(isinstance(item, (int, float)) for item in items):
+    if not items or not all(isinstance(member, (int, float)) for member in items):
         return sign == "!="
     compare = _COMPARE[sign]
     if len(want) == 1:
         if sign in ("=", "==", "!="):
-            return all(item == want[0] for item in items) != (sign == "!=")
+            return all(member == want[0] for member in items) != (sign == "!=")
         return compare(max(items), want[0])
     if len(items) == 2 * len(want):
         want = [*want, *want]  # ONNX's pads: before each axis, then behind it

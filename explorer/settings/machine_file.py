@@ -54,18 +54,18 @@ _NAME = re.compile(r"[A-Za-z0-9_][\w.+-]{0,63}", re.ASCII)
 
 def settings_text(machine: Hardware) -> dict[str, str]:
     """The settings that a machine follows from, as they are typed: '4.096T', '1GHz', '512 KiB', '64x64'."""
-    given = {key: getattr(machine, key) for key in SETTINGS}
+    settings = {key: getattr(machine, key) for key in SETTINGS}
     if machine.clock:
         for rate, each in (("peak_macs", "macs_per_cycle"), ("bandwidth", "bytes_per_cycle")):
-            a, b = given[rate], given[each]
+            a, b = settings[rate], settings[each]
             if a and b and math.isclose(a, b * machine.clock, rel_tol=1e-9):
                 # of 120 GB/s and 36.3636... bytes a cycle the former is what was said
-                given[rate if len(_typed(each, b)) <= len(_typed(rate, a)) else each] = None
+                settings[rate if len(_typed(each, b)) <= len(_typed(rate, a)) else each] = None
     if machine.array and machine.macs_per_cycle == machine.array[0] * machine.array[1]:
-        given["macs_per_cycle"] = None
+        settings["macs_per_cycle"] = None
     if machine.double_buffered:
-        given["double_buffered"] = None
-    return {key: _typed(key, value) for key, value in given.items() if value is not None}
+        settings["double_buffered"] = None
+    return {key: _typed(key, value) for key, value in settings.items() if value is not None}
 
 
 def _typed(key: str, value: Any) -> str:
@@ -180,15 +180,15 @@ def save_measured(
     Raises:
         Misuse: See `save_machine`.
     """
-    of_float = next(one for one in measured.peaks if one.dtype == "float32")
-    own = [one.bytes for one in measured.caches if one.processors == 1]
+    of_float = next(level for level in measured.peaks if level.dtype == "float32")
+    cache_sizes = [level.bytes for level in measured.caches if level.processors == 1]
     machine = Hardware(
         peak_macs=_rounded(of_float.macs_per_second),
         bandwidth=_rounded(measured.bandwidth.bytes_per_second),
-        buffer=max(own, default=None),
+        buffer=max(cache_sizes, default=None),
     )
-    kept = save_machine(name, machine, config, overwrite=overwrite, measured=measured)
-    return Machines(kept.origin, (measured_machine(kept, measured),))
+    saved = save_machine(name, machine, config, overwrite=overwrite, measured=measured)
+    return Machines(saved.origin, (measured_machine(saved, measured),))
 
 
 def _rounded(rate: float) -> float:
@@ -205,8 +205,8 @@ def add_machine(
         Misuse: See `save_machine`; or there is no `start`.
     """
     machine = changed(None if start is None else hardware(start), typed)
-    kept = save_machine(name, machine, overwrite=overwrite)
-    return Machines(kept.origin, (NamedMachine(kept.name, "", "", kept, kept.origin),))
+    saved = save_machine(name, machine, overwrite=overwrite)
+    return Machines(saved.origin, (NamedMachine(saved.name, "", "", saved, saved.origin),))
 
 
 def _text(path: str) -> str:
@@ -258,8 +258,8 @@ def _as_table(measured: MeasuredMachine) -> Any:
     table = tomlkit.table()
     for key, value in msgspec.to_builtins(measured).items():
         if isinstance(value, (list, tuple)):
-            several = tomlkit.array().multiline(any(isinstance(one, dict) for one in value))
-            several.extend([_known(one) if isinstance(one, dict) else one for one in value])
+            several = tomlkit.array().multiline(any(isinstance(member, dict) for member in value))
+            several.extend([_known(member) if isinstance(member, dict) else member for member in value])
             table.add(key, several)
         elif isinstance(value, dict):
             inline = tomlkit.inline_table()

@@ -152,13 +152,13 @@ def complete(machine: Hardware) -> Hardware:
         macs = machine.array[0] * machine.array[1]
     clock = clock or _quotient(peak, macs) or _quotient(width, moved)
     macs, moved = macs or _quotient(peak, clock), moved or _quotient(width, clock)
-    for key, rate, each, said in (
+    for key, rate, each, per_cycle in (
         ("peak_macs", peak, "macs_per_cycle", macs),
         ("bandwidth", width, "bytes_per_cycle", moved),
     ):
-        if rate and said and clock and not math.isclose(rate, said * clock, rel_tol=1e-6):
+        if rate and per_cycle and clock and not math.isclose(rate, per_cycle * clock, rel_tol=1e-6):
             raise Misuse(
-                f"{key} is {rate:.6g}, but {each} x clock is {said * clock:.6g}",
+                f"{key} is {rate:.6g}, but {each} x clock is {per_cycle * clock:.6g}",
                 where=where,
                 hint="leave one of the three out",
             )
@@ -207,16 +207,16 @@ def known_hardware(config: str | None = None) -> dict[str, Hardware]:
 def listed(config: str | None = None) -> Machines:
     """Every machine that has a name, with its source."""
     rows = {row.name: row for row in PRESETS}
-    seen = measurements(config)
-    found = []
-    for name, one in known_hardware(config).items():
-        row = rows[name] if presets().get(name) == one else None
-        if name in seen:
-            found.append(measured_machine(one, seen[name]))
+    measured_by_name = measurements(config)
+    machines = []
+    for name, hardware_of in known_hardware(config).items():
+        row = rows[name] if presets().get(name) == hardware_of else None
+        if name in measured_by_name:
+            machines.append(measured_machine(hardware_of, measured_by_name[name]))
             continue
-        about, dtype, source = (row.about, row.dtype, row.source) if row else ("", "", one.origin)
-        found.append(NamedMachine(name, about, dtype, one, source))
-    return Machines(config or config_path(), tuple(found))
+        about, dtype, source = (row.about, row.dtype, row.source) if row else ("", "", hardware_of.origin)
+        machines.append(NamedMachine(name, about, dtype, hardware_of, source))
+    return Machines(config or config_path(), tuple(machines))
 
 
 def measured_machine(machine: Hardware, seen: MeasuredMachine) -> NamedMachine:
@@ -234,18 +234,18 @@ def measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
     """
     path = config or config_path()
     try:
-        entries = _content(path, own=config is None).get("machine", {})
+        entries = _content(path, is_own=config is None).get("machine", {})
     except FileNotFoundError:
         return {}
-    found = {}
+    measured_by_name = {}
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         if isinstance(entry, dict) and MEASURED in entry:
             try:
-                found[name] = msgspec.convert(entry[MEASURED], MeasuredMachine)
+                measured_by_name[name] = msgspec.convert(entry[MEASURED], MeasuredMachine)
             except msgspec.ValidationError as error:
                 hint = "explorer machines --measure --force writes it anew"
                 raise Misuse(str(error), where=f"{path}, [machine.{name}.{MEASURED}]", hint=hint) from None
-    return found
+    return measured_by_name
 
 
 def measured_of(machine: Machine | None) -> MeasuredMachine | None:
@@ -262,10 +262,10 @@ def check_here(name: str | None, config: str | None = None) -> None:
     Raises:
         Misuse: It was measured on another processor.
     """
-    seen = measurements(config).get(HERE) if name == HERE else None
-    if seen is not None and seen.processor != processor.name():
+    measured = measurements(config).get(HERE) if name == HERE else None
+    if measured is not None and measured.processor != processor.name():
         raise Misuse(
-            f"'{HERE}' was measured on another machine: {seen.processor}",
+            f"'{HERE}' was measured on another machine: {measured.processor}",
             where="--machine",
             hint="explorer machines --measure --force measures this one",
         )
@@ -274,11 +274,14 @@ def check_here(name: str | None, config: str | None = None) -> None:
 def as_hardware(machine: Machine) -> Hardware:
     """All that is known of a machine of which a roofline knows its rates."""
     try:
-        known = known_hardware().get(machine.name)
+        named_hardware = known_hardware().get(machine.name)
     except Misuse:
-        known = None
-    if known is not None and (known.peak_macs, known.bandwidth) == (machine.peak_macs, machine.bandwidth):
-        return known
+        named_hardware = None
+    if named_hardware is not None and (named_hardware.peak_macs, named_hardware.bandwidth) == (
+        machine.peak_macs,
+        machine.bandwidth,
+    ):
+        return named_hardware
     return Hardware(
         machine.name, peak_macs=machine.peak_macs, bandwidth=machine.bandwidth, origin=machine.origin
     )
@@ -295,18 +298,18 @@ def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
     """
     path = config or config_path()
     try:
-        return _machines(_content(path, own=config is None), path)
+        return _machines(_content(path, is_own=config is None), path)
     except FileNotFoundError:
         return {}
 
 
-def _content(path: str, *, own: bool = False) -> dict[str, Any]:
+def _content(path: str, *, is_own: bool = False) -> dict[str, Any]:
     try:
-        return input_files.toml(input_files.content(path, internal=own), path)[1]
+        return input_files.toml(input_files.content(path, internal=is_own), path)[1]
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(path) from None
     except OSError as error:
-        if own and isinstance(error, NotADirectoryError):  # a home that is none has no config file either
+        if is_own and isinstance(error, NotADirectoryError):  # a home that is none has no config file either
             raise FileNotFoundError(path) from None
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
@@ -376,33 +379,33 @@ def hardware(named: str, config: str | None = None, where: str = "--machine") ->
             "there is no such file", where=path, hint="a profile is a TOML file, or a name"
         ) from None
     if "machine" in content:
-        found = _machines(content, path)
-        if name or len(found) == 1:
-            return _named(name or next(iter(found)), found, path, where)
-        several = f"write {path}:{next(iter(found))}" if found else "write [machine.NAME]"
-        raise Misuse(f"it holds {len(found)} machines", where=path, hint=several)
-    said = content.get("profile", {key: value for key, value in content.items() if key not in TABLES})
-    if name or not said:
+        machines = _machines(content, path)
+        if name or len(machines) == 1:
+            return _named(name or next(iter(machines)), machines, path, where)
+        several = f"write {path}:{next(iter(machines))}" if machines else "write [machine.NAME]"
+        raise Misuse(f"it holds {len(machines)} machines", where=path, hint=several)
+    profile = content.get("profile", {key: value for key, value in content.items() if key not in TABLES})
+    if name or not profile:
         raise Misuse("it holds no machines", where=path, hint="write macs_per_cycle, bytes_per_cycle, clock")
-    return _profile(os.path.splitext(os.path.basename(path))[0], said, path, path)
+    return _profile(os.path.splitext(os.path.basename(path))[0], profile, path, path)
 
 
 def _named(
     name: str,
-    known: Mapping[str, Hardware],
+    machines: Mapping[str, Hardware],
     path: str,
     where: str,
     settings: str = "macs_per_cycle, bytes_per_cycle",
 ) -> Hardware:
-    if name in known:
-        return known[name]
-    own = {each: one for each, one in known.items() if presets().get(each) != one}
-    if name == HERE and len(own) < len(known):
+    if name in machines:
+        return machines[name]
+    own_machines = {each: one for each, one in machines.items() if presets().get(each) != one}
+    if name == HERE and len(own_machines) < len(machines):
         raise Misuse("this machine is not measured", where=where, hint="explorer machines --measure does it")
-    hint = nearest_alone(name, known)
+    hint = nearest_alone(name, machines)
     if not hint:
-        there = nearest(name, own) or f"write one into {path}: [machine.NAME] {settings}"
-        hint = f"{there}; explorer machines lists presets" if len(own) < len(known) else there
+        there = nearest(name, own_machines) or f"write one into {path}: [machine.NAME] {settings}"
+        hint = f"{there}; explorer machines lists presets" if len(own_machines) < len(machines) else there
     raise Misuse(f"no machine is called '{name}'", where=where, hint=hint)
 
 
@@ -423,21 +426,28 @@ def find(
     Raises:
         Misuse: No machine has that name, one of two rates is missing, or a rate cannot be read.
     """
-    given = {
+    rates = {
         "peak_macs": None if peak_macs is None else read_rate(peak_macs, "--peak-macs", "macs"),
         "bandwidth": None if bandwidth is None else read_rate(bandwidth, "--bandwidth", "bytes"),
     }
-    known: Machine | None = None
+    named_machine: Machine | None = None
     if name is not None:
         path = config or config_path()
         check_here(name, config)
-        known = _machine(_named(name, known_hardware(path), path, "--machine", "peak_macs, bandwidth"))
-    peak, width = given["peak_macs"], given["bandwidth"]
-    if known is not None:
+        named_machine = _machine(
+            _named(name, known_hardware(path), path, "--machine", "peak_macs, bandwidth")
+        )
+    peak, width = rates["peak_macs"], rates["bandwidth"]
+    if named_machine is not None:
         typed = "" if peak is None and width is None else ", command line"
-        return Machine(known.name, peak or known.peak_macs, width or known.bandwidth, known.origin + typed)
+        return Machine(
+            named_machine.name,
+            peak or named_machine.peak_macs,
+            width or named_machine.bandwidth,
+            named_machine.origin + typed,
+        )
     if peak is None or width is None:
-        missing = [f"--{key.replace('_', '-')}" for key, value in given.items() if value is None]
+        missing = [f"--{key.replace('_', '-')}" for key, value in rates.items() if value is None]
         hint = "such as --peak-macs 4T --bandwidth 100GB/s, or --machine NAME from the config file"
         raise Misuse(
             f"the machine is not known: {' and '.join(missing)} missing", where="roofline", hint=hint

@@ -92,21 +92,21 @@ def read(path: str | os.PathLike[str]) -> OutsideFigures:
     """
     name = os.fspath(path)
     try:
-        data = _content(name)
+        content = _content(name)
     except OSError as error:
         raise Misuse(f"the overlay cannot be read ({error.strerror})", where=name) from None
-    if trace := traces.read(data, name):
-        found = _figures(name, [traces.HEAD], [(row, {traces.HEAD: took}) for row, took in trace.rows])
-        return replace(found, notes=trace.notes, ops=trace.ops, modules=trace.modules)
+    if trace := traces.read(content, name):
+        figures = _figures(name, [traces.HEAD], [(row, {traces.HEAD: took}) for row, took in trace.rows])
+        return replace(figures, notes=trace.notes, ops=trace.ops, modules=trace.modules)
     try:
-        text = data.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Misuse(f"this is no text in UTF-8 (byte {error.start:,})", where=name) from None
     is_json = name.lower().removesuffix(".gz").endswith(".json") or text.lstrip()[:1] in ("{", "[")
     heads, rows = _of_value(_json(text, name), name) if is_json else _of_csv(text, name)
-    found = _figures(name, heads, rows)
+    figures = _figures(name, heads, rows)
     numbered = not is_json and scale_sim.is_report([text.partition(",")[0].strip()])
-    return replace(found, numbered=numbered and scale_sim.numbered([row for row, _ in found.rows]))
+    return replace(figures, numbered=numbered and scale_sim.numbered([row for row, _ in figures.rows]))
 
 
 def _content(path: str) -> bytes:
@@ -116,17 +116,17 @@ def _content(path: str) -> bytes:
         OSError: It cannot be read, or is too large.
     """
     packed = path.lower().endswith((".json", ".json.gz"))
-    data = input_files.content(path, most=_MOST_TRACE if packed else input_files.MOST_BYTES)
-    if not data.startswith(_PACKED):
-        return data
+    content = input_files.content(path, most=_MOST_TRACE if packed else input_files.MOST_BYTES)
+    if not content.startswith(_PACKED):
+        return content
     unpack = zlib.decompressobj(wbits=31)
     try:
-        data = unpack.decompress(data, _MOST_TRACE + 1)
+        content = unpack.decompress(content, _MOST_TRACE + 1)
     except zlib.error as error:
         raise Misuse(f"this cannot be unpacked: {error}", where=path) from None
-    if len(data) > _MOST_TRACE:
+    if len(content) > _MOST_TRACE:
         raise Misuse(f"more than {_MOST_TRACE >> 20} MiB are packed in it", where=path)
-    return data
+    return content
 
 
 def figures_in(value: Mapping[str, Any]) -> OutsideFigures:
@@ -201,7 +201,7 @@ def _of_value(value: Any, path: str) -> tuple[list[str], list[Row]]:
     """Heads and rows of what JSON holds."""
     if isinstance(value, Mapping):
         rows = _node_data(value, path) or _of_mapping(value, os.path.basename(path).partition(".")[0])
-    elif isinstance(value, (list, tuple)) and value and all(isinstance(one, Mapping) for one in value):
+    elif isinstance(value, (list, tuple)) and value and all(isinstance(member, Mapping) for member in value):
         rows = _of_records(value, path)
     else:
         hint = "a list of records, or a mapping from names to figures"
@@ -230,13 +230,13 @@ def _of_mapping(value: Mapping[str, Any], head: str) -> list[Row]:
 
 
 def _of_records(records: Sequence[Mapping[str, Any]], path: str) -> list[Row]:
-    heads = dict.fromkeys(str(head) for one in records for head in one)
+    heads = dict.fromkeys(str(head) for record in records for head in record)
     if not heads:
         raise Misuse("the overlay has no rows", where=path)
     key = _name_head([*heads])
     return [
-        (str(one.get(key, "")), {str(head): cell for head, cell in one.items() if str(head) != key})
-        for one in records
+        (str(record.get(key, "")), {str(head): cell for head, cell in record.items() if str(head) != key})
+        for record in records
     ]
 
 
@@ -250,26 +250,28 @@ def _figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFig
     numbers: list[list[float | None]] = []
     notes: list[str] = []
     for head in heads:
-        found: list[float | None] = []
+        column_numbers: list[float | None] = []
         for _, cells in rows:
             number = _number(cells.get(head))
             if number == _WORDS:
                 cell = _brief(str(cells[head]))
-                what = "is too large" if _NUMBER.fullmatch(cell) else "is no number"
-                notes.append(f"'{_brief(head)}' is left out: '{cell}' {what}")
+                problem = "is too large" if _NUMBER.fullmatch(cell) else "is no number"
+                notes.append(f"'{_brief(head)}' is left out: '{cell}' {problem}")
                 break
-            found.append(number)
+            column_numbers.append(number)
         else:
-            if any(number is not None for number in found):
+            if any(number is not None for number in column_numbers):
                 percent = any(str(cells.get(head, "")).strip().endswith("%") for _, cells in rows)
                 column, factor = _column(head, percent, [column.name for column in columns])
                 columns.append(column)
-                numbers.append([None if number is None else _times(number, factor) for number in found])
+                numbers.append(
+                    [None if number is None else _times(number, factor) for number in column_numbers]
+                )
     if not columns:
-        said = notes[0] if notes else "no column holds numbers"
-        raise Misuse(f"the overlay has no figures: {said}", where=path)
-    made = zip((name for name, _ in rows), zip(*numbers, strict=True), strict=True)
-    named = tuple([(name, cells) for name, cells in made if name])
+        note = notes[0] if notes else "no column holds numbers"
+        raise Misuse(f"the overlay has no figures: {note}", where=path)
+    numbered_rows = zip((name for name, _ in rows), zip(*numbers, strict=True), strict=True)
+    named = tuple([(name, cells) for name, cells in numbered_rows if name])
     return OutsideFigures(path, tuple(columns), named, tuple(notes))
 
 
@@ -315,31 +317,31 @@ def _column(head: str, percent: bool, taken: Iterable[str]) -> tuple[OverlayColu
         taken: Names of other columns.
     """
     match = _HEAD.fullmatch(head)
-    title, said = (match[1], (match[2] or "").strip()) if match else (head, "")
-    unit, factor = _UNITS["%"] if percent else _UNITS.get(said.casefold(), ("number", 1.0))
+    title, unit_text = (match[1], (match[2] or "").strip()) if match else (head, "")
+    unit, factor = _UNITS["%"] if percent else _UNITS.get(unit_text.casefold(), ("number", 1.0))
     stem, _, last = title.rpartition("_")
-    if not said and not percent and stem and last.casefold() in _UNITS and last.casefold() not in _SHORT:
+    if not unit_text and not percent and stem and last.casefold() in _UNITS and last.casefold() not in _SHORT:
         title, (unit, factor) = stem, _UNITS[last.casefold()]
     name = re.sub(r"[^a-z0-9_]+", "_", title.casefold()).strip("_")[:40] or "figure"
     if name in RESERVED:
         name = f"overlay_{name}"
     elif not name[0].isalpha():
         name = f"c_{name}"
-    found = unique(name, taken)
-    shown = f"{printable(title).strip() or name}{found.removeprefix(name)}"
-    shown = f"{shown} ({printable(said)})" if said and unit == "number" else shown
+    unique_name = unique(name, taken)
+    title_text = f"{printable(title).strip() or name}{unique_name.removeprefix(name)}"
+    title_text = f"{title_text} ({printable(unit_text)})" if unit_text and unit == "number" else title_text
     # shares do not add up
     over: Any = match[3].lower() if match and match[3] else "mean" if unit == "share" else "sum"
-    return OverlayColumn(found, _brief(shown), unit, over), factor
+    return OverlayColumn(unique_name, _brief(title_text), unit, over), factor
 
 
 def unique(name: str, taken: Iterable[str]) -> str:
     """A name that none of those taken is: 'latency', 'latency_2'."""
-    there, found, count = set(taken), name, 1
-    while found in there:
+    there, candidate, count = set(taken), name, 1
+    while candidate in there:
         count += 1
-        found = f"{name}_{count}"
-    return found
+        candidate = f"{name}_{count}"
+    return candidate
 
 
 def _brief(text: str) -> str:

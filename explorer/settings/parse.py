@@ -92,10 +92,10 @@ def parse_tokens(text: str, where: str) -> tuple[int, ...]:
     Raises:
         Misuse: One of them is no positive whole number.
     """
-    found = [parse_bytes(piece) for piece in text.split(",")]
-    if any(n is None or n < 1 or n != int(n) or n > _LARGEST_SIZE for n in found):
+    numbers = [parse_bytes(piece) for piece in text.split(",")]
+    if any(n is None or n < 1 or n != int(n) or n > _LARGEST_SIZE for n in numbers):
         raise Misuse(f"'{text}' is no number of tokens", where=where, hint="write 8192, 32k or 2k,8k,32k")
-    return tuple(dict.fromkeys(int(n) for n in found))
+    return tuple(dict.fromkeys(int(n) for n in numbers))
 
 
 def parse_words(text: str, where: str) -> tuple[str, ...]:
@@ -104,10 +104,10 @@ def parse_words(text: str, where: str) -> tuple[str, ...]:
     Raises:
         Misuse: There is none.
     """
-    found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-    if not found:
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not words:
         raise Misuse("there is nothing", where=where)
-    return found
+    return words
 
 
 def parse_choices(text: str, known: Sequence[str], where: str) -> tuple[str, ...]:
@@ -140,15 +140,15 @@ def parse_conditions(text: str, where: str = "shape") -> tuple[tuple[str, str, i
     Raises:
         Misuse: Something else stands there.
     """
-    found, at = [], 0
+    conditions, at = [], 0
     for match in _CONDITION.finditer(text):
         if text[at : match.start()].strip(" ,\t"):
             break
-        found.append((match[1], match[2].replace("==", "="), int(match[3])))
+        conditions.append((match[1], match[2].replace("==", "="), int(match[3])))
         at = match.end()
     if rest := text[at:].strip(" ,\t"):
         raise Misuse(f"'{rest}' is no condition on a shape", where=where, hint=_CONDITIONS_HINT)
-    return tuple(found)
+    return tuple(conditions)
 
 
 def parse_count(text: str, where: str, least: int) -> int:
@@ -276,13 +276,13 @@ def parse_dims(texts: Iterable[str], where: str = "--dim") -> dict[str, int]:
     Raises:
         Misuse: See `parse_dim_sizes`; or a name with several sizes.
     """
-    found = parse_dim_sizes(texts, where)
-    for name, size in found.items():
+    sizes = parse_dim_sizes(texts, where)
+    for name, size in sizes.items():
         if not isinstance(size, int):
             listed = ", ".join(map(str, size))
             hint = "give one; verify and blame take several"
             raise Misuse(f"'{name}' has the sizes {listed}", where=where, hint=hint)
-    return {name: size for name, size in found.items() if isinstance(size, int)}
+    return {name: size for name, size in sizes.items() if isinstance(size, int)}
 
 
 def parse_dim_sizes(texts: Iterable[str], where: str = "--dim") -> dict[str, int | tuple[int, ...]]:
@@ -293,7 +293,7 @@ def parse_dim_sizes(texts: Iterable[str], where: str = "--dim") -> dict[str, int
     """
     dims: dict[str, int | tuple[int, ...]] = {}
     for whole in texts:
-        bound: dict[str, list[int]] = {}
+        bindings: dict[str, list[int]] = {}
         name = ""
         for text in whole.split(","):
             named, equals, size = (piece.strip() for piece in text.rpartition("="))
@@ -304,12 +304,12 @@ def parse_dim_sizes(texts: Iterable[str], where: str = "--dim") -> dict[str, int
                 )
             if not _INTEGER.fullmatch(size) or int(size) < 1:
                 raise Misuse(f"'{text}': the size has to be a whole number of 1 or more", where=where)
-            sizes = bound.setdefault(name, [])
+            sizes = bindings.setdefault(name, [])
             if equals and sizes and sizes != [int(size)]:
                 raise Misuse(f"'{name}' is bound to {sizes[0]} and to {int(size)}", where=where)
             if int(size) not in sizes:
                 sizes.append(int(size))
-        for name, sizes in bound.items():
+        for name, sizes in bindings.items():
             chosen = sizes[0] if len(sizes) == 1 else tuple(sizes)
             if dims.setdefault(name, chosen) != chosen:
                 raise Misuse(f"'{name}' is bound to {dims[name]} and to {chosen}", where=where)

@@ -57,7 +57,7 @@ class SettingsFile:
                 where = self._where((key,), self.path)
                 raise Misuse(f"there is no table '{key}'", where=where, hint=nearest(key, TABLES))
 
-    def values(self, table: Key, entries: Mapping[str, Any], known: Readers) -> dict[str, Any]:
+    def values(self, table: Key, entries: Mapping[str, Any], readers: Readers) -> dict[str, Any]:
         """The settings of a table, read.
 
         Raises:
@@ -66,9 +66,9 @@ class SettingsFile:
         values = {}
         for key, value in entries.items():
             where = self._where((*table, key), self.path)
-            if key not in known:
-                raise Misuse(f"there is no setting '{key}'", where=where, hint=nearest(key, known))
-            values[key] = known[key](value, where)
+            if key not in readers:
+                raise Misuse(f"there is no setting '{key}'", where=where, hint=nearest(key, readers))
+            values[key] = readers[key](value, where)
         return values
 
     def table(self, name: str) -> Mapping[str, Any]:
@@ -77,21 +77,21 @@ class SettingsFile:
         Raises:
             Misuse: It is something else.
         """
-        found = self.content.get(name, {})
-        if not isinstance(found, dict):
+        entries = self.content.get(name, {})
+        if not isinstance(entries, dict):
             where = self._where((name,), self.path)
             raise Misuse(f"'{name}' is no table", where=where, hint=f"write [{name}]")
-        return found
+        return entries
 
     def rules(
-        self, key: tuple[str, ...], tables: Any, known: Readers, asks: Collection[str]
+        self, key: tuple[str, ...], tables: Any, readers: Readers, asks: Collection[str]
     ) -> Iterator[dict[str, Any]]:
         """Tables of a list, each with its `origin`.
 
         Args:
             key: What they are called, and the tables around them.
             tables: What stands there.
-            known: What may stand in one.
+            readers: What may stand in one.
             asks: What of it asks for something; a table without any is none.
 
         Raises:
@@ -101,10 +101,10 @@ class SettingsFile:
             name, where = ".".join(key), self._where(key, self.path)
             raise Misuse(f"'{name}' is no list of tables", where=where, hint=f"write [[{name}]]")
         for at, table in enumerate(tables):
-            rule = self.values((*key, at), table, known)
+            rule = self.values((*key, at), table, readers)
             if not rule.keys() & set(asks):
-                *some, last = [name for name in known if name in asks and name != "on"]
-                hint = f"add {', '.join((*some, last))}" + ", or on = false" * ("on" in known)
+                *some, last = [name for name in readers if name in asks and name != "on"]
+                hint = f"add {', '.join((*some, last))}" + ", or on = false" * ("on" in readers)
                 raise Misuse("it asks for nothing", where=self._where((*key, at), self.path), hint=hint)
             yield {**rule, "origin": self.origin((*key, at))}
 
@@ -137,7 +137,7 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
 
     The tables of a list are numbered: ('site', 0, 'tile').
     """
-    found: dict[tuple[str | int, ...], int] = {}
+    lines: dict[tuple[str | int, ...], int] = {}
     counts: dict[tuple[str | int, ...], int] = {}
     table: tuple[str | int, ...] = ()
     for line, statement in _statements(text):
@@ -145,13 +145,13 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
         if statement.lstrip().startswith("["):
             plain = next(_paths(parsed))
             table = _numbered(plain, counts, statement.lstrip().startswith("[["))
-            found.setdefault(table, line)
-            found.setdefault(plain, line)
+            lines.setdefault(table, line)
+            lines.setdefault(plain, line)
             continue
         for path in _paths(parsed):
             for end in range(1, len(path) + 1):
-                found.setdefault((*table, *path[:end]), line)
-    return found
+                lines.setdefault((*table, *path[:end]), line)
+    return lines
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
@@ -256,9 +256,13 @@ def read_spec(
     entries = dict(file.table(table))
     listed = entries.pop(rules[-1], []) if len(rules) > 1 else file.content.get(rules[0], [])
     values = file.values((table,), entries, table_readers(spec))
-    asked = file.rules(rules, listed, table_readers(rule), rule_values(rule))
+    rule_tables = file.rules(rules, listed, table_readers(rule), rule_values(rule))
     origins = tuple((name, file.origin((table, name))) for name in values)
-    more: Any = {"rules": tuple(rule(**one) for one in asked), "origins": origins, "config": path}
+    more: Any = {
+        "rules": tuple(rule(**values_of_rule) for values_of_rule in rule_tables),
+        "origins": origins,
+        "config": path,
+    }
     return spec(**values, **more)
 
 
@@ -272,9 +276,11 @@ def written_spec(spec: Any, *, table: str, rules: tuple[str, ...], heading: Sequ
         heading: Lines of comment above it.
     """
     general = toml_values(spec)
-    asked = [
+    rule_tables = [
         toml_values(rule) for rule in spec.rules if set(toml_values(rule)) & set(rule_values(type(rule)))
     ]
     if len(rules) > 1:
-        return written({table: {**general, rules[-1]: asked}} if general or asked else {}, heading)
-    return written({table: general, rules[0]: asked}, heading)
+        return written(
+            {table: {**general, rules[-1]: rule_tables}} if general or rule_tables else {}, heading
+        )
+    return written({table: general, rules[0]: rule_tables}, heading)

@@ -28,48 +28,48 @@ def read(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, P
         Misuse: A word that is no option, a value that cannot be read, a model too few or too many.
     """
     command, rest = _split_verb(words, verbs)
-    given, unknown = _parsed(rest, command)
+    args, unknown = _parsed(rest, command)
     if unknown:
         raise _unknown_option(unknown, command, verbs)
-    if not (given.version or given.help):
-        _check_models(command, given, verbs)
+    if not (args.version or args.help):
+        _check_models(command, args, verbs)
         for option in command.options.values():
-            setattr(given, option.key, option.value(getattr(given, option.key)))
-        _check_options(command, given)
-    return command, given
+            setattr(args, option.key, option.value(getattr(args, option.key)))
+        _check_options(command, args)
+    return command, args
 
 
 def _parsed(words: Sequence[str], command: Command) -> tuple[ParsedArgs, str]:
     """What was typed, unread, and the first word that is no option of this command."""
-    given, unknown = ParsedArgs(), ""
-    given.models, given.explicit = [], set()
+    args, unknown = ParsedArgs(), ""
+    args.models, args.explicit = [], set()
     options = command.spellings()
     for option in command.options.values():
-        setattr(given, option.key, [] if option.many else option.default if option.metavar else False)
+        setattr(args, option.key, [] if option.many else option.default if option.metavar else False)
     for at, word in enumerate(words):
         if word == "--":
-            given.models += words[at + 1 :]
+            args.models += words[at + 1 :]
             break
         if word[:1] != "-" or word == "-":
-            given.models.append(word)
+            args.models.append(word)
             continue
         flag, equals, value = word.partition("=") if word[:2] == "--" else (word[:2], word[2:], word[2:])
         found = options.get(flag)
         if found is None:
             unknown = unknown or word
             continue
-        given.explicit.add(found.key)
+        args.explicit.add(found.key)
         if not found.metavar:
             if equals:
                 raise Misuse("takes no value", where=found.flag)
-            setattr(given, found.key, True)
+            setattr(args, found.key, True)
         elif not equals:
             raise Misuse("needs a value", where=found.flag, hint=f"write {found.flag} {found.metavar}")
         elif found.many:
-            getattr(given, found.key).append((found.flag, value) if found.into else value)
+            getattr(args, found.key).append((found.flag, value) if found.into else value)
         else:
-            setattr(given, found.key, value)
-    return given, unknown
+            setattr(args, found.key, value)
+    return args, unknown
 
 
 def _split_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, list[str]]:
@@ -77,8 +77,8 @@ def _split_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Com
 
     A value is tied to its option here (`--tile -1` becomes `--tile=-1`), so that a verb's name may be one.
     """
-    known: dict[str, Option] = {s: option for option in OPTIONS.values() for s in option.spellings}
-    known.update(SCREEN.spellings())
+    by_spelling: dict[str, Option] = {s: option for option in OPTIONS.values() for s in option.spellings}
+    by_spelling.update(SCREEN.spellings())
     command, first = SCREEN, True
     rest: list[str] = []
     at = 0
@@ -87,13 +87,13 @@ def _split_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Com
         at += 1
         if word == "--":
             return command, [*rest, word, *words[at:]]
-        if word[:2] == "--" and "=" not in word and word not in known:
+        if word[:2] == "--" and "=" not in word and word not in by_spelling:
             # a verb's own, before the verb; or a mistake
-            known |= {s: option for verb in verbs.values() for s, option in verb.spellings().items()}
+            by_spelling |= {s: option for verb in verbs.values() for s, option in verb.spellings().items()}
             # verbs may have one of the same name, with a value or without
             ahead = next((verbs[later] for later in words[at:] if later in verbs), command)
-            known.update(ahead.spellings())
-        valued = word in known and known[word].metavar
+            by_spelling.update(ahead.spellings())
+        valued = word in by_spelling and by_spelling[word].metavar
         if valued and at < len(words) and not words[at].startswith("--"):
             rest.append(f"{word}{'=' if word.startswith('--') else ''}{words[at]}")
             at += 1
@@ -101,7 +101,7 @@ def _split_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Com
             rest.append(word)
         elif first and word in verbs:
             command, first = verbs[word], False
-            known.update(command.spellings())
+            by_spelling.update(command.spellings())
         else:
             first = False
             rest.append(word)
@@ -111,31 +111,33 @@ def _split_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Com
 def _unknown_option(word: str, command: Command, verbs: Mapping[str, Command]) -> Misuse:
     flag = word.split("=")[0] if word.startswith("--") else word[:2]
     owners = [verb.name for verb in verbs.values() if flag in verb.spellings()]
-    what = f"{command.prog if command.name else 'the screen'} has no such option"
+    message = f"{command.prog if command.name else 'the screen'} has no such option"
     if owners:
-        return Misuse(what, where=flag, hint=f"it belongs to explorer {', '.join(owners)}")
-    return Misuse(what, where=flag, hint=_guess(flag, command.options) or f"{command.prog} --help lists them")
+        return Misuse(message, where=flag, hint=f"it belongs to explorer {', '.join(owners)}")
+    return Misuse(
+        message, where=flag, hint=_guess(flag, command.options) or f"{command.prog} --help lists them"
+    )
 
 
-def _check_models(command: Command, given: ParsedArgs, verbs: Mapping[str, Command]) -> None:
-    models: Sequence[str] = given.models
+def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Command]) -> None:
+    models: Sequence[str] = args.models
     many = command.models[-1:] == ("...",)
     most = len(command.models) - many
-    wanted = most - any(model.startswith("[") for model in command.models)
+    least = most - any(model.startswith("[") for model in command.models)
     if not command.name:
         if len(models) > 1 and _is_no_model(models[0], verbs):
             raise Misuse("no such verb", where=models[0], hint=nearest(models[0], verbs))
         if len(models) > 2:
             hint = "the screen shows two models side by side; explorer compare takes more"
             raise Misuse("one model too many", where=models[2], hint=hint)
-        if len(models) > 1 and given.resume:
+        if len(models) > 1 and args.resume:
             raise Misuse("one session is resumed at a time", where=models[1], hint="leave it out")
-    elif len(models) < wanted:
-        what = f"needs a {command.subject}" if wanted == 1 else "needs two models"
+    elif len(models) < least:
+        message = f"needs a {command.subject}" if least == 1 else "needs two models"
         if command.others:
-            what = f"needs a model and a {' and a '.join(command.others).lower()}"
+            message = f"needs a model and a {' and a '.join(command.others).lower()}"
         hint = " ".join(["type", command.prog, *command.models])
-        raise Misuse(what, where=command.name, hint=hint)
+        raise Misuse(message, where=command.name, hint=hint)
     elif len(models) > most and not many:
         hint = " ".join([command.prog, *command.models])
         raise Misuse("one word too many", where=models[most], hint=hint)
@@ -153,22 +155,22 @@ def _is_no_model(word: str, verbs: Mapping[str, Command]) -> bool:
     return not os.path.lexists(word) and bool(difflib.get_close_matches(word, list(verbs), n=1, cutoff=0.75))
 
 
-def _check_options(command: Command, given: ParsedArgs) -> None:
+def _check_options(command: Command, args: ParsedArgs) -> None:
     """What one option alone cannot know."""
     for flag in command.needs:
         option = command.options[flag]
-        if getattr(given, option.key) is None:
+        if getattr(args, option.key) is None:
             raise Misuse("says nowhere to write", where=command.name, hint=f"add {flag} {option.metavar}")
-    forms = [f"--{form}" for form in ("csv", "markdown", "json") if getattr(given, form)]
+    forms = [f"--{form}" for form in ("csv", "markdown", "json") if getattr(args, form)]
     if len(forms) > 1:
         raise Misuse("one answer has one form", where=forms[0], hint=f"leave out {' or '.join(forms)}")
-    if command is SCREEN and given.resume:
+    if command is SCREEN and args.resume:
         for option in command.options.values():
-            if option.flag not in WITH_RESUME and getattr(given, option.key):
+            if option.flag not in WITH_RESUME and getattr(args, option.key):
                 raise Misuse("belongs to the session that is resumed", where=option.flag, hint="leave it out")
         return
-    if "--decode" in command.options and given.decode != (given.past is not None):
-        missing, there = ("--past N", "--decode") if given.decode else ("--decode", "--past")
+    if "--decode" in command.options and args.decode != (args.past is not None):
+        missing, there = ("--past N", "--decode") if args.decode else ("--decode", "--past")
         raise Misuse(f"needs {missing}", where=there, hint="write --decode --past N")
 
 

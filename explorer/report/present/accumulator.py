@@ -14,7 +14,7 @@ def in_a_line(bits: int, sums: Mapping[str, Accumulator]) -> Span:
     """How many layers an accumulator of so many bits is too narrow for, and how wide one has to be."""
     if not sums:
         return Span("nothing here sums stored integers", "quiet")
-    narrow, most = sum(one.bits > bits for one in sums.values()), max(one.bits for one in sums.values())
+    narrow, most = sum(need.bits > bits for need in sums.values()), max(need.bits for need in sums.values())
     few = f"{narrow:,} of {len(sums):,} overflow {bits} bits" if narrow else f"{bits} bits hold every sum"
     return Span(f"{few}: {most} bits are needed", "warning" if narrow else "good")
 
@@ -23,11 +23,11 @@ def overflows(bits: int, sums: Mapping[str, Accumulator]) -> list[Block]:
     """Which layers an accumulator of so many bits is too narrow for, by their names, or that it holds all."""
     if not bits or not sums:
         return []
-    narrow = [name for name, one in sums.items() if one.bits > bits]
+    narrow = [name for name, need in sums.items() if need.bits > bits]
     if not narrow:
-        most = max(one.bits for one in sums.values())
-        said = f"an accumulator of {bits} bits holds every sum, whatever the inputs: {most} are needed"
-        return [Line(), Line((Span(said, "good"),), 2)]
+        most = max(need.bits for need in sums.values())
+        message = f"an accumulator of {bits} bits holds every sum, whatever the inputs: {most} are needed"
+        return [Line(), Line((Span(message, "good"),), 2)]
     limit = f"{(1 << (bits - 1)) - 1:,}"
     table = table_of(
         narrow,

@@ -104,21 +104,21 @@ class AnalysisCache:
         """Whether the files are still those that the answers from here were about."""
         return not self.known or self._found() == self._name
 
-    def get(self, what: str) -> Any:
+    def get(self, name: str) -> Any:
         """An answer of one of `_KINDS`; None where there is none."""
         if not self._asked:
             self._asked = True
             self._name = self._found()
-        content = None if self._name is None else self._folder.read(f"{self._name}.{what}")
+        content = None if self._name is None else self._folder.read(f"{self._name}.{name}")
         if content is None:
             return None
-        kind, whole = _KINDS[what]
+        kind, whole = _KINDS[name]
         try:
             fact = whole(msgspec.msgpack.decode(content, type=kind))
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return None
-        self.known.add(what)
-        self.tried.add(what)
+        self.known.add(name)
+        self.tried.add(name)
         return fact
 
     def _found(self) -> str | None:
@@ -132,13 +132,13 @@ class AnalysisCache:
         if content is None:
             return None
         try:
-            known = msgspec.msgpack.decode(content, type=_Evidence)
+            evidence = msgspec.msgpack.decode(content, type=_Evidence)
         except msgspec.MsgspecError:
             return None
-        if not known.files or file_reads.digest(known.files) != known.digest:
+        if not evidence.files or file_reads.digest(evidence.files) != evidence.digest:
             return None
-        self.files = known.files
-        return _hash(key, known.digest)
+        self.files = evidence.files
+        return _hash(key, evidence.digest)
 
     def _place(self) -> str | None:
         """The key, with what lies in a folder now."""
@@ -272,16 +272,16 @@ _KINDS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
 """Answers that are kept: what they are decoded as, and what makes that what it was."""
 
 
-def _encoded(what: str, fact: Any) -> bytes | None:
+def _encoded(name: str, fact: Any) -> bytes | None:
     """A fact as bytes, if it comes back from them as it is; no pickled rows: a pickle may do anything."""
-    if what == "rows":
+    if name == "rows":
         fact = tuple(fact.chunks())
         if any(chunk.name == "pickled" for chunk in fact):
             return None
-    kind, whole = _KINDS[what]
+    kind, whole = _KINDS[name]
     try:
         content = msgspec.msgpack.encode(fact)
-        if what == "rows":
+        if name == "rows":
             return content
         again = whole(msgspec.msgpack.decode(content, type=kind))
     except (msgspec.MsgspecError, OverflowError, TypeError, ValueError):
@@ -314,35 +314,35 @@ def _hash(name: str, content: bytes) -> str:
 
 def _code(folder: str) -> list[tuple[str, int, int]]:
     """The Python files below a folder: name, size, time, which is what Python goes by itself."""
-    found: list[tuple[str, int, int]] = []
+    files: list[tuple[str, int, int]] = []
     waiting = [folder]
     while waiting:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 if entry.name.endswith(".py"):
                     about = entry.stat()
-                    found.append((entry.path, about.st_size, about.st_mtime_ns))
+                    files.append((entry.path, about.st_size, about.st_mtime_ns))
                 elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
                     waiting.append(entry.path)
-    return sorted(found)
+    return sorted(files)
 
 
 def _packages() -> list[tuple[str, int, int]]:
     """Which versions of packages are installed: what their own files say, and what their installer wrote."""
-    found: list[tuple[str, int, int]] = []
+    files: list[tuple[str, int, int]] = []
     for folder in dict.fromkeys(sys.path):
         for name in _PACKAGES:
             for file in ("__init__.py", "version.py"):
                 path = os.path.join(folder, name, file)
                 with contextlib.suppress(OSError):
                     about = os.stat(path)
-                    found.append((path, about.st_size, about.st_mtime_ns))
+                    files.append((path, about.st_size, about.st_mtime_ns))
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(folder or ".")):
                 if name.endswith(".dist-info") and name.partition("-")[0].lower() in _PACKAGES:
                     path = os.path.join(folder, name)
-                    found.append((path, 0, os.stat(path).st_mtime_ns))
-    return found
+                    files.append((path, 0, os.stat(path).st_mtime_ns))
+    return files
 
 
 def _code_of(package: str) -> list[tuple[str, int, int]] | None:
@@ -360,11 +360,11 @@ def _code_of(package: str) -> list[tuple[str, int, int]] | None:
 
 def _installed() -> list[str]:
     """The names and versions of all that is installed."""
-    found: list[str] = []
+    names: list[str] = []
     for folder in dict.fromkeys(sys.path):
         with contextlib.suppress(OSError):
-            found += sorted(name for name in os.listdir(folder or ".") if name.endswith(".dist-info"))
-    return found
+            names += sorted(name for name in os.listdir(folder or ".") if name.endswith(".dist-info"))
+    return names
 
 
 def _variables() -> list[tuple[str, str]]:
@@ -380,10 +380,10 @@ def _listed(folder: str) -> list[tuple[str, int]]:
     Raises:
         OSError: It cannot be read.
     """
-    found: list[tuple[str, int]] = []
+    files: list[tuple[str, int]] = []
     for name in sorted(os.listdir(folder)):
         size = -1
         with contextlib.suppress(OSError):
             size = os.stat(os.path.join(folder, name)).st_size
-        found.append((name, size))
-    return found
+        files.append((name, size))
+    return files

@@ -92,14 +92,14 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
     """The structure of rows that are at hand, in two passes over them."""
     count = len(layers)
     depth, repeat = array("H", bytes(2 * count)), array("i", bytes(4 * count))
-    found = Structure(
+    structure = Structure(
         parent=array("i", bytes(4 * count)),
         end=array("i", bytes(4 * count)),
         depth=depth,
         repeat=repeat,
         flags=array("B", bytes(count)),
     )
-    parent, flags = found.parent, found.flags
+    parent, flags = structure.parent, structure.flags
     values: tuple[list[int], ...] = ([], [], [], [])
     macs, params, weights, activations = (column.append for column in values)
     for at, layer in enumerate(layers):
@@ -116,18 +116,25 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
         params(layer.params)
         weights(layer.weight_bytes)
         activations(-1 if layer.activation_bytes is None else layer.activation_bytes)
-    found.columns = {name: narrow(column) for name, column in zip(COLUMNS, values, strict=True)}
-    close(found)
-    return found
+    structure.columns = {name: narrow(column) for name, column in zip(COLUMNS, values, strict=True)}
+    close(structure)
+    return structure
 
 
-def close(found: Structure) -> None:
+def close(structure: Structure) -> None:
     """Fills in what follows from parents and runs: ends, places in runs, shared parameters, wide rows."""
-    parent, end, repeat, flags = found.parent, found.end, array("i", found.repeat), found.flags
+    parent, end, repeat, flags = (
+        structure.parent,
+        structure.end,
+        array("i", structure.repeat),
+        structure.flags,
+    )
     count = len(parent)
-    found.deepest = max(found.depth, default=0)
-    found.depth = narrow(found.depth)
-    found.known = tuple([name for name, numbers in found.columns.items() if max(numbers, default=-1) >= 0])
+    structure.deepest = max(structure.depth, default=0)
+    structure.depth = narrow(structure.depth)
+    structure.known = tuple(
+        [name for name, numbers in structure.columns.items() if max(numbers, default=-1) >= 0]
+    )
     for at in range(count - 1, -1, -1):
         if end[at] <= at:
             end[at] = at + 1
@@ -146,23 +153,23 @@ def close(found: Structure) -> None:
         if repeat[at] > 0:
             above = parent[at]
             children[above] = children.get(above, 0) + 1
-    found.repeat = narrow(repeat)
+    structure.repeat = narrow(repeat)
     for above, many in children.items():
         if many > WIDE:
-            found.wide[above] = _every(found, above)
+            structure.wide[above] = _every(structure, above)
 
 
-def _every(found: Structure, above: int) -> Numbers:
+def _every(structure: Structure, above: int) -> Numbers:
     """Every `RANGE`th child of a row, runs counted once."""
     starts = array("i")
-    at, stop = above + 1, found.end[above] if above >= 0 else len(found.parent)
+    at, stop = above + 1, structure.end[above] if above >= 0 else len(structure.parent)
     place = 0
     while at < stop:
-        if found.repeat[at] > 0:
+        if structure.repeat[at] > 0:
             if place % RANGE == 0:
                 starts.append(at)
             place += 1
-        at = found.end[at]
+        at = structure.end[at]
     return starts
 
 
@@ -234,13 +241,13 @@ def _marked(value: Any) -> Any:
     if kind in _PLAIN:
         return value
     if kind is tuple:
-        return tuple([_marked(one) for one in value])
+        return tuple([_marked(member) for member in value])
     if kind is dict and all(type(key) is str for key in value):
-        return {key: _marked(one) for key, one in value.items()}
+        return {key: _marked(member) for key, member in value.items()}
     if kind is list:
         from msgspec.msgpack import Ext, encode
 
-        return Ext(_LIST, encode([_marked(one) for one in value]))
+        return Ext(_LIST, encode([_marked(member) for member in value]))
     raise TypeError(kind)
 
 
@@ -266,13 +273,13 @@ def _decoder() -> Callable[[memoryview, int], Layer]:
     decode = Decoder(Layer, ext_hook=_list).decode
 
     def row(body: memoryview, at: int) -> Layer:
-        made = decode(body)
-        force_setattr(made, "id", made.id + at)
-        if made.parent is not None:
-            force_setattr(made, "parent", made.parent + made.id)
-        if made.attributes:
-            force_setattr(made, "attributes", tupled(made.attributes))
-        return made
+        layer = decode(body)
+        force_setattr(layer, "id", layer.id + at)
+        if layer.parent is not None:
+            force_setattr(layer, "parent", layer.parent + layer.id)
+        if layer.attributes:
+            force_setattr(layer, "attributes", tupled(layer.attributes))
+        return layer
 
     return row
 
@@ -281,10 +288,10 @@ def tupled(value: Any) -> Any:
     """A value of no declared type as it was before it was MessagePack, which has one kind of list."""
     kind = type(value)
     if kind is list or kind is tuple:
-        return tuple([tupled(one) for one in value])
+        return tuple([tupled(member) for member in value])
     if kind is dict:
-        return {key: tupled(one) for key, one in value.items()}
-    return [tupled(one) for one in value] if kind is _List else value
+        return {key: tupled(member) for key, member in value.items()}
+    return [tupled(member) for member in value] if kind is _List else value
 
 
 def messages(layers: Iterable[Layer]) -> Iterator[tuple[Chunk, ...]]:
@@ -305,17 +312,17 @@ def packed(layers: Sequence[Layer]) -> RowPages:
     return rows
 
 
-def chunks(found: Structure) -> Iterator[Chunk]:
+def chunks(structure: Structure) -> Iterator[Chunk]:
     """The structure in parts that are small enough to be taken up between two keys."""
     named: dict[str, Numbers] = {
-        name: getattr(found, name) for name in ("parent", "end", "depth", "repeat", "flags")
+        name: getattr(structure, name) for name in ("parent", "end", "depth", "repeat", "flags")
     }
-    for name, numbers in (named | found.columns).items():
+    for name, numbers in (named | structure.columns).items():
         yield from _parts(name, numbers, 0)
-    for row, numbers in found.wide.items():
+    for row, numbers in structure.wide.items():
         yield from _parts("wide", numbers, row)
-    yield Chunk("deepest", "", found.deepest)
-    yield Chunk("known", "", found.known)
+    yield Chunk("deepest", "", structure.deepest)
+    yield Chunk("known", "", structure.known)
 
 
 def _parts(name: str, numbers: Numbers, key: int) -> Iterator[Chunk]:
@@ -346,31 +353,33 @@ class RowPages(Sequence["Layer"]):
 
     def add(self, chunk: Chunk) -> None:
         """Takes up a part, in the order in which they were made."""
-        found = self.structure
+        structure = self.structure
         if chunk.name in ("page", "pickled"):
             if chunk.name == "pickled":
                 self._pickled.add(len(self._pages))
             self._pages.append(chunk.data)
             return
         if chunk.name in ("deepest", "known"):
-            setattr(found, chunk.name, tuple(chunk.data) if chunk.name == "known" else chunk.data)
+            setattr(structure, chunk.name, tuple(chunk.data) if chunk.name == "known" else chunk.data)
             return
         if chunk.name == "wide":
-            known: Any = found.wide.get(chunk.key)
+            numbers: Any = structure.wide.get(chunk.key)
         else:
-            known = found.columns.get(chunk.name) if chunk.name in COLUMNS else getattr(found, chunk.name)
-        if not known:
-            known = array(chunk.code) if chunk.code else []
+            numbers = (
+                structure.columns.get(chunk.name) if chunk.name in COLUMNS else getattr(structure, chunk.name)
+            )
+        if not numbers:
+            numbers = array(chunk.code) if chunk.code else []
             if chunk.name == "wide":
-                found.wide[chunk.key] = known
+                structure.wide[chunk.key] = numbers
             elif chunk.name in COLUMNS:
-                found.columns[chunk.name] = known
+                structure.columns[chunk.name] = numbers
             else:
-                setattr(found, chunk.name, known)
+                setattr(structure, chunk.name, numbers)
         if chunk.code:
-            known.frombytes(chunk.data)
+            numbers.frombytes(chunk.data)
         else:
-            known.extend(chunk.data)
+            numbers.extend(chunk.data)
 
     def chunks(self) -> Iterator[Chunk]:
         """The parts, in an order in which they can be taken up."""
@@ -398,8 +407,12 @@ class RowPages(Sequence["Layer"]):
         """The same rows with what only the structure knows: sums over groups, runs; and another reason."""
         from msgspec.structs import replace
 
-        found = self.structure
-        params, weights, repeat = found.columns["params"], found.columns["weight_bytes"], found.repeat
+        structure = self.structure
+        params, weights, repeat = (
+            structure.columns["params"],
+            structure.columns["weight_bytes"],
+            structure.repeat,
+        )
 
         def amend(layer: Layer) -> Layer:
             at = layer.id
@@ -413,7 +426,7 @@ class RowPages(Sequence["Layer"]):
             )
 
         grown = RowPages()
-        grown.structure, grown._pages, grown._pickled = found, self._pages, self._pickled
+        grown.structure, grown._pages, grown._pickled = structure, self._pages, self._pickled
         grown._amend = amend
         return grown
 
@@ -441,14 +454,14 @@ class RowPages(Sequence["Layer"]):
             at += len(self)
         if not 0 <= at < len(self):
             raise IndexError(at)
-        found = self._taken.get(at)
-        if found is None:
+        layer = self._taken.get(at)
+        if layer is None:
             page = at // PAGE
-            found = self._amend(self._row(page)(_spans(self._body(page))[at % PAGE], at))
+            layer = self._amend(self._row(page)(_spans(self._body(page))[at % PAGE], at))
             if len(self._taken) >= _KEPT_ROWS:
                 self._taken.clear()
-            self._taken[at] = found
-        return found
+            self._taken[at] = layer
+        return layer
 
     def _row(self, page: int) -> Callable[[memoryview, int], Layer]:
         """What makes a row of a page from its bytes and its place among all."""
@@ -479,17 +492,17 @@ class RowPages(Sequence["Layer"]):
 
     def located(self, paths: Iterable[str]) -> dict[str, int]:
         """Which rows have these paths; only pages in which one of them stands are taken apart."""
-        wanted = {path: path.encode("utf-8", "surrogatepass") for path in paths}
-        found: dict[str, int] = {}
+        encoded = {path: path.encode("utf-8", "surrogatepass") for path in paths}
+        ids: dict[str, int] = {}
         for page in range(len(self._pages)):
-            if not wanted:
+            if not encoded:
                 break
             body = self._bodies.get(page) or self._take_out(page)
-            if page in self._pickled or any(path in body for path in wanted.values()):
+            if page in self._pickled or any(path in body for path in encoded.values()):
                 for row in map(self._row(page), _spans(body), count(page * PAGE)):
-                    if wanted.pop(row.path, None) is not None:
-                        found[row.path] = row.id
-        return found
+                    if encoded.pop(row.path, None) is not None:
+                        ids[row.path] = row.id
+        return ids
 
     def _from(self, start: int, stop: int) -> Iterator[Layer]:
         """Rows one after the other, a page at a time, of which none is kept."""

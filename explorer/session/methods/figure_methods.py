@@ -258,7 +258,7 @@ def layers(
         depth=depth,
         flat=flat,
         fold=fold_constants,
-        given=computed.given(models, machine, plan, overlay, placed, index),
+        table_figures=computed.given(models, machine, plan, overlay, placed, index),
         index=index,
     )
 

@@ -216,7 +216,7 @@ def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work)
         )
         models.append(
             entry,
-            made=None if read_back is None else renamed(read_back, target),
+            graph=None if read_back is None else renamed(read_back, target),
             examined=None if step.examine is None else step.examine(),
         )
     return written

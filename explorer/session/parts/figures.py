@@ -59,14 +59,14 @@ def training_memory(
 
     def step(batch: int | None, globs: Sequence[str]) -> StepMemory:
         nonlocal paths
-        found = opened.step_memory(optimizer, batch, globs)
-        if not isinstance(found, str):
-            paths = found[1] or paths
-            notes.update(dict.fromkeys(found[2]))
-            return found[0]
+        result = opened.step_memory(optimizer, batch, globs)
+        if not isinstance(result, str):
+            paths = result[1] or paths
+            notes.update(dict.fromkeys(result[2]))
+            return result[0]
         if globs:
-            raise Misuse(f"nothing can be checkpointed: {found}", where="--checkpoint")
-        notes[f"counted by the outputs of layers: {found}"] = None
+            raise Misuse(f"nothing can be checkpointed: {result}", where="--checkpoint")
+        notes[f"counted by the outputs of layers: {result}"] = None
         return step_memory.by_outputs(training.training(opened.training(batch), optimizer))
 
     def whole(batch: int | None) -> StepMemory:
@@ -94,12 +94,12 @@ def row(models: Models, layer: str | int, index: int | None, where: str = "--lay
 def groups(models: Models, name: str, index: int | None, where: str) -> list[int]:
     """The rows of all groups that have a name, a path or what else `named_layer` takes."""
     layers = models.examined(models.at(index)).analysis.layers
-    found = layers_named(layers, name) or [named_layer(layers, name, where)]
-    groups = [at for at in found if layers[at].group]
+    matches = layers_named(layers, name) or [named_layer(layers, name, where)]
+    groups = [at for at in matches if layers[at].group]
     if not groups:
-        said = "one layer, in which" if len(found) == 1 else f"{len(found):,} layers, in none of which"
-        what = "nothing" if len(found) == 1 else "anything"
-        raise Misuse(f"'{name}' is {said} {what} stands", where=where, hint="name a group")
+        matched = "one layer, in which" if len(matches) == 1 else f"{len(matches):,} layers, in none of which"
+        content = "nothing" if len(matches) == 1 else "anything"
+        raise Misuse(f"'{name}' is {matched} {content} stands", where=where, hint="name a group")
     return groups
 
 
@@ -110,11 +110,11 @@ def connections(models: Models, layer: str | int, index: int | None) -> Connecti
     others = same_name(layers, layer)
     if flow is not None:
         _constants(examined, flow)
-    found = value_flow.connections(flow, layers, at, _no_edges(examined) if flow is None else "")
-    found = replace(found, same_name=others) if others else found
+    edge_lists = value_flow.connections(flow, layers, at, _no_edges(examined) if flow is None else "")
+    edge_lists = replace(edge_lists, same_name=others) if others else edge_lists
     if not examined.info.assumptions.get("dims"):
-        return found  # no shape is of another size than the file says
-    return replace(found, declared={} if flow is None else _declared(flow, found))
+        return edge_lists  # no shape is of another size than the file says
+    return replace(edge_lists, declared={} if flow is None else _declared(flow, edge_lists))
 
 
 def edges(models: Models, index: int | None) -> RowEdges:
@@ -136,7 +136,7 @@ def table(
     depth: int | None,
     flat: bool,
     fold: bool,
-    given: TableFigures,
+    table_figures: TableFigures,
     index: int | None,
 ) -> LayerTable:
     """Rows of the tree, and what they have in some columns."""
@@ -146,18 +146,20 @@ def table(
     if depth is not None and depth < 1:
         raise Misuse("a tree has one level at least", where="depth")
     analysis = models.examined(models.at(index)).analysis
-    figures = given.sums(analysis)
-    beside = given.beside(analysis.info, figures)
+    figures = table_figures.sums(analysis)
+    beside = table_figures.beside(analysis.info, figures)
     order = sort.removeprefix("-")
     by = tree_columns.chosen_columns([order], beside, "--sort")[0] if order else None
-    asked = names or [*preset.columns, *given.names()]
-    columns = tree_columns.chosen_columns(asked, beside, unknown=("seconds",))
-    wanted = filter.matcher(query, beside) if query.strip() else None
-    left = selection.narrowed(analysis.info, analysis.layers, wanted, figures)
-    narrow = given.narrowed(analysis.layers, left.layers) if wanted is not None else given
-    beside = narrow.beside(analysis.info, left.figures)
+    column_names = names or [*preset.columns, *table_figures.names()]
+    columns = tree_columns.chosen_columns(column_names, beside, unknown=("seconds",))
+    matches = filter.matcher(query, beside) if query.strip() else None
+    narrowed = selection.narrowed(analysis.info, analysis.layers, matches, figures)
+    narrow = (
+        table_figures.narrowed(analysis.layers, narrowed.layers) if matches is not None else table_figures
+    )
+    beside = narrow.beside(analysis.info, narrowed.figures)
     rows = selection.arranged(
-        selection.folded(left.layers, edges(models, index).constants) if fold else left.layers,
+        selection.folded(narrowed.layers, edges(models, index).constants) if fold else narrowed.layers,
         depth=depth,
         flat=flat or preset.flat,
         sort=by,
@@ -169,9 +171,9 @@ def table(
         tuple([column.name for column in columns]),
         tuple(rows),
         tuple([tuple([column.of(row, beside) for column in columns]) for row in rows]),
-        left.total,
-        tuple([column.of(left.total, beside) for column in columns]),
-        None if wanted is None else left.found,
+        narrowed.total,
+        tuple([column.of(narrowed.total, beside) for column in columns]),
+        None if matches is None else narrowed.found,
         flat or preset.flat,
         style,
         narrow.overlay,
@@ -179,12 +181,12 @@ def table(
     )
 
 
-def column(models: Models, name: str, given: TableFigures, index: int | None) -> array[float]:
+def column(models: Models, name: str, table_figures: TableFigures, index: int | None) -> array[float]:
     """What every row has in a column, and what the whole model has, as numbers."""
     analysis = models.examined(models.at(index)).analysis
-    figures = given.sums(analysis)
-    left = selection.narrowed(analysis.info, analysis.layers, None, figures) if figures else None
-    beside = given.beside(analysis.info, left.figures if left is not None else figures)
+    figures = table_figures.sums(analysis)
+    narrowed = selection.narrowed(analysis.info, analysis.layers, None, figures) if figures else None
+    beside = table_figures.beside(analysis.info, narrowed.figures if narrowed is not None else figures)
     (column,) = tree_columns.chosen_columns([name], beside, "column")
     whole = whole_model(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)
     values = [column.of(row, beside) for row in (*analysis.layers, whole)]
@@ -257,7 +259,7 @@ def _no_edges(examined: AnalysisResult) -> str:
     return "which layer feeds which is not known" + (f": {failed}" if failed else "")
 
 
-def named_layer(layers: Sequence[Layer], wanted: str, where: str = "--layer") -> int:
+def named_layer(layers: Sequence[Layer], text: str, where: str = "--layer") -> int:
     """The row of a layer by its path, its place, its name, a glob over paths or a filter that only one has.
 
     Its place is what a graph calls it: the names of the groups around it and its own, dotted.
@@ -266,26 +268,26 @@ def named_layer(layers: Sequence[Layer], wanted: str, where: str = "--layer") ->
         Misuse: There is none, or there are several.
     """
     paths = [layer.path for layer in layers]
-    found = layers_named(layers, wanted)
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        near = nearest(wanted, paths)
-        raise Misuse(f"the model has no layer '{wanted}'", where=where, hint=near)
-    some = ", ".join(paths[at] for at in found[:_NAMED]) + ", …" * (len(found) > _NAMED)
-    raise Misuse(f"'{wanted}' is {len(found):,} layers", where=where, hint=f"name one of {some}")
+    matches = layers_named(layers, text)
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        near = nearest(text, paths)
+        raise Misuse(f"the model has no layer '{text}'", where=where, hint=near)
+    some = ", ".join(paths[at] for at in matches[:_NAMED]) + ", …" * (len(matches) > _NAMED)
+    raise Misuse(f"'{text}' is {len(matches):,} layers", where=where, hint=f"name one of {some}")
 
 
-def layers_named(layers: Sequence[Layer], wanted: str) -> list[int]:
+def layers_named(layers: Sequence[Layer], text: str) -> list[int]:
     """All rows that `named_layer` would choose among."""
     paths = [layer.path for layer in layers]
-    found = [at for at, path in enumerate(paths) if path == wanted]
-    found = found or [at for at, place in enumerate(places(layers)) if place == wanted]
-    found = found or [at for at, layer in enumerate(layers) if layer.name == wanted]
-    found = found or [at for at, path in enumerate(paths) if fnmatchcase(path, wanted)]
-    if not found and filter.is_query(wanted):
-        found = [layer.id for layer in filter.layers_found(layers, wanted)]
-    return found
+    matches = [at for at, path in enumerate(paths) if path == text]
+    matches = matches or [at for at, place in enumerate(places(layers)) if place == text]
+    matches = matches or [at for at, layer in enumerate(layers) if layer.name == text]
+    matches = matches or [at for at, path in enumerate(paths) if fnmatchcase(path, text)]
+    if not matches and filter.is_query(text):
+        matches = [layer.id for layer in filter.layers_found(layers, text)]
+    return matches
 
 
 def same_name(layers: Sequence[Layer], wanted: str | int | None) -> tuple[str, ...]:

@@ -127,9 +127,9 @@ class Models:
             Misuse: A browser may not open it.
         """
         confinement.check_model(source)
-        other = Models(source, None, dict(self.options), None, self._caches)
-        other.strict = False
-        return other
+        opened = Models(source, None, dict(self.options), None, self._caches)
+        opened.strict = False
+        return opened
 
     @property
     def workdir(self) -> str:
@@ -172,18 +172,18 @@ class Models:
         self,
         entry: HistoryEntry,
         module: TorchModel | None = None,
-        made: Model | None = None,
+        graph: Model | None = None,
         examined: AnalysisResult | None = None,
     ) -> None:
         """Adds a state that was made of the current one; of one without a file the module itself.
 
-        `made` is the graph in its file and `examined` its analysis, where they are known.
+        `graph` is the graph in its file and `examined` its analysis, where they are known.
         """
         self.history = states.append(self.history, replace(entry, dims=dict(self.options["dims"])))
         if module is not None:
             self._keep_module(self.current, module)
-        if made is not None:
-            self._states[self.current] = _onnx(made.path, OpenOptions(), made)
+        if graph is not None:
+            self._states[self.current] = _onnx(graph.path, OpenOptions(), graph)
         if examined is not None:
             self._examined[self.current] = self.presented(self.current, examined)
 
@@ -224,19 +224,19 @@ class Models:
         for entry in self.history.entries:
             for name, size in (entry.dims or {}).items():
                 if dims.get(name) != size:
-                    made = entry.name or entry.label
+                    state_name = entry.name or entry.label
                     hint = "open the model again for another size"
-                    raise Misuse(f"'{made}' was made for {name}={size:,}", where=name, hint=hint)
+                    raise Misuse(f"'{state_name}' was made for {name}={size:,}", where=name, hint=hint)
         opened = self.opened(0, on_progress)
         check_names([opened], replace(opened.options, dims=dict(dims)))
         before = self.options["dims"]
-        found = self._examined, self.products, self._graph, self._of_graphs
+        former_results = self._examined, self.products, self._graph, self._of_graphs
         self._take_dims(dims)
         try:
             self.examined(self.current, on_progress, cancel)
         except BaseException:
             self._take_dims(before)
-            self._examined, self.products, self._graph, self._of_graphs = found
+            self._examined, self.products, self._graph, self._of_graphs = former_results
             raise
         self.history = replace(self.history, dims=dict(dims))
 
@@ -306,8 +306,8 @@ class Models:
             return True
         if opened.planned_as_traced:
             return self._graph is None
-        held: int = sum(p.numel() * p.element_size() for p in opened.loaded.meta().parameters())
-        return self._graph is None and held > _MUCH_TO_EXPORT
+        parameter_bytes: int = sum(p.numel() * p.element_size() for p in opened.loaded.meta().parameters())
+        return self._graph is None and parameter_bytes > _MUCH_TO_EXPORT
 
     def check_no_step(self, at: int, on_progress: OnProgress = None) -> None:
         """Refuses to take a decode step of a module for the whole pass that its export is."""
@@ -321,9 +321,9 @@ class Models:
     def graph(self, at: int, on_progress: OnProgress = None) -> Model:
         """The ONNX graph at a place of the history, in plain form; the original is exported if it is none."""
         if self.is_module(at):
-            own = os.path.join(self.workdir, f"module-{at}")  # all are called as the original is
-            os.makedirs(own, mode=0o700, exist_ok=True)
-            with scratch.private_files(own) as folder:
+            folder_path = os.path.join(self.workdir, f"module-{at}")  # all are called as the original is
+            os.makedirs(folder_path, mode=0o700, exist_ok=True)
+            with scratch.private_files(folder_path) as folder:
                 return self._module(at, on_progress).graph(folder, on_progress=on_progress)
         if at:
             return plain(self._state(at).model)
@@ -342,17 +342,17 @@ class Models:
         if self.options["past"] is not None and opened.is_graph:
             return opened.sizes()  # type: ignore[no-any-return]
         names = {value.name for value in model.graph.feeds}
-        shapes = {name: one for name, one in self.options["input_shapes"].items() if name in names}
+        shapes = {name: shape for name, shape in self.options["input_shapes"].items() if name in names}
         return dims_of(model, self.options["dims"]), shapes
 
     def examined(self, at: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """The analysis of the model at a place of the history, and its execution order, made once."""
         if at not in self._examined:
-            kept = None if at else self._kept()
-            made = kept or self._analysed(at, on_progress, cancel)
-            self._examined[at] = self.presented(at, made)
-            if kept is None:
-                self._keep(at, "info", lambda: _said_of_bounds(made))
+            stored_result = None if at else self._kept()
+            result = stored_result or self._analysed(at, on_progress, cancel)
+            self._examined[at] = self.presented(at, result)
+            if stored_result is None:
+                self._keep(at, "info", lambda: _said_of_bounds(result))
         return self._examined[at]
 
     def examined_as(self, model: Model, path: str, cancel: Cancel) -> AnalysisResult:
@@ -453,8 +453,8 @@ class Models:
         usual = opened.options
         opened.options = replace(usual, dims=dims, input_shapes={**usual.input_shapes, **shapes})
         try:
-            found: AnalysisResult = opened.examine(on_progress=on_progress, cancel=cancel)
-            return found
+            result: AnalysisResult = opened.examine(on_progress=on_progress, cancel=cancel)
+            return result
         finally:
             opened.options = usual
 
@@ -477,19 +477,19 @@ class Models:
         """
         if model is not None:
             return self._examined_graph(at, None, None, sizes, model).analysis
-        known = self.graph_analysis(at, None, None)
-        if known.info.totals.coverage == 1 or not sizes:
-            return known
+        analysis = self.graph_analysis(at, None, None)
+        if analysis.info.totals.coverage == 1 or not sizes:
+            return analysis
         return self._examined_graph(at, None, None, sizes).analysis
 
-    def comparable_analysis(self, at: int, other: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+    def comparable_analysis(self, at: int, another: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """The analysis of a state at the sizes of the figures of the tilings between it and another."""
-        known = self.graph_analysis(at, on_progress, cancel)
-        between = states.between(self.history, at, other)
+        analysis = self.graph_analysis(at, on_progress, cancel)
+        between = states.between(self.history, at, another)
         records = [entry.record for entry in between if entry.record is not None]
         sizes = next((record.sizes for record in records if record.sizes is not None), None)
-        if known.info.totals.coverage == 1 or sizes is None:
-            return known
+        if analysis.info.totals.coverage == 1 or sizes is None:
+            return analysis
         return self._examined_graph(at, on_progress, cancel, sizes).analysis
 
     # inside: what is kept from session to session
@@ -511,16 +511,16 @@ class Models:
         again = functools.cache(lambda: self._analysed(0, None, None))
 
         def rows() -> MadeRows:
-            kept = cache.rows()
-            if kept is None:
+            pages = cache.rows()
+            if pages is None:
                 return again().rows()
-            return tuple(kept), lambda: again().schedule, functools.cache(flow)
+            return tuple(pages), lambda: again().schedule, functools.cache(flow)
 
         def flow() -> ValueFlow | None:
-            kept = cache.get("flow")
-            if kept is None:
+            pages = cache.get("flow")
+            if pages is None:
                 return again().flow
-            return value_flow.flow_of(kept)
+            return value_flow.flow_of(pages)
 
         return AnalysisResult(info, rows)
 
@@ -528,26 +528,26 @@ class Models:
         """The analysis of the original, whose edges are kept as soon as they are made."""
 
         def rows() -> MadeRows:
-            layers, order, made = examined.rows()
+            layers, order, make_flow = examined.rows()
 
             def flow() -> ValueFlow | None:
-                found = made()
-                if found is not None and len(found.made) <= _FEW:
-                    self._keep(0, "flow", lambda: value_flow.record_of(found))
-                return found
+                edges = make_flow()
+                if edges is not None and len(edges.made) <= _FEW:
+                    self._keep(0, "flow", lambda: value_flow.record_of(edges))
+                return edges
 
             return layers, order, functools.cache(flow)
 
         return type(examined)(examined.info, rows, examined.bounds)
 
-    def _kept_or(self, at: int, what: str, make: Callable[[], _T]) -> _T:
+    def _kept_or(self, at: int, name: str, make: Callable[[], _T]) -> _T:
         """What was kept of the original, or is made now, and kept."""
-        found: _T | None = None if at or self.cache is None else self.cache.get(what)
-        if found is not None:
-            return found
-        made = make()
-        self._keep(at, what, lambda: made)
-        return made
+        stored_fact: _T | None = None if at or self.cache is None else self.cache.get(name)
+        if stored_fact is not None:
+            return stored_fact
+        fact = make()
+        self._keep(at, name, lambda: fact)
+        return fact
 
     def _keep(self, at: int, what: str, fact: Callable[[], Any]) -> None:
         """Keeps what was found out about the original, or made of what was kept; it is tried once."""
@@ -578,9 +578,9 @@ class Models:
     ) -> AnalysisResult:
         """The analysis of a state's graph; `sizes` are of dimensions that nobody bound."""
         model = written or self.graph(at)
-        own = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
-        bound = {name: size for name, size in (sizes or {}).items() if name in own}
-        opened = _onnx(model.path, self._state_options({**bound, **self.options["dims"]}), model)
+        open_dims = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
+        sizes_here = {name: size for name, size in (sizes or {}).items() if name in open_dims}
+        opened = _onnx(model.path, self._state_options({**sizes_here, **self.options["dims"]}), model)
         return opened.examine(on_progress=on_progress, cancel=cancel)
 
     def _state(self, at: int) -> OnnxModel:

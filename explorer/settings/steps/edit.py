@@ -52,19 +52,19 @@ def steps_of(path: str | None, typed: Iterable[tuple[str, str]]) -> tuple[EditSt
     Raises:
         Misuse: One cannot be read, or there are none.
     """
-    found = [] if path is None else list(_of_file(content(path), path))
-    found += [_of_words(flag, value) for flag, value in typed]
-    if not found:
+    steps = [] if path is None else list(_of_file(content(path), path))
+    steps += [_of_words(flag, value) for flag, value in typed]
+    if not steps:
         raise Misuse("says nothing to do", where="edit", hint="add --rename, --set, --delete or --replace-op")
-    return tuple(found)
+    return tuple(steps)
 
 
 def step_words(steps: Sequence[EditStep]) -> list[str]:
     """Steps as they are typed."""
     words: list[str] = []
     for step in steps:
-        said = f"{step.name}.{step.attribute}" if step.kind == "set" else step.name
-        value = said if step.kind == "delete" else f"{said}={step.to}"
+        target = f"{step.name}.{step.attribute}" if step.kind == "set" else step.name
+        value = target if step.kind == "delete" else f"{target}={step.to}"
         words += option_words(f"--{step.kind.replace('_', '-')}", value)
     return words
 
@@ -73,9 +73,9 @@ def _of_words(flag: str, value: str) -> EditStep:
     kind: Any = flag.removeprefix("--").replace("-", "_")
     hint = f"write {flag} {_FORMS[kind]}"
     if kind == "set":
-        if (found := _SET.fullmatch(value)) is None:
+        if (match := _SET.fullmatch(value)) is None:
             raise Misuse(f"'{value}' names no attribute and value", where=flag, hint=hint)
-        return EditStep(kind, found["name"], found["to"], found["attribute"])
+        return EditStep(kind, match["name"], match["to"], match["attribute"])
     if kind == "delete":
         name, to = value, ""
     else:
@@ -89,16 +89,16 @@ def _of_file(data: bytes, path: str) -> Iterable[EditStep]:
     file = SettingsFile(data, path)
     for rule in file.rules(("step",), file.content.get("step", []), _READERS, _KINDS):
         where = rule["origin"]
-        said = [kind for kind in _KINDS if kind in rule]
-        if len(said) > 1:
-            raise Misuse(f"a step does one thing, not {' and '.join(said)}", where=where)
-        kind: Any = said[0]
-        wanted = {"delete": (), "set": ("attribute", "to")}.get(kind, ("to",))
-        given = [key for key in ("attribute", "to") if key in rule]
-        if list(wanted) != given:
-            idle, lacks = [k for k in given if k not in wanted], [k for k in wanted if k not in given]
-            what = f"needs '{lacks[0]}'" if lacks else f"takes no '{idle[0]}'"
-            raise Misuse(f"the step '{kind}' {what}", where=where)
+        step_kinds = [kind for kind in _KINDS if kind in rule]
+        if len(step_kinds) > 1:
+            raise Misuse(f"a step does one thing, not {' and '.join(step_kinds)}", where=where)
+        kind: Any = step_kinds[0]
+        needed = {"delete": (), "set": ("attribute", "to")}.get(kind, ("to",))
+        present = [key for key in ("attribute", "to") if key in rule]
+        if list(needed) != present:
+            idle, lacks = [k for k in present if k not in needed], [k for k in needed if k not in present]
+            fault = f"needs '{lacks[0]}'" if lacks else f"takes no '{idle[0]}'"
+            raise Misuse(f"the step '{kind}' {fault}", where=where)
         yield EditStep(kind, rule[kind], rule.get("to", ""), rule.get("attribute", ""))
 
 
@@ -108,7 +108,7 @@ def _value(value: Any, where: str) -> str:
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
-    if isinstance(value, list) and all(isinstance(one, (int, float, str)) for one in value):
+    if isinstance(value, list) and all(isinstance(member, (int, float, str)) for member in value):
         return json.dumps(value)
     raise Misuse("this is no value of an attribute", where=where, hint="give a number, a text or a list")
 

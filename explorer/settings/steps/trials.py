@@ -56,28 +56,31 @@ def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[di
     spans: dict[str, list[_Span]] = {}
     name = ""
     for word in text.split(","):
-        said, equals, value = word.partition("=")
-        name = said.strip() if equals else name
+        head, equals, value = word.partition("=")
+        name = head.strip() if equals else name
         if equals and name in spans:
             raise Misuse(f"'{name}' stands there twice", where="--train", hint="name its values once")
         if name not in _KINDS:
-            what = f"'{name or word.strip()}' is nothing that is tried"
+            message = f"'{name or word.strip()}' is nothing that is tried"
             hint = nearest(name, _KINDS) or f"{', '.join(_KINDS)} are; {_HINT}"
-            raise Misuse(what, where="--train", hint=hint)
+            raise Misuse(message, where="--train", hint=hint)
         spans.setdefault(name, []).append(_span(name, (value if equals else word).strip()))
-    axes = [[one for span in found for one in _grid(_KINDS[name], *span)] for name, found in spans.items()]
+    axes = [
+        [grid_value for span in value_spans for grid_value in _grid(_KINDS[name], *span)]
+        for name, value_spans in spans.items()
+    ]
     many = math.prod(map(len, axes)) if count is None else count
     if many > MOST:
         raise Misuse(f"these are {many:,} trainings", where="--train", hint=f"{MOST:,} are the most")
     if count is None:
-        made = list(itertools.product(*axes))
+        points = list(itertools.product(*axes))
     else:
         draw = random.Random(seed)
         # of few values there may be fewer combinations than are asked for
         draws = (tuple(_drawn(_KINDS[n], draw, s) for n, s in spans.items()) for _ in range(100 * count))
-        made = list(itertools.islice(dict.fromkeys(draws), count))
+        points = list(itertools.islice(dict.fromkeys(draws), count))
     names = [_KINDS[name].name for name in spans]
-    return tuple(dict(zip(names, values, strict=True)) for values in dict.fromkeys(made))
+    return tuple(dict(zip(names, values, strict=True)) for values in dict.fromkeys(points))
 
 
 def _span(name: str, text: str) -> _Span:

@@ -134,14 +134,14 @@ class CommandContext:
         """Open a dialog; `then` is handed its answer."""
         self.app.push_screen(dialog, then)
 
-    def ask_path(self, title: str, path: str, said: str, write: Write) -> None:
+    def ask_path(self, title: str, path: str, question: str, write: Write) -> None:
         """Ask where to write, ask before a file is lost, and ask again where it cannot be written."""
         from explorer.tui.dialogs.dialogs import ask_path  # see `fail`
 
-        def start(chosen: str, overwrite: bool, again: Callable[[], None]) -> None:
-            self.start(title, write(chosen, overwrite), again)
+        def start(chosen_path: str, overwrite: bool, again: Callable[[], None]) -> None:
+            self.start(title, write(chosen_path, overwrite), again)
 
-        ask_path(self.app, title, path, said, start)
+        ask_path(self.app, title, path, question, start)
 
     # the model
 
@@ -173,7 +173,7 @@ class CommandContext:
         first: int,
         stop: int,
         then: Callable[[list[Layer]], None],
-        wanted: Callable[[Layer], object] = lambda layer: True,
+        is_match: Callable[[Layer], object] = lambda layer: True,
     ) -> None:
         """Hand on the layers from `first` to before `stop` that are wanted.
 
@@ -181,18 +181,18 @@ class CommandContext:
         """
         layers = self.tree.model.layers
         if stop - first <= AT_ONCE:
-            then([layer for layer in layers[first:stop] if wanted(layer)])
+            then([layer for layer in layers[first:stop] if is_match(layer)])
             return
 
         async def look_through() -> None:
-            found: list[Layer] = []
+            matches: list[Layer] = []
             pause = Slices(self.app)
             for at in range(first, stop, _AT_A_TIME):
-                found += [layer for layer in layers[at : min(stop, at + _AT_A_TIME)] if wanted(layer)]
+                matches += [layer for layer in layers[at : min(stop, at + _AT_A_TIME)] if is_match(layer)]
                 if pause.due():
                     await pause.rest()
             if self.tree.model.layers is layers and self.ready():
-                then(found)
+                then(matches)
 
         self.store.say(f"looking through {stop - first:,} layers…")
         self.screen.run_worker(look_through(), group="inside", exclusive=True, exit_on_error=False)
@@ -201,8 +201,8 @@ class CommandContext:
         """Put the tree's cursor on a layer, if one was chosen and the current model has it."""
 
         async def go(path: str) -> None:
-            if (found := await self.located(path)) is not None:
-                self.panes.to_layer(found)
+            if (layer_id := await self.located(path)) is not None:
+                self.panes.to_layer(layer_id)
 
         if path is not None:
             self.screen.run_worker(go(path), exit_on_error=False)

@@ -33,16 +33,16 @@ class CopyAsCommand(ScreenCommand):
     def run(self) -> None:
         """Ask: of the main screen, or of the one in its place."""
         app = self.context.app
-        other = app.screen if isinstance(app.screen, SubScreen) else None
-        made = self._of_main() if other is None else self._of_screen(other)
-        items = tuple(MenuItem(key, key, title, tip) for key, (title, tip, _) in made.items())
+        screen = app.screen if isinstance(app.screen, SubScreen) else None
+        copies = self._of_main() if screen is None else self._of_screen(screen)
+        items = tuple(MenuItem(key, key, title, tip) for key, (title, tip, _) in copies.items())
 
-        def copy(chosen: str | None) -> None:
-            said = "" if chosen is None else _sent(app, made[chosen][2]())
-            if said and other is not None:
-                app.push_screen(NoteDialog("Copy", said))
-            elif said:
-                self.store.say(said)
+        def copy(key: str | None) -> None:
+            message = "" if key is None else _sent(app, copies[key][2]())
+            if message and screen is not None:
+                app.push_screen(NoteDialog("Copy", message))
+            elif message:
+                self.store.say(message)
 
         app.push_screen(PickDialog("Copy", items, heads=("key", "what", "as what")), copy)
 
@@ -55,14 +55,14 @@ class CopyAsCommand(ScreenCommand):
             "c": ("The command", "that does or prints it", self._command),
         }
 
-    def _of_screen(self, other: SubScreen[Any]) -> Copies:
+    def _of_screen(self, screen: SubScreen[Any]) -> Copies:
         copies: dict[str, tuple[str, str, Callable[[], str]]] = {
-            "p": ("The page", "as text", other.page_text),
-            "m": ("The page as Markdown", "with its tables, or as code", lambda: _page_markdown(other)),
+            "p": ("The page", "as text", screen.page_text),
+            "m": ("The page as Markdown", "with its tables, or as code", lambda: _page_markdown(screen)),
         }
-        if other.has_table:
-            copies["s"] = ("The table as CSV", "every row, as --csv prints it", other.page_csv)
-        words = other.verb_words(path_word(self.store.source))
+        if screen.has_table:
+            copies["s"] = ("The table as CSV", "every row, as --csv prints it", screen.page_csv)
+        words = screen.verb_words(path_word(self.store.source))
         if words and not self.store.history_place:
             # of another state the model as opened would tell something else
             words = [*words, *self._opening()]
@@ -125,7 +125,7 @@ def _sent(app: App[Any], text: str) -> str:
 def picture(context: CommandContext) -> None:
     """Take a picture of the screen, then ask where it goes: the question is not in it."""
     app = context.app
-    other = app.screen if isinstance(app.screen, SubScreen) else None
+    screen = app.screen if isinstance(app.screen, SubScreen) else None
     drawn = app.export_screenshot(title=f"explorer {context.store.source}")
 
     def write(path: str, overwrite: bool, again: Callable[[], None]) -> None:
@@ -137,9 +137,9 @@ def picture(context: CommandContext) -> None:
             context.fail("Picture", error, again)
         else:
             context.store.say(f"written to {safe(path)}")
-            if other is not None:
+            if screen is not None:
                 app.push_screen(NoteDialog("Picture", f"written to {path}"))
 
-    said = "What the terminal shows, as SVG, written to"
-    name = f"{context.store.stem}_{other.noun if other is not None else context.store.tab}.svg"
-    ask_path(app, "Picture of the screen", name, said, write)
+    title = "What the terminal shows, as SVG, written to"
+    name = f"{context.store.stem}_{screen.noun if screen is not None else context.store.tab}.svg"
+    ask_path(app, "Picture of the screen", name, title, write)

@@ -146,9 +146,13 @@ class MachineDialog(FormDialog[Hardware]):
             texts = settings_text(named) | {key: text for key, text in texts.items() if text}
         if self.query_one("#moving", OptionField).index:
             texts["double_buffered"] = "no"
-        made = machine_of(texts, origin="screen")
-        chosen = self._field.hardware
-        return chosen if chosen is not None and settings_text(chosen) == settings_text(made) else made
+        typed_machine = machine_of(texts, origin="screen")
+        listed = self._field.hardware
+        return (
+            listed
+            if listed is not None and settings_text(listed) == settings_text(typed_machine)
+            else typed_machine
+        )
 
     def action_apply(self) -> None:
         """Answer, and keep the machine if it has got a name."""
@@ -175,9 +179,9 @@ class MachineDialog(FormDialog[Hardware]):
             # what Enter was refused for stands there already
             lines += [(failed, "warn")] if failed != lines[0][0] else []
         elif name := self.text_of("save").strip():
-            there = any(own.name == name for own in self._field.own)
-            said = "replaces the machine of that name in" if there else "is written into"
-            lines.append((f"{name} {said} {machines.config_path()}.", "warn" if there else "dim"))
+            there = any(listed.name == name for listed in self._field.own)
+            effect = "replaces the machine of that name in" if there else "is written into"
+            lines.append((f"{name} {effect} {machines.config_path()}.", "warn" if there else "dim"))
         elif not self._field.own:
             lines.append((f"Machines with a name of yours are kept in {machines.config_path()}.", "dim"))
         return lines
@@ -200,12 +204,12 @@ class MachineDialog(FormDialog[Hardware]):
 def _in_words(machine: Hardware) -> str:
     """'npu: 4.10 TMAC/s, 64.00 GB/s; ridge 128.0 FLOPs/byte': what follows from a machine."""
     rates = [(machine.peak_macs, "MAC/s"), (machine.bandwidth, "B/s")]
-    known = [rate_text(rate, unit) for rate, unit in rates if rate]
+    rates_text = [rate_text(rate, unit) for rate, unit in rates if rate]
     compute = machine.peak_macs if machine.peak_macs and machine.bandwidth else machine.macs_per_cycle
     moved = machine.bandwidth if machine.peak_macs and machine.bandwidth else machine.bytes_per_cycle
     assert compute  # `machine_of` asks for one pair or the other
     assert moved
     ridge = ridge_field(2 * compute / moved)
     name = f"{machine.name}: " if machine.name else ""
-    said = ", ".join(known) or f"{compute:,.6g} MACs and {moved:,.6g} B a cycle, no clock"
-    return f"{name}{said}; {ridge.short} {ridge.figure}, {ridge.remark}"
+    summary = ", ".join(rates_text) or f"{compute:,.6g} MACs and {moved:,.6g} B a cycle, no clock"
+    return f"{name}{summary}; {ridge.short} {ridge.figure}, {ridge.remark}"

@@ -28,8 +28,8 @@ class HelpDialog(PageDialog):
         Binding("question_mark", "accept", show=False),
     ]
 
-    def __init__(self, keys: Callable[[int], Sequence[Line]], shown: Sequence[str] = ()) -> None:
-        terms = terms_in(shown)
+    def __init__(self, keys: Callable[[int], Sequence[Line]], texts: Sequence[str] = ()) -> None:
+        terms = terms_in(texts)
 
         def lines(width: int) -> list[Line]:
             return [*term_lines(terms, width), *([BLANK] if terms else []), *keys(width)]
@@ -68,8 +68,8 @@ def manual_lines(topic: str, width: int) -> list[Line]:
     Raises:
         Misuse: There is no such page.
     """
-    made = (_block(block, width - 1) for block in _blocks(page(topic)))
-    return [line for lines in made if lines for line in (*lines, BLANK)][:-1]
+    block_lines = (_block(block, width - 1) for block in _blocks(page(topic)))
+    return [line for lines in block_lines if lines for line in (*lines, BLANK)][:-1]
 
 
 def _blocks(page: str) -> Iterator[list[str]]:
@@ -104,8 +104,8 @@ def _block(lines: list[str], width: int) -> list[Line]:
         if re.match(r"(-|\d+\.) ", first)
         else ["\n".join(lines)]
     )
-    said = [_plain(" ".join(item.split())) for item in items]
-    return [line for item in said if item for line in wrap(text(item), width, 2 * (len(items) > 1))]
+    texts = [_plain(" ".join(part.split())) for part in items]
+    return [line for part in texts if part for line in wrap(text(part), width, 2 * (len(items) > 1))]
 
 
 def _plain(markdown: str) -> str:
@@ -115,6 +115,6 @@ def _plain(markdown: str) -> str:
     )
     pieces = markdown.split("`")
     pieces[::2] = [
-        re.sub(r"(?<!\\)\*(?=\S)|(?<=[^\s\\])\*", "", said).replace("\\*", "*") for said in pieces[::2]
+        re.sub(r"(?<!\\)\*(?=\S)|(?<=[^\s\\])\*", "", piece).replace("\\*", "*") for piece in pieces[::2]
     ]
     return "".join(pieces)

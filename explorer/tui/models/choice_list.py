@@ -119,12 +119,12 @@ class ChoiceList(LineList, can_focus=False):
         self._rows, self._at = [], []
         shown: list[Choice] = []
         for title, choices in self.parts.items():
-            found = self._narrowed(title, choices)
-            if found:
-                cut = "" if self._all(title) else f"  {len(found)} of {len(choices)}: type to find one"
-                self._rows += [title + cut * (len(found) < len(choices)), *found]
-                self._at += [-1, *range(len(shown), len(shown) + len(found))]
-                shown += found
+            matches = self._narrowed(title, choices)
+            if matches:
+                cut = "" if self._all(title) else f"  {len(matches)} of {len(choices)}: type to find one"
+                self._rows += [title + cut * (len(matches) < len(choices)), *matches]
+                self._at += [-1, *range(len(shown), len(shown) + len(matches))]
+                shown += matches
         self._table = choice_table(shown, "models", short=self.short)
         rows = enumerate(self._rows)
         if name:
@@ -140,22 +140,22 @@ class ChoiceList(LineList, can_focus=False):
         return bool(self.words) or title not in (SESSIONS, RECENT)
 
     def _narrowed(self, title: str, choices: Sequence[Choice]) -> list[Choice]:
-        found = [one for one in choices if self._fits(one)]
+        matches = [choice for choice in choices if self._fits(choice)]
         if not self._all(title):
-            found = found[:_FEW]
+            matches = matches[:_FEW]
         key = SORTS[self.sort]
         if key is not None:
-            found.sort(key=key, reverse=(self.sort != "name") != self.turned)
+            matches.sort(key=key, reverse=(self.sort != "name") != self.turned)
         elif self.turned:
-            found.reverse()
-        return found
+            matches.reverse()
+        return matches
 
-    def _fits(self, one: Choice) -> bool:
+    def _fits(self, choice: Choice) -> bool:
         if not self.words:
             return True
-        about = f"{choice_name(one)} {getattr(one, 'format', '')}"
-        if isinstance(one, ModelFile):
-            about = f"{about} {stored(one)}"
+        about = f"{choice_name(choice)} {getattr(choice, 'format', '')}"
+        if isinstance(choice, ModelFile):
+            about = f"{about} {stored(choice)}"
         about = about.lower()
         return all(word in about for word in self.words)
 

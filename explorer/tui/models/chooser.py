@@ -118,8 +118,8 @@ class ChooserScreen(Screen[None]):
         title = _short(os.path.abspath(self._folder))
         here = f"In {title}"
         first = {here: ()} if self._named else {}
-        kept = {SESSIONS: (), RECENT: ()}
-        self._list.parts = {**first, **kept, here: (), _NAMES: ()}
+        below = {SESSIONS: (), RECENT: ()}
+        self._list.parts = {**first, **below, here: (), _NAMES: ()}
         self._title = here
         self.query_one(TitleBar).show(
             lambda width: (
@@ -136,9 +136,11 @@ class ChooserScreen(Screen[None]):
         """Sessions to resume, and recent models."""
         sessions = await asyncio.to_thread(saved_sessions.kept_sessions, os.environ)
         openings = await asyncio.to_thread(recent_models.openings, os.environ)
-        self._openings = {_short(_from_here(one.model.source)): one for one in openings}
+        self._openings = {_short(_from_here(opening.model.source)): opening for opening in openings}
         self._list.parts[SESSIONS] = _telling(sessions)
-        self._list.parts[RECENT] = [replace(one.model, source=name) for name, one in self._openings.items()]
+        self._list.parts[RECENT] = [
+            replace(opening.model, source=name) for name, opening in self._openings.items()
+        ]
         self._draw()
 
     async def _look_up_names(self) -> None:
@@ -150,10 +152,10 @@ class ChooserScreen(Screen[None]):
         """The models of the folder as they are found, then what their headers say."""
         self._busy += 1
         try:
-            found = await asyncio.to_thread(headers.choices, self._folder)
-            rows = iter(found.rows) if found is not None else iter(())
-            ended = found is None
-            if found is None:  # the folder is a model itself
+            models = await asyncio.to_thread(headers.choices, self._folder)
+            rows = iter(models.rows) if models is not None else iter(())
+            ended = models is None
+            if models is None:  # the folder is a model itself
                 self._files[os.curdir] = ModelFile(os.curdir, "")
             while not ended:
                 batch, failed = await asyncio.to_thread(_some, rows)
@@ -174,15 +176,15 @@ class ChooserScreen(Screen[None]):
 
     async def _read_headers(self) -> None:
         """The headers, those on the screen first; drawn now and then."""
-        left = dict.fromkeys(self._files)
+        unread = dict.fromkeys(self._files)
         loop = asyncio.get_running_loop()
         running: set[asyncio.Future[tuple[str, ModelFile | None]]] = set()
         drawn = loop.time()
-        while left or running:
-            while left and len(running) < AT_ONCE:
-                seen = (one.path for one in self._list.in_view if isinstance(one, ModelFile))
-                path = next((path for path in seen if path in left), next(iter(left)))
-                del left[path]
+        while unread or running:
+            while unread and len(running) < AT_ONCE:
+                paths_in_view = (one.path for one in self._list.in_view if isinstance(one, ModelFile))
+                path = next((path for path in paths_in_view if path in unread), next(iter(unread)))
+                del unread[path]
                 running.add(asyncio.ensure_future(asyncio.to_thread(self._read, path)))
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for one in done:
@@ -198,12 +200,12 @@ class ChooserScreen(Screen[None]):
         self._list.parts[self._title] = list(self._files.values())
 
     def _read(self, path: str) -> tuple[str, ModelFile | None]:
-        found = self._reader.read(os.path.join(self._folder, path))
-        known = self._files[path]
-        if found is None:
+        header = self._reader.read(os.path.join(self._folder, path))
+        listed_file = self._files[path]
+        if header is None:
             return path, None
-        size = known.bytes if found.bytes is None else found.bytes
-        return path, replace(found, path=path, format=found.format or known.format, bytes=size)
+        size = listed_file.bytes if header.bytes is None else header.bytes
+        return path, replace(header, path=path, format=header.format or listed_file.format, bytes=size)
 
     # drawing
 
@@ -218,20 +220,20 @@ class ChooserScreen(Screen[None]):
     def _tell(self) -> None:
         rows, count = self._list, len(self._files)
         order = f"{rows.sort}, turned" if rows.turned else rows.sort
-        chosen = rows.chosen
-        note = chosen.note if isinstance(chosen, (ModelFile, KeptSession)) else ""
+        chosen_row = rows.chosen
+        note = chosen_row.note if isinstance(chosen_row, (ModelFile, KeptSession)) else ""
         state = safe(note) or ("reading…" if self._busy else safe(self._note))
         if rows.words and not rows.shown:
             state = "none is called so"
         whole = ""
-        if rows.short and not state and isinstance(chosen, ModelFile) and chosen.architecture:
-            whole = stored(chosen)  # among short rows there is no room for it
-        said = " · ".join(filter(None, (whole, f"{count:,} model{'s' * (count != 1)}", order, state)))
+        if rows.short and not state and isinstance(chosen_row, ModelFile) and chosen_row.architecture:
+            whole = stored(chosen_row)  # among short rows there is no room for it
+        summary = " · ".join(filter(None, (whole, f"{count:,} model{'s' * (count != 1)}", order, state)))
 
         def line(width: int) -> tuple[Line, ...]:
             if self._said:
                 return (((fit(f" {self._said}", width), "warn"),),)
-            return (((fit(f" {said}", max(width - len(_KEYS), 0)), "dim"), (_KEYS, "dim")),)
+            return (((fit(f" {summary}", max(width - len(_KEYS), 0)), "dim"), (_KEYS, "dim")),)
 
         self.query_one(Status).show(line)
 
@@ -283,27 +285,27 @@ class ChooserScreen(Screen[None]):
     @on(Input.Submitted)
     @on(LineList.RowSelected)
     def _go(self) -> None:
-        typed, one = self.query_one(Input).value.strip(), self._list.chosen
-        if one is None or os.sep in typed:
+        typed, chosen_row = self.query_one(Input).value.strip(), self._list.chosen
+        if chosen_row is None or os.sep in typed:
             if typed:
                 self.run_worker(self._open_typed(os.path.expanduser(typed)), exit_on_error=False)
-        elif isinstance(one, ModelFile):
-            self._open(ModelChoice(os.path.normpath(os.path.join(self._folder, one.path))))
-        elif isinstance(one, NamedModel):
-            self._open(ModelChoice(one.name))
-        elif isinstance(one, RecentModel):
-            known = self._openings[one.source]
-            if one.missing:
-                recent_models.forget(known.model.source, os.environ)
+        elif isinstance(chosen_row, ModelFile):
+            self._open(ModelChoice(os.path.normpath(os.path.join(self._folder, chosen_row.path))))
+        elif isinstance(chosen_row, NamedModel):
+            self._open(ModelChoice(chosen_row.name))
+        elif isinstance(chosen_row, RecentModel):
+            opening = self._openings[chosen_row.source]
+            if chosen_row.missing:
+                recent_models.forget(opening.model.source, os.environ)
                 self._complain("it is not there any more, and is off the list now")
                 self.on_screen_resume()
             else:
-                self._open(ModelChoice(_from_here(known.model.source), known.opening))
-        elif isinstance(one, KeptSession):
-            if one.note:
-                self._complain(one.note)
+                self._open(ModelChoice(_from_here(opening.model.source), opening.opening))
+        elif isinstance(chosen_row, KeptSession):
+            if chosen_row.note:
+                self._complain(chosen_row.note)
             else:
-                self._open(ModelChoice(one.source, kept=one.kept))
+                self._open(ModelChoice(chosen_row.source, kept=chosen_row.kept))
 
     async def _open_typed(self, source: str) -> None:
         """A path, or a name; a folder of models is listed."""
@@ -352,13 +354,13 @@ def _telling(sessions: Sequence[KeptSession]) -> list[KeptSession]:
 
 def _some(rows: Iterator[OutlineRow]) -> tuple[list[OutlineRow], str]:
     """The next few rows, and what ended them before their time."""
-    found: list[OutlineRow] = []
+    rows_read: list[OutlineRow] = []
     try:
-        while len(found) < _BATCH and (row := next(rows, None)) is not None:
-            found.append(row)
+        while len(rows_read) < _BATCH and (row := next(rows, None)) is not None:
+            rows_read.append(row)
     except ExplorerError as error:
-        return found, str(error)
-    return found, ""
+        return rows_read, str(error)
+    return rows_read, ""
 
 
 def _short(path: str) -> str:

@@ -74,8 +74,8 @@ class LayerTab(Tab[LineView]):
         """The layer, the first block of a run, or a range."""
         assert self.store.analysis is not None
         totals, exact = self.store.analysis.info.totals, self.store.exact
-        chosen, model, row = self.tree.cursor_layers, self.tree.model, self.tree.current_row
-        if not chosen or row is None:
+        layers, model, row = self.tree.cursor_layers, self.tree.model, self.tree.current_row
+        if not layers or row is None:
             none = "No layer matches the filter" if model.count else "The model has no layers"
             self.view.show(note_page(none))
             return
@@ -83,45 +83,45 @@ class LayerTab(Tab[LineView]):
             self._path = ""
             self.view.show(lambda width: range_page(model, row, width, exact), top=True)
             return
-        more = self._on_demand(chosen[0].id, chosen[0].path)
-        if len(chosen) > 1:
+        more = self._on_demand(layers[0].id, layers[0].path)
+        if len(layers) > 1:
             more.insert(0, lambda width: run_lines(model, row, width, exact))
-        another, self._path = chosen[0].path != self._path, chosen[0].path
-        self._painted = chosen[0].id
-        found = self._connections(chosen[0].id)
-        outside = outside_fields(model.overlay, chosen[0].id)
+        another, self._path = layers[0].path != self._path, layers[0].path
+        self._painted = layers[0].id
+        edges = self._connections(layers[0].id)
+        outside = outside_fields(model.overlay, layers[0].id)
         self.view.show(
-            lambda width: layer_page(chosen, totals, width, exact, more, found, outside), top=another
+            lambda width: layer_page(layers, totals, width, exact, more, edges, outside), top=another
         )
 
     def _connections(self, layer: int) -> Connections | None:
         """What feeds the layer and what it feeds; asked for if nobody has."""
-        seen = self.store.on_demand
-        found = seen.connections.get(layer)
-        if found is None:
-            idle, seen.connecting = seen.connecting < 0, layer
+        cache = self.store.on_demand
+        edges = cache.connections.get(layer)
+        if edges is None:
+            idle, cache.connecting = cache.connecting < 0, layer
             if idle:
-                self.view.screen.run_worker(self._connect(seen), group="connections", exit_on_error=False)
-        return found
+                self.view.screen.run_worker(self._connect(cache), group="connections", exit_on_error=False)
+        return edges
 
-    async def _connect(self, seen: OnDemandCache) -> None:
+    async def _connect(self, cache: OnDemandCache) -> None:
         """Ask for the layer that is looked at, and for the next if the user has gone on meanwhile."""
-        if seen.connecting == self._painted:
+        if cache.connecting == self._painted:
             await after_paint(self.view.screen)  # another model: what there is of it goes first
         try:
-            while (layer := seen.connecting) not in seen.connections:
-                asked = asyncio.ensure_future(self.store.jobs.ask("connections", layer))
-                done, _ = await asyncio.wait({asked}, timeout=_PATIENCE)
+            while (layer := cache.connecting) not in cache.connections:
+                request = asyncio.ensure_future(self.store.jobs.ask("connections", layer))
+                done, _ = await asyncio.wait({request}, timeout=_PATIENCE)
                 if not done:
                     # the engine is at something else: the page stands without
                     self._slow = True
-                    self._paint_if_shown(seen)
-                seen.connections[layer] = await asked
+                    self._paint_if_shown(cache)
+                cache.connections[layer] = await request
         except ExplorerError:
             pass
         finally:
-            seen.connecting, self._slow = -1, False
-        self._paint_if_shown(seen)
+            cache.connecting, self._slow = -1, False
+        self._paint_if_shown(cache)
 
     def _paint_if_shown(self, seen: OnDemandCache) -> None:
         if seen is self.store.on_demand and self.store.tab == "layer" and self.store.analysis is not None:
@@ -139,9 +139,9 @@ class LayerTab(Tab[LineView]):
         if self.store.analysis is None:
             self.paint_outline()
             return
-        chosen, row = self.tree.cursor_layers, self.tree.current_row
-        plain = not chosen or row is None or self.tree.model.is_range(row)
-        if plain or self._slow or self._connections(chosen[0].id) is not None:
+        layers, row = self.tree.cursor_layers, self.tree.current_row
+        plain = not layers or row is None or self.tree.model.is_range(row)
+        if plain or self._slow or self._connections(layers[0].id) is not None:
             self.paint()
 
 
@@ -163,20 +163,20 @@ def layer_page(
     title = layer_title(layer, layers[-1].path, len(layers))
     lines = draw([*title, *layer_blocks(layer, totals, outside)], width, exact)
     for part in more:
-        if made := part(width):
-            lines += [BLANK, *made]
+        if part_lines := part(width):
+            lines += [BLANK, *part_lines]
     if connections is None or connections.unknown:
-        said = unknown_blocks(connections) if connections is not None else []
-        return lines + draw([*said, *layer_parts(layer)], width, exact)
+        unknown = unknown_blocks(connections) if connections is not None else []
+        return lines + draw([*unknown, *layer_parts(layer)], width, exact)
     lines += link_lines(connections, width, exact)
     return lines + draw([*conflicts(connections), *layer_parts(layer, tensors=False)], width, exact)
 
 
-def link_lines(found: Connections, width: int, exact: bool) -> list[Line]:
+def link_lines(connections: Connections, width: int, exact: bool) -> list[Line]:
     """Who makes what the layer reads, and who reads what it makes: a line each, which leads there."""
     lines: list[Line] = []
-    tables = ("Inputs", input_table(found)), ("Outputs", output_table(found))
-    for (title, table), leads_to in zip(tables, leads(found), strict=True):
+    tables = ("Inputs", input_table(connections)), ("Outputs", output_table(connections))
+    for (title, table), leads_to in zip(tables, leads(connections), strict=True):
         if not table.rows:
             continue
         lines += [BLANK, head(f" {title}")]

@@ -93,12 +93,12 @@ class TabPane(Vertical):
 
     def widget(self, tab: str) -> Widget:
         """The widget of a tab."""
-        found = self.query(f"#{tab}")
-        if found:
-            return found.first()
-        made = PlotView(id=tab)
-        self.mount(made)
-        return made
+        mounted = self.query(f"#{tab}")
+        if mounted:
+            return mounted.first()
+        view = PlotView(id=tab)
+        self.mount(view)
+        return view
 
     def tab(self, id: str = "") -> Any:
         """A tab, or the one on show."""
@@ -112,13 +112,13 @@ class TabPane(Vertical):
         """Show a tab, and with `focus` go there."""
         self._store.tab = tab
         self._store.on_demand.refused.pop(tab, None)  # who asks again wants it tried again
-        shown = self.widget(tab)
-        for other in TABS:
-            for widget in self.query(f"#{other.id}"):
-                widget.display = widget is shown
+        opened = self.widget(tab)
+        for spec in TABS:
+            for widget in self.query(f"#{spec.id}"):
+                widget.display = widget is opened
         self.paint()
         if focus:
-            self._panes.go_to(shown)
+            self._panes.go_to(opened)
         self._store.notify("tab")
         self.tab().on_open()
 
@@ -214,17 +214,17 @@ class Panes(Horizontal):
 
     def _lay_rail(self) -> None:
         """The strip that shows what feeds what, if it is wanted and there are edges."""
-        seen = self._store.on_demand
-        edges: RowEdges | None = seen.answers.get("edges")
-        wanted = self._store.rail and self._store.analysis is not None
-        if seen.edges is not None:
-            late, seen.edges = seen.edges, None
-            self.run_worker(self._await_edges(seen, late), group="rail", exit_on_error=False)
-        shown = self.layer_tree.rail
+        cache = self._store.on_demand
+        edges: RowEdges | None = cache.answers.get("edges")
+        is_drawn = self._store.rail and self._store.analysis is not None
+        if cache.edges is not None:
+            late, cache.edges = cache.edges, None
+            self.run_worker(self._await_edges(cache, late), group="rail", exit_on_error=False)
+        old = self.layer_tree.rail
         rail = None
-        if wanted and edges is not None and edges.makers:
-            rail = shown if shown is not None and shown.edges is edges else Rail(edges)
-        if rail is not shown:
+        if is_drawn and edges is not None and edges.makers:
+            rail = old if old is not None and old.edges is edges else Rail(edges)
+        if rail is not old:
             self.layer_tree.rail = rail
             self.layer_tree.refresh()
 
@@ -356,8 +356,8 @@ class Panes(Horizontal):
     def next_column(self) -> None:
         """The next figure to sort by, which always stands beside the layers."""
         model = self.layer_tree.model
-        known = columns_of(model)
-        names = [name for name in chosen_columns(model) if known[name].is_number and name != "share"]
+        columns = columns_of(model)
+        names = [name for name in chosen_columns(model) if columns[name].is_number and name != "share"]
         if not names:
             names = [metric.id for metric in METRICS]
         at = names.index(model.metric.id) + 1 if model.metric.id in names else 0

@@ -41,34 +41,34 @@ class RooflineTab(PlotTab):
 
     def paint(self) -> None:
         """The roof, and the layers below it."""
-        shown, view = self._with_measured(self.answer), self.view
+        ranked, view = self._with_measured(self.answer), self.view
         self.show_age()
-        if shown is None:
+        if ranked is None:
             self.show_wait()
             if self.store.machine is None:
                 name = self.store.hardware.name or "The machine" if self.store.hardware else ""
                 view.show_page(lambda width: no_machine_page("m", width, name))
             return
-        fresh = view.count != len(shown.points)
+        fresh = view.count != len(ranked.points)
         view.show_plot(
-            lambda at, width, height: roofline_page(shown, at, self._lit(at), width, height),
-            len(shown.points),
+            lambda at, width, height: roofline_page(ranked, at, self._lit(at), width, height),
+            len(ranked.points),
             0 if fresh else view.cursor,
             lambda x, y, width, height: point_at(
-                shown, view.cursor, self._lit(view.cursor), y, width, height
+                ranked, view.cursor, self._lit(view.cursor), y, width, height
             ),
         )
         if fresh:
             self.follow()
 
-    def _with_measured(self, shown: RankedPoints | None) -> RankedPoints | None:
+    def _with_measured(self, answer: RankedPoints | None) -> RankedPoints | None:
         """What was measured of the state on show, beside what it may do at best."""
         profile = self.store.profile
-        if shown is None or shown.profile is profile:
-            return shown
-        ranked, seen = rank_points(shown.roofline, profile), self.store.on_demand
-        if self.id in seen.answers:  # not what holds no more
-            seen.answers[self.id] = ranked
+        if answer is None or answer.profile is profile:
+            return answer
+        ranked, cache = rank_points(answer.roofline, profile), self.store.on_demand
+        if self.id in cache.answers:  # not what holds no more
+            cache.answers[self.id] = ranked
         return ranked
 
     def _lit(self, at: int) -> list[int]:
@@ -111,43 +111,43 @@ def no_machine_page(key: str, width: int, name: str = "") -> list[Line]:
 
 
 def roofline_page(
-    shown: RankedPoints, at: int, chosen: Collection[int], width: int, height: int
+    ranked: RankedPoints, at: int, marked_indices: Collection[int], width: int, height: int
 ) -> list[Line]:
     """The machine, the bounds, the plot, and the layers by time.
 
     Args:
-        shown: The figures.
+        ranked: The figures.
         at: Where the cursor is among `shown.points`.
-        chosen: Indices of all that the cursor stands for: the layers of a group.
+        marked_indices: Indices of all that the cursor stands for: the layers of a group.
         width: In cells.
         height: In cells; the list is cut to it and follows the cursor.
     """
     width -= 1
-    if not shown.points:
+    if not ranked.points:
         return [
-            *draw([figures(shown.roofline, profile=shown.profile)], width, beside=True),
+            *draw([figures(ranked.roofline, profile=ranked.profile)], width, beside=True),
             BLANK,
             ((" No layer takes time", "dim"),),
         ]
-    at = max(0, min(at, len(shown.points) - 1))
-    marked = set(chosen) | {at}
-    lines, rows = _above(shown, width, height)
-    lines += roof_plot(shown, at, marked, width, rows) if rows else []
-    room = _room(len(lines), height, len(chosen))
-    if len(chosen) > 1:
-        lines += draw([together(shown.roofline, [shown.points[i] for i in chosen])], width)[:1]
-    return [*lines, *_list(shown, at, marked, width, room)]
+    at = max(0, min(at, len(ranked.points) - 1))
+    marked = set(marked_indices) | {at}
+    lines, rows = _above(ranked, width, height)
+    lines += roof_plot(ranked, at, marked, width, rows) if rows else []
+    room = _room(len(lines), height, len(marked_indices))
+    if len(marked_indices) > 1:
+        lines += draw([together(ranked.roofline, [ranked.points[i] for i in marked_indices])], width)[:1]
+    return [*lines, *_list(ranked, at, marked, width, room)]
 
 
 def point_at(
-    shown: RankedPoints, at: int, chosen: Collection[int], row: int, width: int, height: int
+    ranked: RankedPoints, at: int, marked_indices: Collection[int], row: int, width: int, height: int
 ) -> int | None:
     """The layer in a row of the page that `roofline_page` makes of the same."""
-    above, rows = _above(shown, width - 1, height)
+    above, rows = _above(ranked, width - 1, height)
     lines = len(above) + (rows + _AROUND if rows else 0)
-    room = _room(lines, height, len(chosen))
-    found = first_shown(at, room, len(shown.points)) + row - lines - (len(chosen) > 1) - 2
-    return found if first_shown(at, room, len(shown.points)) <= found < len(shown.points) else None
+    room = _room(lines, height, len(marked_indices))
+    index = first_shown(at, room, len(ranked.points)) + row - lines - (len(marked_indices) > 1) - 2
+    return index if first_shown(at, room, len(ranked.points)) <= index < len(ranked.points) else None
 
 
 _LOW = 30
@@ -160,10 +160,10 @@ _AROUND = 3
 """Lines around the plot: its unit, and the axis with the words under it."""
 
 
-def _above(shown: RankedPoints, width: int, height: int) -> tuple[list[Line], int]:
+def _above(ranked: RankedPoints, width: int, height: int) -> tuple[list[Line], int]:
     """What stands above the plot, and the rows that it takes: none where the list would have no room."""
-    how = {"brief": height < _LOW, "apart": width < _SHORT}
-    lines = draw([figures(shown.roofline, **how, profile=shown.profile)], width, beside=True)
+    form = {"brief": height < _LOW, "apart": width < _SHORT}
+    lines = draw([figures(ranked.roofline, **form, profile=ranked.profile)], width, beside=True)
     lines += [BLANK] if height > 18 else []
     # below are the heading of the list and what is chosen
     rest = height - len(lines) - _AROUND - 3
@@ -175,13 +175,13 @@ def _room(lines: int, height: int, chosen: int) -> int:
     return max(3, height - lines - 2 - (chosen > 1))
 
 
-def _list(shown: RankedPoints, at: int, marked: Collection[int], width: int, room: int) -> list[Line]:
+def _list(ranked: RankedPoints, at: int, marked: Collection[int], width: int, room: int) -> list[Line]:
     """A window on the layers by time, around the cursor."""
-    points = shown.points
+    points = ranked.points
     lines: list[Line] = [cut(((f" {at + 1:,} of {len(points):,} by time", "head"),), width)]
-    lines.append(title_line(shown.table, width))
+    lines.append(title_line(ranked.table, width))
     start = first_shown(at, room, len(points))
     for i in range(start, min(start + room, len(points))):
         mark = (" ◆ " if i in marked else "   ", "accent" if i == at else ROLES[LIMITS[points[i].limit]])
-        lines.append(row_line(shown.table, i, width, mark=mark, here=i == at))
+        lines.append(row_line(ranked.table, i, width, mark=mark, here=i == at))
     return lines

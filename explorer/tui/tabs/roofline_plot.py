@@ -96,16 +96,16 @@ _NAMED = 3
 """Places whose layer is named."""
 
 
-def roof_plot(shown: RankedPoints, at: int, marked: Collection[int], width: int, rows: int) -> list[Line]:
+def roof_plot(ranked: RankedPoints, at: int, marked: Collection[int], width: int, rows: int) -> list[Line]:
     """The roof with every layer that has a place on it, by its share of the time; marked ones as diamonds.
 
     What was measured lies under it, with a line to what was predicted, or to the roof.
     """
-    ridge, peak = math.log10(shown.roofline.ridge), math.log10(2 * shown.roofline.machine.peak_macs)
-    everywhere = [place / STEPS for place in shown.places if place is not None] + [ridge]
-    everywhere += [math.log10(one.intensity) for one in shown.measured]
-    rates = [math.log10(one.flops) for one in shown.measured]
-    rates += [math.log10(one.predicted_flops) for one in shown.measured if one.predicted_flops]
+    ridge, peak = math.log10(ranked.roofline.ridge), math.log10(2 * ranked.roofline.machine.peak_macs)
+    everywhere = [place / STEPS for place in ranked.places if place is not None] + [ridge]
+    everywhere += [math.log10(point.intensity) for point in ranked.measured]
+    rates = [math.log10(point.flops) for point in ranked.measured]
+    rates += [math.log10(point.predicted_flops) for point in ranked.measured if point.predicted_flops]
     low = min(math.floor(min(everywhere) - 0.1), ridge - 1)
     high = max(math.ceil(max(everywhere) + 0.1), ridge + 0.7)
     scale = _Scale(ridge, peak, low, high, 1, rows, min(rates, default=peak), max(rates, default=peak))
@@ -113,14 +113,14 @@ def roof_plot(shown: RankedPoints, at: int, marked: Collection[int], width: int,
     unit = 3 * max(0, min(len(_PREFIXES) - 1, math.floor(max(ticks, default=0) / 3)))
     margin = max((len(power_text(power - unit)) for power in ticks), default=0)
     scale = replace(scale, across=max(8, width - margin - 2))
-    here = shown.places[at]
+    here = ranked.places[at]
     roles = ["track"] * scale.across
     if here is not None:
         roles[scale.column(here / STEPS)] = "accent"
     cells = filled([max(0.0, scale.share(x)) for x in range(scale.across)], rows, roles)
-    places = _put_layers(cells, scale, shown, marked)
-    _put_measured(cells, scale, shown.measured, {shown.points[i].layer for i in marked})
-    _put_names(cells, scale, shown, places)
+    places = _put_layers(cells, scale, ranked, marked)
+    _put_measured(cells, scale, ranked.measured, {ranked.points[i].layer for i in marked})
+    _put_names(cells, scale, ranked, places)
     if here is not None:
         x = scale.column(here / STEPS)
         put(cells, x, scale.roof(x), "◆", "accent")
@@ -128,18 +128,18 @@ def roof_plot(shown: RankedPoints, at: int, marked: Collection[int], width: int,
         scale.row(power): fit(power_text(power - unit), margin, right=True) for power in reversed(ticks)
     }
     below = [(scale.column(power), power_text(power)) for power in log_ticks(low, high, scale.across // 8)]
-    said = f"{_PREFIXES[unit // 3]}FLOPs/s over FLOPs a byte"
+    caption = f"{_PREFIXES[unit // 3]}FLOPs/s over FLOPs a byte"
     if here is None:  # 0 has no logarithm
-        said = "this layer has no MACs" if shown.points[at].macs == 0 else "this layer is not known"
-    predicted = ", × predicted" * any(one.predicted_flops for one in shown.measured)
+        caption = "this layer has no MACs" if ranked.points[at].macs == 0 else "this layer is not known"
+    predicted = ", × predicted" * any(point.predicted_flops for point in ranked.measured)
     for below_roof in ("   below the roof: measured", "   below: measured"):
-        piece = f"{below_roof * bool(shown.measured)}{predicted}"
-        if len(said) + len(piece) + margin + 2 <= width:
-            said += piece
+        piece = f"{below_roof * bool(ranked.measured)}{predicted}"
+        if len(caption) + len(piece) + margin + 2 <= width:
+            caption += piece
             break
     sizes = "   ● from 10 %  • from 1 %  · less of the time"
-    said += sizes * (len(said) + len(sizes) + margin + 2 <= width)
-    head: Line = ((fit(" " * (margin + 2) + said, width), "dim"),)
+    caption += sizes * (len(caption) + len(sizes) + margin + 2 <= width)
+    head: Line = ((fit(" " * (margin + 2) + caption, width), "dim"),)
     return [head, *framed(lines_of(cells), labels, below)]
 
 
@@ -150,18 +150,20 @@ _Places = Sequence[tuple[int, Sequence[int]]]
 """Columns, and which of the points stand over each, those that take longest last."""
 
 
-def _put_layers(cells: Cells, scale: _Scale, shown: RankedPoints, marked: Collection[int]) -> _Places:
+def _put_layers(cells: Cells, scale: _Scale, ranked: RankedPoints, marked: Collection[int]) -> _Places:
     """Draws every place of the roof once, those that take longest last."""
-    found: dict[tuple[int, str], list[int]] = {}
-    for i, place in enumerate(shown.places):
+    layers_at: dict[tuple[int, str], list[int]] = {}
+    for i, place in enumerate(ranked.places):
         if place is not None:
-            found.setdefault((scale.column(place / STEPS), shown.points[i].limit), []).append(i)
-    places = sorted(found.items(), key=lambda one: sum(shown.points[i].share for i in one[1]))
+            layers_at.setdefault((scale.column(place / STEPS), ranked.points[i].limit), []).append(i)
+    places = sorted(
+        layers_at.items(), key=lambda item_layers: sum(ranked.points[i].share for i in item_layers[1])
+    )
     for (x, limit), layers in places:
-        share = sum(shown.points[i].share for i in layers)
+        share = sum(ranked.points[i].share for i in layers)
         sign = next(sign for least, sign in _SIZES if share >= least)
-        chosen = any(i in marked for i in layers)
-        put(cells, x, scale.roof(x), "◆" if chosen else sign, ROLES[LIMITS[limit]])
+        is_marked = any(i in marked for i in layers)
+        put(cells, x, scale.roof(x), "◆" if is_marked else sign, ROLES[LIMITS[limit]])
     return [(x, layers) for (x, _), layers in places]
 
 
@@ -173,24 +175,25 @@ def _put_names(cells: Cells, scale: _Scale, shown: RankedPoints, places: _Places
 
 
 def _put_measured(
-    cells: Cells, scale: _Scale, measured: Sequence[MeasuredPoint], chosen: Collection[int]
+    cells: Cells, scale: _Scale, measured: Sequence[MeasuredPoint], marked_layers: Collection[int]
 ) -> None:
     """Draws what was measured, by its share of the run, above the lines from there to what was predicted."""
     places = [
-        (scale.column(math.log10(one.intensity)), scale.row(math.log10(one.flops)), one) for one in measured
+        (scale.column(math.log10(point.intensity)), scale.row(math.log10(point.flops)), point)
+        for point in measured
     ]
-    for x, y, one in places:
-        told = one.predicted_flops
-        goal = scale.row(math.log10(told)) if told else scale.roof(x)
-        role = "accent" if one.layer in chosen else "dim"
-        if one.share >= _SIZES[1][0] or one.layer in chosen:
+    for x, y, point in places:
+        predicted = point.predicted_flops
+        goal = scale.row(math.log10(predicted)) if predicted else scale.roof(x)
+        role = "accent" if point.layer in marked_layers else "dim"
+        if point.share >= _SIZES[1][0] or point.layer in marked_layers:
             for between in range(min(y, goal) + 1, max(y, goal)):
                 put(cells, x, between, "│", role)
-        if told and goal != y:
+        if predicted and goal != y:
             put(cells, x, goal, "×", role)
-    for x, y, one in [*places, *(place for place in places if place[2].layer in chosen)]:
-        sign = next(sign for least, sign in _SIZES if one.share >= least)
-        here = one.layer in chosen
+    for x, y, point in [*places, *(place for place in places if place[2].layer in marked_layers)]:
+        sign = next(sign for least, sign in _SIZES if point.share >= least)
+        here = point.layer in marked_layers
         put(cells, x, y, "◆" if here else sign, "accent" if here else "strong")
 
 

@@ -59,8 +59,8 @@ class FilterLine(Horizontal):
                 id="filter",
                 longest=_LONGEST,
             )
-            said = Static("", id="filter-said", markup=False)
-            await self.mount(Static(" / ", id="filter-mark", markup=False), entry, said)
+            complaint = Static("", id="filter-said", markup=False)
+            await self.mount(Static(" / ", id="filter-mark", markup=False), entry, complaint)
         self.add_class("open")
         self.screen.query_one(Status).display = False
         self.query_one("#filter").focus()
@@ -112,8 +112,8 @@ class FilterLine(Horizontal):
         """Wait until nobody types, then find what stands there; again if somebody typed meanwhile."""
         done = None
         while done != self._typed:
-            while self._typed and (left := self._typed_at + _TYPING - time.monotonic()) > 0:
-                await asyncio.sleep(left)
+            while self._typed and (remaining := self._typed_at + _TYPING - time.monotonic()) > 0:
+                await asyncio.sleep(remaining)
             done = self._typed
             await self._filter_by(done)
 
@@ -160,37 +160,37 @@ class FilterLine(Horizontal):
         if not text:
             self._show_all()
             return
-        model, wanted, pause = self._tree.model, self._matcher(text), Slices(self.app)
-        found: list[int] = []
-        shown, typed = False, self._typed
+        model, is_match, pause = self._tree.model, self._matcher(text), Slices(self.app)
+        matches: list[int] = []
+        is_shown, typed = False, self._typed
         for layer in model.layers:
-            if wanted(layer):
-                found.append(layer.id)
+            if is_match(layer):
+                matches.append(layer.id)
             if pause.due():
-                if not shown or self._is_worth_drawing(model, len(found)):
-                    self._show_found(model, found, more=shown)
-                    found, shown = [], True
+                if not is_shown or self._is_worth_drawing(model, len(matches)):
+                    self._show_found(model, matches, more=is_shown)
+                    matches, is_shown = [], True
                 await pause.rest()
                 if self._tree.model is not model or self._store.query != text:
                     return
                 if self._typed != typed and not self._fault(self._typed):
                     return  # what is typed now is looked for next
-        self._show_found(model, found, more=shown)
+        self._show_found(model, matches, more=is_shown)
         self._tell_of_nothing(text)
 
     def _tell_of_nothing(self, text: str) -> None:
         """What is searched for is nowhere: say so beside it, or below once it is written."""
         if self._tree.row_count:
             return
-        asked = [word[3:].lower() for word in text.split() if word[:3].lower() == "op:" and word[3:]]
-        known = [stat.op for stat in self._store.ops or ()]
-        near = [op for op in known if any(part in op.lower() for part in asked)]
-        said = "no layer matches" + (f"; meant op:{near[0]}?" if near else "")
+        typed_ops = [word[3:].lower() for word in text.split() if word[:3].lower() == "op:" and word[3:]]
+        model_ops = [stat.op for stat in self._store.ops or ()]
+        near = [op for op in model_ops if any(part in op.lower() for part in typed_ops)]
+        complaint = "no layer matches" + (f"; meant op:{near[0]}?" if near else "")
         if self.is_open:
-            self._complain(said)
+            self._complain(complaint)
         else:
             self._told = True
-            self._store.say(f"{said}  Esc shows all")
+            self._store.say(f"{complaint}  Esc shows all")
 
     def _forget(self) -> None:
         """That nothing matched is no word on what is searched for next."""
@@ -203,14 +203,14 @@ class FilterLine(Horizontal):
         in_view = len(model.rows) < self._tree.size.height or model.is_full
         return bool(found) and (in_view or found >= model.found)
 
-    def _complain(self, said: str) -> None:
-        if said == self._complaint:
+    def _complain(self, complaint: str) -> None:
+        if complaint == self._complaint:
             return
         from textual.widgets import Static
 
-        self._complaint = said
+        self._complaint = complaint
         for place in self.query("#filter-said").results(Static):
-            place.update(f" {said} " if said else "")
+            place.update(f" {complaint} " if complaint else "")
 
     def _show_all(self) -> None:
         layer, model = self._tree.current_layer, self._tree.model
@@ -218,12 +218,12 @@ class FilterLine(Horizontal):
         self._tree.cursor = model.reveal(layer.id) if layer is not None else 0
         self._draw_tree()
 
-    def _show_found(self, model: TreeModel, found: Sequence[int], *, more: bool) -> None:
+    def _show_found(self, model: TreeModel, matches: Sequence[int], *, more: bool) -> None:
         """Show what was found, or (`more`) what was found beyond what is on show."""
         tree = self._tree
         if not more:
-            model.set_filter(found)
-        elif not model.add_matches(found):
+            model.set_filter(matches)
+        elif not model.add_matches(matches):
             self._store.notify("query")  # how many there are
             return
         if model.matches and (not more or tree.cursor == 0):

@@ -110,29 +110,29 @@ class TreeModel(FoldedRows):
         """The rows right under `row` (None: the top), in the order shown."""
         if self.flat:
             return iter(self._leaves() if row is None else ())
-        found: Iterable[int]
+        rows: Iterable[int]
         if self.matches is not None:
-            found = self._within.get(-1 if row is None else row, ())
+            rows = self._within.get(-1 if row is None else row, ())
         elif row is None or row >= 0:
-            found = self._under(row)
+            rows = self._under(row)
         elif self.is_constants(row):
-            found = self._folded(self.members(row))
+            rows = self._folded(self.members(row))
         elif row >= -self.count:
             members = self.members(row)
-            found = self._in_ranges(row) if len(members) > WIDE else members
+            rows = self._in_ranges(row) if len(members) > WIDE else members
         elif (above := self._ranges[-row - self.count - 1][0]) is not None and above < 0:
-            found = self.members(row)
+            rows = self.members(row)
         else:
-            found = self._gathered(row, self._folded(self._hop(*self._span(row))))
+            rows = self._gathered(row, self._folded(self._hop(*self._span(row))))
         if self.by_cost:
             sign = 1 if self.turned else -1
             # what is not known comes last, whichever way
-            values = ((self.value(at)[0], at) for at in found)
+            values = ((self.value(at)[0], at) for at in rows)
             ranked = sorted(
                 (value is None, sign * (value or 0), place, at) for place, (value, at) in enumerate(values)
             )
-            found = [at for *_, at in ranked]
-        return iter(found)
+            rows = [at for *_, at in ranked]
+        return iter(rows)
 
     def _leaves(self) -> list[int]:
         """Layers without groups, the first or the largest `MATCHES` of them."""

@@ -74,13 +74,21 @@ def columns_of(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
 
 def metric_of(column: str, columns: Mapping[str, LayerColumn] | None = None) -> Metric | None:
     """What sorts by a column of `columns` (None: of ours); None where there is no such column."""
-    known = next((metric for metric in (*METRICS, _SHARE) if metric.id == column), None)
-    if known is not None or not column:
-        return known
-    found = (columns_of(None) if columns is None else columns).get(column)
-    if found is None:
+    own_metric = next((metric for metric in (*METRICS, _SHARE) if metric.id == column), None)
+    if own_metric is not None or not column:
+        return own_metric
+    column_known = (columns_of(None) if columns is None else columns).get(column)
+    if column_known is None:
         return None
-    return Metric(column, found.head, "", found.unit, found.stored, found.adds_up, found.over)
+    return Metric(
+        column,
+        column_known.head,
+        "",
+        column_known.unit,
+        column_known.stored,
+        column_known.adds_up,
+        column_known.over,
+    )
 
 
 _OVER: Mapping[str, Callable[[Sequence[float]], float]] = {
@@ -138,11 +146,11 @@ class FoldedRows:
         self.forget_sums()
         for column in () if overlay is None else overlay.columns:
             figures = overlay.figures[column.name] if overlay is not None else {}
-            found = array("d", [nan]) * (self.count + 1)
+            values = array("d", [nan]) * (self.count + 1)
             for at, value in figures.items():
                 if at < self.count:
-                    found[at] = value  # that of the whole model, -1, stands behind the rows
-            self.asked[column.name] = found
+                    values[at] = value  # that of the whole model, -1, stands behind the rows
+            self.asked[column.name] = values
 
     def lay_stages(self, stages: StageRows) -> None:
         """Where the rows lie in a split, in place of what was known of another."""
@@ -174,13 +182,15 @@ class FoldedRows:
             return range(first, first + size * self.structure.repeat[first], size)
         if self.is_constants(row):
             return self._gathered_in[row]
-        found = self._listed.get(row)
-        if found is None:
+        layers = self._listed.get(row)
+        if layers is None:
             first, stop = self._span(row)
             # where nothing lies in them no list of them is kept
-            found = range(first, stop) if self._bare(row, first, stop) else array("i", self._hop(first, stop))
-            self._listed[row] = found
-        return found
+            layers = (
+                range(first, stop) if self._bare(row, first, stop) else array("i", self._hop(first, stop))
+            )
+            self._listed[row] = layers
+        return layers
 
     def is_range(self, row: int) -> bool:
         """Whether the row stands for children that need not be alike."""
@@ -254,43 +264,43 @@ class FoldedRows:
             return (value if is_known(value, metric) else None), self._bound(
                 self.structure.flags[row], metric
             )
-        found = self.sums.get((row, metric.id))
-        if found is None:
-            found = self._summed(row, metric, column)
+        figure = self.sums.get((row, metric.id))
+        if figure is None:
+            figure = self._summed(row, metric, column)
             if not self.growing:
-                self.sums[row, metric.id] = found
-        return found
+                self.sums[row, metric.id] = figure
+        return figure
 
     def _summed(self, row: int, metric: Metric, column: Sequence[float]) -> tuple[float | None, str]:
         """The figure of all that a row stands for."""
-        flags, members, stored = self.structure.flags, self.members(row), metric.stored
+        flags, members, is_stored = self.structure.flags, self.members(row), metric.stored
         if metric.over:
             figures = [column[at] for at in members if column[at] == column[at]]
             return (_OVER[metric.over](figures) if figures else None), ""
-        bound = self._bound(flags[members[0]] if members else 0, metric)
+        sign = self._bound(flags[members[0]] if members else 0, metric)
         if not metric.sums:
             value = column[members[0]]
-            return (value if is_known(value, metric) and not self.is_range(row) else None), bound
+            return (value if is_known(value, metric) and not self.is_range(row) else None), sign
         if isinstance(members, range):
             at = slice(members.start, members.stop, members.step)
             values, marks = column[at], set(flags[at])
         else:
             values, marks = [column[i] for i in members], {flags[i] for i in members}
-        known = values
+        known_values = values
         # a sum tells at once what a look at each of a thousand would: an unknown figure makes no number of it
         if _may_lack(values) if metric.of else isnan(sum(values)):
-            known = [value for value in values if is_known(value, metric)]
-        if len(known) < len(values):
-            if not known or not self.is_range(row):
+            known_values = [value for value in values if is_known(value, metric)]
+        if len(known_values) < len(values):
+            if not known_values or not self.is_range(row):
                 return None, ""
-            bound = "≥"
-        elif self.is_range(row) and not stored and any(mark & UNKNOWN for mark in marks):
-            bound = "≥"
-        if stored and self.growing and any(mark & GROUP for mark in marks):
-            bound = "≥"
-        elif stored and any(mark & SHARED for mark in marks):
-            bound = "≤"
-        return sum(known), bound
+            sign = "≥"
+        elif self.is_range(row) and not is_stored and any(mark & UNKNOWN for mark in marks):
+            sign = "≥"
+        if is_stored and self.growing and any(mark & GROUP for mark in marks):
+            sign = "≥"
+        elif is_stored and any(mark & SHARED for mark in marks):
+            sign = "≤"
+        return sum(known_values), sign
 
     def _bound(self, flag: int, metric: Metric) -> str:
         """The sign of a figure of a row with these flags."""
@@ -316,11 +326,11 @@ class FoldedRows:
 
     def _range(self, above: int | None, place: int) -> int:
         """The row of a range: always the same."""
-        found = self._range_of.get((above, place))
-        if found is None:
+        row = self._range_of.get((above, place))
+        if row is None:
             self._ranges.append((above, place))
-            found = self._range_of[above, place] = -self.count - len(self._ranges)
-        return found
+            row = self._range_of[above, place] = -self.count - len(self._ranges)
+        return row
 
     def _folded(self, ids: Iterable[int]) -> Iterator[int]:
         repeats = self.structure.repeat

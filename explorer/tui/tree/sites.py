@@ -20,12 +20,12 @@ def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bo
     node's name: /classifier/classifier.1/Gemm is classifier.1.
     """
     leaves = [layer for layer in layers if by_value and not layer.group]
-    made = {tensor.name for layer in leaves for tensor in layer.outputs if tensor.name}
+    output_names = {tensor.name for layer in leaves for tensor in layer.outputs if tensor.name}
     paths = [layer.path for layer in layers if layer.path]
     found = []
     for site in sites:
         scope = scope_of(site.name)
-        if site.output in made or any(
+        if site.output in output_names or any(
             scope == p or scope.startswith(p + ".") or site.name == p or within(site, p) for p in paths
         ):
             found.append(site)
@@ -34,13 +34,15 @@ def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bo
 
 def names_in(layers: Sequence[Layer], names: Iterable[str], *, by_value: bool = True) -> list[str]:
     """Those of an engine's names of layers that mean some of `layers`, as in `sites_of`."""
-    known = {layer.path for layer in layers if layer.path}
-    known |= {made.name for layer in layers if by_value and not layer.group for made in layer.outputs}
+    names_known = {layer.path for layer in layers if layer.path}
+    names_known |= {
+        output.name for layer in layers if by_value and not layer.group for output in layer.outputs
+    }
 
     def meant(name: str) -> bool:
         parts = scope_of(name).split(".")
         scopes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-        return name in known or any(scope in known for scope in scopes if scope)
+        return name in names_known or any(scope in names_known for scope in scopes if scope)
 
     return [name for name in names if meant(name)]
 
@@ -55,8 +57,8 @@ def operands_of(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
     whole = [layer for layer in layers if layer.group and layer.tiled]
     leaves = [layer for layer in layers if not layer.group and layer.inputs]
     return {
-        made.name: dict(zip("AB", [given.name for given in layer.inputs], strict=False))
+        output.name: dict(zip("AB", [operand.name for operand in layer.inputs], strict=False))
         for layer in (*leaves, *whole)
-        for made in layer.outputs
-        if made.name
+        for output in layer.outputs
+        if output.name
     }

@@ -147,22 +147,22 @@ def places(model: TreeModel, width: int, *, exact: bool) -> Places:
     go before the others; what was measured always does. Where all of `_CORE` have room beside a name, closer
     together if need be, they have it.
     """
-    known = columns_of(model)
-    shown = chosen_columns(model)
-    timed = [name for name in MEASURED if name in shown]
+    columns = columns_of(model)
+    names = chosen_columns(model)
+    timed = [name for name in MEASURED if name in names]
     # the background of MACs tells something of the share where there is no room for both
     always = ("kind", "macs", "output", "share") if _NARROW <= width < _ROOMY else ("kind", "macs", "share")
     first = [model.metric.id, *timed, *(() if model.columns else always)]
-    core, widths = _core(model, [*first, *shown[:_CORE]], width, exact=exact)
-    shown += [name for name in first if name not in shown]
+    core, widths = _core(model, [*first, *names[:_CORE]], width, exact=exact)
+    names += [name for name in first if name not in names]
     # where rows lie deep, indentation takes as much of a name
     deep = model.deepest if width < _ROOMY and model.deepest > _SHALLOW else 0
     least = min(_NAME + deep, _FREE_NAME)
     named = _PATH if model.flat else min(_LONG_NAME, least + 2 * max(0, width - 60) // 3)
     fits: dict[str, int] = {}
     room = width - 1
-    for name in dict.fromkeys([*first, *shown]):
-        cells = _cells_of(known[name], widths)
+    for name in dict.fromkeys([*first, *names]):
+        cells = _cells_of(columns[name], widths)
         if room - cells - 1 < (_CLOSE_NAME if name in core else named if fits else _SHORT):
             break
         fits[name] = cells
@@ -170,23 +170,26 @@ def places(model: TreeModel, width: int, *, exact: bool) -> Places:
     if core and "kind" in fits and room > _FREE_NAME:
         more = min(_LONG_KIND - fits["kind"], room - _FREE_NAME)
         fits["kind"], room = fits["kind"] + more, room - more
-    found, start = [], room
-    for name in shown:
+    placed, start = [], room
+    for name in names:
         if name in fits:
-            found.append(Place(name, start + 1, fits[name]))
+            placed.append(Place(name, start + 1, fits[name]))
             start += fits[name] + 1
-    return Places(room, tuple(found))
+    return Places(room, tuple(placed))
 
 
 def _core(
     model: TreeModel, names: Sequence[str], width: int, *, exact: bool
 ) -> tuple[Sequence[str], Mapping[str, int]]:
     """Of the first columns those that have room in a wide tree whatever names lose by it; all widths."""
-    known, least = columns_of(model), _PATH if model.flat else _CLOSE_NAME
+    columns, least = columns_of(model), _PATH if model.flat else _CLOSE_NAME
     normal = _WIDTHS | {"text": 9 if width < _ROOMY else _LONG_KIND} | (_EXACT if exact else {})
     for widths, name in ((normal, max(least, _FREE_NAME)), (_WIDTHS | _CLOSE, least)):
         core = [] if exact or width < CORE_WIDTH - 2 else [*dict.fromkeys(names)]
-        if core and width - 1 - sum(1 + _cells_of(known[one], widths) for one in core) >= name:
+        if (
+            core
+            and width - 1 - sum(1 + _cells_of(columns[column_name], widths) for column_name in core) >= name
+        ):
             return core, widths
     return (), normal
 
@@ -200,24 +203,24 @@ def _cells_of(column: LayerColumn, widths: Mapping[str, int]) -> int:
 
 def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
     """The title, and behind it the head of each column that it leaves room for; a sorted one is marked."""
-    known = columns_of(model)
+    columns = columns_of(model)
     line: list[Span] = list(title)
     for place in laid.columns:
-        column = known[place.name]
+        column = columns[place.name]
         gap = place.start - line_width(line)
         if gap < 1:
             continue
-        chosen = place.name == model.metric.id
-        mark = ("▴" if model.turned else "▾") if chosen and model.by_cost else ""
+        is_sorted = place.name == model.metric.id
+        mark = ("▴" if model.turned else "▾") if is_sorted and model.by_cost else ""
         head = column.head if len(column.head) < place.width else _SHORT_HEADS.get(place.name, column.head)
         text = fit(mark + head, place.width, right=column.is_number)
-        line += [(" " * gap, "text"), (text, "accent" if mark else "strong" if chosen else "dim")]
+        line += [(" " * gap, "text"), (text, "accent" if mark else "strong" if is_sorted else "dim")]
     return tuple(line)
 
 
 def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLook) -> list[Span]:
     """What a row has in its columns, neighbours that look alike in one span: each costs bytes on a line."""
-    known = columns_of(model)
+    columns = columns_of(model)
     spans: list[Span] = [("", "text")]
 
     def add(text: str, role: str) -> None:
@@ -227,7 +230,7 @@ def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLoo
             spans.append((text, role))
 
     for place in laid.columns:
-        column = known[place.name]
+        column = columns[place.name]
         text, role, value = _cell(model, row, first, column, look)
         if cell_len(text) > place.width:
             # a figure goes without its blank; of a shape both ends are told
@@ -264,7 +267,7 @@ def _cell(
         return model.stages.cell(model.members(row), model.first(row))
     if not column.is_number:
         return ("" if model.is_range(row) else _words(column.of(first, look.beside))), "dim", None
-    value, bound = _figure(model, row, first, column, look)
+    value, sign = _figure(model, row, first, column, look)
     if column.name == "share":
         whole = look.whole.macs
         counted = first.counted or model.is_range(row)
@@ -273,10 +276,10 @@ def _cell(
     if value is None:
         blank = column.blank or (model.is_range(row) and metric_of(column.name) not in METRICS)
         return ("", "dim", None) if blank else ("?", "warn", None)
-    if bound == "≥" and not value:  # at least nothing: it says nothing
+    if sign == "≥" and not value:  # at least nothing: it says nothing
         return "?", "warn", None
-    text = (f"{bound} " if bound else "") + _number(column.unit, value, look.exact)
-    return text, "warn" if bound else "number", value
+    text = (f"{sign} " if sign else "") + _number(column.unit, value, look.exact)
+    return text, "warn" if sign else "number", value
 
 
 def _ends(text: str, column: LayerColumn, room: int) -> str:
@@ -287,8 +290,8 @@ def _kind(model: TreeModel, row: int, first: Layer, look: TableLook) -> tuple[st
     """The operator or class, in the colour of its family, or behind its letter."""
     if model.is_range(row):
         return "", "dim", None
-    found = family(first.kind, tiled=first.tiled)
-    letter = f"{FAMILIES[found].letter} " if look.letters and found != "other" and first.kind else ""
+    group = family(first.kind, tiled=first.tiled)
+    letter = f"{FAMILIES[group].letter} " if look.letters and group != "other" and first.kind else ""
     return (
         letter + safe(first.kind_text) + _TILED * first.tiled,
         kind_role(first.kind, tiled=first.tiled),

@@ -156,7 +156,7 @@ class LayerTree(LineList):
         model = self.model
         if not model.count:
             return None
-        wanted = (
+        key = (
             model,
             width,
             self.exact,
@@ -166,21 +166,21 @@ class LayerTree(LineList):
             model.known,
             len(model.asked),
         )
-        if self._places is None or self._places[0] != wanted:
-            self._places = (wanted, table.places(model, width, exact=self.exact))
+        if self._places is None or self._places[0] != key:
+            self._places = (key, table.places(model, width, exact=self.exact))
         return self._places[1]
 
     def _looks(self) -> TableLook:
         """How the rows look now."""
         letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
         providers = self.model.providers
-        wanted = (self.totals, self.exact, letters, self.stale, id(providers))
-        if self._look is None or self._look[0] != wanted:
+        key = (self.totals, self.exact, letters, self.stale, id(providers))
+        if self._look is None or self._look[0] != key:
             assert self.totals is not None
-            made = table.look_of(
+            look = table.look_of(
                 self.totals, exact=self.exact, letters=letters, stale=self.stale, providers=providers
             )
-            self._look = (wanted, made)
+            self._look = (key, look)
         return self._look[1]
 
 
@@ -217,9 +217,9 @@ def tree_head(
     """How many layers (`growing`: so far), which filter chose them, and the columns on show."""
     title: list[Span] = [(" Layers", "head" if focused else "dim")]
     if model.matches is not None:
-        found = model.found - model.kept_back
-        of = f"{len(model.matches):,} of " if found > len(model.matches) else ""
-        title.append((f"  {of}{found:,}/{model.count:,}{'+' if growing else ''}", "accent"))
+        match_count = model.found - model.kept_back
+        of = f"{len(model.matches):,} of " if match_count > len(model.matches) else ""
+        title.append((f"  {of}{match_count:,}/{model.count:,}{'+' if growing else ''}", "accent"))
     elif model.count:
         title.append((f"  {model.count:,}{'+' if growing else ''}", "dim"))
     if model.flat:
@@ -278,13 +278,15 @@ def table_line(model: TreeModel, row: int, laid: Places, look: TableLook, *, tak
     times = _times(model, row, members)
     room = max(1, cells - len(indent) - 2 - len(times))
     name = _name_of(model, row, first, members, room)
-    found = table.cells(model, row, first, laid, look)
-    blank = _blanks(found) - 1 if "…" in name else 0
+    cell_spans = table.cells(model, row, first, laid, look)
+    blank = _blanks(cell_spans) - 1 if "…" in name else 0
     if blank > 0:
         # where its first columns are blank there is room for more of a name
         longer = _name_of(model, row, first, members, room + blank)
         taken = max(0, cell_len(longer) - room)
-        name, room, found = (longer, room + taken, _without(found, taken)) if taken else (name, room, found)
+        name, room, cell_spans = (
+            (longer, room + taken, _without(cell_spans, taken)) if taken else (name, room, cell_spans)
+        )
     pad = " " * max(0, room - cell_len(name))
     return (
         (indent, "text"),
@@ -292,7 +294,7 @@ def table_line(model: TreeModel, row: int, laid: Places, look: TableLook, *, tak
         (name, _name_role(model, row, first)),
         (times, "accent"),
         (pad, "dim"),
-        *found,
+        *cell_spans,
         (" ", "text"),
     )
 

@@ -44,8 +44,8 @@ def verdict(fact: Diff) -> str:
     counts = Counter(node.status for node in fact.nodes)
     if len(counts) == 1 and (alone := next(iter(counts))) in ("folded", "tiled", "quantized"):
         return f"{counts[alone]:,} {alone}, nothing else changed"
-    said = [f"{counts[status]:,} {status}" for status in _ROW_ROLES if status in counts]
-    return ", ".join(said) or "no node differs"
+    parts = [f"{counts[status]:,} {status}" for status in _ROW_ROLES if status in counts]
+    return ", ".join(parts) or "no node differs"
 
 
 def _equality(fact: Diff) -> tuple[str, str]:
@@ -88,10 +88,10 @@ def _count(value: int, role: Role) -> Span:
 def _rows(fact: Diff) -> list[Block]:
     rows: list[tuple[Cell, ...]] = []
     for group in alike(fact.nodes, _sort):
-        status, name, what, how = _node(group[0])
+        status, name, difference, match = _node(group[0])
         if len(group) > 1:
-            name = and_more([one.before or one.after or "" for one in group])
-        rows.append((status, name, what, how))
+            name = and_more([node.before or node.after or "" for node in group])
+        rows.append((status, name, difference, match))
         if group[0].status != "quantized":  # what rounds is the same everywhere
             rows += [("", "", Span(line, "quiet")) for line in _inside(group[0].children)]
     return (
@@ -102,13 +102,13 @@ def _rows(fact: Diff) -> list[Block]:
 def _node(row: NodeDiff) -> tuple[Cell, str, Cell, Cell]:
     """What became of a node, its name, what differs, and how the two were matched."""
     tiled = row.status in ("tiled", "merged")
-    name, how = row.before or row.after or "", ""
+    name, match = row.before or row.after or "", ""
     if row.before and row.after and row.before != row.after and not tiled:
         name = f"{row.before} -> {row.after}"
     if row.match and row.match != "name" and not tiled:
-        how = f"matched by {row.match}, {100 * row.confidence:.0f} % sure"
-    what = field_terms(row.what) or Span(row.op_after or row.op_before or "", "quiet")
-    return Span(row.status, _ROW_ROLES.get(row.status, "")), name, what, Span(how, "quiet")
+        match = f"matched by {row.match}, {100 * row.confidence:.0f} % sure"
+    difference = field_terms(row.what) or Span(row.op_after or row.op_before or "", "quiet")
+    return Span(row.status, _ROW_ROLES.get(row.status, "")), name, difference, Span(match, "quiet")
 
 
 def nodes(fact: Diff) -> Table:
@@ -118,12 +118,12 @@ def nodes(fact: Diff) -> Table:
         status, name, _, _ = _node(node)
         # of these the operator has a column of its own
         alone = node.status in ("tiled", "quantized")
-        what = field_terms((alone and node.became) or node.what)
+        difference = field_terms((alone and node.became) or node.what)
         return (
             status,
             name,
             node.op_before or node.op_after or "",
-            Span(what, _ROW_ROLES.get(node.status, "")),
+            Span(difference, _ROW_ROLES.get(node.status, "")),
         )
 
     columns = (
@@ -137,14 +137,14 @@ def nodes(fact: Diff) -> Table:
 
 def node_blocks(row: NodeDiff) -> list[Block]:
     """Everything that is known of a node that is not the same in both, and the operators inside it."""
-    said = (
+    pairs = (
         ("before", " ".join(filter(None, (row.op_before, row.before)))),
         ("after", " ".join(filter(None, (row.op_after, row.after)))),
         ("what", field_terms(row.what)),
         ("matched by", f"{row.match}, {100 * row.confidence:.0f} % sure" if row.match else ""),
         *(("" if at else "inside", line) for at, line in enumerate(_inside(row.children))),
     )
-    rows = [(Span(label, "quiet"), text) for label, text in said if text]
+    rows = [(Span(label, "quiet"), text) for label, text in pairs if text]
     return [Table((Column(""), Column("")), rows, 4)]
 
 
@@ -179,8 +179,8 @@ def costs(fact: Diff | TreeDiff, *, brief: bool = False) -> Table:
         # the difference of two bounds is nothing that anybody knows
         delta = Span("?", "warning") if any(signs) else _delta(*sides, text, brief=brief)
         figure = (size if text is bytes_text else count) if brief else partial(_figure, text)
-        shown: list[Cell] = list(map(figure, sides, signs))
-        rows.append((Span(short if brief else label, "quiet"), *shown, delta))
+        figures: list[Cell] = list(map(figure, sides, signs))
+        rows.append((Span(short if brief else label, "quiet"), *figures, delta))
     change = Column("change" if brief else "")
     return Table(
         (
@@ -233,16 +233,16 @@ def _delta(old: int | None, new: int | None, text: Callable[[int], str], *, brie
 def doubts(fact: Diff | TreeDiff) -> list[Block]:
     """Why the costs are not exact, and what they are no costs of; nothing if there is nothing to say."""
     before, after = fact.totals_before, fact.totals_after
-    found: list[Block] = []
+    notes: list[Block] = []
     if before.nodes != after.nodes:
-        found = [Paragraph(_FORM, "quiet")]
+        notes = [Paragraph(_FORM, "quiet")]
     lowest = min(before.coverage, after.coverage)
     if lowest >= 1:
-        said = "Not every cost is exact: the totals with a sign are bounds, or rest on assumptions."
-        return [Paragraph(said, "warning"), *found] if before.sign or after.sign else found
+        text = "Not every cost is exact: the totals with a sign are bounds, or rest on assumptions."
+        return [Paragraph(text, "warning"), *notes] if before.sign or after.sign else notes
     share = f"{int(lowest * 1000) / 10:.1f} %"
-    said = f"Coverage, the share of nodes whose cost is known, is {share}; the other totals are lower bounds."
-    return [Paragraph(said, "warning"), *found]
+    text = f"Coverage, the share of nodes whose cost is known, is {share}; the other totals are lower bounds."
+    return [Paragraph(text, "warning"), *notes]
 
 
 _FORM = (

@@ -27,22 +27,31 @@ _SOURCES = {"input": "input of the model", "stored": "stored in the model", "unk
 
 def layer(about: Info, fact: Connections, overlay: Overlay | None = None) -> list[Block]:
     """The answer of `explorer layers --layer`, with figures from outside where there are some."""
-    found = fact.layer
+    row = fact.layer
     tables: list[Block] = []
     for name, table in (("Inputs", input_table(fact)), ("Outputs", output_table(fact))):
         if table.rows:
             tables += [Line(), Heading(name, _NOTES[name]), table]
     tables += conflicts(fact)
-    parts = layer_parts(found, tensors=bool(fact.unknown))
+    parts = layer_parts(row, tensors=bool(fact.unknown))
     dims = about.assumptions.get("dims")
-    bound: list[Block] = []
+    bound_sizes: list[Block] = []
     if dims:
-        bound = [Line(), Paragraph(f"sizes that were bound: {dims_text(dims)}", "quiet")]
-    figures = layer_blocks(found, about.totals, outside_fields(overlay, found.id))
+        bound_sizes = [Line(), Paragraph(f"sizes that were bound: {dims_text(dims)}", "quiet")]
+    figures = layer_blocks(row, about.totals, outside_fields(overlay, row.id))
     matched = [] if overlay is None else overlay_blocks(overlay)
-    named = same_name_text(found.path, fact.same_name)
+    named = same_name_text(row.path, fact.same_name)
     twins: list[Block] = [Paragraph(f"{named}.", "warning", 0), Line()] if named else []
-    page = [*layer_title(found), *twins, *figures, *tables, *bound, *unknown_blocks(fact), *parts, *matched]
+    page = [
+        *layer_title(row),
+        *twins,
+        *figures,
+        *tables,
+        *bound_sizes,
+        *unknown_blocks(fact),
+        *parts,
+        *matched,
+    ]
     return answer(about, page)
 
 
@@ -64,12 +73,12 @@ def conflicts(fact: Connections) -> list[Block]:
 def input_table(fact: Connections) -> Table:
     """A row for each tensor that comes in: from which layer, and what it is."""
     rows: list[tuple[Cell, ...]] = []
-    shown = _unfolded(fact)
-    for one in shown:
-        maker = one.producer.path if one.producer is not None else ""
-        rows.append((*_source(one), *_tensor(one.tensor, maker, fact)))
-    if len(shown) < len(fact.inputs):
-        rows.append((Span(f"+{fact.input_count - len(shown):,} constants", "quiet"),))
+    inputs = _unfolded(fact)
+    for edge in inputs:
+        maker = edge.producer.path if edge.producer is not None else ""
+        rows.append((*_source(edge), *_tensor(edge.tensor, maker, fact)))
+    if len(inputs) < len(fact.inputs):
+        rows.append((Span(f"+{fact.input_count - len(inputs):,} constants", "quiet"),))
         return _table(rows, 0, "inputs")
     return _table(rows, fact.input_count - len(fact.inputs), "inputs")
 
@@ -87,13 +96,13 @@ def _unfolded(fact: Connections) -> Sequence[InputConnection]:
 def output_table(fact: Connections) -> Table:
     """A row for each reader of each tensor that goes out."""
     rows: list[tuple[Cell, ...]] = []
-    shown = _listed(fact)
-    for one in shown:
-        cells = _tensor(one.tensor, fact.layer.path, fact)
-        for place, reader in enumerate(_readers(one)):
+    outputs = _listed(fact)
+    for edge in outputs:
+        cells = _tensor(edge.tensor, fact.layer.path, fact)
+        for place, reader in enumerate(_readers(edge)):
             rows.append((*reader, *(cells if not place else ("", "", "", ""))))
-    if len(shown) < len(fact.outputs):
-        more = fact.output_count - len(shown)
+    if len(outputs) < len(fact.outputs):
+        more = fact.output_count - len(outputs)
         rows.append((Span(f"+{more:,} for constants and shape arithmetic", "quiet"),))
         return _table(rows, 0, "outputs")
     return _table(rows, fact.output_count - len(fact.outputs), "outputs")
@@ -112,8 +121,8 @@ def leads(fact: Connections) -> tuple[list[int | None], list[int | None]]:
         _padded(
             [
                 lead
-                for one in _listed(fact)
-                for lead in (*(r.id for r in one.readers), *(None for _ in _beside(one)))
+                for output in _listed(fact)
+                for lead in (*(r.id for r in output.readers), *(None for _ in _beside(output)))
             ],
             output_table(fact),
         ),
@@ -128,7 +137,7 @@ _PATH = 26
 """Cells of a path: where a layer leads to is said before of which type what goes there is."""
 
 
-def _table(rows: list[tuple[Cell, ...]], more: int, what: str) -> Table:
+def _table(rows: list[tuple[Cell, ...]], more: int, noun: str) -> Table:
     columns = (
         Column("layer", shrink=True, least=_PATH),
         Column("kind", role="kind", drop=2),
@@ -138,7 +147,7 @@ def _table(rows: list[tuple[Cell, ...]], more: int, what: str) -> Table:
         Column("tensor", shrink=True, drop=4, role="quiet"),
     )
     if more:
-        rows.append((Span(f"and {more:,} more {what}", "quiet"),))
+        rows.append((Span(f"and {more:,} more {noun}", "quiet"),))
     return Table(columns, rows, 1)
 
 
@@ -158,14 +167,14 @@ def _readers(one: OutputConnection) -> list[_Two]:
     return [*(_ref(reader, "→ ") for reader in one.readers), *((cell, "") for cell in _beside(one))]
 
 
-def _beside(one: OutputConnection) -> Sequence[Cell]:
+def _beside(output: OutputConnection) -> Sequence[Cell]:
     """What becomes of a tensor beside the readers that are named."""
-    found: list[Cell] = []
-    if (more := one.reader_count - len(one.readers)) > 0:
-        found.append(Span(f"and {more:,} more readers, {one.reader_count:,} in all", "quiet"))
-    if one.model_output:
-        found.append(Span("output of the model", "quiet"))
-    return found or ([] if one.readers else [Span("nobody reads it", "quiet")])
+    cells: list[Cell] = []
+    if (more := output.reader_count - len(output.readers)) > 0:
+        cells.append(Span(f"and {more:,} more readers, {output.reader_count:,} in all", "quiet"))
+    if output.model_output:
+        cells.append(Span("output of the model", "quiet"))
+    return cells or ([] if output.readers else [Span("nobody reads it", "quiet")])
 
 
 def _tensor(tensor: TensorInfo, maker: str, fact: Connections) -> tuple[Cell, Cell, Cell, Cell]:
@@ -174,11 +183,13 @@ def _tensor(tensor: TensorInfo, maker: str, fact: Connections) -> tuple[Cell, Ce
     Where a size was bound the shape that the file declares stands beside.
     """
     shape = shape_text(tensor.shape) + (" at most" if tensor.origin == "bound" else "")
-    said = _SAID.get(tensor.origin, tensor.origin)
+    origin = _SAID.get(tensor.origin, tensor.origin)
     if (declared := fact.declared.get(tensor.name)) is not None:
-        bound = f"bound, declared {shape_text(declared)}"
-        said = bound if tensor.origin == "declared" else f"{said}, declared {shape_text(declared)}"
-    return Span(shape, "figure"), tensor.dtype or "?", said, "" if tensor.name == maker else tensor.name
+        declared_text = f"bound, declared {shape_text(declared)}"
+        origin = (
+            declared_text if tensor.origin == "declared" else f"{origin}, declared {shape_text(declared)}"
+        )
+    return Span(shape, "figure"), tensor.dtype or "?", origin, "" if tensor.name == maker else tensor.name
 
 
 _SAID = {"observed": "seen in a run", "bound": "an upper bound", "unknown": "not known"}

@@ -123,9 +123,9 @@ class _Rows:
         leaves = [look.values[at] or 0 for look in self._alike if at is not None and not look.group]
         largest = max(leaves, default=0)
         cells = {look: self._cells(look, largest) for look in self._alike}
-        said = "total" if self._found is None else f"total of {self._found:,} found"
+        label = "total" if self._found is None else f"total of {self._found:,} found"
         rows = SharedRows(
-            [*self._names, Span(said, "strong")],
+            [*self._names, Span(label, "strong")],
             [*[cells[look] for look in self._looks], tuple(self._total(totals))],
         )
         return Table(tuple(self._heads_of()), rows, 0)
@@ -147,14 +147,14 @@ class _Rows:
 
     def _cells(self, look: _Look, largest: float) -> tuple[Cell, ...]:
         """The cells of a row behind its name."""
-        found: list[Cell] = []
+        cells: list[Cell] = []
         for column, value in zip(self._columns, look.values, strict=True):
             cell = self._cell(column, value)
-            found.append(Span(cell, "quiet") if look.group and isinstance(cell, str) and cell else cell)
+            cells.append(Span(cell, "quiet") if look.group and isinstance(cell, str) and cell else cell)
             if column.name == "share" and self._macs is not None:
                 alone = not look.group and look.counted
-                found.append(bar_text(look.values[self._macs], largest) if alone else "")
-        return (*found, look.remark)
+                cells.append(bar_text(look.values[self._macs], largest) if alone else "")
+        return (*cells, look.remark)
 
     def _cell(self, column: LayerColumn, value: Any) -> Cell:
         if column.unit == "shape":
@@ -218,11 +218,11 @@ def _sums(fact: LayerTable) -> list[Block]:
     totals, total = fact.info.totals, fact.total
     trained = total.trainable_params
     rest = None if trained is None else total.params - trained
-    given = tensor_bytes(fact.info.model.inputs)
+    input_bytes = tensor_bytes(fact.info.model.inputs)
     passes = None if total.activation_bytes is None else 2 * total.activation_bytes
-    parts = (given, passes, total.weight_bytes)
+    parts = (input_bytes, passes, total.weight_bytes)
     sizes = [
-        ("Input size", given),
+        ("Input size", input_bytes),
         ("Forward/backward pass size", passes),
         ("Params size", total.weight_bytes),
         ("Estimated total size", None if None in parts else sum(part or 0 for part in parts)),
@@ -248,18 +248,18 @@ def _functional_hint(totals: Totals) -> list[Block]:
 
 def _said_of_shapes(info: Info) -> dict[str, str]:
     """What is worth saying of where a shape comes from, by origin."""
-    said = {"bound": "size at most"}
+    words = {"bound": "size at most"}
     if info.model.opset is not None:
         # an operator's output is inferred, or seen in a run, unless nobody knows the operator; without ONNX's
         # operator sets there is nothing to infer, and the format declares every shape
-        said["declared"] = "shape as declared"
+        words["declared"] = "shape as declared"
     if "observed" in info.assumptions:
         # a module is never without a run, on tensors that hold no data
-        said["observed"] = "shape as seen in a run"
-    return said
+        words["observed"] = "shape as seen in a run"
+    return words
 
 
-def _remark(row: Layer, said: Mapping[str, str], bare: bool) -> str:
+def _remark(row: Layer, words: Mapping[str, str], bare: bool) -> str:
     remarks = [doubt_text(row)] if row.reason and not bare else []
     if row.shared_with:
         more = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
@@ -268,7 +268,7 @@ def _remark(row: Layer, said: Mapping[str, str], bare: bool) -> str:
         remarks.append(f"first of {row.repeat} alike")
     if not row.group:
         origin = row.outputs[0].origin if row.outputs else ""
-        if origin in said and not origin == row.status == "bound":
-            remarks.append(said[origin])
+        if origin in words and not origin == row.status == "bound":
+            remarks.append(words[origin])
         remarks += [f"{t.name}: {t.conflict}" for t in row.outputs if t.conflict]
     return "; ".join(remark for remark in remarks if remark)

@@ -41,10 +41,10 @@ def _overruled(differences: Sequence[TorchinfoDifference], fact: TorchinfoTable)
     return table_of(
         differences,
         (
-            (Column("layer", shrink=True), lambda one: one.path or "total"),
-            (Column("kind", shrink=True, drop=1), lambda one: Span(one.kind, "quiet")),
-            (Column("figure"), lambda one: one.figure),
-            (Column(f"torchinfo {fact.version}", "right"), lambda one: exact_text(one.theirs)),
-            (Column("ours", "right", role="strong"), lambda one: exact_text(one.ours)),
+            (Column("layer", shrink=True), lambda row: row.path or "total"),
+            (Column("kind", shrink=True, drop=1), lambda row: Span(row.kind, "quiet")),
+            (Column("figure"), lambda row: row.figure),
+            (Column(f"torchinfo {fact.version}", "right"), lambda row: exact_text(row.theirs)),
+            (Column("ours", "right", role="strong"), lambda row: exact_text(row.ours)),
         ),
     )

@@ -11,13 +11,13 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Par
 def measured_blocks(fact: MeasuredMachine) -> list[Block]:
     """Rates by type of number, bandwidth, what a node costs; the matmuls by size; what to know."""
     rows = [Field("processor", Span(printable(fact.processor), "strong"), many_text(fact.threads, "thread"))]
-    for one in fact.peaks:
-        low, high = rate_text(one.low, "MAC/s"), rate_text(one.high, "MAC/s")
-        best = " x ".join(map(str, one.sizes))
+    for peak in fact.peaks:
+        low, high = rate_text(peak.low, "MAC/s"), rate_text(peak.high, "MAC/s")
+        best = " x ".join(map(str, peak.sizes))
         rows.append(
             Field(
-                f"peak, {one.dtype}",
-                rate_text(one.macs_per_second, "MAC/s"),
+                f"peak, {peak.dtype}",
+                rate_text(peak.macs_per_second, "MAC/s"),
                 f"{low} to {high}, of a matmul {best}",
             )
         )
@@ -31,14 +31,14 @@ def measured_blocks(fact: MeasuredMachine) -> list[Block]:
         Field("a node", seconds_text(fact.launch.median), f"{_sure(fact.launch)}, in a long chain"),
         Field("a run", seconds_text(fact.call.median), f"{_sure(fact.call)}, of a model of one node"),
         *(
-            Field(f"cache, level {one.level}", bytes_text(one.bytes), _shared(one), f"L{one.level}")
-            for one in fact.caches
+            Field(f"cache, level {peak.level}", bytes_text(peak.bytes), _shared(peak), f"L{peak.level}")
+            for peak in fact.caches
         ),
     ]
     blocks: list[Block] = [Line(), Fields(rows), Line(), _matmuls(fact)]
     if fact.refused:
         blocks.append(Paragraph(f"{fact.runtime} multiplies no {', '.join(fact.refused)} here.", "quiet"))
-    blocks += [Paragraph(f"{said[:1].upper()}{said[1:]}.", "quiet") for said in fact.notes]
+    blocks += [Paragraph(f"{note[:1].upper()}{note[1:]}.", "quiet") for note in fact.notes]
     took = seconds_text(fact.seconds)
     blocks.append(Paragraph(f"Measured {fact.date} in {took}, with {fact.runtime}.", "quiet"))
     if fact.loaded:
@@ -48,11 +48,11 @@ def measured_blocks(fact: MeasuredMachine) -> list[Block]:
 
 
 def _matmuls(fact: MeasuredMachine) -> Table:
-    sizes = list(dict.fromkeys(one.sizes for one in fact.kernels))
-    by_size = {(one.sizes, one.dtype): one for one in fact.kernels}
-    columns = [Column("matmul, MAC/s", "right"), *(Column(one.dtype, "right") for one in fact.peaks)]
+    sizes = list(dict.fromkeys(kernel.sizes for kernel in fact.kernels))
+    by_size = {(kernel.sizes, kernel.dtype): kernel for kernel in fact.kernels}
+    columns = [Column("matmul, MAC/s", "right"), *(Column(kernel.dtype, "right") for kernel in fact.peaks)]
     table: list[list[Cell]] = [
-        [" x ".join(map(str, size)), *(_rate(by_size.get((size, one.dtype))) for one in fact.peaks)]
+        [" x ".join(map(str, size)), *(_rate(by_size.get((size, kernel.dtype))) for kernel in fact.peaks)]
         for size in sorted(sizes)
     ]
     return Table(columns, table)

@@ -21,16 +21,25 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
         return [
             *written(printable(fact.config)),
             Line(),
-            *(hardware_fields(one.hardware) for one in fact.machines),
-            *(Paragraph(said, "warning") for one in fact.machines if (said := _off_array(one.hardware))),
-            *(block for one in fact.machines if one.measured for block in measured_blocks(one.measured)),
+            *(hardware_fields(machine.hardware) for machine in fact.machines),
+            *(
+                Paragraph(warning, "warning")
+                for machine in fact.machines
+                if (warning := _off_array(machine.hardware))
+            ),
+            *(
+                block
+                for machine in fact.machines
+                if machine.measured
+                for block in measured_blocks(machine.measured)
+            ),
         ]
-    measured = any(one.name == "here" for one in fact.machines)
-    own = "Peaks are dense, without sparsity, of the type beside them. Machines of your own stand in "
+    measured = any(machine.name == "here" for machine in fact.machines)
+    peaks = "Peaks are dense, without sparsity, of the type beside them. Machines of your own stand in "
     return [
         _named(fact.machines),
         Line(),
-        Paragraph(f"{own}{printable(fact.config)}, and go first.", "quiet"),
+        Paragraph(f"{peaks}{printable(fact.config)}, and go first.", "quiet"),
         *([] if measured else [Paragraph(_UNMEASURED, "quiet")]),
     ]
 
@@ -51,7 +60,7 @@ def _off_array(machine: Hardware) -> str:
 
 def hardware_fields(machine: Hardware) -> Fields:
     """All that is known of a machine; what is not known is left out."""
-    known: list[tuple[str, str | None]] = [
+    pairs: list[tuple[str, str | None]] = [
         ("peak", rate_text(machine.peak_macs, "MAC/s") if machine.peak_macs else None),
         ("bandwidth", rate_text(machine.bandwidth, "B/s") if machine.bandwidth else None),
         ("MACs a cycle", f"{machine.macs_per_cycle:,.6g}" if machine.macs_per_cycle else None),
@@ -62,19 +71,19 @@ def hardware_fields(machine: Hardware) -> Fields:
         ("moving", "behind computing (double-buffered)" if machine.double_buffered else "after computing"),
     ]
     name = Field("machine", Span(printable(machine.name), "strong"))
-    return Fields([name, *(Field(label, text) for label, text in known if text is not None)])
+    return Fields([name, *(Field(label, text) for label, text in pairs if text is not None)])
 
 
 def _named(machines: Sequence[NamedMachine]) -> Table:
     return table_of(
         machines,
         (
-            (Column("name"), lambda one: Span(printable(one.name), "strong")),
-            (Column("peak", "right"), lambda one: _rate(one.hardware.peak_macs, "MAC/s")),
-            (Column("of"), lambda one: one.dtype),
-            (Column("bandwidth", "right"), lambda one: _rate(one.hardware.bandwidth, "B/s")),
-            (Column("what it is", shrink=True), lambda one: one.about),
-            (Column("source", shrink=True), lambda one: Span(printable(one.source), "quiet")),
+            (Column("name"), lambda row: Span(printable(row.name), "strong")),
+            (Column("peak", "right"), lambda row: _rate(row.hardware.peak_macs, "MAC/s")),
+            (Column("of"), lambda row: row.dtype),
+            (Column("bandwidth", "right"), lambda row: _rate(row.hardware.bandwidth, "B/s")),
+            (Column("what it is", shrink=True), lambda row: row.about),
+            (Column("source", shrink=True), lambda row: Span(printable(row.source), "quiet")),
         ),
         what="machines",
     )

@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
 
 
-def write_file(context: CommandContext, title: str, path: str, said: str, method: str, **how: Any) -> None:
+def write_file(
+    context: CommandContext, title: str, path: str, question: str, method: str, **options: Any
+) -> None:
     """Ask where, and have a method of the session write it."""
 
-    async def write(chosen: str, overwrite: bool) -> None:
-        written = await context.jobs.run("writing", method, chosen, overwrite=overwrite, **how)
+    async def write(chosen_path: str, overwrite: bool) -> None:
+        written = await context.jobs.run("writing", method, chosen_path, overwrite=overwrite, **options)
         context.store.say(f"written to {safe(written)}")
 
-    context.ask_path(title, path, said, write)
+    context.ask_path(title, path, question, write)
 
 
 def save(context: CommandContext) -> None:
@@ -34,8 +36,8 @@ def save(context: CommandContext) -> None:
         store.notify("history", "found")
         store.say(f"saved as {saved}")
 
-    made = "_changed" if entry is None or entry.record is None else entry.record.ending
-    tail = made if store.can_compare else ("_copy" if store.source.endswith(".onnx") else "")
+    ending = "_changed" if entry is None or entry.record is None else entry.record.ending
+    tail = ending if store.can_compare else ("_copy" if store.source.endswith(".onnx") else "")
     context.ask_path("Save as ONNX", f"{store.stem}{tail}.onnx", "The current model, written to", write)
 
 
@@ -50,8 +52,8 @@ def export(context: CommandContext) -> None:
         await asyncio.to_thread(write_layers, analysis, path, context.tree.model.overlay)
         context.store.say(f"{len(analysis.layers):,} layers written to {path}")
 
-    said = "All layers with their figures; the ending says the format, .csv or .json"
-    context.ask_path("Export the layers", f"{context.store.stem}_layers.csv", said, write)
+    question = "All layers with their figures; the ending says the format, .csv or .json"
+    context.ask_path("Export the layers", f"{context.store.stem}_layers.csv", question, write)
 
 
 def keep_choices(context: CommandContext) -> None:
@@ -61,5 +63,5 @@ def keep_choices(context: CommandContext) -> None:
     if not context.store.can_compare:
         context.store.say("nothing was tiled yet; t tiles a layer")
         return
-    said = "How each matmul was tiled, as rules for --config, written to"
-    write_file(context, "Keep the tilings", f"{context.store.stem}.toml", said, "keep_choices")
+    question = "How each matmul was tiled, as rules for --config, written to"
+    write_file(context, "Keep the tilings", f"{context.store.stem}.toml", question, "keep_choices")

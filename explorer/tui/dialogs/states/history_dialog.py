@@ -157,16 +157,16 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         history, at = rows.history, rows.at
         count, later = len(history.entries), len(history.redoable)
         ends = count - len(history.children())
-        said = f"{count:,} state{'s' * (count != 1)}" + (f", {ends:,} branches" if ends > 1 else "")
-        said += f", {later:,} to redo" if later else ""
-        marks = [safe(state_name(history.entries[one], one)) for one in rows.marked]
+        counts = f"{count:,} state{'s' * (count != 1)}" + (f", {ends:,} branches" if ends > 1 else "")
+        counts += f", {later:,} to redo" if later else ""
+        marks = [safe(state_name(history.entries[place], place)) for place in rows.marked]
         about = "Nothing is lost: changing an earlier state begins a branch"
         if marks:
             more = f"compare {marks[0]} with: c (what changed), t (figures)"
             about = more if len(marks) == 1 else f"t compares {', '.join(marks)}"
 
         def head(width: int) -> tuple[Line, ...]:
-            return ((" History", "strong"), (f"  {said}", "dim")), ((fit(f" {about}", width), "dim"),)
+            return ((" History", "strong"), (f"  {counts}", "dim")), ((fit(f" {about}", width), "dim"),)
 
         self.query_one(TitleBar).show(head)
         page = self.query_one("#state", LineView)
@@ -199,22 +199,22 @@ class HistoryScreen(SubScreen[HistoryRequest]):
     def action_figures(self) -> None:
         """The figures of the marked states beside each other; of one also that under the cursor."""
         rows = self.query_one(_States)
-        chosen = rows.marked or [0]
-        if len(chosen) == 1:
-            chosen = list(dict.fromkeys((*chosen, rows.at)))
-        if len(chosen) == 1:
+        places = rows.marked or [0]
+        if len(places) == 1:
+            places = list(dict.fromkeys((*places, rows.at)))
+        if len(places) == 1:
             self._refuse("there is nothing to set it beside: mark another")
         else:
-            self.dismiss(HistoryRequest("figures", rows.at, marked=tuple(chosen)))
+            self.dismiss(HistoryRequest("figures", rows.at, marked=tuple(places)))
 
     def action_prove(self) -> None:
         """Prove a state equal to the marked one, or to the model as it was opened."""
         rows = self.query_one(_States)
-        other = rows.marked[0] if rows.marked else 0
-        if other == rows.at:
+        against = rows.marked[0] if rows.marked else 0
+        if against == rows.at:
             self._refuse("it would be proved equal to itself")
         else:
-            self._wish("prove", other)
+            self._wish("prove", against)
 
     def action_script(self) -> None:
         """The commands that lead to this state."""
@@ -238,8 +238,8 @@ class HistoryScreen(SubScreen[HistoryRequest]):
             self._refuse("no command made it")
             return
         self.app.copy_to_clipboard(command)
-        said = fit(f" sent to terminal: {safe(command)}", self.size.width)
-        self.query_one(Status).show(lambda width: (((fit(said, width), "dim"),),))
+        message = fit(f" sent to terminal: {safe(command)}", self.size.width)
+        self.query_one(Status).show(lambda width: (((fit(message, width), "dim"),),))
 
     def action_rename(self) -> None:
         """Ask for a name."""
@@ -257,9 +257,9 @@ class HistoryScreen(SubScreen[HistoryRequest]):
                 self.run_worker(rename(name), exit_on_error=False)
 
         state = "as opened" if at == 0 else safe(entry.label)
-        said = f"What to call '{state}'; nothing takes its name away"
-        how = {"placeholder": "no name", "hint": "name it"}
-        dialog = EntryDialog("Name", entry.name, said, **how, required=False)
+        question = f"What to call '{state}'; nothing takes its name away"
+        texts = {"placeholder": "no name", "hint": "name it"}
+        dialog = EntryDialog("Name", entry.name, question, **texts, required=False)
         self.app.push_screen(dialog, answered)
 
 
