@@ -18,7 +18,7 @@ from explorer.session import headers
 from explorer.tui import app
 
 
-def run(given: ParsedArgs) -> int:
+def run(args: ParsedArgs) -> int:
     """Shows it until its user leaves; returns the exit code.
 
     Raises:
@@ -26,9 +26,9 @@ def run(given: ParsedArgs) -> int:
         BadModel: What a session was about is gone.
     """
     with signals.calm_end():
-        if given.resume:
-            return _resume(given)
-        return _open(given.models[0], given) if given.models else _choose("", given)
+        if args.resume:
+            return _resume(args)
+        return _open(args.models[0], args) if args.models else _choose("", args)
 
 
 def _show(source: str, options: dict[str, Any], **how: Any) -> int:
@@ -39,10 +39,10 @@ def _show(source: str, options: dict[str, Any], **how: Any) -> int:
         gc.enable()
 
 
-def _open(source: str, given: ParsedArgs) -> int:
+def _open(source: str, args: ParsedArgs) -> int:
     """Opens the screen once everything that can be said without it has been said."""
-    beside = given.models[1] if len(given.models) > 1 else None
-    for model in given.models:
+    beside = args.models[1] if len(args.models) > 1 else None
+    for model in args.models:
         _check_source(model)
     if beside is not None and os.path.isdir(beside) and headers.choices(beside) is not None:
         raise Misuse("there are several models in it", where=beside, hint="name one of them")
@@ -54,16 +54,16 @@ def _open(source: str, given: ParsedArgs) -> int:
         if models is not None:
             if beside is not None:
                 raise Misuse("there are several models in it", where=source, hint="name one of them")
-            return _choose(source, given)
-    if given.overlay:
+            return _choose(source, args)
+    if args.overlay:
         from explorer.settings.overlay import read  # with the facts, and only where there is one
 
-        for path in given.overlay:
+        for path in args.overlay:
             read(path)
     prints = f"explorer info {source}" if beside is None else f"explorer diff {source} {beside} --tree"
     _need_terminal(f"{prints} prints instead")
-    how = {"remote": given.remote, "memory": given.memory, "beside": beside}
-    return _show(source, given.opening, overlays=given.overlay, **how)
+    options = {"remote": args.remote, "memory": args.memory, "beside": beside}
+    return _show(source, args.opening, overlays=args.overlay, **options)
 
 
 def _choose(folder: str, given: ParsedArgs) -> int:
@@ -74,27 +74,27 @@ def _choose(folder: str, given: ParsedArgs) -> int:
     return _show("", given.opening, remote=given.remote, memory=given.memory, folder=folder)
 
 
-def _resume(given: ParsedArgs) -> int:
+def _resume(args: ParsedArgs) -> int:
     """Opens the screen as it was when its line was dropped, in the folder that it was opened in."""
     _need_terminal("resume it in one")
     from msgspec.structs import asdict
 
     from explorer.process import saved_sessions  # with the facts, and only where one is taken up
 
-    model = given.models[0] if given.models else None
-    kept, saved = saved_sessions.find(model, os.environ, trust=given.trust)
+    model = args.models[0] if args.models else None
+    stored_session, saved = saved_sessions.find(model, os.environ, trust=args.trust)
     try:
         os.chdir(saved.cwd)
         _check_source(saved.source)
     except OSError as error:
-        kept.release()
+        stored_session.release()
         raise BadModel(f"the session's folder is gone ({error.strerror})", where=saved.cwd) from None
     except ExplorerError:
-        kept.release()
+        stored_session.release()
         raise
-    options = {**asdict(saved.opening), "trust": given.trust}
-    memory = given.memory or saved.memory
-    return _show(saved.source, options, remote=given.remote, memory=memory, resumed=(kept, saved))
+    options = {**asdict(saved.opening), "trust": args.trust}
+    memory = args.memory or saved.memory
+    return _show(saved.source, options, remote=args.remote, memory=memory, resumed=(stored_session, saved))
 
 
 def _at_terminal() -> bool:

@@ -31,11 +31,11 @@ def everything(environment: Mapping[str, str], folder: str = ".") -> ModelListin
     reader = HeaderReader()
     try:
         try:
-            found = list_models(folder, reader.read_all)
+            listing = list_models(folder, reader.read_all)
         except BadModel as error:
-            found = ModelListing(folder, (), error.what)
+            listing = ModelListing(folder, (), error.what)
         return replace(
-            found,
+            listing,
             sessions=tuple(saved_sessions.kept_sessions(environment)),
             recent=recent_models.listed(environment),
             torchvision=reader.torchvision(),

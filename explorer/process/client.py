@@ -197,8 +197,8 @@ class EngineProcess:
             waiting = list(self._jobs.values())
             if not self._closed:
                 self._spawn()
-                for other in waiting:
-                    self._send(other)
+                for request in waiting:
+                    self._send(request)
         _fail(job, Cancelled(f"{job.method} was stopped"))
 
     def close(self) -> None:
@@ -245,7 +245,7 @@ class EngineProcess:
         os.chmod(temporary, 0o700)
         child_in, requests = os.pipe()
         answers, child_out = os.pipe()
-        seen, child_seen = os.pipe()
+        header_pipe, child_seen = os.pipe()
         # what native code prints must not reach the screen; its last line explains a crash
         with scratch.open_private(os.path.join(self._workdir, "engine.log")) as log:
             begins = log.tell()
@@ -268,7 +268,10 @@ class EngineProcess:
         looking, self._looked = not self._looked, True
         self._write(("setup", setup, self.history, self._own_workdir is not None, self._memory, looking))
         threading.Thread(
-            target=self._look, args=(Connection(seen, writable=False), looking), name="header", daemon=True
+            target=self._look,
+            args=(Connection(header_pipe, writable=False), looking),
+            name="header",
+            daemon=True,
         ).start()
         incoming = Connection(answers, writable=False)
         self._reader = threading.Thread(
@@ -356,9 +359,9 @@ class EngineProcess:
                     piece, far = content
                     grown.add(piece)
                     if far:
-                        seen = TreePreview(header, grown, far != "more", far == "all known")
+                        tree = TreePreview(header, grown, far != "more", far == "all known")
                         grown = rows.restructured()
-                        self._tell_outlined(at, seen)
+                        self._tell_outlined(at, tree)
                         at += 1
                 else:
                     break
@@ -382,9 +385,11 @@ class EngineProcess:
         log = self._log(begins)
         if code < 0:
             # nobody interrupts a session of its own: OpenBLAS says that it got no memory, and raises SIGINT
-            said = (line for line in reversed(log) if code == -signal.SIGINT and memory_limit.says_so(line))
+            limit_lines = (
+                line for line in reversed(log) if code == -signal.SIGINT and memory_limit.says_so(line)
+            )
             with contextlib.suppress(ValueError):
-                return next(said, f"crashed with {signal.Signals(-code).name}{perhaps}")
+                return next(limit_lines, f"crashed with {signal.Signals(-code).name}{perhaps}")
         return (log[-1] if log else f"exit code {code}") + perhaps
 
     def _log(self, begins: int) -> list[str]:

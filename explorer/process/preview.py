@@ -65,16 +65,16 @@ def send(source: str, out: Send, after_first: Callable[[], object] = lambda: Non
 
 def _send_rows(outline: Outline, out: Send, after_first: Callable[[], object]) -> None:
     tree = _Tree()
-    shown = _FIRST
+    sent_rows = _FIRST
     readable = ReadableRows(outline.rows)
     for some in messages(tree.rows(readable)):
         out(("rows", some))
-        if tree.count >= shown:
-            shown = tree.count * _MORE if tree.count < _ENOUGH else sys.maxsize
+        if tree.count >= sent_rows:
+            sent_rows = tree.count * _MORE if tree.count < _ENOUGH else sys.maxsize
             _send_structure(tree.structure(tree.count // PAGE * PAGE), out, "more")
             after_first()
-    known = tree.plain and readable.broken is None
-    _send_structure(tree.structure(tree.count), out, "all known" if known else "all")
+    is_final = tree.plain and readable.broken is None
+    _send_structure(tree.structure(tree.count), out, "all known" if is_final else "all")
 
 
 def _send_structure(found: Structure, out: Send, far: str) -> None:
@@ -205,7 +205,7 @@ class _Tree:
     def structure(self, count: int) -> Structure:
         """What is known of the first `count` rows."""
         repeat = array("i", [1]) * count
-        found = Structure(
+        result = Structure(
             parent=self.parent[:count],
             end=array("i", bytes(4 * count)),
             depth=self.depth[:count],
@@ -218,26 +218,26 @@ class _Tree:
         signed = array("i", bytes(4 * count))
         below: dict[int, list[int]] = {}
         for at in range(count - 1, -1, -1):
-            above = found.parent[at]
+            above = result.parent[at]
             inside = below.pop(at, ())
             if inside:
-                _mark_runs(found.flags, repeat, inside, signed)
+                _mark_runs(result.flags, repeat, inside, signed)
             sign = (self.kinds[at], params[at], tuple([signed[i] for i in reversed(inside)]))
             signed[at] = signs.setdefault(sign, len(signs))
             below.setdefault(above, []).append(at)
             if above >= 0:
                 params[above] = min(params[above] + params[at], _MOST)
                 weights[above] = min(weights[above] + weights[at], _MOST)
-        _mark_runs(found.flags, repeat, below.pop(-1, ()), signed)
-        known = not self._scoped  # what operators without modules hold is for the analysis to find
-        found.columns = {
+        _mark_runs(result.flags, repeat, below.pop(-1, ()), signed)
+        is_counted = not self._scoped  # what operators without modules hold is for the analysis to find
+        result.columns = {
             "macs": unknown,
-            "params": narrow(params) if known else unknown,
-            "weight_bytes": narrow(weights) if known else unknown,
+            "params": narrow(params) if is_counted else unknown,
+            "weight_bytes": narrow(weights) if is_counted else unknown,
             "activation_bytes": unknown,
         }
-        close(found)
-        return found
+        close(result)
+        return result
 
 
 _MOST = (1 << 62) - 1

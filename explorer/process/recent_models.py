@@ -42,20 +42,21 @@ def _path(environment: Mapping[str, str]) -> str:
 def openings(environment: Mapping[str, str]) -> list[RecentOpening]:
     """What was opened, the newest first."""
     try:
-        found = msgspec.msgpack.decode(
+        stored_openings = msgspec.msgpack.decode(
             own_files.read(_path(environment), _MOST_BYTES), type=list[RecentOpening]
         )
     except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return []
     return [
         replace(
-            one,
+            opening,
             model=replace(
-                one.model, missing=os.path.isabs(one.model.source) and not _exists(one.model.source)
+                opening.model,
+                missing=os.path.isabs(opening.model.source) and not _exists(opening.model.source),
             ),
         )
-        for one in found[:MOST]
-        if one.model.source and "\0" not in one.model.source and not one.opening.trust
+        for opening in stored_openings[:MOST]
+        if opening.model.source and "\0" not in opening.model.source and not opening.opening.trust
     ]
 
 
@@ -81,7 +82,7 @@ def add(source: str, opening: Opening, model: RecentModel, environment: Mapping[
     opening = replace(
         opening, **{name: _absolute(getattr(opening, name)) for name in ("weights", "weights_file", "rules")}
     )
-    others = [one for one in openings(environment) if one.model.source != named]
+    others = [opening_ for opening_ in openings(environment) if opening_.model.source != named]
     _write([RecentOpening(model, opening), *others][:MOST], environment)
 
 

@@ -236,12 +236,12 @@ def find(
         lock = _take(folder)
         if lock is None:
             continue
-        kept = SessionStore(folder, lock)
+        session_store = SessionStore(folder, lock)
         try:
             saved = _read(folder)
             if model is not None and not _same_model(saved, model, cwd):
                 others.append(saved.source)
-                kept.release()
+                session_store.release()
                 continue
             if saved.opening.trust and not trust:
                 raise Misuse(
@@ -249,14 +249,14 @@ def find(
                 )
             _clear_rest(folder)
         except BadModel:
-            kept.release()
+            session_store.release()
             if model is None:
                 raise
         except BaseException:
-            kept.release()
+            session_store.release()
             raise
         else:
-            return kept, saved
+            return session_store, saved
     hint = f"explorer --resume {others[0]}" if others else "sessions that were closed properly leave nothing"
     raise Misuse("there is no session to resume", where=model or "--resume", hint=hint)
 
@@ -274,7 +274,7 @@ def waiting(source: str, environment: Mapping[str, str], cwd: str) -> bool:
 
 def kept_sessions(environment: Mapping[str, str]) -> list[KeptSession]:
     """The sessions that wait to be resumed, the newest first; what is broken says so."""
-    found: list[KeptSession] = []
+    sessions: list[KeptSession] = []
     for folder in _newest_first(home(environment))[:_MOST_LISTED]:
         if not _waits(folder):
             continue
@@ -282,12 +282,12 @@ def kept_sessions(environment: Mapping[str, str]) -> list[KeptSession]:
         try:
             saved = _read(folder)
         except BadModel as error:
-            found.append(KeptSession("?", "", changed, note=error.what, kept=folder))
+            sessions.append(KeptSession("?", "", changed, note=error.what, kept=folder))
             continue
         states = len(saved.history.entries) if saved.history is not None else 1
         note = "code of this model ran: resume it with --trust" if saved.opening.trust else ""
-        found.append(KeptSession(saved.source, saved.cwd, changed, states, note, folder))
-    return found
+        sessions.append(KeptSession(saved.source, saved.cwd, changed, states, note, folder))
+    return sessions
 
 
 def take_over(folder: str, environment: Mapping[str, str]) -> tuple[SessionStore, SavedSession]:
@@ -300,7 +300,7 @@ def take_over(folder: str, environment: Mapping[str, str]) -> tuple[SessionStore
     lock = _take(folder) if folder in _newest_first(home(environment)) else None
     if lock is None:
         raise Misuse("this session does not wait any more", hint="it was resumed, or closed")
-    kept = SessionStore(folder, lock)
+    session_store = SessionStore(folder, lock)
     try:
         saved = _read(folder)
         if saved.opening.trust:
@@ -308,9 +308,9 @@ def take_over(folder: str, environment: Mapping[str, str]) -> tuple[SessionStore
             raise Misuse("code of this model ran in this session", where=saved.source, hint=hint)
         _clear_rest(folder)
     except BaseException:
-        kept.release()
+        session_store.release()
         raise
-    return kept, saved
+    return session_store, saved
 
 
 def clear_old(environment: Mapping[str, str]) -> None:
@@ -382,22 +382,22 @@ def _read(folder: str) -> SavedSession:
     """The state in a folder, checked; paths of its models are whole again."""
     path = os.path.join(folder, _FILE)
 
-    def broken(what: str) -> BadModel:
+    def broken(fault: str) -> BadModel:
         hint = "remove its folder, or name the model of another session"
-        return BadModel(f"the session{what}", where=path, hint=hint)
+        return BadModel(f"the session{fault}", where=path, hint=hint)
 
     try:
-        data = own_files.read(path, _MOST_BYTES)
+        content = own_files.read(path, _MOST_BYTES)
     except OSError as error:
         raise broken(f" cannot be read: {error.strerror}") from None
     try:
-        version = msgspec.msgpack.decode(data, type=_Version).version
+        version = msgspec.msgpack.decode(content, type=_Version).version
     except _UNREADABLE:
         raise broken("'s state is broken") from None
     if version not in (*_WITH_FIELDS, VERSION):
         raise broken(f"'s state has version {version}, this program knows {VERSION}")
     try:
-        document = msgspec.msgpack.decode(data)
+        document = msgspec.msgpack.decode(content)
         if version in _WITH_FIELDS:
             _give_records(document)
         saved = msgspec.convert(document, SavedSession)

@@ -63,9 +63,9 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
 
     def of(self, model: str) -> ScreenChoices:
         """What holds for a model; `model` and `others` are empty in it."""
-        for one in self._orders():
-            if one.model == model:
-                order = one.metric, one.by_cost, one.turned, one.flat
+        for entry in self._orders():
+            if entry.model == model:
+                order = entry.metric, entry.by_cost, entry.turned, entry.flat
                 return ScreenChoices(self.columns, *order, self.divider)
         return ScreenChoices(self.columns, divider=self.divider)
 
@@ -88,8 +88,8 @@ def state_folder(environment: Mapping[str, str]) -> str:
 def stored_choices(environment: Mapping[str, str]) -> ScreenChoices:
     """What was chosen last; what holds at first where nothing was, or it cannot be read."""
     try:
-        data = own_files.read(os.path.join(state_folder(environment), _FILE), _MOST_BYTES)
-        return msgspec.json.decode(data, type=ScreenChoices)
+        content = own_files.read(os.path.join(state_folder(environment), _FILE), _MOST_BYTES)
+        return msgspec.json.decode(content, type=ScreenChoices)
     except (OSError, ValueError, RecursionError):  # msgspec's own are ValueErrors
         return ScreenChoices()
 

@@ -77,9 +77,9 @@ def _kept(stream: TextIO) -> TextIO:
 def _turn(stack: contextlib.ExitStack, descriptor: int, to: int) -> None:
     """Points a file descriptor elsewhere until the stack unwinds; a closed one stays closed."""
     try:
-        kept = os.dup(descriptor)
+        saved = os.dup(descriptor)
         os.dup2(to, descriptor)
     except OSError:
         return
-    stack.callback(os.close, kept)
-    stack.callback(os.dup2, kept, descriptor)
+    stack.callback(os.close, saved)
+    stack.callback(os.dup2, saved, descriptor)

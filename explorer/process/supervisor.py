@@ -241,13 +241,13 @@ class _Watch:
 
     def _written(self) -> list[str]:
         """The results that got their names."""
-        found = []
+        paths = []
         for path, numbers in self.put.items():
             with contextlib.suppress(OSError):
                 about = os.stat(path)
                 if (str(about.st_dev), str(about.st_ino)) == numbers:
-                    found.append(path)
-        return found
+                    paths.append(path)
+        return paths
 
     def _listen(self) -> None:
         """Takes in what the child told of."""
@@ -304,15 +304,15 @@ class _Watch:
     def _epitaph(self) -> str:
         """Why the child ended, in words."""
         assert self.code is not None
-        known = {s.value: s.name for s in signal.Signals}
-        how = known.get(-self.code, f"signal {-self.code}") if self.code < 0 else ""
+        names = {s.value: s.name for s in signal.Signals}
+        ending = names.get(-self.code, f"signal {-self.code}") if self.code < 0 else ""
         if self.memory is not None:
-            return f"stopped by {how or 'a library'}, perhaps at {memory_limit.words(self.memory)}"
+            return f"stopped by {ending or 'a library'}, perhaps at {memory_limit.words(self.memory)}"
         if self.code == -signal.SIGKILL:
             return "stopped by SIGKILL, perhaps for want of memory"
         last = " ".join(self.held.decode("utf-8", "replace").splitlines()[-1:]).strip()
         last = last if len(last) <= _LAST else f"...{last[3 - _LAST :]}"
-        return f"a library ended the work ({': '.join(filter(None, (how, last))) or 'it exits'})"
+        return f"a library ended the work ({': '.join(filter(None, (ending, last))) or 'it exits'})"
 
 
 def _read(end: int) -> bytes:

@@ -198,7 +198,7 @@ def table_of(
 ) -> Table:
     """A row for each item, by columns and what stands in them; the rest as for `Table`."""
     cells = [cell for _, cell in columns]
-    rows = Rows(lambda item: tuple([cell(item) for cell in cells]), items)
+    rows = Rows(lambda row_of: tuple([cell(row_of) for cell in cells]), items)
     return Table([column for column, _ in columns], rows, indent, what, around=around)
 
 

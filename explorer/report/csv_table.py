@@ -64,8 +64,8 @@ def _cell(value: Any) -> Any:
         return "true" if value else "false"
     if isinstance(value, str):
         return _text(value)
-    if isinstance(value, list) and value and all(_is_tensor(item) for item in value):
-        return _text("; ".join(_tensor_text(item) for item in value))
+    if isinstance(value, list) and value and all(_is_tensor(member) for member in value):
+        return _text("; ".join(_tensor_text(member) for member in value))
     if isinstance(value, (list, Mapping)):
         return json.dumps(value) if value else ""
     return value

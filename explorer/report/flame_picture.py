@@ -61,11 +61,11 @@ def flame_of(
         top: The row that hangs at the top; None: the whole model.
         measured: Of measured time the run, and the column of the tree; else None.
     """
-    found = structure_of(layers)
+    structure = structure_of(layers)
     if measured is not None:
         profile, seconds = measured
-        return Flame(measured_figure(found, seconds, profile), layers, top, profile)
-    return Flame(counted_figure(by, found, info.totals), layers, top)
+        return Flame(measured_figure(structure, seconds, profile), layers, top, profile)
+    return Flame(counted_figure(by, structure, info.totals), layers, top)
 
 
 def flame(axes: Axes, about: Info, fact: Flame) -> None:

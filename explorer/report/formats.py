@@ -31,10 +31,10 @@ def as_text(formats: KnownFormats) -> Iterator[str]:
     """A paragraph for each format: a table of sentences would be wider than any terminal."""
     room = width()
     for format, converts in formats:
-        name, about, *said = cells(format, converts)
+        name, about, *texts = cells(format, converts)
         yield f"{name}: {about}\n"
         lines = [
-            (f"  {key}", text) for key, text in zip(HEADINGS[2:], said, strict=True) if text not in ("", "-")
+            (f"  {key}", text) for key, text in zip(HEADINGS[2:], texts, strict=True) if text not in ("", "-")
         ]
         for line in columns(lines, room):
             yield f"{line}\n"

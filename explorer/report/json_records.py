@@ -78,8 +78,8 @@ def model_record(fact: ModelInfo, sha256: str | None) -> Document:
         "producer": fact.producer,
         "notes": list(fact.notes),
     }
-    known = {"sha256": sha256 or fact.sha256, "opset": fact.opset, "file_bytes": fact.file_bytes}
-    return {**document, **{name: value for name, value in known.items() if value is not None}}
+    optional = {"sha256": sha256 or fact.sha256, "opset": fact.opset, "file_bytes": fact.file_bytes}
+    return {**document, **{name: value for name, value in optional.items() if value is not None}}
 
 
 def totals_record(fact: Totals) -> Document:

@@ -57,9 +57,9 @@ def pieces(document: dict[str, Any]) -> Iterator[str]:
     yield "\n}\n"
 
 
-def _record(given: dict[str, Any]) -> str:
+def _record(fields: dict[str, Any]) -> str:
     """A record that stands in a list of the document."""
-    record = given
+    record = fields
     try:
         if attributes := record.get("attributes"):
             record = {**record, "attributes": msgspec.Raw(json.dumps(attributes).encode())}
@@ -68,5 +68,5 @@ def _record(given: dict[str, Any]) -> str:
     except (UnicodeError, msgspec.MsgspecError):  # not ASCII, or larger than it takes a number for
         text = "\x7f"
     if "\x7f" in text:
-        text = _ENCODER.encode(given)
+        text = _ENCODER.encode(fields)
     return text.replace("\n", "\n    ")

@@ -250,14 +250,16 @@ class TableLines:
             yield from (f"{lead}{line(row)}".rstrip() + "\n" for row in rows)
             return
         first, rest = texts[0][1], texts[1:]
-        left, wide = table.columns[0].align == "left", len(first(""))
+        is_left, wide = table.columns[0].align == "left", len(first(""))
         tails: dict[int, str] = {}
         for name, cells in zip(rows.names, rows.cells, strict=True):
             tail = tails.get(id(cells))
             if tail is None:
                 tail = tails[id(cells)] = f"{gap}{line(('', *cells), rest)}".rstrip()
-            own = name.ljust(wide) if left and isinstance(name, str) and _is_plain(name) else first(name)
-            yield f"{lead}{own}{tail}".rstrip() + "\n"
+            name_cell = (
+                name.ljust(wide) if is_left and isinstance(name, str) and _is_plain(name) else first(name)
+            )
+            yield f"{lead}{name_cell}{tail}".rstrip() + "\n"
 
     def _pieces(self, cell: Cell, i: int) -> list[Piece]:
         return cell_pieces(cell, self._table.columns[i].role, ascii_only=self._ascii, exact=self._exact)

@@ -101,7 +101,7 @@ def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int
     rest = iter(rows)
     row = next(rest, None)
     wide: list[int] = []
-    seen: set[str] = set()
+    kinds: set[str] = set()
     while row is not None:
         first = [row]
         for row in rest:
@@ -111,22 +111,22 @@ def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int
         last = len(row) - 1
         caps = _WIDEST if last == len(_WIDEST) else (40,) * last
         wide = [
-            max(before, min(max(len(one[at]) for one in first), cap))
+            max(before, min(max(len(cells_of_row[at]) for cells_of_row in first), cap))
             for at, (before, cap) in enumerate(zip(wide or [0] * last, caps, strict=True))
         ]
-        seen.update(one[0] for one in first)
+        kinds.update(cells_of_row[0] for cells_of_row in first)
         # an empty column is left out by a width of nothing, not by picking cells
         layout = (
             "".join(f"%{'' if at == right else '-'}{n}s{'  ' * bool(n)}" for at, n in enumerate(wide)) + "%s"
         )
         row = None
         for part in (first, rest):
-            for one in part:
-                if one[0] not in seen:
-                    row = one
+            for cells_of_row in part:
+                if cells_of_row[0] not in kinds:
+                    row = cells_of_row
                     break
-                line = layout % one
-                if not one[last]:
+                line = layout % cells_of_row
+                if not cells_of_row[last]:
                     line = line.rstrip()
                 yield line if room is None else cut(line, room)
 

@@ -51,22 +51,22 @@ def _legend(legend: Sequence[tuple[str, Role, str]], width: int) -> tuple[Span, 
     """What the marks mean, as many of them as there is room for."""
     spans: list[Span] = []
     room = width
-    for mark, role, said in legend:
-        room -= len(mark) + len(said) + 4
+    for mark, role, text in legend:
+        room -= len(mark) + len(text) + 4
         if room >= 0:
-            spans += [Span(f"  {mark} ", role), Span(said, "quiet")]
+            spans += [Span(f"  {mark} ", role), Span(text, "quiet")]
     return tuple(spans)
 
 
 def _joined(row: Sequence[Span]) -> list[Span]:
     """Cells of one role after another as one span."""
-    found: list[Span] = []
+    spans: list[Span] = []
     for cell in row:
-        if found and found[-1].role == cell.role:
-            found[-1] = Span(found[-1].text + cell.text, cell.role)
+        if spans and spans[-1].role == cell.role:
+            spans[-1] = Span(spans[-1].text + cell.text, cell.role)
         else:
-            found.append(cell)
-    return found
+            spans.append(cell)
+    return spans
 
 
 def _ends(block: Scatter, axis: int) -> tuple[float, float]:

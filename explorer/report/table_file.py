@@ -34,12 +34,14 @@ def write_layers(analysis: Analysis, path: str, outside: Overlay | None = None) 
     """
 
     def document() -> dict[str, Any]:
-        made = layers_document(analysis, _tool())
+        layer_document = layers_document(analysis, _tool())
         if outside is None:
-            return made
+            return layer_document
         figures = outside.figures.items()
-        rows = [{**row, **{name: f.get(row["id"]) for name, f in figures}} for row in made["layers"]]
-        return {**made, "layers": rows, "overlay": overlay(outside)}
+        rows = [
+            {**row, **{name: f.get(row["id"]) for name, f in figures}} for row in layer_document["layers"]
+        ]
+        return {**layer_document, "layers": rows, "overlay": overlay(outside)}
 
     write_document(document(), "layers", path)
 

@@ -44,34 +44,38 @@ def frames(profile: Profile, rows: Sequence[Layer]) -> list[Frame]:
         profile: All layers, in any order.
         rows: The rows of the tree, in pre-order.
     """
-    of_row = {one.layer: one for one in profile.layers if one.seconds is not None}
-    own = [of_row[row.id].seconds.median if row.id in of_row else 0.0 for row in rows]  # type: ignore[union-attr]
-    total = [*own]
+    of_row = {layer.layer: layer for layer in profile.layers if layer.seconds is not None}
+    seconds_of = [of_row[row.id].seconds.median if row.id in of_row else 0.0 for row in rows]  # type: ignore[union-attr]
+    total = [*seconds_of]
     for row in reversed(rows):
         if row.parent is not None:
             total[row.parent] += total[row.id]
     stacks: list[tuple[str, ...]] = []
-    found: list[Frame] = []
+    frames_: list[Frame] = []
     at = 0.0
     for row in rows:
         stack = (*(stacks[row.parent] if row.parent is not None else ()), printable(row.name or row.path))
         stacks.append(stack)
         if row.group and total[row.id]:
-            found.append(Frame(stack, row.path, "group", at, total[row.id]))
+            frames_.append(Frame(stack, row.path, "group", at, total[row.id]))
         if row.id in of_row:
-            one = of_row[row.id]
-            found.append(Frame(stack, row.path, "own" if row.group else "layer", at, own[row.id], one))
-            if one.op:
-                found.append(Frame((*stack, printable(one.op)), one.op, "kernel", at, own[row.id]))
-            at += own[row.id]
-    for other in profile.other:
-        found.append(Frame((printable(other.name),), other.name, "other", at, other.seconds))
-        at += other.seconds
+            layer = of_row[row.id]
+            frames_.append(
+                Frame(stack, row.path, "own" if row.group else "layer", at, seconds_of[row.id], layer)
+            )
+            if layer.op:
+                frames_.append(
+                    Frame((*stack, printable(layer.op)), layer.op, "kernel", at, seconds_of[row.id])
+                )
+            at += seconds_of[row.id]
+    for entry in profile.other:
+        frames_.append(Frame((printable(entry.name),), entry.name, "other", at, entry.seconds))
+        at += entry.seconds
     if profile.overhead_seconds > 0:
         name = "runtime overhead"
-        found.append(Frame((name,), name, "overhead", at, profile.overhead_seconds))
+        frames_.append(Frame((name,), name, "overhead", at, profile.overhead_seconds))
         at += profile.overhead_seconds
-    return [Frame((), "run", "run", 0.0, max(at, profile.wall_seconds)), *found]
+    return [Frame((), "run", "run", 0.0, max(at, profile.wall_seconds)), *frames_]
 
 
 def title(profile: Profile, model: str) -> str:

@@ -64,16 +64,16 @@ def __getattr__(name: str) -> Any:
 
         check_supported(f"explorer.{name}")
         if name in _HOMES:
-            found = getattr(import_module(f"explorer.session.{_HOMES[name]}"), name)
+            attribute = getattr(import_module(f"explorer.session.{_HOMES[name]}"), name)
         else:
             from explorer.base.features import load
 
-            found = load("functions", name)
-        if not isinstance(found, type):
+            attribute = load("functions", name)
+        if not isinstance(attribute, type):
             from explorer.base.checked import checked
             from explorer.session.session import argument_type
 
-            found = checked(found, argument_type)
-        globals()[name] = found
-        return found
+            attribute = checked(attribute, argument_type)
+        globals()[name] = attribute
+        return attribute
     raise AttributeError(f"module 'explorer.session' has no attribute '{name}'")

@@ -39,5 +39,5 @@ def measure_machine(
         Cancelled: `cancel` said so.
     """
     machine_file.check_name(name, config, overwrite=overwrite)
-    seen = measured(threads, time_limit, on_progress=on_progress, cancel=cancel)
-    return machine_file.save_measured(name, seen, config, overwrite=overwrite)
+    measurement = measured(threads, time_limit, on_progress=on_progress, cancel=cancel)
+    return machine_file.save_measured(name, measurement, config, overwrite=overwrite)

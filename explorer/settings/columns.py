@@ -326,16 +326,16 @@ def chosen_columns(
     Raises:
         Misuse: There is no such column, or what it needs was not given.
     """
-    known = columns_beside(beside)
-    found = []
+    by_name = columns_beside(beside)
+    columns = []
     for name in dict.fromkeys(name.strip().lower() for name in names):
-        column = known.get(name)
+        column = by_name.get(name)
         if column is None:
-            raise Misuse(f"there is no column '{name}'", where=where, hint=nearest(name, known))
+            raise Misuse(f"there is no column '{name}'", where=where, hint=nearest(name, by_name))
         if column.needs not in unknown and (lacking := missing(column, beside)):
             raise Misuse(f"'{name}' {lacking}", where=where)
-        found.append(column)
-    return found
+        columns.append(column)
+    return columns
 
 
 _PROFILE = "needs a profile: session.profile(); on the screen %"

@@ -54,7 +54,7 @@ def words_of(text: str, keys: Callable[[str], bool], units: Callable[[str], bool
     """
     if len(text) > LONGEST:
         raise Misuse(f"a filter has at most {LONGEST:,} characters", where="filter")
-    found: list[Word] = []
+    words: list[Word] = []
     at, opened = 0, list[int]()
     while at < len(text):
         if text[at].isspace():
@@ -64,30 +64,30 @@ def words_of(text: str, keys: Callable[[str], bool], units: Callable[[str], bool
             if not opened:
                 raise complain("')' closes nothing", at, 'a name that holds one stands in quotes: "f(x)"')
             opened.pop()
-            found.append(Word(")", at, True))
+            words.append(Word(")", at, True))
             at += 1
             continue
         minus = len(text[at:]) - len(text[at:].lstrip("-"))
         if text[at + minus : at + minus + 1] == "(":
-            found += [Word("NOT", at, True)] * (minus % 2)
-            found.append(Word("(", at + minus, True))
+            words += [Word("NOT", at, True)] * (minus % 2)
+            words.append(Word("(", at + minus, True))
             opened.append(at + minus)
             at += minus + 1
             continue
-        before = found[-1] if found and not found[-1].sign else None
+        before = words[-1] if words and not words[-1].sign else None
         bracket = before is not None and bool(_LISTED.fullmatch(before.text))
         stop = _end(text, at, bracket)
         word = text[at:stop]
         if before is not None and _belongs(before.text, word, keys, units):
-            found[-1] = Word(before.text + word, before.at)
+            words[-1] = Word(before.text + word, before.at)
         elif word.lower() in _OPERATORS:
-            found.append(Word(_OPERATORS[word.lower()], at, True))
+            words.append(Word(_OPERATORS[word.lower()], at, True))
         else:
-            found.append(Word(word, at))
+            words.append(Word(word, at))
         at = stop
     if opened:
         raise complain("a parenthesis is not closed", opened[-1])
-    return found
+    return words
 
 
 def _belongs(before: str, word: str, keys: Callable[[str], bool], units: Callable[[str], bool]) -> bool:
@@ -157,14 +157,14 @@ class _Parser:
         return found[0] if len(found) == 1 else lambda row, place: any(test(row, place) for test in found)
 
     def _together(self, depth: int) -> Test:
-        found: dict[tuple[str, ...], Test] = {}  # what is said twice is asked once
+        tests_by_words: dict[tuple[str, ...], Test] = {}  # what is said twice is asked once
         while True:
             start = self._at
             test = self._factor(depth)
-            found.setdefault(tuple([word.text for word in self._words[start : self._at]]), test)
+            tests_by_words.setdefault(tuple([word.text for word in self._words[start : self._at]]), test)
             if not self._takes("AND") and self._sign() in ("OR", ")", "end"):
                 break
-        tests = list(found.values())
+        tests = list(tests_by_words.values())
         return tests[0] if len(tests) == 1 else lambda row, place: all(test(row, place) for test in tests)
 
     def _factor(self, depth: int) -> Test:

@@ -399,7 +399,7 @@ def _named(
 ) -> Hardware:
     if name in machines:
         return machines[name]
-    own_machines = {each: one for each, one in machines.items() if presets().get(each) != one}
+    own_machines = {each: machine for each, machine in machines.items() if presets().get(each) != machine}
     if name == HERE and len(own_machines) < len(machines):
         raise Misuse("this machine is not measured", where=where, hint="explorer machines --measure does it")
     hint = nearest_alone(name, machines)

@@ -86,7 +86,7 @@ def with_typed(spec: S, typed: Mapping[str, Any]) -> S:
         spec: A record with the fields `rules` and `origins`.
         typed: Fields of it that were typed, and their values.
     """
-    asked: Any = spec
+    record: Any = spec
     selected = any(option.declared.selects and option.name in typed for option in options(type(spec)))
     rules = tuple(
         replace(
@@ -95,9 +95,9 @@ def with_typed(spec: S, typed: Mapping[str, Any]) -> S:
                 name: None for name in rule_values(type(rule)) if name in typed or (name == "on" and selected)
             },
         )
-        for rule in asked.rules
+        for rule in record.rules
     )
-    origins = {**dict(asked.origins), **dict.fromkeys(typed, COMMAND_LINE)}
+    origins = {**dict(record.origins), **dict.fromkeys(typed, COMMAND_LINE)}
     return replace(spec, **typed, rules=rules, origins=tuple(origins.items()))
 
 
@@ -113,8 +113,10 @@ def is_said(spec: Struct, *names: str) -> bool:
     if getattr(spec, "config", ""):
         origins = dict(getattr(spec, "origins", ()))
         return any(origins.get(name) == COMMAND_LINE for name in names)
-    known = (option_of(type(spec), name) for name in names)
-    return any(getattr(spec, option.name) != option.default or option.declared.spelled for option in known)
+    declared_options = (option_of(type(spec), name) for name in names)
+    return any(
+        getattr(spec, option.name) != option.default or option.declared.spelled for option in declared_options
+    )
 
 
 def words_of(spec: Struct, *, without: Sequence[str] = ()) -> list[str]:

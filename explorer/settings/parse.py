@@ -310,9 +310,9 @@ def parse_dim_sizes(texts: Iterable[str], where: str = "--dim") -> dict[str, int
             if int(size) not in sizes:
                 sizes.append(int(size))
         for name, sizes in bindings.items():
-            chosen = sizes[0] if len(sizes) == 1 else tuple(sizes)
-            if dims.setdefault(name, chosen) != chosen:
-                raise Misuse(f"'{name}' is bound to {dims[name]} and to {chosen}", where=where)
+            bound_size = sizes[0] if len(sizes) == 1 else tuple(sizes)
+            if dims.setdefault(name, bound_size) != bound_size:
+                raise Misuse(f"'{name}' is bound to {dims[name]} and to {bound_size}", where=where)
     return dims
 
 

@@ -90,17 +90,17 @@ def parse_formats(
     if "=" not in text:
         name = text.strip()
         return {"weight": name, "input": "float32" if blocks else name, "bias": "auto"}
-    found: dict[str, str] = {}
+    formats: dict[str, str] = {}
     for piece in text.split(","):
         part, sign, name = (word.strip() for word in piece.partition("="))
         if part not in ("weight", "input", "bias") or not sign or not name:
             raise Misuse(
                 f"'{piece}' is no format of a part", where=where, hint="write weight=int8,input=int8"
             )
-        if part in found:
+        if part in formats:
             raise Misuse(f"the {part} has two formats", where=where, hint="name each part once")
-        found[part] = name
-    return {**dict.fromkeys(PARTS, "float32"), **found} if complete else found
+        formats[part] = name
+    return {**dict.fromkeys(PARTS, "float32"), **formats} if complete else formats
 
 
 def of_text(text: str, where: str) -> QuantizeSpec:
@@ -134,7 +134,9 @@ def for_layer(
     """
     site = glob.escape(layer)
     rule = QuantizeRule(site=site, weight=weight, input=input, bias=bias, on=on, origin=BY_HAND)
-    rest = [other for other in spec.rules if (other.site, other.origin) != (site, BY_HAND)]
+    rest = [
+        rule_before for rule_before in spec.rules if (rule_before.site, rule_before.origin) != (site, BY_HAND)
+    ]
     asks = any(getattr(rule, name) is not None for name in rule_values(QuantizeRule))
     return replace(spec, rules=(*([rule] if asks else []), *rest))
 
@@ -148,13 +150,13 @@ def checked(name: str, value: Any, where: str) -> Any:
     return read_option(option_of(QuantizeSpec, name), value, where)
 
 
-def read_text(data: bytes | str, path: str) -> QuantizeSpec:
+def read_text(toml: bytes | str, path: str) -> QuantizeSpec:
     """What stands in the file `path`: its `[quantize]`, with defaults, and its `[[quantize.site]]` tables.
 
     Raises:
         Misuse: It is no TOML, or says something that cannot be.
     """
-    spec = read_spec(data, path, QuantizeSpec, QuantizeRule, table="quantize", rules=("quantize", "site"))
+    spec = read_spec(toml, path, QuantizeSpec, QuantizeRule, table="quantize", rules=("quantize", "site"))
     origins = dict(spec.origins)
     if "percentile" in origins and "calibrator" not in origins:
         origins = {"calibrator": origins["percentile"], **origins}

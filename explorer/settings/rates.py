@@ -49,15 +49,15 @@ def parse_rate(text: str, where: str = "", unit: Unit = "bytes") -> float:
 
 def _parsed(text: str, where: str, unit: Unit, per: Sequence[str], hint: str) -> float:
     """What was typed, as a number of a unit in one second, or in one cycle."""
-    found = _AMOUNT.fullmatch(text.strip())
-    if found is None or (found[4] is not None and found[4] not in per):
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None or (match[4] is not None and match[4] not in per):
         raise Misuse(f"'{text}' is not a rate", where=where, hint=hint)
-    digits, exponent, word, _ = found.groups()
+    digits, exponent, word, _ = match.groups()
     factor = _factor(word, unit)
     if factor is None:
         bits = unit == "bytes" and word.endswith("b")
-        what = f"'{text}' counts bits" if bits else f"'{word}' is no unit of {_NOUNS[unit]}"
-        raise Misuse(what, where=where, hint=hint)
+        fault = f"'{text}' counts bits" if bits else f"'{word}' is no unit of {_NOUNS[unit]}"
+        raise Misuse(fault, where=where, hint=hint)
     return _checked(float(digits + (exponent or "")) * factor, text, where, hint)
 
 

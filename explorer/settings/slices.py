@@ -45,8 +45,8 @@ def parse_slice(text: str, shape: tuple[int, ...], where: str = "--slice") -> Se
     dots = words.count("...")
     named = len(words) - dots
     if dots > 1 or named > len(shape):
-        told = f"{shape_text(shape)} has {len(shape)} axes" if dots < 2 else "only one '...' has a meaning"
-        raise Misuse(f"'{text}' does not fit: {told}", where=where, hint=_HINT)
+        fault = f"{shape_text(shape)} has {len(shape)} axes" if dots < 2 else "only one '...' has a meaning"
+        raise Misuse(f"'{text}' does not fit: {fault}", where=where, hint=_HINT)
     at = words.index("...") if dots else len(words)
     words[at : at + dots] = [":"] * (len(shape) - named)
     indices: list[range] = []

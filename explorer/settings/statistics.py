@@ -95,11 +95,11 @@ def parse_statistics(text: str, where: str = "--stat") -> tuple[Choice, ...]:
     Raises:
         Misuse: One is not known, or its argument is missing, too much, or cannot be read.
     """
-    found: dict[str, Choice] = {}
+    choices: dict[str, Choice] = {}
     for word in text.split(","):
         for label in _spelled_out(word.strip().lower()):
-            found.setdefault(label, _choice(label, where))
-    return tuple(found.values())
+            choices.setdefault(label, _choice(label, where))
+    return tuple(choices.values())
 
 
 def _spelled_out(word: str) -> tuple[str, ...]:
@@ -109,16 +109,16 @@ def _spelled_out(word: str) -> tuple[str, ...]:
 
 def _choice(label: str, where: str) -> Choice:
     name, colon, text = label.partition(":")
-    known = STATISTICS.get(name)
-    if known is None:
+    statistic = STATISTICS.get(name)
+    if statistic is None:
         raise Misuse(
             f"'{name}' is no statistic", where=where, hint=nearest(name, [*STATISTICS, *SHORTHANDS]) or _HINT
         )
-    if not known.argument:
+    if not statistic.argument:
         if colon:
             raise Misuse(f"'{name}' takes nothing behind a colon", where=where)
         return Choice(label, name)
-    if known.argument == "Q":
+    if statistic.argument == "Q":
         try:
             share = float(text)
         except ValueError:

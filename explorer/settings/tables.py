@@ -47,8 +47,8 @@ class SettingsFile:
         Misuse: It is no TOML, or has a table that nobody reads.
     """
 
-    def __init__(self, data: bytes | str, path: str) -> None:
-        text, self.content = input_files.toml(data, path)
+    def __init__(self, toml: bytes | str, path: str) -> None:
+        text, self.content = input_files.toml(toml, path)
         self.path = path
         self._name = printable(os.path.basename(path))
         self._lines = _lines(text)
@@ -237,12 +237,12 @@ def _as_tables(value: Any) -> Any:
 
 
 def read_spec(
-    data: bytes | str, path: str, spec: type[S], rule: type[Any], *, table: str, rules: tuple[str, ...]
+    toml: bytes | str, path: str, spec: type[S], rule: type[Any], *, table: str, rules: tuple[str, ...]
 ) -> S:
     """The specification that a file holds: a table of values, and a list of tables for single sites.
 
     Args:
-        data: What stands in the file.
+        toml: What stands in the file.
         path: Where it stands.
         spec: The record of the specification, with the fields `rules`, `origins` and `config`.
         rule: The record of a rule.
@@ -252,7 +252,7 @@ def read_spec(
     Raises:
         Misuse: It is no TOML, or says something that cannot be.
     """
-    file = SettingsFile(data, path)
+    file = SettingsFile(toml, path)
     entries = dict(file.table(table))
     listed = entries.pop(rules[-1], []) if len(rules) > 1 else file.content.get(rules[0], [])
     values = file.values((table,), entries, table_readers(spec))

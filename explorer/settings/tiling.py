@@ -79,19 +79,21 @@ def chosen_by_hand(plans: Sequence[Plan], every: Sequence[str]) -> TileSpec:
         plans: What was done; a site that stands in two is as in the later one.
         every: All sites of the model as it was opened; those that no plan has are switched off.
     """
-    chosen: dict[str, TileRule] = {}
+    rule_by_site: dict[str, TileRule] = {}
     for plan in plans:
         for site in plan.sites:
             # what is the default anyway is left out; so are the edges of the batched form, which has one kind
             edges = site.edges if site.form != "batched" else plan.edges
-            chosen[site.name] = TileRule(
+            rule_by_site[site.name] = TileRule(
                 escape_glob(site.name),
                 tile=site.tile,
                 edges=edges if edges != TileSpec().edges else None,  # type: ignore[arg-type]
                 form=site.form if plan.form != "auto" else None,  # type: ignore[arg-type]
             )
-    rest = set(every) - chosen.keys()
-    rules = [replace(rule, on=True) for rule in chosen.values()] if rest else list(chosen.values())
+    rest = set(every) - rule_by_site.keys()
+    rules = (
+        [replace(rule, on=True) for rule in rule_by_site.values()] if rest else list(rule_by_site.values())
+    )
     return TileSpec(rules=(*rules, TileRule("*", on=False)) if rest else tuple(rules))
 
 

@@ -168,8 +168,8 @@ def _close(work: object) -> None:
     if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
         handed = [*work.cr_frame.f_locals.values()] if work.cr_frame is not None else []
         work.close()
-        for one in handed:
-            _close(one)
+        for child in handed:
+            _close(child)
 
 
 # -- lines
@@ -208,12 +208,12 @@ class _PlainLines(_STYLES):  # type: ignore[misc]
             self.clear()
             self._width = width
         widget.covered = widget.scrollbar_size_vertical
-        lines, dirty, wanted = self._cache, self._dirty_lines, crop.line_range
-        for y in wanted:
+        lines, dirty, row_numbers = self._cache, self._dirty_lines, crop.line_range
+        for y in row_numbers:
             if y in dirty or y not in lines:
                 lines[y] = widget.strip(y, width)
-        dirty.difference_update(wanted)
-        return [lines[y] for y in wanted]
+        dirty.difference_update(row_numbers)
+        return [lines[y] for y in row_numbers]
 
 
 class _BarLines(_STYLES):  # type: ignore[misc]

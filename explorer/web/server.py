@@ -192,12 +192,12 @@ class ScreenServer(Server):
             text = "This is no address of `explorer serve`; open the link that it printed.\n"
             return web.Response(status=421, text=text)
         origin = request.headers.get("Origin")
-        known = request.cookies.get(self.cookie) in self._visitors
+        is_known = request.cookies.get(self.cookie) in self._visitors
         if origin is not None and origin.partition("://")[2] != request.host:
-            known = False  # the page of another server, in the same browser
+            is_known = False  # the page of another server, in the same browser
         elif request.method == "GET" and request.path == "/" and self._is_token(request.query):
-            return self._welcome(known)
-        if not known:
+            return self._welcome(is_known)
+        if not is_known:
             text = "Open the link that `explorer serve` printed.\n"
             return web.Response(status=403, text=text)
         response = await handler(request)
@@ -225,7 +225,7 @@ class ScreenServer(Server):
             return name in {"localhost", self.host.lower(), socket.gethostname().lower()}
         return True
 
-    def _welcome(self, known: bool) -> web.Response:
+    def _welcome(self, is_known: bool) -> web.Response:
         """Leads from the link to the page, so that the token leaves the address bar.
 
         No redirection: a browser that followed the link from elsewhere would not send the cookie along.
@@ -234,7 +234,7 @@ class ScreenServer(Server):
         response = web.Response(
             text=f"{text}<title>{html.escape(self.title)}</title>", content_type="text/html", headers=_HEADERS
         )
-        if not known:
+        if not is_known:
             self._forget()
             visitor = secrets.token_urlsafe(32)
             state = os.path.join(self._states.path, str(next(self._numbers)))

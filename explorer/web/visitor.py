@@ -125,12 +125,12 @@ class VisitorSession(AppService):
         assert process is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        said = asyncio.create_task(_end_of(process.stderr))
+        last_words = asyncio.create_task(_end_of(process.stderr))
         try:
             began = await self._hand_on(process.stdout)
         finally:
             await process.wait()
-            last = await said
+            last = await last_words
             if process.stdin is not None:
                 process.stdin.close()
         if not began:
@@ -173,9 +173,9 @@ class VisitorSession(AppService):
 
     def _environment(self, width: int, height: int) -> dict[str, str]:
         """The variables of the program: the server's, but for those about the server's terminal."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_SERVER)}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_SERVER)}
         return {
-            **kept,
+            **inherited,
             "COLUMNS": str(width),
             "ROWS": str(height),
             "TEXTUAL_FPS": "60",

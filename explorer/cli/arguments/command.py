@@ -53,7 +53,7 @@ class ParsedArgs:
             "past": self.past,
         }
 
-    def refuse(self, keys: Iterable[str], what: str, hint: str = "") -> None:
+    def refuse(self, keys: Iterable[str], reason: str, hint: str = "") -> None:
         """Refuses the first of some options, by their keys, that was typed.
 
         Raises:
@@ -61,7 +61,7 @@ class ParsedArgs:
         """
         for key in keys:
             if key in self.explicit:
-                raise Misuse(what, where=f"--{key.replace('_', '-')}", hint=hint)
+                raise Misuse(reason, where=f"--{key.replace('_', '-')}", hint=hint)
 
     def writing(self, *, draws: int) -> dict[str, Any]:
         """How a result is proved and written; `draws` where they were not typed."""

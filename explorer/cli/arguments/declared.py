@@ -37,49 +37,49 @@ def declared_group(record: type[Struct], group: str) -> tuple[Option, ...]:
 
 
 def _option(declared: DeclaredOption) -> Option:
-    said = declared.declared
-    many = declared.many and not said.joined
+    declaration = declared.declared
+    many = declared.many and not declaration.joined
     default = None if many or declared.is_switch else declared.default
-    typed = None if default in (None, "", ()) else said.write(default)
-    usual = typed if said.usual is None else said.usual
+    typed = None if default in (None, "", ()) else declaration.write(default)
+    usual = typed if declaration.usual is None else declaration.usual
     notes = f" (default {usual})" * bool(usual) + "; repeatable" * many
     return Option(
         declared.flag,
-        said.help + notes,
-        said.metavar,
+        declaration.help + notes,
+        declaration.metavar,
         typed,
         many=many,
-        short=said.short,
-        old=said.old,
+        short=declaration.short,
+        old=declaration.old,
         choices=declared.choices,
-        manual=(said.manual or said.help) + notes,
+        manual=(declaration.manual or declaration.help) + notes,
         declared=declared,
     )
 
 
-def record_of(given: ParsedArgs, record: type[S], /, **fields: Any) -> S:
+def record_of(args: ParsedArgs, record: type[S], /, **fields: Any) -> S:
     """A record as its options were typed.
 
     Args:
-        given: What was typed.
+        args: What was typed.
         record: See `explorer.base.options.options`.
         **fields: Fields that are no options, or that take another value than the typed one.
     """
-    return record(**{**typed_values(given, record), **fields})
+    return record(**{**typed_values(args, record), **fields})
 
 
 def typed_values(
-    given: ParsedArgs, record: type[Struct], *, without: tuple[str, ...] = (), group: str = ""
+    args: ParsedArgs, record: type[Struct], *, without: tuple[str, ...] = (), group: str = ""
 ) -> dict[str, Any]:
     """What was typed of a record's options, by the names of its fields.
 
     Args:
-        given: What was typed.
+        args: What was typed.
         record: See `explorer.base.options.options`.
         without: Fields that are left out.
         group: Only options of this group; of all where it is empty.
     """
     declared = group_of(record, group) if group else options(record)
     keys = {option.name: _option(option).key for option in declared if option.name not in without}
-    typed = vars(given)
-    return {name: typed[key] for name, key in keys.items() if key in given.explicit and key in typed}
+    typed = vars(args)
+    return {name: typed[key] for name, key in keys.items() if key in args.explicit and key in typed}

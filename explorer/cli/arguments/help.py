@@ -38,10 +38,10 @@ def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
 def _epilog(command: Command, verbs: Mapping[str, Command]) -> str:
     kinds = [model.strip("[]") for model in command.models if model not in ("...", *command.others)]
     subject = f"{kinds[0]} is" if len(kinds) == 1 else f"{' and '.join(kinds)} are each"
-    said = "\n".join(
+    paragraph = "\n".join(
         [f"{subject} {command.takes}.", *(f"{a} is {is_}." for a, is_ in command.others.items())]
     )
-    parts = [textwrap.fill(said, 100) if command.words else said] if kinds else []
+    parts = [textwrap.fill(paragraph, 100) if command.words else paragraph] if kinds else []
     if verbs:
         rows = "\n".join(f"  {name:<12}{' '.join(v.models):<11}{v.summary}" for name, v in verbs.items())
         parts = [f"verbs (explorer VERB --help says more):\n{rows}", *parts, SECOND_NAME.replace("`", "")]
@@ -55,7 +55,7 @@ def exit_codes(*commands: Command) -> dict[int, list[str]]:
     ends = [
         end for exits in (*(command.exits for command in commands), OF_EVERY_VERB) for end in exits.items()
     ]
-    words = {str(kind): said for kind, said in VERDICTS.items()}
+    words = {str(kind): verdict for kind, verdict in VERDICTS.items()}
     return {
         code: list(dict.fromkeys(words.get(outcome, outcome) for outcome, of in ends if of == code))
         for code in sorted({code for _, code in ends})

@@ -54,21 +54,21 @@ def _parsed(words: Sequence[str], command: Command) -> tuple[ParsedArgs, str]:
             args.models.append(word)
             continue
         flag, equals, value = word.partition("=") if word[:2] == "--" else (word[:2], word[2:], word[2:])
-        found = options.get(flag)
-        if found is None:
+        match = options.get(flag)
+        if match is None:
             unknown = unknown or word
             continue
-        args.explicit.add(found.key)
-        if not found.metavar:
+        args.explicit.add(match.key)
+        if not match.metavar:
             if equals:
-                raise Misuse("takes no value", where=found.flag)
-            setattr(args, found.key, True)
+                raise Misuse("takes no value", where=match.flag)
+            setattr(args, match.key, True)
         elif not equals:
-            raise Misuse("needs a value", where=found.flag, hint=f"write {found.flag} {found.metavar}")
-        elif found.many:
-            getattr(args, found.key).append((found.flag, value) if found.into else value)
+            raise Misuse("needs a value", where=match.flag, hint=f"write {match.flag} {match.metavar}")
+        elif match.many:
+            getattr(args, match.key).append((match.flag, value) if match.into else value)
         else:
-            setattr(args, found.key, value)
+            setattr(args, match.key, value)
     return args, unknown
 
 

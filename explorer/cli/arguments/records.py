@@ -22,45 +22,45 @@ if TYPE_CHECKING:
     from explorer.facts.verification import Tolerance
 
 
-def tile_spec(given: ParsedArgs, typed: Mapping[str, Any] | None = None) -> TileSpec:
+def tile_spec(args: ParsedArgs, typed: Mapping[str, Any] | None = None) -> TileSpec:
     """The tiling: by default, in the file of `--config`, by what was typed.
 
     Args:
-        given: What was typed.
+        args: What was typed.
         typed: What of it counts, by the fields of `TileSpec`; by default all.
     """
     from explorer.settings import tiling
 
     if typed is None:
-        typed = typed_values(given, explorer.TileSpec, without=("config",))
-    return tiling.spec_of(given.config, typed)
+        typed = typed_values(args, explorer.TileSpec, without=("config",))
+    return tiling.spec_of(args.config, typed)
 
 
-def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
+def quantize_spec(args: ParsedArgs) -> QuantizeSpec:
     """The number formats: by default, in the file of `--config`, by what was typed."""
     quantize = _quantize()
-    form = ("form",) if "formats" in vars(given) else ()  # of `explorer settings` it is the form of tiles
+    form = ("form",) if "formats" in vars(args) else ()  # of `explorer settings` it is the form of tiles
     without = ("config", "weight", "input", "bias", "symmetric", *form)
-    typed = typed_values(given, explorer.QuantizeSpec, without=without)
-    if given.symmetric and given.asymmetric:
+    typed = typed_values(args, explorer.QuantizeSpec, without=without)
+    if args.symmetric and args.asymmetric:
         raise Misuse("it cannot be both", where="--symmetric --asymmetric")
-    if given.symmetric or given.asymmetric:
-        typed["symmetric"] = given.symmetric
-    words = [f"--{key.replace('_', '-')}" for key in given.explicit - {"to", *form}]
-    if quantize.is_fast([*words, *(("--to", given.to) if given.to else ())]):
+    if args.symmetric or args.asymmetric:
+        typed["symmetric"] = args.symmetric
+    words = [f"--{key.replace('_', '-')}" for key in args.explicit - {"to", *form}]
+    if quantize.is_fast([*words, *(("--to", args.to) if args.to else ())]):
         typed["form"] = "fast"
-    found: QuantizeSpec = quantize.spec_of(given.config, typed, given.to)
-    return found
+    spec: QuantizeSpec = quantize.spec_of(args.config, typed, args.to)
+    return spec
 
 
-def first_quantized(given: ParsedArgs) -> QuantizeSpec | None:
+def first_quantized(args: ParsedArgs) -> QuantizeSpec | None:
     """The number formats of `--quantize`; None where it was not typed."""
-    if given.quantize is None:
-        if given.calibrate is not None:
+    if args.quantize is None:
+        if args.calibrate is not None:
             raise Misuse("there is nothing to choose ranges for", where="--calibrate", hint="--quantize int8")
         return None
-    found: QuantizeSpec = _quantize().of_text(given.quantize, "--quantize")
-    return found
+    spec: QuantizeSpec = _quantize().of_text(args.quantize, "--quantize")
+    return spec
 
 
 def tiles(given: ParsedArgs) -> tuple[tuple[int, int, int], ...]:

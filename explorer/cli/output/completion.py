@@ -53,12 +53,12 @@ complete -o bashdefault -o default -F _explorer explorer explorer-nn
 
 def _chosen(verbs: Verbs) -> Mapping[tuple[str, tuple[str, ...]], list[str]]:
     """Options that take one of some words, and the verbs whose words those are: `--sort` means several."""
-    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    commands: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name, command in (("", SCREEN), *verbs.items()):
         for flag, option in command.options.items():
             if option.choices:
-                found.setdefault((flag, option.choices), []).append(name)
-    return found
+                commands.setdefault((flag, option.choices), []).append(name)
+    return commands
 
 
 def _zsh_quoted(text: str) -> str:
@@ -69,14 +69,14 @@ def _zsh_quoted(text: str) -> str:
 
 
 def _zsh_option(option: Option) -> str:
-    said = f"[{_zsh_quoted(option.help)}]"
+    description = f"[{_zsh_quoted(option.help)}]"
     long, short = (f"{option.flag}=", f"{option.short}+") if option.metavar else (option.flag, option.short)
     files = "_files" if "FILE" in option.metavar else " "
     values = f"({' '.join(option.choices)})" if option.choices else files
     taken = f":{_zsh_quoted(option.metavar)}:{values}" if option.metavar else ""
     if option.short:
-        return f"'({option.short} {option.flag})'{{{short},{long}}}'{said}{taken}'"
-    return f"'{'*' if option.many else ''}{long}{said}{taken}'"
+        return f"'({option.short} {option.flag})'{{{short},{long}}}'{description}{taken}'"
+    return f"'{'*' if option.many else ''}{long}{description}{taken}'"
 
 
 def _zsh(verbs: Verbs) -> Iterator[str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def about(
-    given: ParsedArgs,
+    args: ParsedArgs,
     progress: ProgressLine,
     ask: Callable[[Session, Info], tuple[Any, ...]],
     name: str | Callable[..., dict[str, Any]],
@@ -35,7 +35,7 @@ def about(
     """An answer about one model.
 
     Args:
-        given: What was typed.
+        args: What was typed.
         progress: Told where the job stands.
         ask: Gets the facts.
         name: Of the function that makes them a document (without one the document is that of `info` and the
@@ -45,10 +45,10 @@ def about(
         opening: Makes the totals that `ask` gets, where those of `Session.open` are not what is wanted.
         package: Of the report, or of a feature.
     """
-    with explorer.Session(given.models[0], **given.opening) as session:
+    with explorer.Session(args.models[0], **args.opening) as session:
         info = session.open(on_progress=progress) if opening is None else opening(session, progress)
         facts = ask(session, info)
-        digest = session.sha256() if given.json else None
+        digest = session.sha256() if args.json else None
     return Answer(
         lambda: (name if callable(name) else getattr(document(), name, document().of_fact))(
             *facts, tool(), digest
@@ -69,11 +69,11 @@ def change_of(session: Session, progress: ProgressLine) -> tuple[Diff | None, st
 
 
 @contextmanager
-def proving(given: ParsedArgs, does: str) -> Iterator[None]:
+def proving(args: ParsedArgs, does: str) -> Iterator[None]:
     """Says how to do without the proof, where the runtime cannot run what could be written.
 
     Args:
-        given: What was typed.
+        args: What was typed.
         does: What the verb does, as in 'folds'.
 
     Raises:
@@ -82,7 +82,7 @@ def proving(given: ParsedArgs, does: str) -> Iterator[None]:
     try:
         yield
     except BadModel as error:
-        if given.no_verify or error.hint:
+        if args.no_verify or error.hint:
             raise
         hint = f"nothing was written; --no-verify {does} it without the proof"
         raise BadModel(error.what, where=error.where, hint=hint) from None
@@ -96,18 +96,18 @@ def open_or_stored(session: Session, progress: ProgressLine) -> Info:
         return session.stored()
 
 
-def fixed_sizes(info: Info, given: ParsedArgs) -> str:
+def fixed_sizes(info: Info, args: ParsedArgs) -> str:
     """Sizes that a program leaves open and its graph has fixed, unless they were asked for; '' for none."""
-    if info.model.format != "torch.export" or given.input_shape:
+    if info.model.format != "torch.export" or args.input_shape:
         return ""
-    sizes = {name: size for name, size in info.assumptions["dims"].items() if name not in given.dim}
+    sizes = {name: size for name, size in info.assumptions["dims"].items() if name not in args.dim}
     if not sizes:
         return ""
     return f"the graph is for {dims_text(sizes)} as the program was exported; --dim binds another size"
 
 
 def output_file(
-    given: ParsedArgs,
+    args: ParsedArgs,
     progress: ProgressLine,
     ask: Callable[[Session, Info], Any],
     write: Callable[[Info, Any, str], None],
@@ -115,17 +115,17 @@ def output_file(
     """A file about one model; the target is refused before any work is done.
 
     Args:
-        given: What was typed.
+        args: What was typed.
         progress: Told where the job stands.
         ask: Gets the fact.
         write: Writes it to a path.
     """
-    source, output = given.models[0], given.output
-    check_target(output, overwrite=given.force, models=[source], weights=())
-    with explorer.Session(source, **given.opening) as session:
+    source, output = args.models[0], args.output
+    check_target(output, overwrite=args.force, models=[source], weights=())
+    with explorer.Session(source, **args.opening) as session:
         info = session.open(on_progress=progress)
         fact = ask(session, info)
-        with atomic_write(output, overwrite=given.force) as temporary:
+        with atomic_write(output, overwrite=args.force) as temporary:
             write(info, fact, temporary)
     return Answer(
         lambda: document().output_file(info, output, tool()), lambda: present("figures").written(output)

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 _BATCH = 256
 
 
-def print_answer(answer: Answer, given: ParsedArgs) -> None:
+def print_answer(answer: Answer, args: ParsedArgs) -> None:
     """Prints an answer in the form that was asked for."""
     if answer.pieces is not None:
         print_pieces(answer.pieces())
-    elif given.csv:
+    elif args.csv:
         from explorer.report.csv_table import csv_lines  # one form is printed, and waits for no other
 
         print_pieces(csv_lines(answer.document()[answer.rows]))
-    elif given.markdown:
+    elif args.markdown:
         from explorer.report.html.draw import markdown_text  # jinja2
 
         print_pieces([markdown_text(answer.page())])
-    elif given.json:
+    elif args.json:
         from explorer.report import json_text  # neither this
 
         print_pieces(json_text.pieces(answer.document()))

@@ -113,20 +113,20 @@ def _parts(blocks: Iterable[Block], info: Info | None) -> Iterable[_Part]:
             rows = [(f.label, f.figure, f.exact, f.remark) for f in block.rows]
             yield _table(_FIELDS, rows, sortable=False)
         else:
-            yield from (_Part(text=[Span(said, "warning")]) for said in some_of(block, _MOST))
+            yield from (_Part(text=[Span(text, "warning")]) for text in some_of(block, _MOST))
             yield _table(block.columns, block.rows[:_MOST], sortable=True)
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, sortable: bool) -> _Part:
     """Rows under columns, without columns that are empty and without bars."""
-    shown = [
+    filled = [
         i
         for i, column in enumerate(columns)
         if column.role != "bar" and any(i < len(row) and _plain(_spans(row[i])) for row in rows)
     ]
-    cells = [[_spans(row[i]) if i < len(row) else [] for i in shown] for row in rows]
-    titled = any(columns[i].title for i in shown)
-    return _Part(columns=[columns[i] for i in shown], rows=cells, sortable=sortable and titled)
+    cells = [[_spans(row[i]) if i < len(row) else [] for i in filled] for row in rows]
+    titled = any(columns[i].title for i in filled)
+    return _Part(columns=[columns[i] for i in filled], rows=cells, sortable=sortable and titled)
 
 
 def _spans(cell: Cell) -> list[Span]:

@@ -152,7 +152,7 @@ def _sections(fact: PageFacts) -> Sections:
         sections.append(("Roofline", roofline_blocks(fact.roofline)))
     sections += [(section.title, section.blocks(fact.analysis, about)) for section, about in fact.more]
     if fact.missing:
-        missing: list[Block] = [Paragraph(f"{what}: {why}.") for what, why in fact.missing]
+        missing: list[Block] = [Paragraph(f"{part}: {why}.") for part, why in fact.missing]
         sections.append(("Not on this page", missing))
     return sections
 

@@ -152,17 +152,17 @@ class AnalysisCache:
     # keeping
 
     def keep(
-        self, what: str, fact: Callable[[], Any], files: Sequence[FileRead] | None, seconds: float
+        self, kind: str, fact: Callable[[], Any], files: Sequence[FileRead] | None, seconds: float
     ) -> None:
         """Keeps an answer.
 
         Args:
-            what: Which of `_KINDS`; rows are packed ones.
+            kind: Which of `_KINDS`; rows are packed ones.
             fact: Makes it.
             files: What it was made from; None if nobody can say.
             seconds: That it took to be made.
         """
-        self.tried.add(what)
+        self.tried.add(kind)
         limit = memory_limit.in_force()
         if (
             files is None
@@ -174,9 +174,9 @@ class AnalysisCache:
             return
         with contextlib.suppress(MemoryError, OSError):
             name = self._named(tuple(files))
-            content = None if name is None else _encoded(what, fact())
-            if content is not None and self._folder.write(f"{name}.{what}", content):
-                self.known.add(what)
+            content = None if name is None else _encoded(kind, fact())
+            if content is not None and self._folder.write(f"{name}.{kind}", content):
+                self.known.add(kind)
 
     def _named(self, files: tuple[FileRead, ...]) -> str | None:
         """What answers made from `files` are called; None if these may have changed since."""

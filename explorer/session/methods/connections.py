@@ -69,8 +69,8 @@ def fx_graph(
     from explorer.engine.models.torch.fx import nodes  # torch
 
     choices = () if stat is None else parse_statistics(stat)
-    how: dict[str, Any] = {"on_progress": on_progress, "cancel": cancel}
-    return nodes.fx_graph(opened.loaded, opened.options, choices=choices, input=input, seed=seed, **how)
+    callbacks: dict[str, Any] = {"on_progress": on_progress, "cancel": cancel}
+    return nodes.fx_graph(opened.loaded, opened.options, choices=choices, input=input, seed=seed, **callbacks)
 
 
 def placement(session: Facade, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:

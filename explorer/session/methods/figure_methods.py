@@ -264,14 +264,18 @@ def layers(
 
 
 def _table_plan(
-    session: Facade, spec: TileSpec | None, wanted: Iterable[str], index: int | None, on_progress: OnProgress
+    session: Facade,
+    spec: TileSpec | None,
+    column_texts: Iterable[str],
+    index: int | None,
+    on_progress: OnProgress,
 ) -> Plan | None:
     """How full tiles are: as they would be, or as they are where that is asked for."""
     if spec is not None:
         return session.plan(spec, index=index, on_progress=on_progress)
     at = session.parts.models.at(index)
     if (
-        not any("utilization" in text for text in wanted)
+        not any("utilization" in text for text in column_texts)
         or session.parts.models.examined(at).info.tiled is None
     ):
         return None

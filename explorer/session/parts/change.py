@@ -171,8 +171,8 @@ def do(change: Change[Options], options: Options, work: Work, *, state: int | No
         Cancelled: `work.cancel` said so.
     """
     if not isinstance(options, change.options):
-        what = f"{type(options).__name__} are no options of it"
-        raise Misuse(what, where=change.verb, hint=f"give a {change.options.__name__}")
+        message = f"{type(options).__name__} are no options of it"
+        raise Misuse(message, where=change.verb, hint=f"give a {change.options.__name__}")
     models, output = work.models, work.output
     if output is not None:
         models.check_onnx(output, work.overwrite, *change.reads(options))

@@ -79,8 +79,8 @@ class Exporter:
             raise Misuse("no command opens an nn.Module object", where=models.source, hint="save it as ONNX")
         if models.options["seed"]:
             raise Misuse("no option asks for weights of another seed", where=models.source)
-        wanted = range(len(models.history.entries)) if branches else models.history.line_to(at)
-        steps = [self._step(i) for i in wanted if i]
+        path_states = range(len(models.history.entries)) if branches else models.history.line_to(at)
+        steps = [self._step(i) for i in path_states if i]
         tool = f"explorer {__version__}"
         return scripts.as_script(models.source, steps, stem=stem(models.source), tool=tool)
 
@@ -89,15 +89,15 @@ class Exporter:
         history, options = self._models.history, self._models.options
         entry, before = history.entries[at], history.parent(at) or 0
         if self._models.is_module(before):
-            what = f"'{entry.label}' was made of a quantized nn.Module, whose layers no command opens"
-            raise Misuse(what, where="script", hint="save it as it is")
-        bound = options["dims"] if entry.dims is None else entry.dims
+            message = f"'{entry.label}' was made of a quantized nn.Module, whose layers no command opens"
+            raise Misuse(message, where="script", hint="save it as it is")
+        dims = options["dims"] if entry.dims is None else entry.dims
         if before == 0:
-            return scripts.Step(entry, {**options, "dims": bound}, at, before)
-        kept = {name: options[name] for name in ("input_shapes", "rules")}
+            return scripts.Step(entry, {**options, "dims": dims}, at, before)
+        reopening = {name: options[name] for name in ("input_shapes", "rules")}
         trust = options["trust"] and options["rules"] is not None
-        sizes = dims_of(self._models.graph(before), bound)
-        return scripts.Step(entry, {**kept, "trust": trust, "dims": sizes}, at, before)
+        sizes = dims_of(self._models.graph(before), dims)
+        return scripts.Step(entry, {**reopening, "trust": trust, "dims": sizes}, at, before)
 
 
 def write_text(models: Models, path: str, text: str, overwrite: bool, *, executable: bool = False) -> None:

@@ -19,7 +19,7 @@ def module_job(
     target: str = "",
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
     on_progress: OnProgress,
-    **how: Any,
+    **fields: Any,
 ) -> ConversionJob:
     """What makes a module of the current state.
 
@@ -28,7 +28,7 @@ def module_job(
         target: Where the module is written; '' for nowhere.
         dynamic: Input to axis to the name of a dimension that is left open.
         on_progress: Told where the job stands.
-        how: Further fields of `ConversionJob`.
+        fields: Further fields of `ConversionJob`.
 
     Raises:
         Misuse: The current state was made as ONNX.
@@ -48,5 +48,5 @@ def module_job(
         target=target,
         trust=bool(models.options["trust"]),
         on_progress=on_progress,
-        **how,
+        **fields,
     )

@@ -35,24 +35,24 @@ class Prover:
         dims: Dims | None = None,
         input: str | None = None,
         on_progress: OnProgress = None,
-        **how: Any,
+        **more: Any,
     ) -> Verification:
         """Evidence that both compute the same; `plan` says what was tiled between them.
 
         `meanwhile` as for `verify`; `state` is the first of them; None for the current one.
         """
-        bound = self._models.options["dims"]
+        fixed = self._models.options["dims"]
         if plan is not None:  # the sizes that it leaves open are tried at several
-            bound = {name: size for name, size in plan.dims.items() if name not in plan.free}
+            fixed = {name: size for name, size in plan.dims.items() if name not in plan.free}
         return verify(
             before,
             after,
             plan=plan,
             meanwhile=meanwhile,
             torch_run=self._torch_run(self._models.at(state), on_progress),
-            **self._inputs(before, bound, dims, input),
+            **self._inputs(before, fixed, dims, input),
             on_progress=on_progress,
-            **how,
+            **more,
         )
 
     def _torch_run(self, at: int, on_progress: OnProgress) -> TorchRun | None:
@@ -80,13 +80,13 @@ class Prover:
         given_inputs(model, read_input(input), models.options["input_shapes"])
 
     def _inputs(
-        self, before: Model, bound: Mapping[str, int], dims: Dims | None, input: str | None
+        self, before: Model, fixed: Mapping[str, int], dims: Dims | None, input: str | None
     ) -> dict[str, Any]:
         """What a proof or a blame is told of the inputs: sizes, shapes, and a file's values."""
         if input is not None and dims:
             raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
         return {
-            "dims": dims_of(before, {**bound, **(dims or {})}),
+            "dims": dims_of(before, {**fixed, **(dims or {})}),
             "input_shapes": self._models.options["input_shapes"],
             "arrays": read_input(input) if input is not None else None,
         }

@@ -30,19 +30,19 @@ class SessionParts:
         part: _Part = self._parts[make]
         return part
 
-    def beside(self, after: int | None, other: str | None) -> tuple[Models, int]:
+    def beside(self, after: int | None, source: str | None) -> tuple[Models, int]:
         """The second of two models: a state, or another model, which is opened as this one was."""
-        own = self.models
-        if other is None:
-            return own, own.at(after)
+        models = self.models
+        if source is None:
+            return models, models.at(after)
         try:
-            written = os.stat(other).st_mtime_ns
+            written = os.stat(source).st_mtime_ns
         except OSError:
             written = 0  # a name; or nothing, which its opening says
-        key = other, written, tuple(own.options["dims"].items())
+        key = source, written, tuple(models.options["dims"].items())
         if self._opened_beside is None or self._opened_beside[0] != key:
             self.forget_beside()
-            self._opened_beside = key, own.beside(other)
+            self._opened_beside = key, models.beside(source)
         return self._opened_beside[1], 0
 
     def forget_beside(self) -> None:

@@ -78,20 +78,20 @@ class TraceRows(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def read(data: bytes, path: str) -> TraceRows | None:
+def read(trace: bytes, path: str) -> TraceRows | None:
     """What a trace says; None where the file is none.
 
     Raises:
         Misuse: An event is none, or no event names anything.
     """
-    start = data.lstrip()[:1]
-    if b'"ph"' not in data or start not in (b"[", b"{") or (start == b"{" and b'"traceEvents"' not in data):
+    start = trace.lstrip()[:1]
+    if b'"ph"' not in trace or start not in (b"[", b"{") or (start == b"{" and b'"traceEvents"' not in trace):
         return None
     try:
         if start == b"{":
-            events = msgspec.json.decode(data, type=_Trace).traceEvents
+            events = msgspec.json.decode(trace, type=_Trace).traceEvents
         else:
-            events = msgspec.json.decode(_closed(data), type=list[_Event])
+            events = msgspec.json.decode(_closed(trace), type=list[_Event])
     except msgspec.ValidationError as error:
         raise Misuse(f"this is no trace: {error}", where=path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -161,8 +161,8 @@ def _of_torch(
         raise Misuse("the trace names no modules", where=path, hint=hint)
     by_class: dict[str, list[tuple[int, str]]] = {}
     for name in dict.fromkeys(span.name for span in named):
-        if found := _NUMBERED.fullmatch(name):
-            by_class.setdefault(found[1], []).append((int(found[2]), name))
+        if match := _NUMBERED.fullmatch(name):
+            by_class.setdefault(match[1], []).append((int(match[2]), name))
     places = {
         name: (kind, at, len(every))
         for kind, every in by_class.items()

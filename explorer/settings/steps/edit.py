@@ -85,8 +85,8 @@ def _of_words(flag: str, value: str) -> EditStep:
     return EditStep(kind, name, to)
 
 
-def _of_file(data: bytes, path: str) -> Iterable[EditStep]:
-    file = SettingsFile(data, path)
+def _of_file(toml: bytes, path: str) -> Iterable[EditStep]:
+    file = SettingsFile(toml, path)
     for rule in file.rules(("step",), file.content.get("step", []), _READERS, _KINDS):
         where = rule["origin"]
         step_kinds = [kind for kind in _KINDS if kind in rule]

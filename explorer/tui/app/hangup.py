@@ -38,8 +38,8 @@ def end_on_hangup(app: ExplorerApp) -> Iterator[None]:
 
     def drop(number: int, _: object) -> NoReturn:
         try:
-            kept = [model.keep_on_hangup() for model in app.models.open]
-            _put_back(app, _KEPT if any(kept) else b"")
+            saved = [model.keep_on_hangup() for model in app.models.open]
+            _put_back(app, _KEPT if any(saved) else b"")
         finally:
             os._exit(128 + number)
 
@@ -71,7 +71,7 @@ def _await_hangup(terminal: int) -> None:
         os._exit(128 + signal.SIGHUP)
 
 
-def _put_back(app: ExplorerApp, said: bytes) -> None:
+def _put_back(app: ExplorerApp, farewell: bytes) -> None:
     """Leaves a terminal that is still there as it was found; one that takes nothing is not waited for."""
     import termios
 
@@ -82,6 +82,6 @@ def _put_back(app: ExplorerApp, said: bytes) -> None:
     with contextlib.suppress(OSError):
         os.set_blocking(2, False)
         try:
-            os.write(2, _FAREWELL + said)
+            os.write(2, _FAREWELL + farewell)
         finally:
             os.set_blocking(2, True)

@@ -68,8 +68,8 @@ def help_lines(width: int, here: Collection[str] = ()) -> list[Line]:
         lines += [BLANK, head(group)] if lines else [head(group)]
         for key in KEYS:
             if key.group == group:
-                said = ((fit("  " + key.shown, 16), "key"), (key.title, "text"), ("  " + key.tip, "dim"))
-                lines.extend(wrap(said, width - 1, 16))
+                spans = ((fit("  " + key.shown, 16), "key"), (key.title, "text"), ("  " + key.tip, "dim"))
+                lines.extend(wrap(spans, width - 1, 16))
     lines += [BLANK, head("Filter")]
     for example, meaning in (
         ("conv 3", "words, anywhere in the path or the kind; * and ? match as in file names"),

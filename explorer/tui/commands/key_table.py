@@ -126,9 +126,9 @@ _OWN: tuple[CommandKey, ...] = (
 # fmt: on
 
 
-def _with_features(own: Sequence[CommandKey]) -> tuple[CommandKey, ...]:
+def _with_features(kernel_commands: Sequence[CommandKey]) -> tuple[CommandKey, ...]:
     """All commands: those of features stand where they say, whichever other feature is there or not."""
-    commands = list(own)
+    commands = list(kernel_commands)
     waiting: list[CommandKey] = [command for table in load_all("commands") for command in table]
     while waiting:
         places = {command.id: at for at, command in enumerate(commands)}

@@ -30,10 +30,10 @@ class _Rows(LineList):
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
         column = self._known[self.rows[index]]
-        chosen = column.name in self.shown
+        is_chosen = column.name in self.shown
         return (
-            (" ✓ " if chosen else "   ", "accent"),
-            (fit(column.head, 14), "text" if chosen else "dim"),
+            (" ✓ " if is_chosen else "   ", "accent"),
+            (fit(column.head, 14), "text" if is_chosen else "dim"),
             ("  " + fit(column.about, max(0, width - 20)), "dim"),
         )
 

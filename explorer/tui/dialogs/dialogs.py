@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def key_hint(said: str) -> Content:
+def key_hint(hint: str) -> Content:
     """Keys and what they do, between dots, as the bar below the screen has them."""
     pieces: list[tuple[str, str]] = []
-    for part in said.split(" · "):
+    for part in hint.split(" · "):
         key, _, label = part.partition(" ")
         pieces += [(f" {key}", "$accent"), (f" {label} ", "")]
     return Content.assemble(*pieces)
@@ -178,11 +178,11 @@ class EntryDialog(Dialog[str]):
     """One line to type: a path, a name."""
 
     def __init__(
-        self, title: str, value: str, said: str, *, placeholder: str, hint: str, required: bool
+        self, title: str, value: str, question: str, *, placeholder: str, hint: str, required: bool
     ) -> None:
         super().__init__()
         self.TITLE_TEXT, self.HINT = title, f"Enter {hint} · Esc cancel"
-        self._value, self._said, self._placeholder = value, said, placeholder
+        self._value, self._said, self._placeholder = value, question, placeholder
         self._required = required
 
     def body(self) -> ComposeResult:
@@ -209,7 +209,7 @@ def ask_path(
     app: App[object],
     title: str,
     path: str,
-    said: str,
+    question: str,
     write: Callable[[str, bool, Callable[[], None]], None],
 ) -> None:
     """Asks where to write, and before a file is lost.
@@ -218,31 +218,31 @@ def ask_path(
         app: The program.
         title: Of the dialog.
         path: What stands in it first.
-        said: What is written.
+        question: What is written.
         write: Gets the path, whether a file may be replaced, and what asks again if it cannot be written.
     """
 
     def answered(typed: str | None) -> None:
         if typed is None:
             return
-        chosen = os.path.expanduser(typed)
+        chosen_path = os.path.expanduser(typed)
 
         def again() -> None:
-            ask_path(app, title, chosen, said, write)
+            ask_path(app, title, chosen_path, question, write)
 
         def go(yes: bool | None) -> None:
             if yes:
-                write(chosen, there, again)
+                write(chosen_path, there, again)
             else:
                 again()
 
-        there = os.path.isfile(chosen)
+        there = os.path.isfile(chosen_path)
         if there:
-            app.push_screen(ConfirmDialog("Replace the file?", f"{chosen} exists. Replace it?"), go)
+            app.push_screen(ConfirmDialog("Replace the file?", f"{chosen_path} exists. Replace it?"), go)
         else:
             go(True)
 
-    dialog = EntryDialog(title, path, said, placeholder="path", hint="write", required=True)
+    dialog = EntryDialog(title, path, question, placeholder="path", hint="write", required=True)
     app.push_screen(dialog, answered)
 
 
@@ -309,9 +309,9 @@ class FormDialog(Dialog[T], Generic[T]):
             self.dismiss(self.answer())
         except ExplorerError as error:
             self.app.bell()
-            said = self._told()
-            if all(role != "bad" for _, role in said):
-                self._say([(str(error), "bad"), *said])
+            notes = self._told()
+            if all(role != "bad" for _, role in notes):
+                self._say([(str(error), "bad"), *notes])
 
     # what a subclass says
 

@@ -63,7 +63,7 @@ class SearchDialog(PickDialog):
                 rank = 0.9995 if mentioned else rank
             if rank is not None:
                 ranked.append((rank, at, choice))
-        return [choice for _, _, choice in sorted(ranked, key=lambda one: one[:2])]
+        return [choice for _, _, choice in sorted(ranked, key=lambda entry: entry[:2])]
 
     async def _look(self) -> None:
         """Look through the layers; again if something else was typed meanwhile."""
@@ -87,11 +87,11 @@ class SearchDialog(PickDialog):
     def _show(self, search: Search) -> None:
         self.search = search
         best = search.best()
-        self.listed = {f"found:{at}": found for at, found in enumerate(best)}
+        self.listed = {f"found:{at}": result for at, result in enumerate(best)}
         choices = self._fitting(search.query.text)
         loose = [c for c in choices if (search.query.rank(c.title) or 0) >= 1]
-        items = [_item(id, found) for id, found in self.listed.items()]
-        exact = [item for item, found in zip(items, best, strict=True) if found.rank < 1]
+        items = [_item(id, result) for id, result in self.listed.items()]
+        exact = [menu_item for menu_item, result in zip(items, best, strict=True) if result.rank < 1]
         fuzzy = items[len(exact) :]
         self.show_choices([*(c for c in choices if c not in loose), *exact, *loose, *fuzzy])
         if (more := len(search.found) - len(best)) > 0:

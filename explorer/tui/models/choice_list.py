@@ -117,15 +117,15 @@ class ChoiceList(LineList, can_focus=False):
         name = choice_name(before) if before is not None else ""
         kind: Any = type(before)
         self._rows, self._at = [], []
-        shown: list[Choice] = []
+        listed: list[Choice] = []
         for title, choices in self.parts.items():
             matches = self._narrowed(title, choices)
             if matches:
                 cut = "" if self._all(title) else f"  {len(matches)} of {len(choices)}: type to find one"
                 self._rows += [title + cut * (len(matches) < len(choices)), *matches]
-                self._at += [-1, *range(len(shown), len(shown) + len(matches))]
-                shown += matches
-        self._table = choice_table(shown, "models", short=self.short)
+                self._at += [-1, *range(len(listed), len(listed) + len(matches))]
+                listed += matches
+        self._table = choice_table(listed, "models", short=self.short)
         rows = enumerate(self._rows)
         if name:
             same = (at for at, row in rows if isinstance(row, kind) and choice_name(row) == name)

@@ -182,13 +182,15 @@ class ChooserScreen(Screen[None]):
         drawn = loop.time()
         while unread or running:
             while unread and len(running) < AT_ONCE:
-                paths_in_view = (one.path for one in self._list.in_view if isinstance(one, ModelFile))
+                paths_in_view = (
+                    future.path for future in self._list.in_view if isinstance(future, ModelFile)
+                )
                 path = next((path for path in paths_in_view if path in unread), next(iter(unread)))
                 del unread[path]
                 running.add(asyncio.ensure_future(asyncio.to_thread(self._read, path)))
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                path, model = one.result()
+            for future in done:
+                path, model = future.result()
                 if model is None:
                     del self._files[path]
                 else:

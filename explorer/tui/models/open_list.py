@@ -114,12 +114,12 @@ class OpenListScreen(SubScreen[OpenListRequest]):
         rows.take()
         rows.rows_changed()
         count = len(rows.rows)
-        held = f"{count:,} open, engines hold {bytes_text(models.held)}"
+        summary = f"{count:,} open, engines hold {bytes_text(models.held)}"
         most = models.memory
         rest = "" if most is None else f"Engines not on show rest when all hold more than {bytes_text(most)}"
         self.query_one(TitleBar).show(
             lambda width: (
-                ((" Open models", "strong"), (fit(f"  {held}", max(width - 12, 0)), "dim")),
+                ((" Open models", "strong"), (fit(f"  {summary}", max(width - 12, 0)), "dim")),
                 ((fit(f" {rest}", width), "dim"),),
             )
         )
@@ -186,11 +186,11 @@ class OpenListScreen(SubScreen[OpenListRequest]):
 def _cells(model: OpenModel) -> tuple[Cell, ...]:
     main = model.main
     info = main.store.analysis.info if main is not None and main.store.analysis is not None else None
-    held = model.engine.resident
+    resident = model.engine.resident
     return (
         safe(model.source),
         info.model.format if info is not None else "",
         Span(count_text(info.totals.params), "figure") if info is not None else "",
         safe(model.state),
-        Span(bytes_text(held), "figure") if held else Span("at rest", "quiet"),
+        Span(bytes_text(resident), "figure") if resident else Span("at rest", "quiet"),
     )

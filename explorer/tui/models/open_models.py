@@ -104,18 +104,18 @@ class OpenModel:
         self.main: ModelScreen | None = None
         self.overlays: tuple[str, ...] = ()
 
-    def question(self, what: str) -> str:
-        """Whether it may be lost what would be, on the way to `what`; empty if nothing would."""
+    def question(self, action: str) -> str:
+        """Whether it may be lost what would be, on the way to `action`; empty if nothing would."""
         if self.main is None:
             return ""
         store = self.main.store
         running = store.jobs.current
         if running is not None and store.analysis is not None:
-            return f"{running.title} is not done. Stop it and {what}?"
+            return f"{running.title} is not done. Stop it and {action}?"
         if store.history is not None and (lost := store.history.unsaved):
             from explorer.facts import states_text  # with the answer, after the first paint
 
-            return f"{states_text(lost)} not saved. {what.capitalize()} without?"
+            return f"{states_text(lost)} not saved. {action.capitalize()} without?"
         return ""
 
     @property
@@ -204,15 +204,15 @@ class OpenModels:
 
     def show(self, model: OpenModel) -> None:
         """One is on show now; of the others as many rest as have to."""
-        self._shown = [*(one for one in self._shown if one is not model), model]
+        self._shown = [*(model_shown for model_shown in self._shown if model_shown is not model), model]
         others = self._shown[:-1]
-        held = self.held if others else 0
-        for other in others:
-            if self.memory is None or held <= self.memory:
+        resident = self.held if others else 0
+        for model_at_rest in others:
+            if self.memory is None or resident <= self.memory:
                 break
-            size = other.engine.resident
-            if other.engine.rest():
-                held -= size
+            size = model_at_rest.engine.resident
+            if model_at_rest.engine.rest():
+                resident -= size
 
     @property
     def current(self) -> OpenModel | None:

@@ -53,9 +53,9 @@ def begin_session(choice: ModelChoice, options: dict[str, Any], memory: int | No
     return OpenModel(choice.source, session.engine, session)
 
 
-def _resumed(kept: str, memory: int | None) -> OpenModel:
+def _resumed(folder: str, memory: int | None) -> OpenModel:
     """A session taken over; what was typed in another folder is named from the root."""
-    store, saved = saved_sessions.take_over(kept, os.environ)
+    store, saved = saved_sessions.take_over(folder, os.environ)
     try:
         saved = _from_here(saved)
         check_source(saved.source)

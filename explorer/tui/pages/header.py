@@ -33,8 +33,8 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
     words = safe(" · ".join(about))
     right, role = middle(note, width - _LEAST - 4), "accent"
     if not note:
-        left = len(name) + len(words) + 6
-        right, role = next((said for said in _MACS if left + len(said) <= width), ""), "dim"
+        used = len(name) + len(words) + 6
+        right, role = next((candidate for candidate in _MACS if used + len(candidate) <= width), ""), "dim"
     room = width - len(right) - 4
     title.append((middle(name, max(_LEAST, room - 12)), "strong"))
     title.append((fit("  " + words, max(0, room - line_width(title))), "dim"))

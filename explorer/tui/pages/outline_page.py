@@ -28,7 +28,7 @@ def outline_page(model: TreeModel, row: int, width: int, exact: bool, failure: s
         *([_many(model, row)] if many else []),
         *(_without(failure) if failure else [Paragraph(layer.reason, "quiet", 0)]),
         TextLine(),
-        _sums(model, row, stored=True),
+        _sums(model, row, is_stored=True),
         *tensors_blocks("Tensors", layer.weights),
     ]
     return draw(blocks, width - 1, exact)
@@ -74,19 +74,19 @@ def header_page(header: ModelHeader, width: int, failure: str = "") -> list[Line
 
 def _many(model: TreeModel, row: int) -> TextLine:
     count = len(model.members(row))
-    said = f"first of {count:,} that are built alike"
+    text = f"first of {count:,} that are built alike"
     if model.is_constants(row):
-        said = f"{model.layers_in(row):,} constants and shape arithmetic; the row opens, . shows all"
+        text = f"{model.layers_in(row):,} constants and shape arithmetic; the row opens, . shows all"
     elif model.is_range(row):
-        said = f"{count:,} of very many side by side; the row opens"
-    return TextLine(Span(said, "formula"))
+        text = f"{count:,} of very many side by side; the row opens"
+    return TextLine(Span(text, "formula"))
 
 
-def _sums(model: TreeModel, row: int, *, stored: bool = False) -> Fields:
+def _sums(model: TreeModel, row: int, *, is_stored: bool = False) -> Fields:
     rows: list[Field] = []
-    for metric in METRICS[1:3] if stored else METRICS:
-        value, bound = model.figure(row, metric)
+    for metric in METRICS[1:3] if is_stored else METRICS:
+        value, sign = model.figure(row, metric)
         whole = None if value is None else int(value)
-        figure = (size if metric.unit == "bytes" else count)(whole, f"{bound} " if bound else "")
+        figure = (size if metric.unit == "bytes" else count)(whole, f"{sign} " if sign else "")
         rows.append(Field(metric.title, figure))
     return Fields(rows)

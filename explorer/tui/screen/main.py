@@ -173,8 +173,8 @@ class MainScreen(Screen[None]):
     def _keys(self) -> list[FooterKey]:
         """The keys used most in the pane in use."""
         pane = self.store.tab if self.panes.in_tabs else "tree"
-        wanted = [c for c in COMMANDS if c.footer and pane in (c.where or (pane,))]
-        keys = [FooterKey(c.shown.split()[-1], c.footer, c.action) for c in wanted]
+        shown_commands = [c for c in COMMANDS if c.footer and pane in (c.where or (pane,))]
+        keys = [FooterKey(c.shown.split()[-1], c.footer, c.action) for c in shown_commands]
         if pane == "layer":
             keys.insert(1, FooterKey("Enter", "follow", "focused.follow"))
         analysis = self.store.analysis

@@ -42,12 +42,12 @@ class ModelLoader:
         store, tree = self._store, self._panes.layer_tree
         await after_paint(self._panes)
         for at in count():
-            seen = await store.jobs.outlined(at)
-            if seen is None or store.analysis is not None:
+            tree_preview = await store.jobs.outlined(at)
+            if tree_preview is None or store.analysis is not None:
                 break
-            store.outline = seen
-            before, model = tree.model, TreeModel(seen.rows)
-            model.growing = not seen.whole
+            store.outline = tree_preview
+            before, model = tree.model, TreeModel(tree_preview.rows)
+            model.growing = not tree_preview.whole
             if before.count:
                 model.grow_from(before)
             else:
@@ -68,17 +68,17 @@ class ModelLoader:
         totals = info.totals
         if totals.nodes or totals.macs is not None:
             return None
-        seen, at = None, 0
+        latest, at = None, 0
         while (more := await jobs.outlined(at)) is not None:
-            seen, at = more, at + 1
-        if seen is None or not seen.plain:
+            latest, at = more, at + 1
+        if latest is None or not latest.plain:
             return None
-        known = preview_totals(TreeModel(seen.rows))
-        if (known.params, known.weight_bytes) != (totals.params, totals.weight_bytes):
+        totals_of_header = preview_totals(TreeModel(latest.rows))
+        if (totals_of_header.params, totals_of_header.weight_bytes) != (totals.params, totals.weight_bytes):
             return None
         from explorer.facts import Analysis  # 5 ms, not before the first paint
 
-        rows: Any = seen.rows.amended(next(iter(info.model.notes), ""))
+        rows: Any = latest.rows.amended(next(iter(info.model.notes), ""))
         return Analysis(info, rows)
 
     async def _edges(self) -> asyncio.Task[RowEdges]:

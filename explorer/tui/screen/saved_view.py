@@ -88,7 +88,10 @@ class SavedView:
             in_tabs=self._panes.in_tabs,
             overlays=store.overlays,
             beside=store.beside,
-            splits=(*store.saved_splits.values(), *(one.saved(state) for state, one in store.splits.items())),
+            splits=(
+                *store.saved_splits.values(),
+                *(plan.saved(state) for state, plan in store.splits.items()),
+            ),
         )
 
     def _remember(self) -> None:
@@ -102,10 +105,10 @@ class SavedView:
         if self._keeper is None or view is None:
             return
         await asyncio.to_thread(self._keeper.keep, view)
-        chosen = self._panes.choices()
-        if chosen != self._chosen:
-            self._chosen = chosen
-            await asyncio.to_thread(self._keeper.keep_choices, chosen)
+        choices = self._panes.choices()
+        if choices != self._chosen:
+            self._chosen = choices
+            await asyncio.to_thread(self._keeper.keep_choices, choices)
 
     # taking up
 
@@ -137,17 +140,17 @@ class SavedView:
 
     async def _show_what_is_left(self) -> str:
         """Show the newest model that can be read; says if that is not the one that was on show."""
-        said = ""
+        problem = ""
         while True:
             try:
                 await self._loader.reload()
-                return said
+                return problem
             except Cancelled:
                 raise
             except ExplorerError as error:
                 if not self._store.can_compare:
                     raise
-                said = str(error)
+                problem = str(error)
                 self._store.history = await self._store.jobs.ask("undo")
 
     async def _show_again(self, view: ScreenState) -> None:
@@ -158,7 +161,7 @@ class SavedView:
 
         machine_again(store, view.hardware, view.machine)
         store.exact = view.exact
-        store.saved_splits = {one.state: one for one in view.splits}
+        store.saved_splits = {split.state: split for split in view.splits}
         order = (view.by_cost, frozenset(view.opened), view.turned, view.columns, view.flat, view.constants)
         shape = TreeShape(view.metric, *order)
         tree.model.take_shape(shape)

@@ -36,7 +36,7 @@ def known_machine(store: ScreenStore) -> Machine | None:
     """The one that was chosen, or that of the configuration file if it has no other."""
     if store.hardware is None:
         with suppress(ExplorerError):  # the dialog tells what is wrong
-            own = list(machines.hardware_profiles().values())
-            if len(own) == 1:
-                use_hardware(store, own[0])
+            profiles = list(machines.hardware_profiles().values())
+            if len(profiles) == 1:
+                use_hardware(store, profiles[0])
     return store.machine

@@ -186,8 +186,8 @@ class ScreenStore:
     def use_machine(self, machine: Machine | None) -> None:
         """What was found for another machine holds no more."""
         self.machine = machine
-        seen = self.on_demand
-        if "roofline" in seen.answers:
-            seen.last["roofline"] = seen.answers.pop("roofline")
+        cache = self.on_demand
+        if "roofline" in cache.answers:
+            cache.last["roofline"] = cache.answers.pop("roofline")
         self.on_demand.refused.pop("roofline", None)
         self.notify("machine")

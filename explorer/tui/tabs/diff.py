@@ -32,8 +32,8 @@ class DiffTab(Tab[FoldList]):
                 "This is the model as it was opened.",
                 "Press t to tile it, = to set another model beside it.",
             )
-            said = ("Not compared yet.", "Press d to compare.") if store.can_compare else opened
-            self.view.set_entries(note_entries(said))
+            notes = ("Not compared yet.", "Press d to compare.") if store.can_compare else opened
+            self.view.set_entries(note_entries(notes))
 
     def paint_outline(self) -> None:
         """That there is nothing to compare."""

@@ -101,12 +101,12 @@ def _timeline(memory: Memory, at: int, width: int, rows: int, stacked: bool) -> 
     across = _across(memory, width)
     scale = width - across - 3
     top = fit(units.bytes_text(whole), scale, right=True)
-    shown = column_values(tuple(step.live_bytes for step in memory.steps), across)
-    roles = ["warn" if value == memory.peak_bytes else "bar" for value in shown]
+    heights = column_values(tuple(step.live_bytes for step in memory.steps), across)
+    roles = ["warn" if value == memory.peak_bytes else "bar" for value in heights]
     here = columns_of(at, steps, across)
     for x in here:
         roles[x] = "accent"
-    picture = filled([value / whole for value in shown], rows, roles, under / whole)
+    picture = filled([value / whole for value in heights], rows, roles, under / whole)
     labels = {0: top, rows - 1: fit("0", scale, right=True)}
     weights = rows - 1 - round(rows * under / whole)
     if stacked and 0 < weights < rows - 1:
@@ -122,13 +122,13 @@ def _peak_line(memory: Memory, margin: int, across: int, stacked: bool) -> Line:
     """The peak above its column, and what is drawn."""
     columns = columns_of(memory.peak_step, len(memory.steps), across)
     more = "+ hides the weights" if stacked else "+ shows them on the weights"
-    said = f"peak {units.bytes_text(memory.peak_bytes)}"
+    caption = f"peak {units.bytes_text(memory.peak_bytes)}"
     if stacked:
-        said += f", with the weights {units.bytes_text(memory.peak_bytes + memory.weight_bytes)}"
+        caption += f", with the weights {units.bytes_text(memory.peak_bytes + memory.weight_bytes)}"
     x = columns[len(columns) // 2]
-    text = f"▼ {said}" if x + len(said) + 2 <= across else f"{said} ▼"
-    left = x if text[0] == "▼" else max(0, x + 1 - len(text))
-    line: Line = ((" " * (margin + left), "text"), (text, "warn"))
+    text = f"▼ {caption}" if x + len(caption) + 2 <= across else f"{caption} ▼"
+    start = x if text[0] == "▼" else max(0, x + 1 - len(text))
+    line: Line = ((" " * (margin + start), "text"), (text, "warn"))
     room = margin + across - line_width(line)
     if memory.weight_bytes and room > len(more) + 2:
         line = (*line, (fit(more, room, right=True), "dim"))

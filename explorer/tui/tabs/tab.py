@@ -108,25 +108,25 @@ class PlotTab(Tab[PlotView]):
 
     def demand(self) -> None:
         """Ask for what is lacking, if it was not refused and nothing else runs."""
-        store, seen = self.store, self.store.on_demand
-        if self.id in seen.answers or self.id in seen.refused or self.id in seen.asking:
+        store, cache = self.store, self.store.on_demand
+        if self.id in cache.answers or self.id in cache.refused or self.id in cache.asking:
             return
         if store.analysis is None or store.jobs.current is not None:
             return
         request = self.request()
         if request is not None:
-            seen.asking.add(self.id)
-            self.view.screen.run_worker(self._fetch(seen, request), group="job", exit_on_error=False)
+            cache.asking.add(self.id)
+            self.view.screen.run_worker(self._fetch(cache, request), group="job", exit_on_error=False)
 
-    async def _fetch(self, seen: OnDemandCache, request: tuple[Any, ...]) -> None:
+    async def _fetch(self, cache: OnDemandCache, request: tuple[Any, ...]) -> None:
         try:
-            seen.answers[self.id] = self.prepare(await self.store.jobs.run(self.work, self.id, *request))
+            cache.answers[self.id] = self.prepare(await self.store.jobs.run(self.work, self.id, *request))
         except Cancelled:
-            seen.refused[self.id] = "stopped"
+            cache.refused[self.id] = "stopped"
         except ExplorerError as error:
-            seen.refused[self.id] = str(error)
+            cache.refused[self.id] = str(error)
         finally:
-            seen.asking.discard(self.id)
+            cache.asking.discard(self.id)
         self.store.notify("found")
 
     def show_wait(self) -> None:

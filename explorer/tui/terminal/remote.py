@@ -54,10 +54,10 @@ class Canvas:
         self._rows.clear()
         self._told = None
 
-    def reduce(self, data: str) -> str:
-        """What must be sent so that the terminal shows what `data` would have made it show."""
+    def reduce(self, output: str) -> str:
+        """What must be sent so that the terminal shows what `output` would have made it show."""
         out: list[str] = []
-        for token in _TOKEN.finditer(data):
+        for token in _TOKEN.finditer(output):
             kind = token.lastgroup
             if kind == "text":
                 self._put(token["text"])
@@ -113,7 +113,7 @@ class Canvas:
 
     def _flush(self, out: list[str]) -> None:
         pieces: list[str] = []
-        told = self._told
+        cursor = self._told
         style: Style = _PLAIN
         for y in sorted(self._dirty):
             changes, row = self._dirty[y], self._rows[y]
@@ -138,7 +138,7 @@ class Canvas:
                 start = x
                 if at >= 0 and x - at <= _JOIN and all(row[i] for i in range(at, x)):
                     start = at
-                elif told != (y, x):
+                elif cursor != (y, x):
                     pieces.append(f"\x1b[{y + 1};{x + 1}H")
                 for i in range(start, x + 1):
                     cell = row[i] or (" ", _PLAIN)
@@ -148,7 +148,7 @@ class Canvas:
                         style = due
                     pieces.append(cell[0])
                 at = x + max(1, cell_len(now[0]))
-                told = (y, at)
+                cursor = (y, at)
         self._dirty.clear()
         if pieces:
             if style != _PLAIN:
@@ -157,10 +157,10 @@ class Canvas:
                 out.append(_SYNC_BEGIN)
                 self._sync = False
             out.extend(pieces)
-            wanted = (self._row, self._column)
-            if told != wanted:
-                out.append(f"\x1b[{wanted[0] + 1};{wanted[1] + 1}H" if wanted != (0, 0) else "\x1b[H")
-            self._told = wanted
+            target = (self._row, self._column)
+            if cursor != target:
+                out.append(f"\x1b[{target[0] + 1};{target[1] + 1}H" if target != (0, 0) else "\x1b[H")
+            self._told = target
 
 
 _STEPS = (0, 95, 135, 175, 215, 255)

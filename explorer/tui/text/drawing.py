@@ -55,7 +55,7 @@ def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bo
         if isinstance(block, Fields):
             lines += side_by_side(block, width, exact) if beside else _fields(block, width, exact)
         elif isinstance(block, Table):
-            lines += [((f" {said}", "warn"),) for said in some_of(block, _MOST)]
+            lines += [((f" {text}", "warn"),) for text in some_of(block, _MOST)]
             lines += _table(block, width, exact)
         elif isinstance(block, Scatter):
             lines += [cut(cell_line(spans), width) for spans in scatter_lines(block, width)]

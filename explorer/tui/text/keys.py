@@ -58,20 +58,20 @@ _HELP: Line = (("?", "key"), (" keys  ", "dim"))
 """What tells of the keys that have no room."""
 
 
-def keys_line(keys: Sequence[tuple[str, str]], width: int, said: str = "") -> Line:
+def keys_line(keys: Sequence[tuple[str, str]], width: int, text: str = "") -> Line:
     """Keys and what they do, each whole, as many as there is room for; `?` and the last, the way back, stay.
 
     Args:
         keys: They, those used most first.
         width: In cells.
-        said: What stands before them.
+        text: What stands before them.
     """
     *others, (key, label) = keys
     back: Line = ((key, "key"), (f" {label}" if label else "", "dim"))
     if line_width((*_HELP, *back)) + 3 <= width:
         back = (*_HELP, *back)
     room = width - line_width(back)
-    line = [(f" {fit(said, min(line_width(((said, ''),)), max(room - 3, 0)))}  " if said else " ", "dim")]
+    line = [(f" {fit(text, min(line_width(((text, ''),)), max(room - 3, 0)))}  " if text else " ", "dim")]
     for key, label in others:
         piece = ((key, "key"), (f" {label}  ", "dim"))
         if line_width((*line, *piece)) <= room:

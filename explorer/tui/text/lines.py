@@ -70,11 +70,11 @@ def line_width(line: Iterable[Span]) -> int:
     return sum(cell_len(piece) for piece, _ in line)
 
 
-def beside(left: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
+def beside(left_lines: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
     """Two columns of lines, the second from a cell on."""
     lines: list[Line] = []
-    for y in range(max(len(left), len(right))):
-        first = left[y] if y < len(left) else BLANK
+    for y in range(max(len(left_lines), len(right))):
+        first = left_lines[y] if y < len(left_lines) else BLANK
         second = right[y] if y < len(right) else BLANK
         lines.append((*first, (" " * (at - line_width(first)), "text"), *second))
     return lines
@@ -117,10 +117,10 @@ def ending(content: str, width: int) -> str:
     """`content` in at most `width` cells, cut at its start: where paths begin alike their ends differ."""
     if cell_len(content) <= width:
         return content
-    kept = content[-max(1, width - 1) :]
-    while cell_len(kept) > max(1, width - 1):
-        kept = kept[1:]
-    return "…" + kept
+    tail = content[-max(1, width - 1) :]
+    while cell_len(tail) > max(1, width - 1):
+        tail = tail[1:]
+    return "…" + tail
 
 
 def bar(share: float, width: int) -> tuple[Span, Span]:

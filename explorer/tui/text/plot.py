@@ -81,8 +81,8 @@ def area(values: Sequence[float], width: int, height: int) -> list[Line]:
     if not values or width <= 0 or height <= 0:
         return [()] * max(0, height)
     top = max(values) or 1
-    shown = [max(0.0, value) / top for value in column_values(tuple(values), width)]
-    return lines_of(filled(shown, height, ["bar"] * width))
+    shares = [max(0.0, value) / top for value in column_values(tuple(values), width)]
+    return lines_of(filled(shares, height, ["bar"] * width))
 
 
 def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
@@ -108,18 +108,18 @@ def _names_of_parts(pieces: Sequence[Sequence[str]], width: int, *, least: int =
             for at, names in enumerate(pieces)
             if not at or names[: depth + 1] != pieces[at - 1][: depth + 1]
         ]
-        found, told = [], 0
+        parts, covered = [], 0
         for at, end in zip(begins, [*begins[1:], len(pieces)], strict=True):
             names, first, last = pieces[at], at * width // len(pieces), end * width // len(pieces)
             name = _told(names[: depth + 1])
             if 0 < least < last - first:
                 name = middle(name, last - first - 1)
             if len(names) > min(depth, 1) and 0 < len(name) == cell_len(name) < last - first:
-                found.append((first, name))
-                told += last - first
-        if depth and (told < _TOLD * width or len({name for _, name in found}) < len(found)):
+                parts.append((first, name))
+                covered += last - first
+        if depth and (covered < _TOLD * width or len({name for _, name in parts}) < len(parts)):
             break
-        best = found if told > (1 - _TOLD) * width else []
+        best = parts if covered > (1 - _TOLD) * width else []
     return best
 
 

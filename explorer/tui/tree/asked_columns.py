@@ -47,11 +47,11 @@ class AskedColumns:
     def lacking(self) -> list[str]:
         """Columns of the table that are to be asked for."""
         model = self._tree.model
-        known = columns_of(model)
-        shown = {name for name in model.columns if name in known and known[name].needs}
-        if not model.metric.of and (model.by_cost or known[model.metric.id].needs):
-            shown.add(model.metric.id)
-        figures = (name for name in sorted(shown) if known[name].needs or not known[name].over)
+        columns = columns_of(model)
+        names = {name for name in model.columns if name in columns and columns[name].needs}
+        if not model.metric.of and (model.by_cost or columns[model.metric.id].needs):
+            names.add(model.metric.id)
+        figures = (name for name in sorted(names) if columns[name].needs or not columns[name].over)
         return [name for name in figures if self._is_lacking(name)]
 
     def _column(self, name: str) -> LayerColumn:
@@ -89,23 +89,25 @@ class AskedColumns:
         tree, store = self._tree, self._store
         while names := self.lacking():
             model, name = tree.model, names[0]
-            given = self._needs(name)
+            argument = self._needs(name)
             tree.stale |= {name}
             tree.refresh()
             needs = self._column(name).needs
-            more: dict[str, Any] = {_GIVEN[needs]: given} if needs in _GIVEN and given is not _TILED else {}
+            more: dict[str, Any] = (
+                {_GIVEN[needs]: argument} if needs in _GIVEN and argument is not _TILED else {}
+            )
             try:
                 if needs == "providers":
                     model.providers = (await store.jobs.ask("placement")).providers
                     model.asked[name] = _ranks(model.providers, model.count)
                 else:
                     model.asked[name] = await store.jobs.ask("column", name, **more)
-                self._given[name] = given
+                self._given[name] = argument
                 model.forget_sums()
             except Cancelled:
                 return
             except ExplorerError as error:
-                self._refused.add((name, given))
+                self._refused.add((name, argument))
                 store.say(str(error))
             finally:
                 tree.stale -= {name}

@@ -295,12 +295,12 @@ class TreeModel(FoldedRows):
         if self.matches is None:
             return False
         plain, constant = self._matching
-        found = plain if not constant or (self._folds and plain) else sorted(plain + constant)[:MATCHES]
-        if self.matches == set(found):
+        rows_found = plain if not constant or (self._folds and plain) else sorted(plain + constant)[:MATCHES]
+        if self.matches == set(rows_found):
             return False
-        self.matches, self._within = set(found), {}
+        self.matches, self._within = set(rows_found), {}
         within, parent = self._within, self.structure.parent
-        for match in found:
+        for match in rows_found:
             child, row = match, parent[match]
             while True:
                 beside = within.get(row)
@@ -349,9 +349,9 @@ class TreeModel(FoldedRows):
         Rows are known by their path (`ids`: where those are, if that is known); where none is known, the
         first levels stay open.
         """
-        wanted = metric_of(shape.metric, columns_of(self) if self.overlay else None) or METRICS[0]
-        self._chosen = wanted is not METRICS[0]
-        self.metric = wanted if self._chosen else self._first_metric()
+        metric = metric_of(shape.metric, columns_of(self) if self.overlay else None) or METRICS[0]
+        self._chosen = metric is not METRICS[0]
+        self.metric = metric if self._chosen else self._first_metric()
         self.by_cost, self.turned, self.columns = shape.by_cost, shape.turned, shape.columns
         self.flat = shape.flat
         self._show_constants(shape.constants)
@@ -412,8 +412,8 @@ class TreeModel(FoldedRows):
         for row in rows:
             marks[row] = 1
         self._constants = bytes(marks) if 1 in marks else b""
-        found = sorted(self._matching[0] + self._matching[1])
-        self._matching = ([at for at in found if not marks[at]], [at for at in found if marks[at]])
+        matching = sorted(self._matching[0] + self._matching[1])
+        self._matching = ([at for at in matching if not marks[at]], [at for at in matching if marks[at]])
         self._constant_matches = len(self._matching[1])
         self._gathered_in.clear()
         self.forget_sums()

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 def show_overlay(model: TreeModel, overlay: Overlay | None) -> None:
     """Lay figures from outside over the rows, with their columns in front of the other figures."""
-    shown = chosen_columns(model) if model.columns or overlay is not None else []
+    names = chosen_columns(model) if model.columns or overlay is not None else []
     before = columns_of(model)
     model.lay(overlay)
-    known = columns_of(model)
-    shown = [name for name in shown if name in known]
-    fresh = () if overlay is None else [one.name for one in overlay.columns]
+    columns = columns_of(model)
+    names = [name for name in names if name in columns]
+    fresh = () if overlay is None else [column.name for column in overlay.columns]
     news = next((name for name in fresh if name not in before), None)
-    model.set_columns(in_front(model, shown, fresh))
-    if news is not None and (metric := metric_of(news, known)) is not None:
+    model.set_columns(in_front(model, names, fresh))
+    if news is not None and (metric := metric_of(news, columns)) is not None:
         model.set_metric(metric)  # which has room before any other
-    if model.metric.over and metric_of(model.metric.id, known) is None:
+    if model.metric.over and metric_of(model.metric.id, columns) is None:
         model.set_metric(METRICS[0])
 
 
@@ -40,8 +40,8 @@ def in_front(model: TreeModel, shown: Sequence[str], fresh: Sequence[str]) -> tu
 def overlay_text(overlay: Overlay) -> str:
     """What of the files is of this model, in a line: '3 of 4 rows matched: latency; no layer is nonsense'."""
     names = ", ".join(column.name for column in overlay.columns)
-    said = f"{overlay.matched:,} of {overlay.rows:,} rows matched: {names}"
+    text = f"{overlay.matched:,} of {overlay.rows:,} rows matched: {names}"
     if not overlay.unmatched:
-        return said
+        return text
     more = len(overlay.unmatched) - 1
-    return f"{said}; no layer is {safe(overlay.unmatched[0])}" + f" (and {more:,} more)" * bool(more)
+    return f"{text}; no layer is {safe(overlay.unmatched[0])}" + f" (and {more:,} more)" * bool(more)

@@ -108,11 +108,11 @@ class Rail:
             maker, reader = edges.makers[at], edges.readers[at]
             if gathered is not None and (gathered(maker) or gathered(reader)):
                 continue
-            one, other = bisect_right(begins, maker) - 1, bisect_right(begins, reader) - 1
-            if other == one + 1:
-                below.add(one)
-            elif other > one:
-                skips.setdefault(one, set()).add(other)
+            maker_row, reader_row = bisect_right(begins, maker) - 1, bisect_right(begins, reader) - 1
+            if reader_row == maker_row + 1:
+                below.add(maker_row)
+            elif reader_row > maker_row:
+                skips.setdefault(maker_row, set()).add(reader_row)
         return skips, below
 
     def _leaving(self, begins: Sequence[int]) -> Iterator[int]:
@@ -138,15 +138,15 @@ class Rail:
 def _lanes(skips: dict[int, set[int]]) -> tuple[list[tuple[int, list[int], int]], int]:
     """A lane for each maker, from it to its last reader; how many there are beside each other at most."""
     busy: list[int] = []
-    found: list[tuple[int, list[int], int]] = []
+    runs: list[tuple[int, list[int], int]] = []
     for maker in sorted(skips):
         ends = sorted(skips[maker])
         lane = next((at for at, until in enumerate(busy) if until <= maker), len(busy))
         if lane == len(busy):
             busy.append(0)
         busy[lane] = ends[-1]
-        found.append((maker, ends, lane))
-    return found, len(busy)
+        runs.append((maker, ends, lane))
+    return runs, len(busy)
 
 
 def _down(cells: Sequence[list[int]], top: int, end: int, column: int) -> None:

@@ -88,9 +88,9 @@ class Search:
         if key not in self._found:
             rank = self.query.rank(text, name)
             self._found[key] = None if rank is None else SearchResult(kind, text, rank)
-        found = self._found[key]
-        if found is not None and len(found.layers) < WALKED and found.layers[-1:] != [layer]:
-            found.layers.append(layer)
+        result = self._found[key]
+        if result is not None and len(result.layers) < WALKED and result.layers[-1:] != [layer]:
+            result.layers.append(layer)
 
     @property
     def found(self) -> list[SearchResult]:

@@ -22,14 +22,14 @@ def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bo
     leaves = [layer for layer in layers if by_value and not layer.group]
     output_names = {tensor.name for layer in leaves for tensor in layer.outputs if tensor.name}
     paths = [layer.path for layer in layers if layer.path]
-    found = []
+    sites_found = []
     for site in sites:
         scope = scope_of(site.name)
         if site.output in output_names or any(
             scope == p or scope.startswith(p + ".") or site.name == p or within(site, p) for p in paths
         ):
-            found.append(site)
-    return found
+            sites_found.append(site)
+    return sites_found
 
 
 def names_in(layers: Sequence[Layer], names: Iterable[str], *, by_value: bool = True) -> list[str]:

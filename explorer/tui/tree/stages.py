@@ -74,10 +74,10 @@ class StageRows(Struct):
 
     def cell(self, rows: Iterable[int], row: int) -> tuple[str, str, None]:
         """What the stage column has for rows that begin with `row`, and its role."""
-        found = self.stages(rows)
-        if found is None:
+        span = self.stages(rows)
+        if span is None:
             return "", "dim", None
-        begin, end = found
+        begin, end = span
         name = f"{begin + 1}" if begin == end else f"{begin + 1}-{end + 1}"
         if not self.starts(row):
             return f"  {name}", "dim" if begin % 2 else "text", None

@@ -55,8 +55,8 @@ class ComboField(OptionField, inherit_bindings=False):
         if not self.typed:
             return super().line_at(y)
         room = max(1, self.size.width - self._room - 1)
-        shown = safe(self.typed)
-        text = shown if len(shown) <= room else f"…{shown[1 - room :]}"  # one looks at the end that one types
+        typed = safe(self.typed)
+        text = typed if len(typed) <= room else f"…{typed[1 - room :]}"  # one looks at the end that one types
         return ((self.label, "dim"), (f" {text} ", "mark" if self.has_focus else "head"))
 
     def check_consume_key(self, key: str, character: str | None) -> bool:

@@ -32,13 +32,13 @@ def whole_text(line: Line, x: int, lines: Iterable[Line]) -> str:
     Returns:
         The text; '' if nothing is cut there, or the lines do not have it.
     """
-    text, known = line_text(line), None
+    text, texts = line_text(line), None
     for words in _WORDS:
         cut = next((word.group() for word in words.finditer(text) if word.start() <= x < word.end()), "")
         if CUT in cut:
-            known = known or [line_text(one) for one in lines]
-            if found := _whole(cut, known, words):
-                return found
+            texts = texts or [line_text(each_line) for each_line in lines]
+            if whole := _whole(cut, texts, words):
+                return whole
     return ""
 
 

@@ -102,15 +102,15 @@ class RoleLines(Widget):
 
     def _style(self, role: str, under: str) -> Style:
         """Looking a style up walks all ancestors: once a role is enough until the styles change."""
-        found = self._styles_drawn.get((role, under))
-        if found is None:
+        style = self._styles_drawn.get((role, under))
+        if style is None:
             if role and self.has_class("stale"):
                 return self._style("", under) + self.app.get_component_styles("line--dim").partial_rich_style
-            found = self.rich_style
+            style = self.rich_style
             for name in filter(None, (under, f"line--{role}" if role else "")):
-                found += self.app.get_component_styles(name).partial_rich_style
-            self._styles_drawn[role, under] = found
-        return found
+                style += self.app.get_component_styles(name).partial_rich_style
+            self._styles_drawn[role, under] = style
+        return style
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """The filters that lines go through: the themes' colours are true ones and need not be made so."""
@@ -126,13 +126,13 @@ def _bar_lines(bar: ScrollBar) -> Iterator[Strip]:
     """The lines of a scroll bar, each kind of them made once."""
     app, size, base = bar.app, bar.size, bar.rich_style
     options = app.console_options.update_dimensions(size.width, size.height)
-    made: dict[int, Strip] = {}
+    strips: dict[int, Strip] = {}
     for segment in app.console.render(bar.render(), options):
         if segment.text != "\n":
-            strip = made.get(id(segment))
+            strip = strips.get(id(segment))
             if strip is None:
                 under = Segment(segment.text, base + segment.style)
-                strip = made[id(segment)] = _WholeStrip([under], size.width)
+                strip = strips[id(segment)] = _WholeStrip([under], size.width)
             yield strip
 
 

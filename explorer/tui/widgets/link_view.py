@@ -71,10 +71,10 @@ class LinkView(LineView):
 
     def action_scroll_by(self, step: int) -> None:
         """To the next link on show; without one scroll."""
-        shown, link = self._links(), self.link
-        at = shown.index(link) + step if link is not None and abs(step) == 1 else -1
-        if 0 <= at < len(shown):
-            self._choose(shown[at])
+        links, link = self._links(), self.link
+        at = links.index(link) + step if link is not None and abs(step) == 1 else -1
+        if 0 <= at < len(links):
+            self._choose(links[at])
         else:
             super().action_scroll_by(step)
 

@@ -81,8 +81,8 @@ class OptionField(RoleLines, can_focus=True):
         label = self.label[:-1] + "…" if start and self.label.endswith(" ") else self.label
         spans: list[tuple[str, str]] = [(label, "dim")]
         for i, word in enumerate(self.words[start:stop], start):
-            chosen = "mark" if self.has_focus else "head"  # bold: without colours it must differ too
-            spans += [(f" {word} ", chosen if i == self.index else "dim"), (" ", "text")]
+            role = "mark" if self.has_focus else "head"  # bold: without colours it must differ too
+            spans += [(f" {word} ", role if i == self.index else "dim"), (" ", "text")]
         return (*spans[:-1], ("…" if stop < len(self.words) else "", "dim"))
 
     def _shown(self) -> tuple[int, int]:

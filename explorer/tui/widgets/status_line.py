@@ -94,9 +94,11 @@ def job_line(title: str, progress: Progress | None, seconds: float, width: int, 
             spans.append((f" · {safe(progress.phase)}", "text"))
         if progress.total:
             share = progress.done / progress.total
-            said = f"{progress.done:,}/{progress.total:,}" if progress.total <= _COUNTABLE else f"{share:.0%}"
+            count_text = (
+                f"{progress.done:,}/{progress.total:,}" if progress.total <= _COUNTABLE else f"{share:.0%}"
+            )
             filled, track = bar(share, 10)
-            spans += [("  ", "text"), filled, track, (f" {said}", "number")]
+            spans += [("  ", "text"), filled, track, (f" {count_text}", "number")]
     tail: tuple[Span, ...] = ((elapsed_text(seconds), "dim"), ("  Esc stops ", "dim"))
     if refused:
         tail = (("one job at a time", "warn"), ("  Esc stops ", "dim"))
@@ -107,10 +109,10 @@ def job_line(title: str, progress: Progress | None, seconds: float, width: int, 
     return (*spans, (" " * gap, "text"), *tail)
 
 
-def done_line(command: str, said: str, width: int) -> Line:
+def done_line(command: str, text: str, width: int) -> Line:
     """The command that would do again what was done last, or else a word about it."""
     if not command:
-        return ((fit(f" {safe(said)}", width), "dim"),)
+        return ((fit(f" {safe(text)}", width), "dim"),)
     hint = "  y copies "
     room = width - 4 - len(hint)
     return ((" $ ", "accent"), (fit(middle(safe(command), room), room), "text"), (hint, "dim"))

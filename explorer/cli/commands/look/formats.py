@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    if given.models:
-        return outline.answer(given, progress)
-    found = headers.formats()
-    if given.json:
-        return Answer(lambda: report.as_json(found, head()))
-    return Answer(pieces=lambda: report.as_text(found))
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    if args.models:
+        return outline.answer(args, progress)
+    facts = headers.formats()
+    if args.json:
+        return Answer(lambda: report.as_json(facts, head()))
+    return Answer(pieces=lambda: report.as_text(facts))
 
 
 COMMAND = Command(

@@ -26,72 +26,72 @@ _TABLE = (*sorted(_SHAPING), "machine", "peak_macs", "bandwidth", "tile", "overl
 """Options that make the tree a table."""
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    if given.layer is not None:
-        return _one(given, progress)
-    if given.compare or (given.style == "torchinfo" and not given.explicit & _SHAPING):
-        return _torchinfo(given, progress)
-    if given.style != "tree" or given.explicit.intersection(_TABLE):
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    if args.layer is not None:
+        return _one(args, progress)
+    if args.compare or (args.style == "torchinfo" and not args.explicit & _SHAPING):
+        return _torchinfo(args, progress)
+    if args.style != "tree" or args.explicit.intersection(_TABLE):
         return about(
-            given, progress, lambda session, info: (_table(given, session),), "table", "look.table", "table"
+            args, progress, lambda session, info: (_table(args, session),), "table", "look.table", "table"
         )
     return about(
-        given, progress, lambda session, info: (session.analysis(),), "layers", "look.table", "layers"
+        args, progress, lambda session, info: (session.analysis(),), "layers", "look.table", "layers"
     )
 
 
-def _table(given: ParsedArgs, session: Session) -> LayerTable:
+def _table(args: ParsedArgs, session: Session) -> LayerTable:
     """The rows and columns that were asked for."""
     machine = spec = None
-    if given.explicit & {"machine", "peak_macs", "bandwidth"}:
-        machine = roofline_machine(given)
-    if given.tile is not None:
-        spec = explorer.TileSpec(tile=given.tile)
+    if args.explicit & {"machine", "peak_macs", "bandwidth"}:
+        machine = roofline_machine(args)
+    if args.tile is not None:
+        spec = explorer.TileSpec(tile=args.tile)
     return session.layers(
-        given.filter or "",
-        given.columns,
-        style=given.style,
-        sort=given.sort or "",
-        depth=given.depth,
-        flat=given.flat,
+        args.filter or "",
+        args.columns,
+        style=args.style,
+        sort=args.sort or "",
+        depth=args.depth,
+        flat=args.flat,
         machine=machine,
         spec=spec,
-        overlay=given.overlay or None,
-        providers=given.provider,
-        fold_constants=given.fold_constants,
+        overlay=args.overlay or None,
+        providers=args.provider,
+        fold_constants=args.fold_constants,
     )
 
 
-def _one(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _one(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """One layer, what it is connected to, and what figures from outside say of it."""
     shaping = [name for name in (*_TABLE, "csv", "compare", "style") if name != "overlay"]
-    given.refuse(shaping, "one layer is no table", "leave --layer out, or type --json")
+    args.refuse(shaping, "one layer is no table", "leave --layer out, or type --json")
     return about(
-        given,
+        args,
         progress,
         lambda session, info: (
             info,
-            session.connections(given.layer),
-            session.overlay(given.overlay) if given.overlay else None,
+            session.connections(args.layer),
+            session.overlay(args.overlay) if args.overlay else None,
         ),
         "layer",
         "look.connections",
     )
 
 
-def _torchinfo(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Torchinfo's own table; with `--compare` where it is wrong, alone where our own tree was asked for.
 
     Of a graph, which torchinfo cannot read, our figures in its columns.
     """
-    if given.csv and not given.compare:
+    if args.csv and not args.compare:
         raise Misuse("torchinfo's table is text", where="--csv", hint="leave --style out, or add --compare")
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
-        if info.totals.nodes and not info.model.format.startswith("torch") and not given.compare:
-            return (_table(given, session),)
-        ours = session.analysis() if given.style == "tree" else None
-        return info, session.torchinfo(), ours, given.compare
+        if info.totals.nodes and not info.model.format.startswith("torch") and not args.compare:
+            return (_table(args, session),)
+        ours = session.analysis() if args.style == "tree" else None
+        return info, session.torchinfo(), ours, args.compare
 
     def page(*facts: Any) -> list[Block]:
         blocks: list[Block] = (
@@ -106,7 +106,7 @@ def _torchinfo(given: ParsedArgs, progress: ProgressLine) -> Answer:
         answer: dict[str, Any] = (document().table if len(facts) == 3 else document().torchinfo)(*facts)
         return answer
 
-    return about(given, progress, ask, written, page, "differences")
+    return about(args, progress, ask, written, page, "differences")
 
 
 COMMAND = Command(

@@ -9,9 +9,9 @@ from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return about(
-        given,
+        args,
         progress,
         lambda session, info: (info, session.memory()),
         "memory",

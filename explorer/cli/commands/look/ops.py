@@ -9,13 +9,18 @@ from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    if not given.fx:
-        given.refuse(("input", "seed", "stat"), "it is of the nodes of torch.fx", "--fx")
-        return about(given, progress, lambda session, info: (info, session.ops()), "ops", "look.ops", "ops")
-    how = {"stat": given.stat, "input": given.input, "seed": given.seed, "on_progress": progress}
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    if not args.fx:
+        args.refuse(("input", "seed", "stat"), "it is of the nodes of torch.fx", "--fx")
+        return about(args, progress, lambda session, info: (info, session.ops()), "ops", "look.ops", "ops")
+    options = {"stat": args.stat, "input": args.input, "seed": args.seed, "on_progress": progress}
     return about(
-        given, progress, lambda session, info: (info, session.fx_graph(**how)), "fx_graph", "look.fx", "nodes"
+        args,
+        progress,
+        lambda session, info: (info, session.fx_graph(**options)),
+        "fx_graph",
+        "look.fx",
+        "nodes",
     )
 
 

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 
-def _timed(given: ParsedArgs, session: Session, info: Info, machine: Machine | None = None) -> Any:
+def _timed(args: ParsedArgs, session: Session, info: Info, machine: Machine | None = None) -> Any:
     """A profile, which runs the model, and the rows of the tree."""
-    batches = given.batch or (None,)
+    batches = args.batch or (None,)
     if len(batches) > 1:
         raise Misuse("a picture of time has one batch", where="--batch")
     return (
-        session.profile(explorer.ProfileSpec(steps=given.steps), batch=batches[0], machine=machine),
+        session.profile(explorer.ProfileSpec(steps=args.steps), batch=batches[0], machine=machine),
         session.analysis().layers,
     )
 
@@ -41,19 +41,19 @@ def _roofline(given: ParsedArgs, session: Session, info: Info) -> Any:
     return (fact, _timed(given, session, info, machine)[0]) if given.measured else fact
 
 
-def _flame(given: ParsedArgs, session: Session, info: Info) -> Any:
+def _flame(args: ParsedArgs, session: Session, info: Info) -> Any:
     """Groups by what they take; by measured time the model is run."""
     layers, top, measured = session.analysis().layers, None, None
-    if given.layer:
+    if args.layer:
         paths = [row.path for row in layers]
-        if given.layer not in paths:
-            near = nearest(given.layer, paths)
-            raise Misuse(f"there is no layer '{given.layer}'", where="--layer", hint=near)
-        top = paths.index(given.layer)
-    if given.by == "measured":
-        profile, _ = _timed(given, session, info)
-        measured = profile, session.column(given.by)
-    return plots().flame_of(given.by, info, layers, top, measured)
+        if args.layer not in paths:
+            near = nearest(args.layer, paths)
+            raise Misuse(f"there is no layer '{args.layer}'", where="--layer", hint=near)
+        top = paths.index(args.layer)
+    if args.by == "measured":
+        profile, _ = _timed(args, session, info)
+        measured = profile, session.column(args.by)
+    return plots().flame_of(args.by, info, layers, top, measured)
 
 
 _DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
@@ -69,13 +69,13 @@ _DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
 """What a picture is made of."""
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    plots().check(given.output)
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    plots().check(args.output)
     return output_file(
-        given,
+        args,
         progress,
-        lambda session, info: _DRAWN[given.what](given, session, info),
-        lambda info, fact, path: plots().write(given.what, info, fact, path),
+        lambda session, info: _DRAWN[args.what](args, session, info),
+        lambda info, fact, path: plots().write(args.what, info, fact, path),
     )
 
 

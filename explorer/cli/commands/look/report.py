@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     from explorer.report.html import page  # brings rich
 
-    page.check(given.output)
-    machine = named_machine(given)
+    page.check(args.output)
+    machine = named_machine(args)
 
     def ask(session: Session, info: Info) -> Any:
-        measured = explorer.ProfileSpec(steps=given.steps) if given.measured else None
-        return page.gather(session, page.PageRequest(machine, given.batch, given.optimizer, measured))
+        measured = explorer.ProfileSpec(steps=args.steps) if args.measured else None
+        return page.gather(session, page.PageRequest(machine, args.batch, args.optimizer, measured))
 
-    return output_file(given, progress, ask, lambda info, fact, path: page.write(fact, path, tool()))
+    return output_file(args, progress, ask, lambda info, fact, path: page.write(fact, path, tool()))
 
 
 COMMAND = Command(

@@ -10,10 +10,10 @@ from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    machine = roofline_machine(given)
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    machine = roofline_machine(args)
     return about(
-        given,
+        args,
         progress,
         lambda session, info: (info, session.roofline(machine)),
         "roofline",

@@ -7,14 +7,14 @@ from explorer.cli.arguments.options import PRINTING, Option
 from explorer.cli.output.answer import Answer, head
 
 
-def _run(given: ParsedArgs, progress: object) -> Answer:
+def _run(args: ParsedArgs, progress: object) -> Answer:
     # the help reads this file, which needs neither
     from explorer.host.doctor import checkup
     from explorer.report import doctor_words
 
-    fact = checkup(extras=given.extras)
+    fact = checkup(extras=args.extras)
     outcome = "something is wrong" if fact.problems else "nothing is wrong"
-    if given.json:
+    if args.json:
         return Answer(pieces=lambda: doctor_words.as_json(fact, head()), outcome=outcome)
     return Answer(pieces=lambda: doctor_words.as_text(fact), outcome=outcome)
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def _run(given: ParsedArgs, progress: object) -> Answer:
-    if given.models:
-        text = manual.page(given.models[0])
+def _run(args: ParsedArgs, progress: object) -> Answer:
+    if args.models:
+        text = manual.page(args.models[0])
         return Answer(pieces=lambda: _drawn(text))
     width = max(map(len, manual.TOPICS))
     rows = [f"  {topic:<{width}}  {title}\n" for topic, title in manual.titles().items()]

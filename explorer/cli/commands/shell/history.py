@@ -17,58 +17,58 @@ from explorer.cli.output.progress import ProgressLine
 from explorer.host import output_files
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """What a kept session did; nothing of the model is opened but what the session made itself."""
     # the help reads this file, and msgspec with the facts takes 30 ms
     from msgspec.structs import asdict
 
     from explorer.process import saved_sessions  # the help reads this file
 
-    state = given.state
-    if state is not None and given.output is None:
+    state = args.state
+    if state is not None and args.output is None:
         raise Misuse("says which state the script leads to", where="--state", hint="give -o FILE.sh, too")
-    output = given.output and os.path.abspath(given.output)
-    model = given.models[0] if given.models else None
-    comparing = given.beside is not None
+    output = args.output and os.path.abspath(args.output)
+    model = args.models[0] if args.models else None
+    comparing = args.beside is not None
     if not comparing:
         idle = ("draws", "machine", "seed", "verify")
-        given.refuse(idle, "says something of --beside alone", "add --beside STATES")
-    machine = hardware(given)
+        args.refuse(idle, "says something of --beside alone", "add --beside STATES")
+    machine = hardware(args)
     # who is only told what was done runs nothing; what is compared is opened
-    kept, saved = saved_sessions.find(model, os.environ, trust=given.trust or not comparing)
+    stored_session, saved = saved_sessions.find(model, os.environ, trust=args.trust or not comparing)
     figures = None
     folder = saved.cwd if os.path.isdir(saved.cwd) else os.curdir
     try:
         with (
             contextlib.chdir(folder),  # where the model was named from
-            explorer.Session(saved.source, **asdict(saved.opening), workdir=kept.folder) as session,
+            explorer.Session(saved.source, **asdict(saved.opening), workdir=stored_session.folder) as session,
         ):
             history = session.restore(saved.history) if saved.history is not None else session.history()
             if comparing:
-                every = given.beside == "all"
+                every = args.beside == "all"
                 figures = session.beside(
-                    range(len(history.entries)) if every else given.beside.split(","),
+                    range(len(history.entries)) if every else args.beside.split(","),
                     hardware=machine,
-                    verify=given.verify,
-                    draws=given.draws or 1,
-                    seed=given.seed,
+                    verify=args.verify,
+                    draws=args.draws or 1,
+                    seed=args.seed,
                     on_progress=progress,
                 )
             if output is not None:
                 text = session.script_text(
                     None if state is None else history.state(state), branches=state is None
                 )
-                output_files.check_target(output, overwrite=given.force, models=[saved.source], weights=())
-                with output_files.atomic_write(output, overwrite=given.force, executable=True) as temporary:
+                output_files.check_target(output, overwrite=args.force, models=[saved.source], weights=())
+                with output_files.atomic_write(output, overwrite=args.force, executable=True) as temporary:
                     with output_files.text(temporary, errors="surrogateescape") as file:
                         file.write(text)
     finally:
-        kept.release()
+        stored_session.release()
     return Answer(
-        lambda: document().history(history, saved.source, given.output, tool(), figures),
-        lambda: present("shell.history_words").history(history, saved.source, given.output, figures),
+        lambda: document().history(history, saved.source, args.output, tool(), figures),
+        lambda: present("shell.history_words").history(history, saved.source, args.output, figures),
         "states" if figures is None else "compared",
-        outcome=weakest(figures.verdicts) if figures is not None and given.verify else "done",
+        outcome=weakest(figures.verdicts) if figures is not None and args.verify else "done",
     )
 
 

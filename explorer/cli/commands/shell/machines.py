@@ -24,34 +24,34 @@ _MEASURING = (
 )
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     # the help reads this file, and msgspec with the facts takes 30 ms
     from explorer.settings import machine_file, machines
 
-    if given.measure:
-        fact = _measured(given, progress)
-    elif given.save is None:
+    if args.measure:
+        fact = _measured(args, progress)
+    elif args.save is None:
         fact = machines.listed()
-        given.refuse(_OF_MEASURING, *_NOT_MEASURED)
-        given.refuse((*_SETTINGS, "machine"), "this is for a machine that is saved", "add --save NAME")
+        args.refuse(_OF_MEASURING, *_NOT_MEASURED)
+        args.refuse((*_SETTINGS, "machine"), "this is for a machine that is saved", "add --save NAME")
     else:
-        given.refuse(_OF_MEASURING, *_NOT_MEASURED)
-        typed = {key: getattr(given, key) for key in _SETTINGS if getattr(given, key) is not None}
-        fact = machine_file.add_machine(given.save, given.machine, typed, overwrite=given.force)
+        args.refuse(_OF_MEASURING, *_NOT_MEASURED)
+        typed = {key: getattr(args, key) for key in _SETTINGS if getattr(args, key) is not None}
+        fact = machine_file.add_machine(args.save, args.machine, typed, overwrite=args.force)
     return Answer(
         lambda: plain(fact),
-        lambda: present("shell.machines_words").machines(fact, saved=given.save is not None or given.measure),
+        lambda: present("shell.machines_words").machines(fact, saved=args.save is not None or args.measure),
     )
 
 
-def _measured(given: ParsedArgs, progress: ProgressLine) -> Machines:
+def _measured(args: ParsedArgs, progress: ProgressLine) -> Machines:
     hint = "leave it out; the config file can be changed afterwards"
-    given.refuse((*_SETTINGS, "machine"), "a machine that is measured takes no settings", hint)
-    more = {} if given.save is None else {"name": given.save}
+    args.refuse((*_SETTINGS, "machine"), "a machine that is measured takes no settings", hint)
+    more = {} if args.save is None else {"name": args.save}
     return explorer.measure_machine(
-        threads=given.threads,
-        time_limit=float(given.time_limit),
-        overwrite=given.force,
+        threads=args.threads,
+        time_limit=float(args.time_limit),
+        overwrite=args.force,
         on_progress=progress,
         **more,
     )

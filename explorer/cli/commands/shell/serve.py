@@ -15,17 +15,17 @@ _LOOPBACK = "127.0.0.1"
 _MOST = 65_535
 
 
-def _run(given: ParsedArgs, progress: object) -> Answer:
+def _run(args: ParsedArgs, progress: object) -> Answer:
     # the help reads this file, which needs none of these
     import asyncio
 
     from explorer.host.optional_packages import require
 
-    source = given.models[0]
+    source = args.models[0]
     if ":" in source and not os.path.exists(source):
         raise Misuse("code is not served to a browser", where=source, hint="serve a file of the model")
-    if given.port > _MOST:
-        raise Misuse(f"a port is {_MOST:,} at most", where=f"--port {given.port}")
+    if args.port > _MOST:
+        raise Misuse(f"a port is {_MOST:,} at most", where=f"--port {args.port}")
     headers.check(source)
     require("textual_serve", "serve")
     from explorer.web.server import served
@@ -34,13 +34,13 @@ def _run(given: ParsedArgs, progress: object) -> Answer:
     server = served(
         name,
         folder,
-        given.host,
-        given.port,
-        weights=given.weights,
-        dims=given.dim,
-        input_shapes=given.input_shape,
-        observe=given.observe,
-        past=given.past,
+        args.host,
+        args.port,
+        weights=args.weights,
+        dims=args.dim,
+        input_shapes=args.input_shape,
+        observe=args.observe,
+        past=args.past,
     )
 
     def ready(link: str) -> None:

@@ -117,16 +117,16 @@ def figure_tables(
     others, step = range(1, len(fact.names)), max(1, per - 1)
     blocks: list[Block] = []
     for start in range(0, len(others), step):
-        shown = (0, *others[start : start + step])
+        places = (0, *others[start : start + step])
         columns = [Column("", shrink=True, role="quiet", brief=_BRIEF)]
-        for at in shown:
+        for at in places:
             named = Column(fact.names[at], "right", shrink=True, whole=True)
             columns += [named, *[Column("change")] * bool(at)]
         rows: list[Sequence[Cell]] = []
         for label, *cells in above:
-            rows.append([label, *(cell for at in shown for cell in (cells[at], "")[: 1 + bool(at)])])
+            rows.append([label, *(cell for at in places for cell in (cells[at], "")[: 1 + bool(at)])])
         for row in fact.rows:
-            rows.append([_LABELS[row.name], *(cell for at in shown for cell in _cells(row, at))])
+            rows.append([_LABELS[row.name], *(cell for at in places for cell in _cells(row, at))])
         blocks += [*([Line()] if blocks else []), Table(columns, rows)]
     return blocks
 
@@ -145,14 +145,14 @@ def _figure(row: FigureRow, one: FigureValue) -> Span:
 
 def _change(row: FigureRow, at: int) -> str:
     """How far a figure is from the first one's: '=', '+12.5 %', 'x 24.0'."""
-    ratio, one = row.ratios[at], row.values[at]
-    if one is not None and one.value is not None and not one.sign and one == row.values[0]:
+    ratio, figure = row.ratios[at], row.values[at]
+    if figure is not None and figure.value is not None and not figure.sign and figure == row.values[0]:
         return "="
     if ratio is None:
         return ""
     if ratio >= _PERCENT:
         return f"x {ratio:,.1f}"
     change = abs(ratio - 1)
-    said = f"{change:.0%}".replace("%", " %") if change >= 1 else percent_text(change, 1)
+    text = f"{change:.0%}".replace("%", " %") if change >= 1 else percent_text(change, 1)
     sign = "+" if ratio > 1 else "-"
-    return f"{sign}{said}" if said != "0.0 %" else f"<{sign}0.1 %"
+    return f"{sign}{text}" if text != "0.0 %" else f"<{sign}0.1 %"

@@ -44,7 +44,7 @@ def conversion(fact: Conversion) -> list[Block]:
 
 def _unknown(fact: Conversion) -> list[Block]:
     """What of the source is not in the file that was written without a comparison."""
-    rows = Rows(lambda one: (Span(printable(one[0]), "bad"), one[1]), fact.unknown)
+    rows = Rows(lambda entry: (Span(printable(entry[0]), "bad"), entry[1]), fact.unknown)
     return [
         Paragraph("not in the file, as it is not understood:", "bad"),
         Table((Column("name", shrink=True), Column("why")), rows, what="names", more="--json has all"),
@@ -61,7 +61,7 @@ def _stored(fact: StoredEvidence) -> list[Block]:
                 indent=4,
             ),
         ]
-    rows = Rows(lambda one: (Span(printable(one[0]), "bad"), one[1]), fact.differing)
+    rows = Rows(lambda entry: (Span(printable(entry[0]), "bad"), entry[1]), fact.differing)
     return [
         Paragraph("DIFFERENT", "bad"),
         Paragraph(claim_and_grounds(field_terms(fact.verdict))[1], indent=4),

@@ -175,9 +175,11 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
 
     rows: list[tuple[Cell, ...]] = [
         (
-            and_more([site.name, *(one.name for one in group if one is not site)]),
-            exact_text(sum(one.tiles for one in group)) if not site.structure else Span("not shown", "bad"),
-            exact_text(sum(one.rows for one in group)),
+            and_more([site.name, *(member.name for member in group if member is not site)]),
+            exact_text(sum(member.tiles for member in group))
+            if not site.structure
+            else Span("not shown", "bad"),
+            exact_text(sum(member.rows for member in group)),
             _float_text(site.max_abs),
             _float_text(site.mse),
             _cosine_text(site.cosine),
@@ -228,9 +230,9 @@ def _region_table(regions: Sequence[RegionEvidence]) -> Table:
 
 
 def _output_table(fact: Verification) -> Table:
-    found = [("before", out) for out in fact.outputs] + [("PyTorch", out) for out in fact.torch]
-    measured = any(out.rms_before is not None for _, out in found)
-    limited = any(out.limit_share is not None for _, out in found)
+    compared = [("before", out) for out in fact.outputs] + [("PyTorch", out) for out in fact.torch]
+    measured = any(out.rms_before is not None for _, out in compared)
+    limited = any(out.limit_share is not None for _, out in compared)
     rows: list[tuple[Cell, ...]] = [
         (
             out.name,
@@ -244,7 +246,7 @@ def _output_table(fact: Verification) -> Table:
             *([_pair(out.rms_before, out.rms_after)] if measured else []),
             _judged(out),
         )
-        for against, out in found
+        for against, out in compared
     ]
     columns = (
         Column("output", shrink=True),

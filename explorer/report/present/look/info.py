@@ -231,14 +231,19 @@ def _left(tiled: TiledMacs | None) -> list[Block]:
     if tiled is None or not tiled.left:
         return []
 
-    def row(left: LeftOver) -> tuple[Cell, ...]:
+    def row(left_over: LeftOver) -> tuple[Cell, ...]:
         return (
-            plain(left.count),
-            left.op,
-            Span(left.name if left.count == 1 else f"{left.name} and {left.count - 1:,} more", "quiet"),
-            quiet_zero(count(left.macs)),
-            share_text(left.macs, tiled.macs_total) if left.macs else "",
-            Span(left.reason, "warning"),
+            plain(left_over.count),
+            left_over.op,
+            Span(
+                left_over.name
+                if left_over.count == 1
+                else f"{left_over.name} and {left_over.count - 1:,} more",
+                "quiet",
+            ),
+            quiet_zero(count(left_over.macs)),
+            share_text(left_over.macs, tiled.macs_total) if left_over.macs else "",
+            Span(left_over.reason, "warning"),
         )
 
     columns = (

@@ -20,24 +20,24 @@ def doubt_text(row: Layer) -> str:
 
 def outside_fields(fact: Overlay | None, row: int) -> list[Field]:
     """What figures from outside say of a row, under the names of their columns; nothing without any."""
-    found = []
+    fields = []
     for column in () if fact is None else fact.columns:
         figures = fact.figures[column.name] if fact is not None else {}
         if row in figures:
             # a share of figures of which some are negative says nothing
             part, whole = figures[row], figures.get(-1, 0)
             of_whole = share_text(part, whole) if column.over == "sum" and 0 < part <= whole else ""
-            found.append(Field(printable(column.head), in_unit(column.unit, part), of_whole))
-    return found
+            fields.append(Field(printable(column.head), in_unit(column.unit, part), of_whole))
+    return fields
 
 
 def same_name_text(path: str, others: Sequence[str]) -> str:
     """That a layer is the first of several whose name is one in the file; '' if it is the only one."""
     if not others:
         return ""
-    some = ", ".join(printable(other) for other in others[:_OTHERS]) + ", …" * (len(others) > _OTHERS)
-    said = f"'{printable(path)}' is the first of {len(others) + 1:,} layers of that name"
-    return f"{said}: {'the other is' if len(others) == 1 else 'the others are'} {some}"
+    some = ", ".join(printable(twin) for twin in others[:_OTHERS]) + ", …" * (len(others) > _OTHERS)
+    text = f"'{printable(path)}' is the first of {len(others) + 1:,} layers of that name"
+    return f"{text}: {'the other is' if len(others) == 1 else 'the others are'} {some}"
 
 
 _OTHERS = 4
@@ -53,8 +53,8 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
 
     def share(part: int | None, whole: int | None, more: str = "") -> Cell:
         # what does not run beside the rest has no part in the model's work
-        known = bool(part and whole and layer.counted)
-        shares = share_text(part, whole) if known else ""
+        has_share = bool(part and whole and layer.counted)
+        shares = share_text(part, whole) if has_share else ""
         return (f"{shares}  ", Span(more, "formula")) if more else shares
 
     def stored(part: int, whole: int) -> str:

@@ -73,15 +73,15 @@ def step_blocks(fact: Memory, at: int) -> list[Block]:
     name = step.path or ("the model's inputs" if not at else "(unnamed)")
     live = step.live_bytes
     role: Role = "quiet"
-    said = f", {percent_text(live, fact.peak_bytes)} of the peak"
+    remark = f", {percent_text(live, fact.peak_bytes)} of the peak"
     if live == fact.peak_bytes:
         role = "warning"
-        said = ": this is the peak" if at == fact.peak_step else ": as much as at the peak"
+        remark = ": this is the peak" if at == fact.peak_step else ": as much as at the peak"
     return [
         Line(
             (f"Step {at:,} of {len(fact.steps) - 1:,} ", Span(name, "strong"), Span(f" {step.kind}", "kind"))
         ),
-        Line((size(live), Span(" live", "quiet"), Span(said, role))),
+        Line((size(live), Span(" live", "quiet"), Span(remark, role))),
     ]
 
 

@@ -69,12 +69,12 @@ def attribute_blocks(stat: OpStat) -> list[Block]:
         blocks.append(Line((Span(f" {name}  ", "quiet"), Span(_ends(span), "figure"))))
         if span.distinct == 1:
             continue
-        shown = span.values[:_VALUES]
+        values = span.values[:_VALUES]
         rows: list[tuple[Cell, ...]] = [
-            (bar_text(n, stat.count), plain(n), value_text(v, _ITEMS)) for v, n in shown
+            (bar_text(n, stat.count), plain(n), value_text(v, _ITEMS)) for v, n in values
         ]
-        if span.distinct > len(shown):
-            rows.append(("", "", Span(f"{span.distinct - len(shown):,} more values", "quiet")))
+        if span.distinct > len(values):
+            rows.append(("", "", Span(f"{span.distinct - len(values):,} more values", "quiet")))
         columns = (Column("", role="bar"), Column("", "right"), Column(""))
         blocks.append(Table(columns, rows, 4))
     return blocks

@@ -22,14 +22,14 @@ def overlay_blocks(fact: Overlay) -> list[Block]:
         f"{files}: {fact.matched:,} of {fact.rows:,} rows are of this model, and give figures to"
         f" {fact.layers:,} of its layers."
     )
-    said: list[Block] = [Line(), Paragraph(text, "quiet")]
+    blocks: list[Block] = [Line(), Paragraph(text, "quiet")]
     if fact.unmatched:
-        said.append(Paragraph(f"No layer is called {_some(fact.unmatched)}.", "warning"))
+        blocks.append(Paragraph(f"No layer is called {_some(fact.unmatched)}.", "warning"))
     if fact.ambiguous:
-        said.append(
+        blocks.append(
             Paragraph(f"Several layers are called {_some(fact.ambiguous)}: write the path.", "warning")
         )
-    return [*said, *(Paragraph(f"{printable(note)}.", "warning") for note in fact.notes)]
+    return [*blocks, *(Paragraph(f"{printable(note)}.", "warning") for note in fact.notes)]
 
 
 def _some(names: Sequence[str]) -> str:
@@ -93,8 +93,14 @@ def _boundaries(fact: Placement) -> Table:
         Column("bytes", "right"),
     )
     rows = [
-        (one.tensor, shape_text(one.shape), _short(one.source), _short(one.target), size(one.bytes))
-        for one in fact.boundaries
+        (
+            boundary.tensor,
+            shape_text(boundary.shape),
+            _short(boundary.source),
+            _short(boundary.target),
+            size(boundary.bytes),
+        )
+        for boundary in fact.boundaries
     ]
     return Table(columns, rows, what="boundaries, as they are met", more=_ALL)
 

@@ -107,7 +107,7 @@ def together(fact: Roofline, points: Sequence[RooflinePoint]) -> Line:
 def slowest(fact: Roofline, points: Sequence[RooflinePoint], profile: Profile | None = None) -> Table:
     """A row a layer, those that take longest first; beside them what was measured."""
     largest = max((point.share for point in points), default=0.0)
-    timed = {one.layer: one for one in profile.layers} if profile is not None else {}
+    timed = {layer.layer: layer for layer in profile.layers} if profile is not None else {}
 
     def row(point: RooflinePoint) -> tuple[Cell, ...]:
         unknown = point.intensity is None and point.bytes is None

@@ -65,7 +65,7 @@ def table_blocks(fact: LayerTable) -> list[Block]:
     style = STYLES[fact.style]
     outside = {} if fact.overlay is None else outside_columns(fact.overlay)
     columns = [COLUMNS.get(name) or outside[name] for name in fact.columns]
-    rows = _Rows(fact.info, columns, heads=style.heads, flat=fact.flat, found=fact.found)
+    rows = _Rows(fact.info, columns, heads=style.heads, flat=fact.flat, match_count=fact.found)
     for row, values in zip(fact.layers, fact.values, strict=True):
         rows.add(row, values)
     return [
@@ -97,9 +97,9 @@ class _Rows:
         *,
         heads: Mapping[str, str] | None = None,
         flat: bool = False,
-        found: int | None = None,
+        match_count: int | None = None,
     ) -> None:
-        self._info, self._columns, self._flat, self._found = info, columns, flat, found
+        self._info, self._columns, self._flat, self._found = info, columns, flat, match_count
         self._drop, self._heads = drop, heads or {}
         self._said = _said_of_shapes(info)
         # a file of tensors says nothing of work, on every row the same nothing
@@ -168,7 +168,7 @@ class _Rows:
 
     def _total(self, totals: Sequence[Any]) -> Iterator[Cell]:
         """The cells of the last row: words and shapes have none."""
-        known = self._info.totals
+        model_totals = self._info.totals
         for column, value in zip(self._columns, totals, strict=True):
             if (
                 not column.is_number
@@ -177,7 +177,7 @@ class _Rows:
             ):
                 yield ""
             else:
-                sign = known.sign if value is not None and not column.stored else ""
+                sign = model_totals.sign if value is not None and not column.stored else ""
                 yield _strong(column, value, sign)
             if column.name == "share" and self._macs is not None:
                 yield ""

@@ -97,8 +97,8 @@ def tree_rows(fact: History) -> list[tuple[int, str]]:
     children, rows = fact.children(), list[tuple[int, str]]()
     waiting = [(0, "", "")]
     while waiting:
-        at, own, below = waiting.pop()
-        rows.append((at, own))
+        at, lead, below = waiting.pop()
+        rows.append((at, lead))
         *older, last = children.get(at, (None,))
         if last is not None:
             waiting.append((last, below, below))
@@ -131,8 +131,10 @@ def state_blocks(fact: History, at: int) -> list[Block]:
     if entry.verification is not None:
         proof = entry.verification
         rows.append(Field("proof", Span(field_terms(proof.verdict), TONES[proof.verdict_kind])))
-    kept = Span(f"saved as {os.path.basename(entry.saved)}") if entry.saved else Span("not saved", "warning")
-    rows.append(Field("file", kept))
+    file_text = (
+        Span(f"saved as {os.path.basename(entry.saved)}") if entry.saved else Span("not saved", "warning")
+    )
+    rows.append(Field("file", file_text))
     command: list[Block] = [Line(), Line((Span("$ ", "formula"), entry.command))] if entry.command else []
     return [Fields(rows), *command]
 

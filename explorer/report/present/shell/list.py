@@ -53,23 +53,39 @@ def choice_table(choices: Sequence[Choice], what: str = "", *, short: bool = Fal
     return Table(_COLUMNS, Rows(row, choices), what=what)
 
 
-def choice_row(one: Choice, most: int | None = None) -> tuple[Cell, ...]:
+def choice_row(choice: Choice, most: int | None = None) -> tuple[Cell, ...]:
     """What is known of something that can be opened; of what is said of it `most` characters."""
-    if isinstance(one, ModelFile):
-        params: Cell = count(one.params) if one.params is not None else Span("", "quiet")
-        said = Span(_cut(printable(one.note), most), "warning") if one.note else _cut(stored(one), most)
-        return printable(one.path), one.format, _size(one.bytes), params, said, _when(one.modified, most)
-    if isinstance(one, RecentModel):
-        said = Span("not there any more", "warning") if one.missing else ""
-        return printable(one.source), one.format, "", _params(one.params), said, _when(one.opened, most)
-    if isinstance(one, KeptSession):
-        said = (
-            Span(printable(one.note), "warning")
-            if one.note
-            else f"{one.states:,} state{'s' * (one.states != 1)}"
+    if isinstance(choice, ModelFile):
+        params: Cell = count(choice.params) if choice.params is not None else Span("", "quiet")
+        note = (
+            Span(_cut(printable(choice.note), most), "warning") if choice.note else _cut(stored(choice), most)
         )
-        return printable(one.source), "session", "", "", said, _when(one.changed, most)
-    return one.name, "torchvision", "", _params(one.params), "", ""
+        return (
+            printable(choice.path),
+            choice.format,
+            _size(choice.bytes),
+            params,
+            note,
+            _when(choice.modified, most),
+        )
+    if isinstance(choice, RecentModel):
+        note = Span("not there any more", "warning") if choice.missing else ""
+        return (
+            printable(choice.source),
+            choice.format,
+            "",
+            _params(choice.params),
+            note,
+            _when(choice.opened, most),
+        )
+    if isinstance(choice, KeptSession):
+        note = (
+            Span(printable(choice.note), "warning")
+            if choice.note
+            else f"{choice.states:,} state{'s' * (choice.states != 1)}"
+        )
+        return printable(choice.source), "session", "", "", note, _when(choice.changed, most)
+    return choice.name, "torchvision", "", _params(choice.params), "", ""
 
 
 def stored(one: ModelFile) -> str:

@@ -44,10 +44,12 @@ class HistoryCommand(ScreenCommand):
             return
         if wish.what in ("script", "script_all"):
             every = wish.what == "script_all"
-            made = "every state" if every else self._name(wish.at)
-            said = f"The commands that make {made} again, as a shell script, written to"
+            states_text = "every state" if every else self._name(wish.at)
+            question = f"The commands that make {states_text} again, as a shell script, written to"
             path = f"{self.store.stem}.sh"
-            write_file(self.context, "Save as a script", path, said, "script", index=wish.at, branches=every)
+            write_file(
+                self.context, "Save as a script", path, question, "script", index=wish.at, branches=every
+            )
             return
         title, work = {
             "go": ("Go there", self._go),

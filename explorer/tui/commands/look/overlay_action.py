@@ -24,8 +24,8 @@ def ask_overlay(context: CommandContext) -> None:
         if typed is not None and (typed or context.store.overlays):
             context.start("Figures from outside", _lay(context, os.path.expanduser(typed)))
 
-    title, how = "Figures from outside", {"placeholder": "profile.csv", "hint": "lay over"}
-    context.ask(EntryDialog(title, "", _SAID, **how, required=False), answered)
+    title, texts = "Figures from outside", {"placeholder": "profile.csv", "hint": "lay over"}
+    context.ask(EntryDialog(title, "", _SAID, **texts, required=False), answered)
 
 
 async def _lay(context: CommandContext, path: str) -> None:

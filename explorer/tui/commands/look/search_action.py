@@ -35,17 +35,17 @@ class SearchCommand(ScreenCommand):
     def _chosen(self, dialog: SearchDialog, id: str | None) -> None:
         if id is None:
             return
-        kind, _, what = id.partition(":")
+        kind, _, key = id.partition(":")
         if kind == "command":
-            run_picked(self.context, what)
+            run_picked(self.context, key)
         elif kind == "state":
-            HistoryCommand(self.context).go(int(what))
+            HistoryCommand(self.context).go(int(key))
         elif kind == "mark":
-            self.context.go_to_layer(what)
+            self.context.go_to_layer(key)
         elif dialog.search is not None:
-            found = dialog.listed[id]
-            self.store.on_demand.found = dialog.search.walk(found)
-            self.panes.to_layer(found.layers[0])
+            result = dialog.listed[id]
+            self.store.on_demand.found = dialog.search.walk(result)
+            self.panes.to_layer(result.layers[0])
             NextCommand(self.context).tell()
 
 

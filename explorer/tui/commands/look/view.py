@@ -93,8 +93,8 @@ async def back(context: CommandContext, way: str = "") -> None:
     path = context.store.jumps.step(context.tree.current_layer, forward=bool(way))
     if path is None:
         context.store.say("there is nothing to go forward to" if way else "there is nothing to go back to")
-    elif (found := await context.located(path)) is not None:
-        context.panes.show_layer(found)
+    elif (row := await context.located(path)) is not None:
+        context.panes.show_layer(row)
 
 
 def rail(context: CommandContext) -> None:
