@@ -370,21 +370,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 _start = time.monotonic()
+_ends: list[bool] = []
+"""Whether each test failed that has run."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Notes how a test ended."""
+    if report.failed or report.when == "call":
+        _ends.append(report.failed)
 
 
 def pytest_runtest_logfinish() -> None:
     """Ends after the minutes that the tests of the rest may take."""
     if time.monotonic() - _start > float(os.environ["REMOVAL_SECONDS"]):
-        pytest.exit("the time is over", returncode=int(_failed))
-
-
-_failed = False
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Notes that a test failed."""
-    global _failed
-    _failed = _failed or report.failed
+        pytest.exit(
+            f"the time is over: {sum(_ends)} of {len(_ends)} tests failed", returncode=int(any(_ends))
+        )
 
 
 def main(words: list[str]) -> int:
