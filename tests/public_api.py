@@ -21,7 +21,7 @@ from explorer.base.features import offered
 
 ROOT = Path(__file__).parents[1]
 STUB = ROOT / "explorer/session/methods/public_api.py"
-_OWN = ("changes", "states", "figures", "connections", "exports")
+_OWN = ("changes", "states", "figure_methods", "connections", "exports")
 """Modules of `explorer.session.methods`, whose functions every session has."""
 
 
