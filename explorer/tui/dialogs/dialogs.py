@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def key_hint(hint: str) -> Content:
+def key_hint(keys: str) -> Content:
     """Keys and what they do, between dots, as the bar below the screen has them."""
     pieces: list[tuple[str, str]] = []
-    for part in hint.split(" · "):
+    for part in keys.split(" · "):
         key, _, label = part.partition(" ")
         pieces += [(f" {key}", "$accent"), (f" {label} ", "")]
     return Content.assemble(*pieces)
