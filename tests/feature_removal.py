@@ -413,7 +413,7 @@ def main(words: list[str]) -> int:
         listed = root.parent / f"{root.name}-tests.json" if given.keep else root / ".removed_tests.json"
         listed.write_text(json.dumps(left_out), encoding="utf-8")
         os.environ[_LEFT_OUT] = str(listed)
-        print(f"left out: {len(left_out)} tests, and these files: {chr(32).join(lost)}", flush=True)
+        print(f"left out: {len(left_out)} tests, and these files: {', '.join(lost)}", flush=True)
         broken = check(root, given.minutes, types=given.types)
     print(f"broken: {', '.join(broken)}" if broken else "nothing broke")
     return int(bool(broken))
