@@ -98,10 +98,10 @@ def _said(y: int, label: FlameLabel, figures: tuple[str, str], room: int, letter
     """Line `y` of a box: its name, its figure, its operator."""
     if y == 0:
         return _name(label, room, letters)
-    return _whole(figures, room) if y == 1 else label.kind if y == 2 and room >= _NARROW else ""
+    return _figure_text(figures, room) if y == 1 else label.kind if y == 2 and room >= _NARROW else ""
 
 
-def _whole(said: tuple[str, str], room: int) -> str:
+def _figure_text(said: tuple[str, str], room: int) -> str:
     """A figure and a share, or the share alone if there is no room for both."""
     figure, share = said
     if len(figure) + len(share) + 2 * bool(share) <= room:
@@ -216,11 +216,11 @@ class FlameView(SubScreen[int]):
         self._figures, self._layers, self._model, self._exact = figures, layers, model, exact
         self._by = 0
         self._top: _Top | None = None
-        self._before: list[tuple[_Top | None, IcicleBox]] = []
+        self._zooms: list[tuple[_Top | None, IcicleBox]] = []
         self._boxes: list[IcicleBox] = []
         self._labels: list[FlameLabel] = []
         self._laid: tuple[object, ...] = ()
-        self._wanted: IcicleBox | int = chosen_row
+        self._target: IcicleBox | int = chosen_row
         self.chosen = 0
 
     @property
@@ -254,7 +254,7 @@ class FlameView(SubScreen[int]):
 
     def _draw(self) -> None:
         self.query_one(_Panel).again()
-        self._tell()
+        self._show_title()
 
     def _page(self, width: int, height: int) -> list[Line]:
         """The boxes; laid out anew for another figure, top or size."""
@@ -264,12 +264,12 @@ class FlameView(SubScreen[int]):
         if layout_key != self._laid:
             self._laid = layout_key
             self._lay_out(width, height)
-            self.call_later(self._tell)
+            self.call_later(self._show_title)
         letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
         return flame_lines(self._boxes, self._labels, self._said, self.chosen, height, letters)
 
     def _lay_out(self, width: int, height: int) -> None:
-        weights, top, target = self.figure.weights, self._top, self._wanted
+        weights, top, target = self.figure.weights, self._top, self._target
         span, rows = (None, 1) if top is None else (top[:2], top[2])
         self._boxes = icicle(weights, span, width, height, rows=rows)
         self._labels = [label_of(box, self._layers, self._model) for box in self._boxes]
@@ -284,7 +284,7 @@ class FlameView(SubScreen[int]):
         share = share_text(box.value, whole) if at and whole else ""
         return self.figure.text(box.value, self._exact), share
 
-    def _tell(self) -> None:
+    def _show_title(self) -> None:
         """Show the title and the chosen box."""
         figure, box = self.figure, self.box
         if box is None:
@@ -330,7 +330,7 @@ class FlameView(SubScreen[int]):
 
     def _choose(self, at: int | None) -> None:
         if at is not None and at != self.chosen:
-            self.chosen, self._wanted = at, self._boxes[at]
+            self.chosen, self._target = at, self._boxes[at]
             self._draw()
 
     def on_click(self, event: events.Click) -> None:
@@ -372,26 +372,26 @@ class FlameView(SubScreen[int]):
         elif box.rows == 1 and (not self.chosen or box.stop == box.first + 1):
             self.dismiss(box.first)
         elif self.chosen:
-            self._before.append((self._top, box))
+            self._zooms.append((self._top, box))
             self._zoom((*box.span, box.rows), box)
         else:
             self.app.bell()
 
     def action_flame_back(self) -> None:
         """Undo the last zoom."""
-        if self._before:
-            self._zoom(*self._before.pop())
+        if self._zooms:
+            self._zoom(*self._zooms.pop())
         else:
             self.app.bell()
 
     def action_flame_whole(self) -> None:
         """The whole model."""
         if self._top is not None and (box := self.box) is not None:
-            self._before.append((self._top, box))
+            self._zooms.append((self._top, box))
             self._zoom(None, box)
 
     def _zoom(self, top: _Top | None, wanted: IcicleBox) -> None:
-        self._top, self._wanted = top, wanted
+        self._top, self._target = top, wanted
         self._draw()
 
     def action_flame_figure(self) -> None:

@@ -23,11 +23,11 @@ from explorer.features.graph.graph_labels import (
     PALE_COLOR,
     box_lines,
     box_title,
+    figure_label,
     fill,
     heading,
     ink,
     notes,
-    said_of,
     tensor_text,
     value_of,
 )
@@ -122,7 +122,7 @@ def _box(box: GraphBox, figures: Sequence[str]) -> dict[str, Any]:
         "about": box_title(box),
         "family": box.family,
         "figures": [value_of(box, name) for name in figures],
-        "said": [said_of(box, name) for name in figures],
+        "said": [figure_label(box, name) for name in figures],
         "at": [box.x, box.y, box.width, box.height, box.rank],
     }
     if box.lit:

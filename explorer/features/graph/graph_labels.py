@@ -61,7 +61,7 @@ def box_lines(box: GraphBox, color: str) -> list[str]:
     if box.tiles and color == "family":
         return [*lines, cut(box.tiles)]
     if figure in box.outside or box.figures.get(figure) or (color != "family" and figure in box.figures):
-        return [*lines, said_of(box, figure)]
+        return [*lines, figure_label(box, figure)]
     return [*lines, f"{box.layers:,} layers"] if box.layers > 1 else lines
 
 
@@ -71,7 +71,7 @@ def value_of(box: GraphBox, figure: str) -> float | None:
     return box.figures.get(figure) if outside is None else outside.value
 
 
-def said_of(box: GraphBox, figure: str) -> str:
+def figure_label(box: GraphBox, figure: str) -> str:
     """A figure of a box with its unit; '' for none."""
     if (outside := box.outside.get(figure)) is not None:
         return _outside_text(outside, outside.value)

@@ -256,14 +256,14 @@ def neighbour(drawing: GraphDrawing, at: int, way: str) -> int | None:
             (
                 i
                 for i, b in enumerate(drawing.boxes)
-                if b.rank == box.rank and b.order == _beside(drawing, at, step)
+                if b.rank == box.rank and b.order == _order_beside(drawing, at, step)
             ),
             None,
         )
     ends = [
         (edge.target, edge.source)[way == "up"]
-        for edge in _on_path(drawing, box)
-        if (edge.source, edge.target)[way == "up"] == at
+        for edge in drawing.edges
+        if (edge.lit or not box.lit) and (edge.source, edge.target)[way == "up"] == at
     ]
     middle = box.x + box.width / 2
 
@@ -274,14 +274,7 @@ def neighbour(drawing: GraphDrawing, at: int, way: str) -> int | None:
     return min(ends, key=far, default=None)
 
 
-def _on_path(drawing: GraphDrawing, box: GraphBox) -> Sequence[GraphEdge]:
-    """The edges to walk along: those of the followed path if the box is on it."""
-    if not box.lit:
-        return drawing.edges
-    return [edge for edge in drawing.edges if edge.lit]
-
-
-def _beside(drawing: GraphDrawing, at: int, step: int) -> int | None:
+def _order_beside(drawing: GraphDrawing, at: int, step: int) -> int | None:
     """The order of the next box in the same rank, past edges in between."""
     box = drawing.boxes[at]
     orders = [b.order for b in drawing.boxes if b.rank == box.rank and (b.order - box.order) * step > 0]

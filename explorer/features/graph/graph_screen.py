@@ -109,8 +109,8 @@ class GraphView(SubScreen[int]):
         super().__init__()
         self._ask, self._layers, self._about = draw, layers, about
         self._marks: list[int] = []
-        self._before: list[tuple[GraphRequest, int | None]] = []
-        self._found: list[int] = []
+        self._earlier: list[tuple[GraphRequest, int | None]] = []
+        self._matches: list[int] = []
         self._map = True
         self._beside: bool | None = None
         self._take(drawing, request, chosen_row)
@@ -298,8 +298,8 @@ class GraphView(SubScreen[int]):
 
     def action_graph_back(self) -> None:
         """Draw what was on show before."""
-        if self._before:
-            request, chosen = self._before.pop()
+        if self._earlier:
+            request, chosen = self._earlier.pop()
             self._go(request, chosen, back=True)
 
     # keys: paths
@@ -350,19 +350,19 @@ class GraphView(SubScreen[int]):
         def chosen(id: str | None) -> None:
             if id is not None and dialog.search is not None:
                 match = dialog.listed[id]
-                self._found = dialog.search.walk(match)
+                self._matches = dialog.search.walk(match)
                 self._reveal(match.layers[0])
 
         self.app.push_screen(dialog, chosen)
 
     def action_graph_next(self, step: int) -> None:
         """The next of what was found, round and round."""
-        if not self._found:
+        if not self._matches:
             self._say("nothing was searched for: / does")
             return
         here = -1 if self._chosen_row is None else self._chosen_row
-        ahead = [row for row in self._found if (row - here) * step > 0]
-        self._reveal(min(ahead or self._found) if step > 0 else max(ahead or self._found))
+        ahead = [row for row in self._matches if (row - here) * step > 0]
+        self._reveal(min(ahead or self._matches) if step > 0 else max(ahead or self._matches))
 
     def _reveal(self, row: int) -> None:
         at = _box_of(self.drawing, row, -1)
@@ -390,19 +390,19 @@ class GraphView(SubScreen[int]):
         before = self.request, self._chosen_row
         box, corner = self.box, self._corner
         try:
-            drawing = await self._asked(request)
+            drawing = await self._request_drawing(request)
         except ExplorerError as error:
             self._say(str(error))
             return
         if not back:
-            self._before.append(before)
+            self._earlier.append(before)
         self._take(drawing, request, chosen_row)
         if keeps_place and box is not None and self.box is not None:
             now = self.box
             self._corner = corner[0] + now.x - box.x, corner[1] + now.y - box.y
         self._show()
 
-    async def _asked(self, request: GraphRequest) -> GraphDrawing:
+    async def _request_drawing(self, request: GraphRequest) -> GraphDrawing:
         """The drawing; of a path whichever way it goes."""
         try:
             return await self._ask(request)

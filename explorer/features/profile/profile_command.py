@@ -70,11 +70,15 @@ _ENDINGS = (".csv", ".json", ".folded")
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     machine = named_machine(args)
     if len(args.models) == 2:
-        _refuse_files(args)
-        return _compared(args, machine, progress)
+        for option in ("output", "trace", "tensorboard"):
+            if getattr(args, option):
+                raise Misuse(
+                    "a file is of one model", where=f"--{option}", hint="--json prints two side by side"
+                )
+        return _compare(args, machine, progress)
     several = len(args.batch or ()) > 1
     rows = "batches" if several else "layers"
-    written = _checked(args)
+    written = _files_to_write(args)
 
     def ask(session: Session, info: Info) -> tuple[Info, Profile | ProfileSeries]:
         from msgspec.structs import replace
@@ -107,13 +111,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return about(args, progress, ask, document().of_fact, blocks, rows)
 
 
-def _refuse_files(args: ParsedArgs) -> None:
-    for option in ("output", "trace", "tensorboard"):
-        if getattr(args, option):
-            raise Misuse("a file is of one model", where=f"--{option}", hint="--json prints two side by side")
-
-
-def _checked(args: ParsedArgs) -> list[str]:
+def _files_to_write(args: ParsedArgs) -> list[str]:
     """The files to write, checked before the model is timed.
 
     Raises:
@@ -163,7 +161,7 @@ def _write(
     return [*done, *texts]
 
 
-def _compared(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
+def _compare(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
     """Two models timed in turn; with two batches, the first is for the first model."""
     batches = args.batch or (None,)
     if len(batches) > 2:
@@ -178,13 +176,13 @@ def _compared(args: ParsedArgs, machine: Machine | None, progress: ProgressLine)
         )
     limit = args.limit if args.json or args.csv else args.limit or _LIMIT
     return Answer(
-        lambda: plain(_first(fact, limit)),
+        lambda: plain(_with_limit(fact, limit)),
         lambda: present("profile_comparison_words", __package__).comparison(fact, limit),
         "layers",
     )
 
 
-def _first(fact: ProfileComparison, limit: int | None) -> ProfileComparison:
+def _with_limit(fact: ProfileComparison, limit: int | None) -> ProfileComparison:
     from msgspec.structs import replace
 
     return replace(fact, layers=fact.layers[:limit])

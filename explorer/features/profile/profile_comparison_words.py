@@ -10,7 +10,7 @@ from explorer.facts.profile.profile import Profile, Spread
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
 from explorer.report.present.figures import plain, seconds
 
-_TOLD = 1e-12
+_ROUNDING = 1e-12
 """Seconds below which a difference comes from rounding, not from a clock."""
 
 
@@ -40,14 +40,16 @@ def notes(fact: ProfileComparison) -> list[Block]:
 def walls(fact: ProfileComparison) -> Fields:
     """The wall times, and how they differ."""
     rows = [
-        Field(name, seconds(profile.wall_seconds), _about(profile))
+        Field(name, seconds(profile.wall_seconds), _run_text(profile))
         for name, profile in zip(fact.names, (fact.before, fact.after), strict=True)
     ]
     before = fact.before.wall_seconds
     share = f"{percent_text(abs(fact.difference), before)} {'more' if fact.difference > 0 else 'less'}"
     rows.append(
         Field(
-            "Difference", _difference(fact.difference, fact.significant), f"{share}{_said(fact.significant)}"
+            "Difference",
+            _difference(fact.difference, fact.significant),
+            f"{share}{_noise_text(fact.significant)}",
         )
     )
     overhead = fact.after.overhead_seconds - fact.before.overhead_seconds
@@ -70,21 +72,21 @@ def walls(fact: ProfileComparison) -> Fields:
     return Fields(rows)
 
 
-def _about(one: Profile) -> str:
+def _run_text(one: Profile) -> str:
     batch = "" if one.batch is None else f"batch {one.batch:,}; "
     low, high = seconds_text(one.wall.low), seconds_text(one.wall.high)
     sure = f"95 % of the median {low} to {high}; " if one.wall.sure else ""
     return f"{batch}{sure}{many_text(one.runs, 'run')}, {one.device}, {many_text(one.threads, 'thread')}"
 
 
-def _said(significant: bool | None) -> str:
+def _noise_text(significant: bool | None) -> str:
     if significant is None:
         return "; six runs of each at least say whether that is noise"
     return "" if significant else "; within noise"
 
 
 def _difference(value: float, significant: bool | None) -> Span:
-    value = value if abs(value) > _TOLD else 0.0
+    value = value if abs(value) > _ROUNDING else 0.0
     text = f"{'+' if value > 0 else '-' if value < 0 else ''}{seconds_text(abs(value))}"
     return Span(text, "figure" if significant else "quiet", value=value)
 

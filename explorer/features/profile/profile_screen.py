@@ -381,14 +381,14 @@ class ProfileCommand(ScreenCommand):
                     beside=str(before)
                 )  # after a change, offer to compare with the state before it
         dialog = ProfileDialog(last, graph=self.store.by_value, states=states)
-        self.context.ask(dialog, self._take)
+        self.context.ask(dialog, self._start)
 
     def _name(self, at: int) -> str:
         """What a state is called: '0 as opened'."""
         assert self.store.history is not None
         return f"{at} {state_name(self.store.history.entries[at], at)}"
 
-    def _take(self, request: ProfileRequest | None) -> None:
+    def _start(self, request: ProfileRequest | None) -> None:
         if request is not None:
             self.store.profiled = tuple(request)
             self.context.start("Profile", self._time(request))
@@ -416,9 +416,9 @@ class ProfileCommand(ScreenCommand):
     def _show(self, fact: Profile) -> None:
         words = ProfileRequest(*self.store.profiled).words()
         page = ProfileScreen(fact, self.store.stem, words, exact=self.store.exact)
-        self.context.ask(page, self._then)
+        self.context.ask(page, self._follow)
 
-    def _then(self, layer: int | None) -> None:
+    def _follow(self, layer: int | None) -> None:
         if layer == AGAIN:
             self._ask()
         elif layer is not None:

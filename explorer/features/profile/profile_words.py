@@ -92,15 +92,18 @@ def figures(fact: Profile) -> Fields:
     """The wall time, how sure it is, the time outside of layers, and how it was measured."""
     rows = [
         Field("Wall time", seconds(fact.wall_seconds), spread_text(fact.wall), "wall"),
-        Field("  how sure", _sure(fact), _stopped(fact), "sure"),
+        Field("  how sure", _sure(fact), _stop_text(fact), "sure"),
     ]
     if fact.batch and fact.wall_seconds:
         rate = Span(rate_text(fact.batch / fact.wall_seconds, "rows/s"), "figure")
         rows.append(Field("  rows", rate, f"{fact.batch:,} in a run", "rows"))
+    level = f", optimize {fact.optimize}" if fact.optimize else ""
     rows += [
         *_overhead(fact),
         Field("Profiler's cost", _cost(fact), _cost_in_all(fact), "profiler"),
-        Field("Runs on", f"{fact.device}, {many_text(fact.threads, 'thread')}", _runtime(fact), "on"),
+        Field(
+            "Runs on", f"{fact.device}, {many_text(fact.threads, 'thread')}", f"{fact.runtime}{level}", "on"
+        ),
         *(Field("Input", "", text) for text in fact.inputs),
     ]
     if fact.machine is not None:
@@ -134,7 +137,7 @@ def _sure(fact: Profile) -> Span:
     return Span(f"{low} to {high}", "figure" if fact.settled else "warning")
 
 
-def _stopped(fact: Profile) -> str:
+def _stop_text(fact: Profile) -> str:
     runs = f"{fact.runs:,} runs" if fact.runs > 1 else "1 run"
     why = {
         "settled": "until the median was sure",
@@ -174,11 +177,6 @@ def _cost_in_all(fact: Profile) -> str:
     return f"on a run, {fact.profiling_overhead * 100:+.0f} % on all: {under} were under it; {without}"
 
 
-def _runtime(fact: Profile) -> str:
-    level = f", optimize {fact.optimize}" if fact.optimize else ""
-    return f"{fact.runtime}{level}"
-
-
 def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
     """A row for each layer with a time of its own."""
     largest = max((layer.share for layer in layers), default=0.0)
@@ -193,8 +191,8 @@ def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
             (Column("layer", shrink=True), lambda layer: layer.path or "(unnamed)"),
             (Column("kind", shrink=True, drop=2), lambda layer: Span(layer.kind, "kind")),
             (Column("kernel", shrink=True, drop=6), kernel),
-            (Column("time", "right"), lambda layer: _median(layer.seconds)),
-            (Column("p10 to p90", "right", drop=5), lambda layer: _apart(layer.seconds)),
+            (Column("time", "right"), lambda layer: _median_cell(layer.seconds)),
+            (Column("p10 to p90", "right", drop=5), lambda layer: _spread_cell(layer.seconds)),
             (Column("calls", "right", drop=7), lambda layer: plain(layer.calls)),
             (Column("share", "right"), lambda layer: _share(layer.share)),
             (Column("", role="bar", drop=9), lambda layer: bar_text(layer.share, largest)),
@@ -202,9 +200,12 @@ def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
             (Column("bytes/s", "right", drop=4), lambda layer: _rate(layer.bytes_per_second, "B/s")),
             (
                 Column("backward" if fact.phases else "", "right", drop=1),
-                lambda layer: _known(layer.backward_seconds),
+                lambda layer: _seconds_cell(layer.backward_seconds),
             ),
-            (Column("predicted" * predicted, "right", drop=3), lambda layer: _known(layer.predicted_seconds)),
+            (
+                Column("predicted" * predicted, "right", drop=3),
+                lambda layer: _seconds_cell(layer.predicted_seconds),
+            ),
             (Column("error" * predicted, "right", drop=3), lambda layer: _error(layer.error)),
             (
                 Column("of roof" if fact.machine is not None else "", "right", drop=1),
@@ -215,17 +216,17 @@ def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
     )
 
 
-def _median(times: Spread | None) -> Cell:
+def _median_cell(times: Spread | None) -> Cell:
     return "" if times is None else seconds(times.median)
 
 
-def _apart(times: Spread | None) -> Cell:
+def _spread_cell(times: Spread | None) -> Cell:
     if times is None:
         return ""
     return Span(f"{seconds_text(times.p10)} to {seconds_text(times.p90)}", "quiet")
 
 
-def _known(value: float | None) -> Cell:
+def _seconds_cell(value: float | None) -> Cell:
     return "" if value is None else seconds(value)
 
 
@@ -288,8 +289,8 @@ def _phases(fact: Profile) -> Table:
         fact.phases,
         (
             (Column("training step"), lambda phase: phase.name),
-            (Column("time", "right"), lambda phase: _median(phase.seconds)),
-            (Column("p10 to p90", "right", drop=1), lambda phase: _apart(phase.seconds)),
+            (Column("time", "right"), lambda phase: _median_cell(phase.seconds)),
+            (Column("p10 to p90", "right", drop=1), lambda phase: _spread_cell(phase.seconds)),
             (Column("share", "right"), lambda phase: _share(phase.share)),
         ),
     )
@@ -329,22 +330,22 @@ def timed_blocks(fact: Profile, row: int) -> list[Block]:
     """The measured time of a row, each figure with its origin; empty if the profile does not have the row."""
     group = next((timed for timed in fact.modules if timed.layer == row), None)
     layer = next((timed for timed in fact.layers if timed.layer == row), None)
-    rows = _of_group(group) if group is not None else []
+    rows = _group_fields(group) if group is not None else []
     if layer is not None and group is None:
-        rows = _of_layer(fact, layer)
+        rows = _layer_fields(fact, layer)
     batch = "" if fact.batch is None else f"batch {fact.batch:,}, "
     note = f"{batch}{many_text(fact.runs, 'run')}, {fact.device}, {many_text(fact.threads, 'thread')}"
     return [Heading("Time", note), Fields(rows)] if rows else []
 
 
-def _of_group(one: ModuleTime) -> list[Field]:
+def _group_fields(one: ModuleTime) -> list[Field]:
     return [
         Field("Measured", seconds(one.seconds), f"{share_text(one.share, 1)} of a run, sum of its layers"),
         Field("  without them", quiet_zero(seconds(one.self_seconds)), many_text(one.calls, "call")),
     ]
 
 
-def _of_layer(fact: Profile, layer: LayerTime) -> list[Field]:
+def _layer_fields(fact: Profile, layer: LayerTime) -> list[Field]:
     if layer.seconds is None:
         return [
             Field("Measured", Span("no time of its own", "quiet"), f"the kernel of {layer.within} does it")

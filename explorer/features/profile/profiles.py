@@ -206,14 +206,14 @@ class Profiler:
     def _keep(
         self, models: Models, at: int, profile: Profile, measured_machine: MeasuredMachine | None
     ) -> Profile:
-        notes = [] if measured_machine is None else _against(profile, measured_machine)
+        notes = [] if measured_machine is None else _machine_notes(profile, measured_machine)
         kept_profile = replace(profile, notes=(*models.random_weights(), *profile.notes, *notes))
         models.history = states.amend(models.history, at, profile=replace(kept_profile, recording=()))
         models.keep_profile(at, replace(kept_profile, recording=()))
         return kept_profile
 
 
-def _against(profile: Profile, machine: MeasuredMachine) -> list[str]:
+def _machine_notes(profile: Profile, machine: MeasuredMachine) -> list[str]:
     """Notes on a profile that come from the measurement of its machine."""
     notes = []
     if profile.runtime.startswith("torch"):
@@ -262,9 +262,9 @@ def subject_of(
     if batch is not None:
         dims, shapes = at_batch(model, batch, dims, shapes)
     if spec.input is not None:
-        drawn = _given(model, spec.input, batch, shapes)
+        drawn = _inputs_from_file(model, spec.input, batch, shapes)
     else:
-        drawn = _drawn(model, dims, shapes, batch)
+        drawn = _random_inputs(model, dims, shapes, batch)
     sizes = sizes_of(model, drawn)
     declarations = {drawn_input.name: (drawn_input.dtype, drawn_input.shape) for drawn_input in drawn}
     if not sizes and not usual.dims and not shapes and opened.options.past is None:
@@ -276,7 +276,7 @@ def subject_of(
     return TimedGraph(model, analysis, feeds, tuple([drawn_input.text() for drawn_input in drawn]), batch)
 
 
-def _drawn(
+def _random_inputs(
     model: Model, dims: dict[str, int], shapes: InputShapes, batch: int | None
 ) -> tuple[RandomInput, ...]:
     try:
@@ -288,7 +288,9 @@ def _drawn(
         raise Misuse(error.what, where="--batch", hint=hint) from None
 
 
-def _given(model: Model, path: str, batch: int | None, shapes: InputShapes) -> tuple[RandomInput, ...]:
+def _inputs_from_file(
+    model: Model, path: str, batch: int | None, shapes: InputShapes
+) -> tuple[RandomInput, ...]:
     """Inputs from a file; with a batch, its first `batch` rows."""
     arrays = read_input(path)
     if batch is None:

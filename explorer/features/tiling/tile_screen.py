@@ -153,10 +153,10 @@ class TileDialog(Dialog[TileSpec]):
         self._by_value, self._ask_steps = by_value, ask_steps
         self._ask_plan, self._ask_cost = ask_plan, ask_cost
         self._chosen, self._layers = tuple(chosen_layers), layers
-        self._begin = spec or TileSpec()
-        self._every: dict[str, tuple[SitePlan, ...]] = {}
+        self._initial_spec = spec or TileSpec()
+        self._sites_by_grouping: dict[str, tuple[SitePlan, ...]] = {}
         self._spec: TileSpec | None = None
-        self._entered = False
+        self._apply_pending = False
         self.plan: Plan | None = None
         self._example: SiteCost | None = None
         self._machines = MachineField("machine", hardware, id="machine")
@@ -167,13 +167,13 @@ class TileDialog(Dialog[TileSpec]):
         # the rows draw their labels themselves: half as many widgets open in half the time
         with Horizontal(classes="form-row"):
             yield Static("tile", classes="form-label", markup=False)
-            yield _TileEntry(self._begin.tile)
-            yield AccumulatorField(self._begin.accumulator, id="accumulator", label_width=9)
+            yield _TileEntry(self._initial_spec.tile)
+            yield AccumulatorField(self._initial_spec.accumulator, id="accumulator", label_width=9)
         with Horizontal(classes="form-row"):
             edges = [*map(edges_text, _EDGES)]
-            yield OptionField("edges", edges, edges_text(self._begin.edges), id="edges")
-            yield OptionField("grouped", _GROUPED, self._begin.grouped, id="grouped", label_width=9)
-        yield OptionField("form", _FORMS, self._begin.form, id="form")
+            yield OptionField("edges", edges, edges_text(self._initial_spec.edges), id="edges")
+            yield OptionField("grouped", _GROUPED, self._initial_spec.grouped, id="grouped", label_width=9)
+        yield OptionField("form", _FORMS, self._initial_spec.form, id="form")
         yield OptionField("matmuls", _SITES, id="sites")
         yield self._machines
         yield LineView(id="plan", focusable=False)
@@ -206,35 +206,35 @@ class TileDialog(Dialog[TileSpec]):
     @on(Input.Changed)
     @on(OptionField.OptionChanged)
     def _ask(self) -> None:
-        self._spec, self._entered = None, False  # what is on show is no longer what would be done
+        self._spec, self._apply_pending = None, False  # what is on show is no longer what would be done
         self.run_worker(self._refresh_plan(), group="plan", exclusive=True, exit_on_error=False)
 
     async def _refresh_plan(self) -> None:
         await asyncio.sleep(_PAUSE if self.plan is not None else 0)
         try:
-            if self._grouped not in self._every:
+            if self._grouped not in self._sites_by_grouping:
                 self._say("asking the engine…", "dim")
                 plan_of_all = await self._ask_plan(replace(TileSpec(), grouped=self._grouped))
-                self._every[self._grouped] = plan_of_all.sites
-            self._name_sites(self._every[self._grouped])
+                self._sites_by_grouping[self._grouped] = plan_of_all.sites
+            self._name_sites(self._sites_by_grouping[self._grouped])
             spec = self.spec()
             plan = self.plan = await self._ask_plan(spec)
         except Cancelled:
             return
         except ExplorerError as error:
-            self._entered = False
+            self._apply_pending = False
             self._say(str(error), "bad")
             self._show_rows(())
             return
         self._spec = spec
-        if self._entered and plan.sites and self.is_current:
+        if self._apply_pending and plan.sites and self.is_current:
             self.dismiss(spec)
             return
         complaint = self._complaint
         cost: PlanCost | None = None
         try:
             cost = await self._ask_cost(spec, self.hardware, formulas=None)
-            self._example = await self._explained(spec, cost)
+            self._example = await self._largest_with_formulas(spec, cost)
         except Cancelled:
             return
         except ExplorerError as error:
@@ -246,7 +246,7 @@ class TileDialog(Dialog[TileSpec]):
         missing = "choose a machine above; m types one"
         self._show_rows(cost_rows(plan, cost, self._example, missing))
 
-    async def _explained(self, spec: TileSpec, cost: PlanCost) -> SiteCost | None:
+    async def _largest_with_formulas(self, spec: TileSpec, cost: PlanCost) -> SiteCost | None:
         """The largest site with its formulas; the formulas of all sites would be thousands."""
         if not cost.sites:
             return None
@@ -261,23 +261,23 @@ class TileDialog(Dialog[TileSpec]):
         figures = self.query_one(CostList)
         figures.rows = rows
         figures.rows_changed()
-        self._tell()
+        self._show_about()
 
     @on(LineList.RowHighlighted)
-    def _tell(self) -> None:
+    def _show_about(self) -> None:
         row = self.query_one(CostList).current
         self.query_one("#about", LineView).show(lambda width: row.about(width) if row is not None else ())
 
     def _name_sites(self, every: Sequence[SitePlan]) -> None:
-        counts = (len(every), len(self._here(every)), len(self._kind(every)))
+        counts = (len(every), len(self._sites_here(every)), len(self._sites_of_kind(every)))
         words = [f"{word} {count:,}" for word, count in zip(_SITES, counts, strict=True)]
         self.query_one("#sites", OptionField).set_words(words)
 
-    def _here(self, every: Sequence[SitePlan]) -> list[SitePlan]:
+    def _sites_here(self, every: Sequence[SitePlan]) -> list[SitePlan]:
         return sites_of(self._chosen, every, by_value=self._by_value)
 
-    def _kind(self, every: Sequence[SitePlan]) -> list[SitePlan]:
-        kinds = {site.op for site in self._here(every)}
+    def _sites_of_kind(self, every: Sequence[SitePlan]) -> list[SitePlan]:
+        kinds = {site.op for site in self._sites_here(every)}
         return [site for site in every if site.op in kinds]
 
     def _say(self, said: str, role: str) -> None:
@@ -298,8 +298,8 @@ class TileDialog(Dialog[TileSpec]):
         which = self.query_one("#sites", OptionField).index
         sites: tuple[str, ...] = ()
         if which:
-            every = self._every.get(self._grouped, ())
-            chosen_sites = self._here(every) if which == 1 else self._kind(every)
+            every = self._sites_by_grouping.get(self._grouped, ())
+            chosen_sites = self._sites_here(every) if which == 1 else self._sites_of_kind(every)
             if not chosen_sites:
                 where = self._chosen[0].path if self._chosen else "no layer"
                 raise ExplorerError("no matmul here that can be tiled", where=where)
@@ -307,7 +307,7 @@ class TileDialog(Dialog[TileSpec]):
         edges = _EDGES[self.query_one("#edges", OptionField).index]
         values = {name: self.query_one(f"#{name}", OptionField).value for name in ("form", "grouped")}
         bits = self.query_one(AccumulatorField).bits
-        return replace(self._begin, tile=tile, sites=sites, edges=edges, accumulator=bits, **values)
+        return replace(self._initial_spec, tile=tile, sites=sites, edges=edges, accumulator=bits, **values)
 
     def action_plan_page(self, step: int) -> None:
         """Scroll the figures by a page."""
@@ -336,7 +336,7 @@ class TileDialog(Dialog[TileSpec]):
             return
         sites, row = self.plan.sites, self.query_one(CostList).current
         named = [site for site in sites if row is not None and site.name == row.site]
-        first = (named or self._here(sites) or list(sites))[0]
+        first = (named or self._sites_here(sites) or list(sites))[0]
         view = TileView(sites, sites.index(first), operands=operands_of(self._layers), ask=self._ask_steps)
         self.app.push_screen(view)
 
@@ -353,7 +353,7 @@ class TileDialog(Dialog[TileSpec]):
     def action_apply(self) -> None:
         """Start the tiling; if the plan is still being computed, start once it is there."""
         if self._spec is None:
-            self._entered = True
+            self._apply_pending = True
         elif self.plan is not None and self.plan.sites:
             self.dismiss(self._spec)
 

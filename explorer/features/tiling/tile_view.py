@@ -389,13 +389,15 @@ class TileViewCommand(ScreenCommand):
         if self.store.analysis.info.tiled is not None:
             file_plan: Plan | None = await self.jobs.run("reading the plan", "tiling")
             # a tiled file carries its plan, whose numbers may be wrong or hostile
-            sane_sites = [site for site in file_plan.sites if _sane(site)] if file_plan is not None else []
-            if sane_sites:
-                return sane_sites, None
+            possible_sites = (
+                [site for site in file_plan.sites if _is_possible(site)] if file_plan is not None else []
+            )
+            if possible_sites:
+                return possible_sites, None
         plan: Plan = await self.jobs.run("planning", "plan", self.store.tile_spec or TileSpec())
         return list(plan.sites), plan
 
 
-def _sane(site: SitePlan) -> bool:
+def _is_possible(site: SitePlan) -> bool:
     """Whether the sizes of a site that a file describes are possible."""
     return all(0 < size < _MOST for size in (site.M, site.K, site.N, site.batch, *site.tile))

@@ -254,8 +254,8 @@ def _depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> lis
 def _operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> list[Line]:
     """The operands of the chosen block: a band of A, a band of B, and the chosen tile in each."""
     half = width // 2
-    a = _banded("A", blocks.m.count, blocks.k.count, (place.row, place.depth), 0, half - 1, height)
-    b = _banded("B", blocks.k.count, blocks.n.count, (place.depth, place.col), 1, width - half, height)
+    a = _operand_grid("A", blocks.m.count, blocks.k.count, (place.row, place.depth), 0, half - 1, height)
+    b = _operand_grid("B", blocks.k.count, blocks.n.count, (place.depth, place.col), 1, width - half, height)
     missing = [BLANK] * (height + 1)
     lines = []
     for _, left, right in zip(range(max(len(a), len(b))), [*a, *missing], [*b, *missing], strict=False):
@@ -263,7 +263,7 @@ def _operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> li
     return lines
 
 
-def _banded(
+def _operand_grid(
     name: str, rows: int, cols: int, chosen_tile: tuple[int, int], band: int, width: int, height: int
 ) -> list[Line]:
     """An operand as a grid of tiles; `band` says whether the chosen row (0) or column (1) of it is lit."""
@@ -339,12 +339,12 @@ def block_page(
     if height >= 14:
         lines.append(BLANK)
     lines.append(((f" Tile matmul k = {product.index:,}", "head"), (f"  of {blocks.k.count:,}", "dim")))
-    lines += _multiplied(site, product, operands or {}, width, named=height >= 11)
+    lines += _operand_lines(site, product, operands or {}, width, named=height >= 11)
     if height >= 17:
         mnk = f"{place.row},{place.col},{product.index}"
         lines += [_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]
     if step is not None:
-        lines += _of_step(step, width, height - len(lines))
+        lines += _step_part(step, width, height - len(lines))
     room = height - len(lines) - 1
     if room < 1:
         visible = lines if len(lines) <= height else [*lines[: height - 1], lines[-1]]
@@ -352,7 +352,7 @@ def block_page(
     return [cut(line, width) for line in (*lines, *_products(blocks, place, width, room))]
 
 
-def _multiplied(
+def _operand_lines(
     site: SitePlan, product: TileProduct, names: Mapping[str, str], width: int, *, named: bool
 ) -> list[Line]:
     """The operands of a tile matmul, with their names if `named`."""
@@ -374,7 +374,7 @@ def _multiplied(
     return lines
 
 
-def _of_step(step: Callable[[int, int], Sequence[Line]], width: int, spare: int) -> list[Line]:
+def _step_part(step: Callable[[int, int], Sequence[Line]], width: int, spare: int) -> list[Line]:
     """The lines about the step; four lines stay free for products if there is room."""
     full = spare > FULL + 4
     return [*step(width, spare - 4 if full else 3 if spare > 7 else 1), *[BLANK] * full]

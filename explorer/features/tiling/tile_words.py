@@ -130,7 +130,10 @@ def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
             exact_text(site.N),
             *(text_of(site) for _, text_of in varying),
             _grid(site),
-            Span(f"{site.sign}{exact_text(_of_all(site.products_total, len(group)))}", "strong"),
+            Span(
+                f"{site.sign}{exact_text(_products_of_group(group))}",
+                "strong",
+            ),
             utilization(site.utilisation),
             Span(site.form, "quiet"),
         )
@@ -224,8 +227,10 @@ def _times(site: SitePlan) -> str:
     return f"{site.sign}{runs or ('1 run' if site.sign else '')}"
 
 
-def _of_all(count: int | None, times: int) -> int | None:
-    return None if count is None else count * times
+def _products_of_group(group: Sequence[SitePlan]) -> int | None:
+    """Tile matmuls of a group of equal sites; None if unknown."""
+    products = group[0].products_total
+    return None if products is None else products * len(group)
 
 
 def _grid(site: SitePlan) -> str:

@@ -69,7 +69,7 @@ class Tiler:
         """
         at = self._models.current if at is None else at
         products = self._products(at, on_progress, spec, apart, written)
-        plan, sites = _decided(products, self._naming(spec, products, at))
+        plan, sites = _plan_of(products, self._with_site_names(spec, products, at))
         if plan.decomposed != products.decomposed and apart is None:
             # nodes without a chosen site are not decomposed
             return self.plan(spec, on_progress, at=at, apart=plan.decomposed, written=written)
@@ -96,9 +96,9 @@ class Tiler:
         """What `spec` asks of every site of the current model."""
         # only packed groups depend on the spec: they are packed into its tiles
         products = self._products(self._models.current, on_progress, spec, None)
-        every = _decided(products, TileSpec())[0].sites
-        named = self._naming(spec, products, self._models.current).sites
-        chosen_sites = _decided(products, TileSpec(sites=named, origins=spec.origins))[0].sites
+        every = _plan_of(products, TileSpec())[0].sites
+        named = self._with_site_names(spec, products, self._models.current).sites
+        chosen_sites = _plan_of(products, TileSpec(sites=named, origins=spec.origins))[0].sites
         return in_force(spec, every, chosen_sites)
 
     def steps(self, spec: TileSpec, work: Work) -> Steps:
@@ -114,7 +114,7 @@ class Tiler:
                 products.whole,
                 written,
                 plan,
-                partial(self._look, written, path, work.cancel, analyses),
+                partial(self._analyze_ahead, written, path, work.cancel, analyses),
                 input=work.proof.input,
                 draws=work.proof.draws,
                 seed=work.proof.seed,
@@ -130,7 +130,7 @@ class Tiler:
         )
         return TileResult(plan, outcome.output, outcome.proof, time.perf_counter() - started, command)
 
-    def _look(self, made: Model, target: str, cancel: Cancel, seen: list[AnalysisResult]) -> None:
+    def _analyze_ahead(self, made: Model, target: str, cancel: Cancel, seen: list[AnalysisResult]) -> None:
         """Analyzes the result ahead of time, while its proof waits for the runtime."""
         if not self._models.options["observe"]:  # observing needs a run of its own
             seen.append(self._models.examined_as(made, target, cancel))
@@ -197,10 +197,10 @@ class Tiler:
         write_text(self._models, path, tiling_settings.as_toml(spec, comments), overwrite)
         return path
 
-    def _naming(self, spec: TileSpec, products: Products, at: int) -> TileSpec:
+    def _with_site_names(self, spec: TileSpec, products: Products, at: int) -> TileSpec:
         """`spec` with its filters replaced by the names of the sites that they match."""
         return with_sites_found(
-            spec, lambda: _decided(products, TileSpec())[0].sites, lambda: self._models.examined(at).analysis
+            spec, lambda: _plan_of(products, TileSpec())[0].sites, lambda: self._models.examined(at).analysis
         )
 
     def _products(
@@ -230,23 +230,19 @@ class Tiler:
             grouped: dict[str, Any] = {"grouped": "pack", "pack": packing(spec)} if packed else {}
             # keep only the latest packing: each one holds shapes and an analysis
             cached = {key: products for key, products in cached.items() if key is None}
-            cached[key] = (
-                traced_products(
-                    self._models.examined(at, on_progress).analysis, self._models.rules, **grouped
-                )
-                if traced
-                else self._exported(at, on_progress, apart=apart, **grouped)
-            )
+            rules = self._models.rules
+            if traced:
+                analysis = self._models.examined(at, on_progress).analysis
+                cached[key] = traced_products(analysis, rules, **grouped)
+            else:
+                model = self._models.graph(at, on_progress)
+                dims, shapes = self._models.sizes(at, model)
+                cached[key] = find_products(model, dims, shapes, rules, apart=apart, **grouped)
             self._models.products[at] = cached
         return cached[key]
 
-    def _exported(self, at: int, on_progress: OnProgress, **how: Any) -> Products:
-        model = self._models.graph(at, on_progress)
-        dims, shapes = self._models.sizes(at, model)
-        return find_products(model, dims, shapes, self._models.rules, **how)
 
-
-def _decided(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
+def _plan_of(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
     """The plan of `spec` for the products, and the sites that it chose."""
     return make_plan(
         products.sites,
@@ -289,8 +285,8 @@ def _steps(spec: TileSpec, work: Work) -> Steps:
     return work.parts.of(Tiler).steps(spec, work)
 
 
-def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
-    spec = entry.record.spec or _known_by_its_plan(entry)
+def _command_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+    spec = entry.record.spec or _spec_of_plan(entry)
     proof = scripts.proof_words(entry.verification)
     words = None if spec.config else scripts.tiling_words(spec)
     if words is not None and sum(map(len, words)) <= scripts.MOST_CHARACTERS:
@@ -298,7 +294,7 @@ def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     return ["--config", config, *proof], tiling_settings.as_toml(spec)
 
 
-def _known_by_its_plan(entry: HistoryEntry) -> TileSpec:
+def _spec_of_plan(entry: HistoryEntry) -> TileSpec:
     """The spec read off the plan, for a state saved without its spec."""
     plan = entry.record.plan
     if plan is None:
@@ -307,4 +303,4 @@ def _known_by_its_plan(entry: HistoryEntry) -> TileSpec:
     return TileSpec(plan.tile, sites, plan.edges, plan.form)
 
 
-CHANGE = Change("tile", TileSpec, _steps, _words, lambda spec: (spec.config,))
+CHANGE = Change("tile", TileSpec, _steps, _command_words, lambda spec: (spec.config,))

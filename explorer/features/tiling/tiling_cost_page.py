@@ -103,7 +103,8 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
         why = missing if cost.hardware == Hardware() else words.untimed(cost)
         fields["untimed"] = Field("Time", seconds(None), why)
     keys = sorted(fields, key=lambda key: key not in _FIRST)
-    rows = _fields([(fields[key], origin(*_formulas(key, order))) for key in keys])
+    formulas = {**words.FORMULAS, "traffic": (f"traffic {order}",)}
+    rows = _fields([(fields[key], origin(*formulas.get(key, ()))) for key in keys])
     head, table = words.by_order(cost)
     rows += _table(head, table, [origin(f"traffic {row.order}") for row in cost.orders])
     if cost.systolic:
@@ -111,11 +112,6 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
         about = [origin(*(f"{row.dataflow} array{part}" for part in parts)) for row in cost.systolic]
         rows += _table(*words.systolic(cost), about)
     return rows
-
-
-def _formulas(key: str, order: str) -> tuple[str, ...]:
-    names = words.FORMULAS.get(key, ())
-    return (f"traffic {order}",) if names == ("traffic",) else names
 
 
 def _about(site: SitePlan, cost: PlanCost | None) -> list[Block]:
