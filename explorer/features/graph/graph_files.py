@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 
 from explorer.base.errors import Misuse
 from explorer.base.families import FAMILIES
-from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, NodeFigures
+from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphEdge, NodeFigures
 from explorer.features.graph.graph_labels import (
     COLORINGS,
     FULL_COLOR,
@@ -27,13 +29,127 @@ from explorer.features.graph.graph_labels import (
     fill,
     heading,
     ink,
+    legend,
     notes,
     tensor_text,
     value_of,
 )
-from explorer.features.graph.graph_svg import CELL, svg
 from explorer.host import output_files
 from explorer.report.json_text import pieces
+
+CELL = (8, 14)
+"""Width and height of a character cell."""
+_MARGIN, _LINE = 24, 16
+_STYLE = (
+    "text{font:12px 'DejaVu Sans',Verdana,sans-serif}.n{font-weight:600}.e{fill:none;stroke:#7a7a7a}"
+    ".l{fill:#5a5a5a;font-size:10px;paint-order:stroke;stroke:#fff;stroke-width:3px}"
+    f".h{{font-size:15px}}.d{{fill:#5a5a5a}}.p{{stroke:{LIT_COLOR};stroke-width:2.5}}.u{{opacity:.4}}"
+)
+
+
+def svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
+    """The picture, a piece at a time.
+
+    Args:
+        drawing: What is drawn.
+        color: 'family' or a figure.
+    """
+    note_lines, keys = notes(drawing), [*legend(drawing, color)]
+    top = _MARGIN + _LINE * (2 + len(note_lines)) + (_LINE + 8) * bool(keys)
+    wide = sum(len(text) * 8 + 34 for _, text in keys)
+    width = (
+        max(drawing.width * CELL[0], wide, *(7 * len(line) for line in (heading(drawing), *note_lines)))
+        + 2 * _MARGIN
+    )
+    height = drawing.height * CELL[1] + top + _MARGIN
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+        f' viewBox="0 0 {width} {height}">\n<style>{_STYLE}</style>\n'
+        f"<defs>{_arrow('a', '#7a7a7a')}{_arrow('b', LIT_COLOR)}</defs>\n"
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n'
+        f'<text class="h" x="{_MARGIN}" y="{_MARGIN + 4}">{escape(heading(drawing))}</text>\n'
+    )
+    for at, line in enumerate(note_lines):
+        yield f'<text class="d" x="{_MARGIN}" y="{_MARGIN + _LINE * (at + 2)}">{escape(line)}</text>\n'
+    yield from _legend(keys, top - _LINE - 8)
+    yield f'<g transform="translate({_MARGIN} {top})">\n'
+    followed = drawing.route is not None
+    for edge in sorted(drawing.edges, key=lambda edge: edge.lit):
+        if edge.points:
+            style, end = ("e p", "b") if edge.lit else ("e u" if followed else "e", "a")
+            yield f'<path class="{style}" d="{curve(edge)}" marker-end="url(#{end})"/>\n'
+    for box, color_of in zip(drawing.boxes, fill(drawing, color), strict=True):
+        yield from _box(box, color_of, box_lines(box, color), followed and not box.lit)
+    yield from _labels(drawing.edges)
+    yield "</g>\n</svg>\n"
+
+
+def _arrow(id: str, color: str) -> str:
+    return (
+        f'<marker id="{id}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8"'
+        f' markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" fill="{color}"/></marker>'
+    )
+
+
+def curve(edge: GraphEdge) -> str:
+    """The path of an edge: straight through the ranks, bent between them."""
+    points = [(x * CELL[0] + CELL[0] // 2, y * CELL[1]) for x, y in edge.points]
+    # the last point stands one cell above the box, where a terminal draws its arrow
+    points[-1] = points[-1][0], points[-1][1] + (0 if edge.back else CELL[1])
+    words = [f"M{points[0][0]} {points[0][1]}"]
+    for (x, y), (to_x, to_y) in pairwise(points):
+        half = (to_y - y) / 2
+        bend = f"C{x} {y + half:g} {to_x} {to_y - half:g} {to_x} {to_y}"
+        words.append(f"V{to_y}" if x == to_x else bend)
+    return "".join(words)
+
+
+def _box(box: GraphBox, color: str, lines: Sequence[str], faint: bool) -> Iterator[str]:
+    x, y, width, height = box.x * CELL[0], box.y * CELL[1], box.width * CELL[0], box.height * CELL[1]
+    shape = {"group": 3, "part": 3, "layer": 6}.get(box.role, height // 2)
+    style = ' class="u"' if faint else ""
+    yield f"<g{style}><title>{escape(box_title(box))}</title>"
+    if box.role in ("group", "part"):  # as a pile
+        yield _rect(x + 5, y + 5, width, height, shape, color)
+    yield _rect(x, y, width, height, shape, color, ' class="p"' if box.lit else ' stroke="#6a6a6a"')
+    first = y + height / 2 - 8 * (len(lines) - 1) + 4
+    for at, line in enumerate(lines):
+        style = ' class="n"' if not at else ""
+        yield (
+            f'<text{style} x="{x + width // 2}" y="{first + 16 * at:g}" text-anchor="middle"'
+            f' fill="{ink(color)}">{escape(line)}</text>'
+        )
+    yield "</g>\n"
+
+
+def _rect(
+    x: int, y: int, width: int, height: int, round_: int, color: str, line: str = ' stroke="#6a6a6a"'
+) -> str:
+    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="{round_}" fill="{color}"{line}/>'
+
+
+def _labels(edges: Sequence[GraphEdge]) -> Iterator[str]:
+    """Shapes beside edges; equal shapes of one box once."""
+    labeled: set[tuple[int, str]] = set()
+    for edge in edges:
+        text = tensor_text(edge.tensor, edge.tensors)
+        if edge.points and (edge.source, text) not in labeled:
+            same = sum(source == edge.source for source, _ in labeled)
+            labeled.add((edge.source, text))
+            x, y = edge.points[0]
+            yield (
+                f'<text class="l" x="{x * CELL[0] + 10}" y="{y * CELL[1] + 17 + 12 * same}">'
+                f"{escape(text)}</text>\n"
+            )
+
+
+def _legend(keys: Sequence[tuple[str, str]], y: int) -> Iterator[str]:
+    x = _MARGIN
+    for color, text in keys:
+        yield _rect(x, y - 11, 14, 14, 3, color)
+        yield f'<text x="{x + 19}" y="{y}">{escape(text)}</text>\n'
+        x += len(text) * 8 + 34
+
 
 _SHAPES = {"layer": "box", "group": "box3d", "part": "box3d"}
 
@@ -85,7 +201,7 @@ def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
         "colorings": [*COLORINGS, *outside],
         "families": {family.name: family.color for family in FAMILIES.values()},
         "cell": CELL,
-        "graph": _graph(drawing, [*FIGURES, *outside]),
+        "graph": _graph_fields(drawing, [*FIGURES, *outside]),
     }
     before, after = files(__package__).joinpath("page.html").read_text("utf-8").split("DATA", 1)
     yield before
@@ -102,11 +218,11 @@ def _boxes(drawing: GraphDrawing) -> Iterator[GraphBox]:
             yield from _boxes(box.inside)
 
 
-def _graph(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, Any]:
+def _graph_fields(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, Any]:
     return {
         "w": drawing.width,
         "h": drawing.height,
-        "boxes": [_box(box, figures) for box in drawing.boxes],
+        "boxes": [_box_fields(box, figures) for box in drawing.boxes],
         "edges": [
             [edge.source, edge.target, tensor_text(edge.tensor, edge.tensors), edge.points, int(edge.lit)]
             for edge in drawing.edges
@@ -115,7 +231,7 @@ def _graph(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _box(box: GraphBox, figures: Sequence[str]) -> dict[str, Any]:
+def _box_fields(box: GraphBox, figures: Sequence[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "role": box.role,
         "lines": box_lines(box, "family"),
@@ -129,7 +245,7 @@ def _box(box: GraphBox, figures: Sequence[str]) -> dict[str, Any]:
         fields["lit"] = True
     if box.inside is not None:
         fields["open"] = box.open
-        fields["inside"] = _graph(box.inside, figures)
+        fields["inside"] = _graph_fields(box.inside, figures)
     return fields
 
 

@@ -21,10 +21,10 @@ FEATURE = Feature(
         "time": "layer_page.layer_lines",
     },
     pictures={
-        "time": "profile_pictures.time",
-        "timeline": "profile_pictures.timeline",
+        "time": "profile_report.time",
+        "timeline": "profile_report.timeline",
     },
     sections={
-        "time": "report_section.SECTION",
+        "time": "profile_report.SECTION",
     },
 )

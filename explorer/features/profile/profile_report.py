@@ -1,4 +1,4 @@
-"""Pictures of a profile: the slowest layers, and a run by kind of kernel."""
+"""Profile in reports: pictures of the slowest layers and of a run, and the section of `explorer report`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,25 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from explorer.base.units import printable, seconds_text
 from explorer.facts import Info, Layer
 from explorer.facts.profile.profile import Profile, ordered
+from explorer.features.profile.profile_words import profile_blocks
+from explorer.report.blocks import Chart
+from explorer.report.flame_picture import flame_of
+from explorer.report.html.page import LeftOut, PageRequest, Section
 from explorer.report.plots import short
 from explorer.report.timeline import Frame, frames, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from explorer.facts import Analysis
+    from explorer.report.blocks import Block
+    from explorer.session import Session
+
 
 Timed = tuple[Profile, Sequence[Layer]]
 """A profile, and the rows of the tree."""
@@ -62,3 +73,26 @@ def _heading(axes: Axes, about: Info, profile: Profile, what: str) -> None:
     said = slowed + ("; the machine was loaded" if profile.loaded else "")
     axes.set_title(f"{what} of {model}: {seconds_text(profile.wall_seconds)} a run, {profile.device}{said}")
     axes.xaxis.set_major_formatter(lambda value, _: seconds_text(max(0.0, value)))
+
+
+def _gather(session: Session, analysis: Analysis, request: PageRequest) -> tuple[Profile, Sequence[float]]:
+    if request.measured is None:
+        raise LeftOut("the model was not run: --measured")
+    profile = session.profile(request.measured, batch=request.batch, machine=request.machine)
+    return profile, session.column("measured")
+
+
+def _blocks(about: Analysis, fact: tuple[Profile, Sequence[float]]) -> Sequence[Block]:
+    """Charts of the slowest layers, of a run and of the groups, then tables of all."""
+    profile, seconds = fact
+    drawn = profile, about.layers
+    flame = flame_of("measured", about.info, about.layers, None, (profile, seconds))
+    return [
+        Chart("time", drawn),
+        Chart("timeline", drawn),
+        Chart("flame", flame),
+        *profile_blocks(replace(profile, layers=ordered(profile.layers)), len(profile.layers)),
+    ]
+
+
+SECTION = Section("Measured time", 2, _gather, _blocks)
