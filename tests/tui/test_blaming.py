@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from explorer.facts import TileResult, TileSpec
 from explorer.facts.blame import Blame, Probe
-from explorer.features.compare.blame_page import growth_of, growth_page, probe_at
-from explorer.features.compare.blame_view import BlameScreen
+from explorer.features.compare.blame_screen import BlameScreen, growth_of, growth_page, probe_at
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Status

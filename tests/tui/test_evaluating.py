@@ -4,7 +4,7 @@ import pytest
 from textual.widgets import Input
 
 from explorer.facts.evaluate.evaluation import ClassScore, Confusion, Evaluation, ModelAgreement, ModelScore
-from explorer.features.training.evaluate_dialog import EvaluateDialog, EvaluationScreen
+from explorer.features.training.evaluate_screen import EvaluateDialog, EvaluationScreen
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine
 

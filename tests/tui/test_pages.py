@@ -21,7 +21,7 @@ from explorer.facts import (
     TileSpec,
     Totals,
 )
-from explorer.features.compare.blame_view import BLAME_KEYS
+from explorer.features.compare.blame_screen import BLAME_KEYS
 from explorer.features.sweep.sensitivity_screen import SENSITIVITY_KEYS
 from explorer.features.sweep.sweep_screen import SWEEP_KEYS
 from explorer.features.tiling.tile_view import TILE_KEYS

@@ -15,10 +15,8 @@ from explorer.base.errors import BadModel
 from explorer.engine.diff import tree_diff
 from explorer.facts import Analysis, Diff, NodeDiff, Verification
 from explorer.facts.comparison import Comparison, TreeDiff
-from explorer.features.compare.pair_dialog import PairDialog
-from explorer.features.compare.pair_page import columns, graph_line
-from explorer.features.compare.pair_rows import PairRows
-from explorer.features.compare.pair_screen import PairScreen
+from explorer.features.compare.pair_page import PairRows, columns, graph_line
+from explorer.features.compare.pair_screen import PairDialog, PairScreen
 from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.states.history_dialog import DiffScreen
 from explorer.tui.text.lines import line_text, line_width
@@ -109,7 +107,7 @@ async def test_n_and_shift_n_go_through_the_differences_and_open_what_they_lie_i
     async with screen(beside(shorter(blocks(6), 2), analysis=blocks(6)), (120, 40)) as hands:
         await opened(hands)
         pair = top(hands)
-        stops = len(pair._shown.stops)
+        stops = len(pair._pair.stops)
         assert stops >= 2
         await hands.press("minus")
         assert all(not sign.startswith("▾") for sign in rows(hands))
@@ -117,14 +115,14 @@ async def test_n_and_shift_n_go_through_the_differences_and_open_what_they_lie_i
         for _ in range(stops + 1):
             await hands.press("n")
             place = pair.rows.cursor
-            row = pair._shown.row(place)
+            row = pair._pair.row(place)
             assert row is not None
             assert row.status != "same"
-            seen.append(pair._shown.visible[place])
-        assert sorted(set(seen)) == pair._shown.stops
+            seen.append(pair._pair.visible[place])
+        assert sorted(set(seen)) == pair._pair.stops
         assert seen[-1] == seen[0]
         await hands.press("N")
-        assert pair._shown.visible[pair.rows.cursor] == seen[-2]
+        assert pair._pair.visible[pair.rows.cursor] == seen[-2]
 
 
 async def test_only_differences_are_shown_on_a_key_and_the_rest_comes_back() -> None:
@@ -134,7 +132,7 @@ async def test_only_differences_are_shown_on_a_key_and_the_rest_comes_back() -> 
         await hands.press("end", "o")
         fewer = rows(hands)
         assert len(fewer) < len(before)
-        left = [top(hands)._shown.row(at) for at in range(len(fewer))]
+        left = [top(hands)._pair.row(at) for at in range(len(fewer))]
         assert all(row is not None and row.differs for row in left)
         assert "removed" in about(hands)
         await hands.press("o")
@@ -187,7 +185,7 @@ async def test_enter_leads_to_the_layer_in_the_tree() -> None:
     async with screen(beside(shorter(alexnet())), (100, 30)) as hands:
         await opened(hands)
         await hands.press("n", "n")
-        path = top(hands)._shown.row(top(hands).rows.cursor).before.path  # type: ignore[union-attr]
+        path = top(hands)._pair.row(top(hands).rows.cursor).before.path  # type: ignore[union-attr]
         await hands.press("enter")
         assert hands.at() == path
 

@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 import explorer
 from explorer.base.errors import ExplorerError
-from explorer.features.compare.blame_view import BlameScreen
+from explorer.features.compare.blame_screen import BlameScreen
 from explorer.features.quantize.layer_list import QuantizedLayers
 from explorer.features.quantize.quantize_dialog import BIASES, FORMATS, WEIGHTS, QuantizeDialog
 from explorer.features.quantize.quantize_view import QuantizationScreen

@@ -8,7 +8,7 @@ from textual.widgets import Input
 
 from explorer.base.errors import Misuse
 from explorer.facts import TensorInfo
-from explorer.features.sizes.sizes_dialog import SizesDialog
+from explorer.features.sizes.sizes_screen import SizesDialog
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.strips import KeyBar, Status, TitleBar

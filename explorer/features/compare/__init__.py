@@ -1,4 +1,4 @@
-"""Models held against each other: totals, trees, graphs, outputs, and the layer at fault."""
+"""Comparison of models: totals, trees, graphs, outputs, and the first layer that differs."""
 
 from explorer.base.features import Feature
 
@@ -19,15 +19,15 @@ FEATURE = Feature(
         "beside": "proofs_methods.beside",
     },
     functions={
-        "verify_files": "files.verify_files",
-        "blame_files": "files.blame_files",
-        "diff_files": "files.diff_files",
-        "tree_diff_files": "files.tree_diff_files",
-        "compare_files": "files.compare_files",
+        "verify_files": "compare_files.verify_files",
+        "blame_files": "compare_files.blame_files",
+        "diff_files": "compare_files.diff_files",
+        "tree_diff_files": "compare_files.tree_diff_files",
+        "compare_files": "compare_files.compare_files",
     },
     keys={
         "pair": "pair_screen.PAIR_KEYS",
-        "blame": "blame_view.BLAME_KEYS",
+        "blame": "blame_screen.BLAME_KEYS",
     },
     commands={
         "compare": "keys.COMMANDS",

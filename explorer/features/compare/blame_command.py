@@ -11,19 +11,19 @@ from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    a, b = given.models
-    if given.plot:
-        plots().check(given.plot)
-        check_target(given.plot, overwrite=given.force, models=[a, b], weights=())
-    drawn = {"draws": given.draws or 3, "seed": given.seed, "input": given.input}
-    fact = explorer.blame_files(a, b, **drawn, on_progress=progress, **given.opening)
-    if given.plot:
-        with atomic_write(given.plot, overwrite=given.force) as temporary:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    a, b = args.models
+    if args.plot:
+        plots().check(args.plot)
+        check_target(args.plot, overwrite=args.force, models=[a, b], weights=())
+    drawn = {"draws": args.draws or 3, "seed": args.seed, "input": args.input}
+    fact = explorer.blame_files(a, b, **drawn, on_progress=progress, **args.opening)
+    if args.plot:
+        with atomic_write(args.plot, overwrite=args.force) as temporary:
             plots().write("blame", None, fact, temporary)
     return Answer(
         lambda: document().blame(fact, tool()),
-        lambda: present("blame_words", __package__).blame(fact, given.limit, given.plot or ""),
+        lambda: present("blame_words", __package__).blame(fact, args.limit, args.plot or ""),
         "probes",
         outcome="only rounding" if fact.same else "undecided" if fact.kind == "undecided" else "different",
     )

@@ -1,4 +1,4 @@
-"""Blame in text, where two models part: `explorer blame`."""
+"""Text of blame, where two models depart: `explorer blame`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATES: Mapping[str, tuple[str, Role]] = {
     "introduced": ("INTRODUCED", "bad"),
     "unjudged": ("not run alone", "warning"),
 }
-"""What a value's state is called, and its role."""
+"""Text and role of each state of a value."""
 
 _CLAIMS = {
     "equal": "NO DIFFERENCE",
@@ -46,16 +46,16 @@ _CLAIMS = {
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 64
 _LEAST = 1e-9
-"""Decades of the smallest error, which has a bar, too."""
+"""Length in decades of the shortest bar, so that the smallest error has one, too."""
 
 
 def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
-    """The answer of `explorer blame`: verdict, the layer that begins it, and the growth of the error.
+    """The answer of `explorer blame`: verdict, first layer that differs, and growth of the error.
 
     Args:
         fact: The figures.
         limit: Rows of the table.
-        plotted: The file with the picture; '' for none.
+        plotted: Path of the picture; '' for none.
     """
     blocks: list[Block] = [
         Line((Span(fact.before, "strong"), Span("   against   ", "quiet"), Span(fact.after, "strong"))),
@@ -87,9 +87,9 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
 
 
 def grounds(fact: Blame) -> list[Block]:
-    """What is held for a difference, and how the figures were gained."""
+    """The criterion for a difference, and how the figures were measured."""
     criterion = f"{fact.criterion[:1].upper()}{fact.criterion[1:]}."
-    return [Paragraph(criterion, "quiet"), Paragraph(_how(fact), "quiet")]
+    return [Paragraph(criterion, "quiet"), Paragraph(_method(fact), "quiet")]
 
 
 def claim(fact: Blame) -> str:
@@ -97,8 +97,8 @@ def claim(fact: Blame) -> str:
     return _CLAIMS[fact.kind]
 
 
-def _how(fact: Blame) -> str:
-    """How the figures were gained, so that they can be gained again."""
+def _method(fact: Blame) -> str:
+    """How the figures were measured, so that a reader can repeat it."""
     parts = runs_text(fact.seeds, fact.sizes)
     if len(fact.sizes) > 1:
         parts.append(f"figures at {dims_text(fact.at)}")
@@ -108,7 +108,7 @@ def _how(fact: Blame) -> str:
 
 
 def probe_rows(fact: Blame, limit: int) -> list[int]:
-    """Positions of at most `limit` probes, in order: those at fault, the largest errors, the outputs."""
+    """Positions of at most `limit` probes, in order: layers at fault, outputs, the largest errors."""
     every = range(len(fact.probes))
     relative = [probe.relative or 0.0 for probe in fact.probes]
     rank = (
@@ -118,28 +118,28 @@ def probe_rows(fact: Blame, limit: int) -> list[int]:
         sorted((i for i in every if relative[i]), key=lambda i: -relative[i]),
         every,
     )
-    chosen = list(dict.fromkeys(i for some in rank for i in some))[:limit]
-    return sorted(chosen)
+    positions = list(dict.fromkeys(i for group in rank for i in group))[:limit]
+    return sorted(positions)
 
 
 def curve(probes: Sequence[Probe], width: int) -> tuple[str, str]:
-    """The relative error along the graph as blocks on a logarithmic scale, and the words under it."""
-    found = decades(p.relative for p in probes)
-    if found is None:
+    """The relative error along the graph as block characters on a logarithmic scale, and a caption."""
+    powers = decades(p.relative for p in probes)
+    if powers is None:
         return " " * min(width, len(probes)), "no error anywhere"
-    low, high = found
+    low, high = powers
     width = min(width, len(probes))
     line = ""
     for x in range(width):
-        some = probes[x * len(probes) // width : max(1, (x + 1) * len(probes) // width)]
-        value = max((p.relative or 0.0 for p in some), default=0.0)
+        part = probes[x * len(probes) // width : max(1, (x + 1) * len(probes) // width)]
+        value = max((p.relative or 0.0 for p in part), default=0.0)
         step = (math.log10(value) - low) / (high - low) if value else 0.0
         line += _BLOCKS[max(0, min(7, math.ceil(8 * step) - 1))] if value else " "
     return line, f"RMS error / RMS of the value, from 1e{low} to 1e{high}, first layer to last"
 
 
 def decades(values: Iterable[float | None]) -> tuple[int, int] | None:
-    """The powers of ten around all values that are not 0; None if there is none."""
+    """The powers of ten around all values other than 0; None if there is none."""
     logs = [math.log10(v) for v in values if v and math.isfinite(v)]
     if not logs:
         return None
@@ -156,14 +156,14 @@ _FIGURES = (Column("", role="quiet"), Column("", "right"), Column("", shrink=Tru
 
 
 def _first(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
-    """The figures of the layer that begins it."""
-    other = "" if probe.layer_after == probe.layer else f", '{probe.layer_after}' in the other"
+    """Figures of the first layer that differs."""
+    name_after = "" if probe.layer_after == probe.layer else f", '{probe.layer_after}' in the other"
     count = sum(p.state == "introduced" for p in fact.probes)
     rows: list[tuple[Cell, ...]] = [
         (
             "layer",
             Span(f"{probe.op} {probe.layer}", "bad" if count else "warning"),
-            f"node {probe.step:,}{other}",
+            f"node {probe.step:,}{name_after}",
         ),
         ("introduced there", _error(probe.introduced), "RMS error / RMS of the value, on equal inputs"),
         ("rounding there", _error(probe.introduced_noise), "the original's own, against float64"),
@@ -181,7 +181,7 @@ def _first(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
 
 
 def _formats(probe: Probe) -> str:
-    """'int8, per channel, 38.2 dB': what the layer is quantized to, and the error that it makes of that."""
+    """'int8, per channel, 38.2 dB': the number formats of a layer, and the error they cause."""
     snr = f", {relative_decibels(probe.introduced):.1f} dB" if probe.introduced else ""
     return f"{probe.formats}{snr}"
 
@@ -207,13 +207,13 @@ _COLUMNS = (
 
 
 def values(fact: Blame, rows: Sequence[int]) -> Table:
-    """A row for each of some values that both models have."""
+    """A row for each value at the positions `rows`."""
     scale = decades(p.relative for p in fact.probes)
     return Table(_COLUMNS, Rows(lambda i: _row(fact.probes[i], i == fact.first, scale), rows))
 
 
 def probe_figures(probe: Probe) -> Fields:
-    """The figures of one value, those first that tell most."""
+    """The figures of one value, most important first."""
     cells = {column.title: cell for column, cell in zip(_COLUMNS, _row(probe, False, None), strict=True)}
     return Fields([Field(title, cells[title]) for title in _FIRST if cells[title]])
 
@@ -222,9 +222,9 @@ _FIRST = ("relative", "introduced", "noise", "max error", "SNR dB", "cosine", "o
 
 
 def _row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell, ...]:
-    said, role = STATES[probe.state]
+    state, role = STATES[probe.state]
     if probe.formats and probe.state == "coarser":
-        said = _formats(probe)
+        state = _formats(probe)
     return (
         exact_text(probe.step),
         Span(probe.layer, "strong" if first else ""),
@@ -237,12 +237,12 @@ def _row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell
         "" if probe.noise is None else _error(probe.noise),
         "" if probe.introduced is None else _error(probe.introduced),
         _bar(probe.relative, scale),
-        Span(f"{probe.nonfinite:,} NaN or Inf" if probe.nonfinite else said, role),
+        Span(f"{probe.nonfinite:,} NaN or Inf" if probe.nonfinite else state, role),
     )
 
 
 def _bar(value: float | None, scale: tuple[int, int] | None) -> str:
-    """The logarithm of an error as a bar."""
+    """A bar as long as the logarithm of an error."""
     if not value or scale is None or not math.isfinite(value):
         return ""
     low, high = scale
@@ -250,9 +250,9 @@ def _bar(value: float | None, scale: tuple[int, int] | None) -> str:
 
 
 def unpaired(fact: Blame, most: int) -> list[Block]:
-    """Which values were not compared, and why: the first `most`, and how many there are beside them."""
+    """The first `most` values that were not compared, each with the reason, and the number of others."""
     named = [f"{name} ({why})" for name, why in fact.unpaired[:most]]
     more = fact.unpaired_count - len(named)
     many = "1 value was" if fact.unpaired_count == 1 else f"{fact.unpaired_count:,} values were"
-    said = f"{many} not compared: {', '.join(named)}{f' and {more:,} more' if more else ''}."
-    return [Paragraph(said, "warning")] if fact.unpaired_count else []
+    sentence = f"{many} not compared: {', '.join(named)}{f' and {more:,} more' if more else ''}."
+    return [Paragraph(sentence, "warning")] if fact.unpaired_count else []

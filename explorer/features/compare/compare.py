@@ -1,4 +1,4 @@
-"""Diff of two models as ONNX graphs and as trees side by side, and figures of several beside each other."""
+"""Diff of two models as graphs and as trees, and figures of several models side by side."""
 
 from __future__ import annotations
 
@@ -28,76 +28,78 @@ from explorer.session.parts.models import Cancel, Models, OnProgress, State
 
 
 class Comparer:
-    """Holds a state of a session against another state, or against another session's."""
+    """Compares a state of a session with another state, or with a state of another session."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def diff(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> Diff:
-        """What changed from one to the other, analysed at the same sizes."""
-        own, (other, b) = self._models, after
+        """What changed from `before` to `after`, both analyzed at the same sizes."""
+        models, (after_models, after_at) = self._models, after
         if (changes := self._of_modules(before, after, on_progress, cancel)) is not None:
             return changes
         analyses = self._analyses(before, after, on_progress, cancel)
         changes = diff(
-            own.graph(before, on_progress),
-            other.graph(b, on_progress),
+            models.graph(before, on_progress),
+            after_models.graph(after_at, on_progress),
             before_analysis=analyses[0],
             after_analysis=analyses[1],
             on_progress=on_progress,
             cancel=cancel,
         )
-        return replace(changes, before=own.label(before), after=other.label(b))
+        return replace(changes, before=models.label(before), after=after_models.label(after_at))
 
     def _of_modules(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> Diff | None:
-        """What changed between two modules of this session that quantization made; None where one is none."""
-        models, (other, b) = self._models, after
-        if other is not models or not (models.is_module(before) or models.is_module(b)):
+        """What changed between two states that are modules; None where one is no module of this session."""
+        models, (after_models, after_at) = self._models, after
+        if after_models is not models or not (models.is_module(before) or models.is_module(after_at)):
             return None
-        opened: list[Any] = [models.opened(at, on_progress) for at in (before, b)]
-        if not all(hasattr(one, "loaded") for one in opened):
+        opened: list[Any] = [models.opened(at, on_progress) for at in (before, after_at)]
+        if not all(hasattr(module, "loaded") for module in opened):
             return None
         from explorer.engine.quantize.torch.differences import ModuleSide, module_diff  # torch
 
         sides = [
             ModuleSide(
-                one.loaded.materialise(),
+                module.loaded.materialise(),
                 formats_at(models.history, at),
                 models.examined(at, on_progress, cancel).info,
             )
-            for one, at in zip(opened, (before, b), strict=True)
+            for module, at in zip(opened, (before, after_at), strict=True)
         ]
-        return replace(module_diff(*sides), before=models.label(before), after=models.label(b))
+        return replace(module_diff(*sides), before=models.label(before), after=models.label(after_at))
 
     def _analyses(
         self, before: int, after: State, on_progress: OnProgress, cancel: Cancel
     ) -> tuple[Analysis, Analysis]:
-        """The analyses of both as graphs."""
-        own, (other, b) = self._models, after
-        how = on_progress, cancel
-        if other is own:
-            return own.comparable_analysis(before, b, *how), own.comparable_analysis(b, before, *how)
-        return own.graph_analysis(before, *how), other.graph_analysis(b, *how)
+        """The analyses of both states as graphs."""
+        models, (after_models, after_at) = self._models, after
+        callbacks = on_progress, cancel
+        if after_models is models:
+            return models.comparable_analysis(before, after_at, *callbacks), models.comparable_analysis(
+                after_at, before, *callbacks
+            )
+        return models.graph_analysis(before, *callbacks), after_models.graph_analysis(after_at, *callbacks)
 
     def tree(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> TreeDiff:
-        """The layer trees of both side by side: as graphs if one is a graph and the other can be."""
-        own, (other, b) = self._models, after
-        both = (own, before), after
+        """Both layer trees side by side; of graphs, if one is a graph and the other can become one."""
+        before_models, (after_models, after_at) = self._models, after
+        both = (before_models, before), after
         kinds = [models.opened(at, on_progress).is_graph for models, at in both]
         exported = any(kinds) and not all(kinds)
-        if all(kinds) or (exported and (own if kinds[1] else other).from_torch):
-            found = tree_diff(
+        if all(kinds) or (exported and (before_models if kinds[1] else after_models).from_torch):
+            tree = tree_diff(
                 *self._analyses(before, after, on_progress, cancel),
                 form="exported" if exported else "graph",
-                graphs=(own.graph(before, on_progress), other.graph(b, on_progress)),
+                graphs=(before_models.graph(before, on_progress), after_models.graph(after_at, on_progress)),
                 on_progress=on_progress,
                 cancel=cancel,
             )
         else:
             examined = [models.examined(at, on_progress, cancel) for models, at in both]
             changes = self._of_modules(before, after, on_progress, cancel)
-            found = tree_diff(
-                *[one.analysis for one in examined],
+            tree = tree_diff(
+                *[result.analysis for result in examined],
                 form="rows",
                 flows=(examined[0].flow, examined[1].flow),
                 value_states=None
@@ -106,7 +108,7 @@ class Comparer:
                 on_progress=on_progress,
                 cancel=cancel,
             )
-        return replace(found, before=own.label(before), after=other.label(b))
+        return replace(tree, before=before_models.label(before), after=after_models.label(after_at))
 
     def totals(
         self,
@@ -118,12 +120,12 @@ class Comparer:
         prove: Prove | None = None,
         hardware: Hardware | None = None,
     ) -> Comparison:
-        """Figures of a state and of others, and their differences from the first; see `beside`."""
+        """Figures of a state and of others, and the differences from the first; see `beside`."""
         every = (self._models, before), *others
         examined = [models.examined(at, on_progress, cancel) for models, at in every]
         compared = compare(
-            [one.analysis for one in examined],
-            [one.schedule for one in examined],
+            [result.analysis for result in examined],
+            [result.schedule for result in examined],
             [_zeros(models.opened(at)) for models, at in every],
         )
         named = zip(compared.models, every, strict=True)
@@ -145,14 +147,14 @@ class Comparer:
         prove: Prove | None = None,
         hardware: Hardware | None = None,
     ) -> FigureTable:
-        """Figures of states of this session and of others beside each other.
+        """Figures of several states side by side, of this session or of others.
 
         Args:
-            every: They; changes are from the first.
-            names: What the user calls each.
-            on_progress: Told where an analysis stands.
+            every: The states; changes are relative to the first.
+            names: The title of each.
+            on_progress: Receives the progress of each analysis.
             cancel: Asked now and then; True stops.
-            prove: Compares the first with another one; None shows the proof that was made with each.
+            prove: Proves a state equal to the first; None takes the proof that was made with each state.
             hardware: The machine; None leaves out times and cycles.
         """
         infos = [models.examined(at, on_progress, cancel).info for models, at in every]
@@ -164,7 +166,7 @@ class Comparer:
             else None
             for place, (models, at) in enumerate(every)
         ]
-        columns = [_column(one, hardware, proof) for one, proof in zip(every, proofs, strict=True)]
+        columns = [_column(state, hardware, proof) for state, proof in zip(every, proofs, strict=True)]
         notes = _notes(infos, None if prove is None else names[0])
         if prove is None and any(proofs):
             notes.append("proof and largest error: of the step that made a state, against the one before")
@@ -174,7 +176,7 @@ class Comparer:
 
 
 Prove = Callable[[State], Verification]
-"""Holds the first of those that are compared against another one."""
+"""Proves a state equal to the first of those that are compared."""
 
 
 def _column(state: State, hardware: Hardware | None, proof: Verification | None) -> Figures:
@@ -192,10 +194,10 @@ def _column(state: State, hardware: Hardware | None, proof: Verification | None)
 
 
 def _notes(infos: Sequence[Info], proved: str | None) -> list[str]:
-    """What one has to know of figures beside each other."""
+    """What the reader has to know to compare the figures."""
     notes = []
     shapes = [sorted(str(tensor.shape) for tensor in info.model.inputs) for info in infos]
-    if any(other != shapes[0] for other in shapes):
+    if any(shape != shapes[0] for shape in shapes):
         notes.append("their inputs have other shapes: figures that grow with those are not of the same work")
     if proved is not None:
         notes.append(f"proof and largest error: against {proved}")
@@ -203,13 +205,13 @@ def _notes(infos: Sequence[Info], proved: str | None) -> list[str]:
 
 
 def _zeros(opened: Any) -> Callable[[str], bool]:
-    """Whether a parameter of a module is all zeros; of other formats nothing is said."""
+    """A function that says whether a parameter of a module is all zeros; False for other formats."""
     loaded: Any = getattr(opened, "loaded", None)
-    known: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
 
     def zeros(name: str) -> bool:
-        if not known and hasattr(loaded, "materialise"):
-            known.update(loaded.materialise().named_parameters(remove_duplicate=False))
-        return name in known and not bool(known[name].any())
+        if not parameters and hasattr(loaded, "materialise"):
+            parameters.update(loaded.materialise().named_parameters(remove_duplicate=False))
+        return name in parameters and not bool(parameters[name].any())
 
     return zeros

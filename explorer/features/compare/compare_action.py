@@ -1,10 +1,10 @@
-"""Verify and diff: the proof that the current model equals the one opened, and what differs."""
+"""Keys of verify and diff: prove the current model equal to the opened one; show what differs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.features.compare.blame_action import BlameCommand
+from explorer.features.compare.blame_screen import BlameCommand
 from explorer.tui.dialogs.proof import proof_dialog
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def verify(context: CommandContext) -> None:
-    """Prove the current model equal to the one opened."""
+    """Prove the current model equal to the opened one."""
     if not context.ready():
         return
     if not context.store.can_compare:
@@ -29,7 +29,7 @@ async def _verify(context: CommandContext) -> None:
 
 
 def diff(context: CommandContext) -> None:
-    """Compare with the model as opened, if that was not done before, and show what differs."""
+    """Show what differs from the opened model; compare first, if needed."""
     if not context.store.can_compare or context.store.changes is not None:
         context.panes.tabs.open("diff")
     else:

@@ -12,15 +12,15 @@ from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     fact = explorer.compare_files(
-        *given.models,
-        hardware=hardware(given),
-        verify=given.verify,
-        draws=given.draws or 1,
-        first_seed=given.seed,
+        *args.models,
+        hardware=hardware(args),
+        verify=args.verify,
+        draws=args.draws or 1,
+        first_seed=args.seed,
         on_progress=progress,
-        **given.opening,
+        **args.opening,
     )
     proved = weakest(fact.figures.verdicts)
     explained = "all explained" if fact.agree else "not explained"

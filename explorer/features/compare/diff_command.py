@@ -10,11 +10,11 @@ from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    a, b = given.models
-    if given.tree or given.differences:
-        return _tree(given, progress)
-    fact = explorer.diff_files(a, b, on_progress=progress, **given.opening)
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    a, b = args.models
+    if args.tree or args.differences:
+        return _tree(args, progress)
+    fact = explorer.diff_files(a, b, on_progress=progress, **args.opening)
     return Answer(
         lambda: document().diff(fact, tool()),
         lambda: present("compare.diff").diff(fact),
@@ -22,11 +22,11 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-def _tree(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    fact = explorer.tree_diff_files(*given.models, on_progress=progress, **given.opening)
+def _tree(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    fact = explorer.tree_diff_files(*args.models, on_progress=progress, **args.opening)
     return Answer(
         lambda: document().tree_diff(fact, tool()),
-        lambda: present("compared_tree_words", __package__).tree_diff(fact, given.differences),
+        lambda: present("compare_words", __package__).tree_diff(fact, args.differences),
         outcome="no change" if fact.equal else "changed",
     )
 

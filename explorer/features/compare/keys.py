@@ -27,7 +27,7 @@ COMMANDS = (
         "Blame",
         "Which layer departs from the model as opened, and how the error grows from there",
         CHANGE,
-        "blame_action.BlameCommand",
+        "blame_screen.BlameCommand",
         menu=True,
         package=__package__,
         after="verify",

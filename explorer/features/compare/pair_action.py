@@ -1,4 +1,4 @@
-"""Pair command: the model on show beside a state or another model, and what is asked of the two."""
+"""Command that sets the current model beside a state or another model, and answers questions about both."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.features.compare.blame_view import BlameScreen
+from explorer.features.compare.blame_screen import BlameScreen
 from explorer.features.compare.compare_words import compare
-from explorer.features.compare.pair_dialog import FOLDER, MODEL, STATE, PairDialog
-from explorer.features.compare.pair_rows import PairRows
-from explorer.features.compare.pair_screen import PairRequest, PairScreen
+from explorer.features.compare.pair_page import PairRows
+from explorer.features.compare.pair_screen import FOLDER, MODEL, STATE, PairDialog, PairRequest, PairScreen
 from explorer.features.profile.profile_comparison_words import largest_first
 from explorer.features.profile.profile_screen import (
     AGAIN,
@@ -47,10 +46,10 @@ _TITLES = {
 
 
 class PairCommand(ScreenCommand):
-    """Two models side by side."""
+    """Sets two models side by side."""
 
     def run(self, text: str = "") -> None:
-        """Ask which is set beside the one on show."""
+        """Ask which model to set beside the current one."""
         if self.context.ready():
             self.context.screen.run_worker(self._ask(text), exit_on_error=False)
 
@@ -61,20 +60,20 @@ class PairCommand(ScreenCommand):
         dialog = PairDialog(_states(history), text)
         self.context.ask(dialog, self._answered)
 
-    def _answered(self, chosen: str | None) -> None:
+    def _answered(self, choice: str | None) -> None:
         history = self.store.history
-        if chosen is None or history is None:
+        if choice is None or history is None:
             return
-        if chosen.startswith(FOLDER):
-            self.run(chosen.removeprefix(FOLDER))
-        elif chosen.startswith(STATE):
-            self.begin(lambda: None, before=int(chosen.removeprefix(STATE)), after=history.current)
+        if choice.startswith(FOLDER):
+            self.run(choice.removeprefix(FOLDER))
+        elif choice.startswith(STATE):
+            self.begin(lambda: None, before=int(choice.removeprefix(STATE)), after=history.current)
         else:
-            typed = chosen.removeprefix(MODEL)
+            typed = choice.removeprefix(MODEL)
             self.beside(os.path.expanduser(typed), lambda: self.run(typed))
 
     def beside(self, other: str, failed: Callable[[], None] = lambda: None) -> None:
-        """Set a model beside the one on show; `failed` follows where it cannot be."""
+        """Set a model beside the current one; call `failed` where that fails."""
         self.begin(failed, before=self.store.history_place, other=other)
 
     def begin(self, failed: Callable[[], None], **which: Any) -> None:
@@ -93,23 +92,23 @@ class PairCommand(ScreenCommand):
 
 
 class _Pair:
-    """Two models that are side by side: shown again when what was asked of them is closed."""
+    """Two models side by side, shown again when the answer to a question about them is closed."""
 
     def __init__(self, command: PairCommand, which: dict[str, Any], fact: TreeDiff, rows: PairRows) -> None:
         self._command, self._which, self._fact, self._rows = command, which, fact, rows
         self._cursor = 0
 
     def show(self) -> None:
-        """Show both."""
-        other, words = self._which.get("other"), tuple[str, ...]()
-        if other is not None and not self._which["before"]:
-            words = ("diff", path_word(self._command.store.source), path_word(other), "--tree")
+        """Show both trees."""
+        second, words = self._which.get("other"), tuple[str, ...]()
+        if second is not None and not self._which["before"]:
+            words = ("diff", path_word(self._command.store.source), path_word(second), "--tree")
         screen = PairScreen(self._rows, self._cursor, words, self._keep)
-        self._set(other or "")
+        self._record(second or "")
         self._command.context.ask(screen, self._wanted)
 
-    def _set(self, beside: str) -> None:
-        """What a session that is resumed has beside its model."""
+    def _record(self, beside: str) -> None:
+        """Record the second model, so that a resumed session has it again."""
         store = self._command.store
         store.beside = beside
         store.notify("focus")
@@ -120,11 +119,11 @@ class _Pair:
     def _wanted(self, wish: PairRequest | None) -> None:
         context = self._command.context
         if wish is None or wish.what == "tree":
-            self._set("")
+            self._record("")
         if wish is None:
             return
         if wish.what == "tree":
-            # rows of a graph that was exported to be compared are none of the tree on show
+            # a graph exported for the comparison has other rows than the tree on the screen
             if self._fact.form != "exported" and self._which["before"] == context.store.history_place:
                 self._command.panes.to_layer(wish.at)
             else:
@@ -133,17 +132,17 @@ class _Pair:
         if wish.what == "profile":
             self._ask_times()
         else:
-            context.start(wish.what.capitalize(), self._tell(wish.what), self.show)
+            context.start(wish.what.capitalize(), self._answer(wish.what), self.show)
 
-    async def _tell(self, what: str) -> None:
+    async def _answer(self, question: str) -> None:
         command = self._command
-        fact = await self._run(_TITLES[what], what, **self._which)
+        fact = await self._run(_TITLES[question], question, **self._which)
         names = safe(self._fact.before), safe(self._fact.after)
-        if what == "diff":
+        if question == "diff":
             page: Any = DiffScreen(fact, *names, exact=command.store.exact, back="both models")
-        elif what == "blame":
+        elif question == "blame":
             page = BlameScreen(fact)
-        elif what == "verify":
+        elif question == "verify":
             page = proof_dialog(fact, f": {names[0]} and {names[1]}")
         else:
             page = PageDialog("Compare", lambda width: draw(compare(fact), width - 1))
@@ -157,7 +156,7 @@ class _Pair:
             raise
 
     def _ask_times(self) -> None:
-        """How both are timed."""
+        """Ask how to time both models."""
         store, context = self._command.store, self._command.context
 
         def take(request: ProfileRequest | None) -> None:
@@ -171,12 +170,14 @@ class _Pair:
         context.ask(ProfileDialog(last, graph=store.by_value, states={}), take)
 
     async def _time(self, request: ProfileRequest) -> None:
-        """Time both in turn; Enter on a layer leads to its row."""
+        """Time both models in turn; Enter on a layer goes to its row."""
         store = self._command.store
-        how = {"spec": request.spec, "batches": (request.size,) * 2, "machine": known_machine(store)}
-        found: ProfileComparison = await self._run("profiling both", "compare_profiles", **self._which, **how)
-        await self._command.context.take_history()  # it keeps what a state took
-        fact = replace(found, names=(self._fact.before, self._fact.after))
+        settings = {"spec": request.spec, "batches": (request.size,) * 2, "machine": known_machine(store)}
+        comparison: ProfileComparison = await self._run(
+            "profiling both", "compare_profiles", **self._which, **settings
+        )
+        await self._command.context.take_history()  # the history keeps the profile of a state
+        fact = replace(comparison, names=(self._fact.before, self._fact.after))
 
         def then(at: int | None) -> None:
             if at == AGAIN:
@@ -189,7 +190,7 @@ class _Pair:
         self._command.context.ask(ProfileComparisonScreen(fact, exact=store.exact), then)
 
     def _place(self, change: LayerChange) -> int:
-        """Where a layer that was timed is on show."""
+        """The place of a timed layer among the visible rows."""
         for at, row in enumerate(self._fact.rows):
             before, after = row.before and row.before.path, row.after and row.after.path
             if change.path in (before, after):
@@ -198,7 +199,7 @@ class _Pair:
 
 
 def _states(history: History) -> list[MenuItem]:
-    """The states that the current one can stand beside, the model as opened first."""
+    """The other states of the history, the opened model first."""
     return [
         MenuItem(f"{STATE}{at}", "", state_name(entry, at), "a state of this session")
         for at, entry in enumerate(history.entries)

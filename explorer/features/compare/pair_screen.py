@@ -1,20 +1,25 @@
-"""Pair screen: two models side by side, one cursor in both, and what else can be asked of the two."""
+"""Screen of two models side by side, with one cursor in both; the dialog that asks for the second."""
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
+from textual.widgets import Input
 
+from explorer.base.errors import Misuse
 from explorer.features.compare import pair_page as page
-from explorer.features.compare.compared_tree_words import tree_diff
-from explorer.features.compare.pair_rows import PairRows
-from explorer.tui.dialogs.dialogs import SubScreen
+from explorer.features.compare.compare_words import tree_diff
+from explorer.features.compare.pair_page import PairRows
+from explorer.host import confinement
+from explorer.tui.dialogs.dialogs import MenuItem, PickDialog, SubScreen
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineList, PanelView
@@ -22,6 +27,7 @@ from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.report.blocks import Block
+
 
 # fmt: off
 PAIR_KEYS = key_group(
@@ -42,7 +48,7 @@ PAIR_KEYS = key_group(
 
 
 class PairRequest(Struct, frozen=True):
-    """What the user wants: what is asked of both, such as 'diff'; or the row `at` of the 'tree'."""
+    """The choice of the user: a question about both, such as 'diff'; or row `at` of the 'tree'."""
 
     what: str
     at: int = 0
@@ -51,42 +57,42 @@ class PairRequest(Struct, frozen=True):
 class _Rows(LineList):
     """The rows of both trees."""
 
-    def __init__(self, shown: PairRows, cursor: int) -> None:
+    def __init__(self, pair: PairRows, cursor: int) -> None:
         super().__init__(id="pair")
-        self.shown, self.exact, self.cursor = shown, False, cursor
+        self.pair, self.exact, self.cursor = pair, False, cursor
 
     @property
     def row_count(self) -> int:
-        """How many rows are on show."""
-        return len(self.shown.visible)
+        """Number of visible rows."""
+        return len(self.pair.visible)
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
-        at = self.shown.visible[index]
+        """The line of row `index`, `width` cells wide."""
+        at = self.pair.visible[index]
         if at < 0:
-            return page.graph_line(self.shown.fact.graph[-1 - at], width)
+            return page.graph_line(self.pair.fact.graph[-1 - at], width)
         sign = "  "
-        if self.shown.has_inside(index):
-            sign = "▾ " if at in self.shown.open else "▸ "
-        return page.row_line(self.shown.fact.rows[at], sign, width, exact=self.exact)
+        if self.pair.has_inside(index):
+            sign = "▾ " if at in self.pair.open else "▸ "
+        return page.row_line(self.pair.fact.rows[at], sign, width, exact=self.exact)
 
     def toggle_row(self, index: int, want: bool | None = None) -> bool:
         """Open or close a row."""
-        return self.shown.toggle(index, want)
+        return self.pair.toggle(index, want)
 
     def parent_of(self, index: int) -> int | None:
-        """The row that `index` lies in."""
-        return self.shown.parent(index)
+        """The group that contains row `index`."""
+        return self.pair.parent(index)
 
 
 class PairScreen(SubScreen[PairRequest]):
-    """Two models side by side.
+    """Shows two models side by side.
 
     Args:
-        shown: Their rows, folded as they were left.
-        cursor: Where it stands at first.
-        words: The verb that prints the same, and of what; empty if none does.
-        left: Told where the cursor was, when the screen is left.
+        pair: The rows, folded as the user left them.
+        cursor: Its first position.
+        words: The command line that prints the same; empty if there is none.
+        leave: Receives the position of the cursor when the user leaves the screen.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(PAIR_KEYS)
@@ -97,23 +103,23 @@ class PairScreen(SubScreen[PairRequest]):
     AUTO_FOCUS = "#pair"
 
     def __init__(
-        self, shown: PairRows, cursor: int, words: Sequence[str], left: Callable[[int], None]
+        self, pair: PairRows, cursor: int, words: Sequence[str], leave: Callable[[int], None]
     ) -> None:
         super().__init__()
-        self._shown, self._cursor, self._words, self._left = shown, cursor, words, left
+        self._pair, self._cursor, self._words, self._tell_cursor = pair, cursor, words, leave
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the title, the rows, the details and the keys."""
         yield TitleBar()
         yield PaneHead(id="pair-head")
-        yield _Rows(self._shown, self._cursor)
+        yield _Rows(self._pair, self._cursor)
         yield PaneHead(id="pair-rule")
         yield PanelView(self._about, id="pair-about")
         yield Status(id="pair-keys")
 
     @property
     def rows(self) -> _Rows:
-        """The list."""
+        """The list of rows."""
         return self.query_one(_Rows)
 
     def on_mount(self) -> None:
@@ -125,7 +131,7 @@ class PairScreen(SubScreen[PairRequest]):
         self._say("")
 
     def on_resize(self) -> None:
-        """Another size has room for other columns, and for more of the row under the cursor."""
+        """Lay out the columns and the details for the new size."""
         self._fit()
         self._draw()
 
@@ -134,27 +140,27 @@ class PairScreen(SubScreen[PairRequest]):
         self.query_one("#pair-about").styles.height = 12 if height >= 34 else 6 if height >= 20 else 4
 
     def page_blocks(self) -> list[Block]:
-        """What `explorer diff --tree` tells."""
-        return tree_diff(self._shown.fact, self._shown.only)
+        """The blocks that `explorer diff --tree` prints."""
+        return tree_diff(self._pair.fact, self._pair.only)
 
     def verb_words(self, source: str) -> list[str]:
-        """The same of two files; of states no verb tells it."""
-        return [*self._words, *(["--differences"] if self._shown.only else [])] if self._words else []
+        """The command line that prints the same; empty for two states of a session."""
+        return [*self._words, *(["--differences"] if self._pair.only else [])] if self._words else []
 
     def _draw(self) -> None:
-        shown, rows = self._shown, self.rows
-        self.query_one(TitleBar).show(lambda width: page.title_lines(shown.fact, shown.only, width))
+        pair, rows = self._pair, self.rows
+        self.query_one(TitleBar).show(lambda width: page.title_lines(pair.fact, pair.only, width))
         head = self.query_one("#pair-head", PaneHead)
         # the rows are narrower where they have a scroll bar
         head.show(lambda width: (page.head_line(rows.size.width or width, exact=rows.exact),))
         self.query_one("#pair-about", PanelView).again()
 
     def _about(self, width: int, height: int) -> list[Line]:
-        shown, cursor = self._shown, self.rows.cursor
-        if not shown.visible or height < 1:
+        pair, cursor = self._pair, self.rows.cursor
+        if not pair.visible or height < 1:
             return []
-        at = shown.visible[cursor]
-        row = shown.fact.graph[-1 - at] if at < 0 else shown.fact.rows[at]
+        at = pair.visible[cursor]
+        row = pair.fact.graph[-1 - at] if at < 0 else pair.fact.rows[at]
         return page.about_lines(row, width, height)
 
     @on(LineList.RowHighlighted)
@@ -167,24 +173,24 @@ class PairScreen(SubScreen[PairRequest]):
 
     @on(LineList.RowSelected)
     def _chosen(self) -> None:
-        """Enter on a layer leads to it in the tree of the first model, if that has it."""
-        row = self._shown.row(self.rows.cursor)
+        """Go to the layer in the tree of the first model, if that has it."""
+        row = self._pair.row(self.rows.cursor)
         if row is not None and row.before is not None:
             self._leave(PairRequest("tree", row.before.id))
         else:
             self._refuse("only in the second model")
 
     def _leave(self, wish: PairRequest | None) -> None:
-        self._left(self.rows.cursor)
+        self._tell_cursor(self.rows.cursor)
         self.dismiss(wish)
 
     def action_leave(self) -> None:
-        """Back to the first model."""
+        """Go back to the first model."""
         self._leave(None)
 
-    def action_ask(self, what: str) -> None:
-        """Something else of both models."""
-        self._leave(PairRequest(what))
+    def action_ask(self, question: str) -> None:
+        """Ask something else about both models."""
+        self._leave(PairRequest(question))
 
     def _to(self, place: int) -> None:
         rows = self.rows
@@ -193,33 +199,33 @@ class PairScreen(SubScreen[PairRequest]):
         self._draw()
 
     def action_pair_next(self, step: int) -> None:
-        """To the next difference, or the one before."""
-        rows, count = self.rows, len(self._shown.visible)
-        found = self._shown.next_stop(rows.cursor, step)
-        if found is None:
+        """Go to the next difference, or to the one before."""
+        rows, count = self.rows, len(self._pair.visible)
+        stop = self._pair.next_stop(rows.cursor, step)
+        if stop is None:
             self._refuse("nothing differs in a layer")
             return
-        place, number = found
-        if len(self._shown.visible) == count:
-            rows.move_to(place)  # two lines, and not the whole pane
+        place, number = stop
+        if len(self._pair.visible) == count:
+            rows.move_to(place)  # draws two lines instead of the whole pane
         else:
             self._to(place)
-        self._say(f"{number + 1:,} of {len(self._shown.stops):,}")
+        self._say(f"{number + 1:,} of {len(self._pair.stops):,}")
 
     def action_only(self) -> None:
-        """Leave out what is the same, or show it again."""
-        shown = self._shown
-        if not shown.stops and not shown.fact.graph:
+        """Leave out equal rows, or show them again."""
+        pair = self._pair
+        if not pair.stops and not pair.fact.graph:
             self._refuse("nothing differs")
             return
-        self._to(shown.show_only(not shown.only, self.rows.cursor))
+        self._to(pair.show_only(not pair.only, self.rows.cursor))
 
     def action_fold_all(self) -> None:
         """Close every group."""
-        self._to(self._shown.fold_all(self.rows.cursor))
+        self._to(self._pair.fold_all(self.rows.cursor))
 
     def action_pair_exact(self) -> None:
-        """Figures in full, or rounded."""
+        """Switch between exact and rounded figures."""
         self.rows.exact = not self.rows.exact
         self.rows.refresh()
         self._draw()
@@ -231,3 +237,82 @@ class PairScreen(SubScreen[PairRequest]):
             self._say("sent to terminal")
         else:
             self.app.bell()
+
+
+STATE, MODEL, FOLDER = "state:", "model:", "folder:"
+"""Prefixes of the id of a state, of a model, and of a folder."""
+_MOST = 2_000
+"""Largest number of files to list from a folder."""
+_VISIBLE = 12
+
+
+class PairDialog(PickDialog):
+    """Asks for a model: states first, then files as they are typed.
+
+    Args:
+        states: Other states of the history.
+        text: First text of the entry.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "complete", show=False, priority=True)]
+
+    def __init__(self, states: Sequence[MenuItem], text: str) -> None:
+        self._states, self._text = states, text
+        super().__init__("Set beside this model", (), typed=True)
+        self.HINT = "a file, a folder or a name · Tab completes · Enter · Esc close"
+
+    def on_mount(self, event: events.Mount | None = None) -> None:
+        """Show the text of the entry and the choices for it, in a list of fixed height."""
+        if event is not None:
+            event.prevent_default()
+        rows, entry = self.query_one(LineList), self.query_one(Input)
+        rows.styles.height = min(_VISIBLE, max(3, self.app.size.height - 8))
+        entry.value = self._text
+        entry.cursor_position = len(self._text)
+        entry.placeholder = "path or name of a model"
+        self.narrow(self._text)
+        entry.focus()
+
+    def narrow(self, text: str) -> None:
+        """Show states that match the words, files that begin with the text, the text itself, other files."""
+        words = text.lower().split()
+        states = [s for s in self._states if all(w in f"{s.title} {s.tip}".lower() for w in words)]
+        typed = text.strip()
+        exists = os.path.isfile(os.path.expanduser(typed)) or typed.endswith(("/", os.sep))
+        typed_name = [MenuItem(MODEL + typed, "", typed, "")] if typed else []
+        files = [file for file in _files(typed) if file.id != MODEL + typed]
+        begin = [file for file in files if file.title.startswith(typed)]
+        within = [file for file in files if not file.title.startswith(typed)]
+        self.show_choices(
+            [*(typed_name if exists else ()), *states, *begin, *(() if exists else typed_name), *within]
+        )
+
+    def action_complete(self) -> None:
+        """Put the chosen file or folder into the entry."""
+        rows, entry = self.query_one(LineList), self.query_one(Input)
+        choice = rows.rows[rows.cursor] if rows.rows else None
+        if choice is None or choice.id.startswith(STATE):
+            self.app.bell()
+            return
+        entry.value = choice.title
+        entry.cursor_position = len(entry.value)
+
+
+def _files(text: str) -> Iterator[MenuItem]:
+    """Files and folders of the typed folder whose names contain the rest of the text."""
+    folder, begin = os.path.split(text)
+    try:
+        where = os.path.expanduser(folder) or os.curdir
+        confinement.check(where)
+        with os.scandir(where) as entries:
+            listed = sorted(islice(entries, _MOST), key=lambda entry: entry.name)
+        for entry in listed:
+            hidden = entry.name.startswith(".") and not begin.startswith(".")
+            if begin.lower() in entry.name.lower() and not hidden:
+                path = os.path.join(folder, entry.name)
+                if entry.is_dir():
+                    yield MenuItem(f"{FOLDER}{path}/", "", f"{path}/", "")
+                else:
+                    yield MenuItem(MODEL + path, "", path, "")
+    except (OSError, Misuse):
+        return

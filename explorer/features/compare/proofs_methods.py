@@ -225,33 +225,33 @@ def beside(
         Misuse: There are fewer than two, or there is no such state.
     """
     models = session.parts.models
-    chosen = [models.at(s) if isinstance(s, int) else models.history.state(s) for s in states]
-    chosen = list(dict.fromkeys(chosen))
+    numbers = [models.at(s) if isinstance(s, int) else models.history.state(s) for s in states]
+    numbers = list(dict.fromkeys(numbers))
     if others and verify:
         raise Misuse("states of one session are proved equal here", hint="compare --verify proves models")
-    if len(chosen) + len(others) < 2:
+    if len(numbers) + len(others) < 2:
         raise Misuse("there is nothing to compare with", hint="name two states or more")
-    entries = [models.history.entries[at] for at in chosen]
-    called = [e.name or (e.label if at else "as opened") for at, e in zip(chosen, entries, strict=True)]
-    how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
-    names = [models.label(at) if others else f"{at} {name}" for at, name in zip(chosen, called, strict=True)]
+    entries = [models.history.entries[at] for at in numbers]
+    titles = [e.name or (e.label if at else "as opened") for at, e in zip(numbers, entries, strict=True)]
+    settings: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
+    names = [models.label(at) if others else f"{at} {name}" for at, name in zip(numbers, titles, strict=True)]
     opened = [models.beside(source) for source in others]
     try:
         return session.parts.of(Comparer).beside(
-            [*((models, at) for at in chosen), *((one, 0) for one in opened)],
+            [*((models, at) for at in numbers), *((model, 0) for model in opened)],
             [*names, *others],
             on_progress,
             cancel,
-            prove=_against(session, chosen[0], how) if verify else None,
+            prove=_against(session, numbers[0], settings) if verify else None,
             hardware=hardware,
         )
     finally:
-        for one in opened:
-            one.close()
+        for model in opened:
+            model.close()
 
 
 def _against(
-    session: Facade, first: int, how: Mapping[str, Any]
+    session: Facade, first: int, settings: Mapping[str, Any]
 ) -> Callable[[tuple[Models, int]], Verification]:
-    """What proves a state equal to the first of several."""
-    return lambda one: verify(session, first, one[1], **how)
+    """A function that proves a state equal to `first`."""
+    return lambda state: verify(session, first, state[1], **settings)

@@ -12,21 +12,21 @@ from explorer.cli.output.progress import ProgressLine
 from explorer.settings.parse import opening_words
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    a, b = given.models
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    a, b = args.models
     fact = explorer.verify_files(
         a,
         b,
-        draws=given.draws or 1,
-        seed=given.seed,
-        input=given.input,
-        tolerance=tolerance(given),
+        draws=args.draws or 1,
+        seed=args.seed,
+        input=args.input,
+        tolerance=tolerance(args),
         on_progress=progress,
-        **given.opening,
+        **args.opening,
     )
     return Answer(
         lambda: document().verification(fact, tool()),
-        lambda: present("compare.verify").verification(fact, opening_words(given.opening)),
+        lambda: present("compare.verify").verification(fact, opening_words(args.opening)),
         outcome=fact.verdict_kind,
     )
 

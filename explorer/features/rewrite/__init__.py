@@ -1,4 +1,4 @@
-"""Graphs that are rewritten: folded, edited by hand, for another batch; models made of a line of text."""
+"""Rewrites of graphs: fold, edit by hand, change the batch; also models made from a line of text."""
 
 from explorer.base.features import Feature
 
@@ -10,10 +10,10 @@ FEATURE = Feature(
         "rebatch": "rebatch_command.COMMAND",
     },
     methods={
-        "fold_choice": "fold_methods.fold_choice",
-        "fold": "fold_methods.fold",
-        "edit": "edit_methods.edit",
-        "rebatch": "rebatch_methods.rebatch",
+        "fold_choice": "fold.fold_choice",
+        "fold": "fold.fold",
+        "edit": "edit.edit",
+        "rebatch": "rebatch.rebatch",
     },
     functions={
         "make_model": "model_from_text.make_model",

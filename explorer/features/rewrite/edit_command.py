@@ -10,25 +10,25 @@ from explorer.cli.output.model_answer import change_of
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     from explorer.settings.steps.edit import steps_of  # the help reads this file
 
-    source, change, warning = given.models[0], None, ""
-    steps = steps_of(given.steps, given.edits)
-    with explorer.Session(source, **given.opening) as session:
+    source, change, warning = args.models[0], None, ""
+    steps = steps_of(args.steps, args.edits)
+    with explorer.Session(source, **args.opening) as session:
         fact = session.edit(
             steps,
-            output=given.output,
-            overwrite=given.force,
-            verify=not given.no_verify,
+            output=args.output,
+            overwrite=args.force,
+            verify=not args.no_verify,
             each=False,
             on_progress=progress,
         )
-        if not given.json:
+        if not args.json:
             change, warning = change_of(session, progress)
     return Answer(
         lambda: plain(fact),
-        lambda: present("edit_words", __package__).edit(source, fact, change),
+        lambda: present("rewrite_words", __package__).edit(source, fact, change),
         warning=warning,
     )
 

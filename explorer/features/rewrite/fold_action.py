@@ -1,10 +1,10 @@
-"""Folding from the screen: what would go and what stays, then a state for each kind of rewrite."""
+"""Key of fold: shows what would be folded and what stays, then folds."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.features.rewrite.fold_words import fold_blocks
+from explorer.features.rewrite.rewrite_words import fold_blocks
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.pages.verdict import verdict_tone
 from explorer.tui.text.drawing import draw
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def fold(context: CommandContext) -> None:
-    """Say what of batch normalization, constants and idle nodes would go, and fold if that is wanted."""
+    """Show which nodes would be folded; fold them if the user agrees."""
     context.start("Fold", _choose(context))
 
 
@@ -25,8 +25,8 @@ async def _choose(context: CommandContext) -> None:
         context.ask(_page("Nothing to fold", fact), lambda _: None)
         return
 
-    def answered(yes: bool | None) -> None:
-        if yes:
+    def answered(agreed: bool | None) -> None:
+        if agreed:
             context.start_next("Fold", _fold(context))
 
     context.ask(_page("Fold", fact, hint="Enter folds · ↑↓ scroll · Esc close"), answered)

@@ -1,4 +1,4 @@
-"""`explorer fold`: batch normalization into weights, constants into tensors, what does nothing away."""
+"""`explorer fold`: folds batch normalization into weights, computes constants, removes no-ops."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from explorer.facts.split.fold import FoldKind
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    kinds = _kinds(given.only)
-    with explorer.Session(given.models[0], **given.opening) as session:
-        if given.output is None:
-            if given.input is not None:
-                session.check_input(given.input, on_progress=progress)
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    kinds = _kinds(args.only)
+    with explorer.Session(args.models[0], **args.opening) as session:
+        if args.output is None:
+            if args.input is not None:
+                session.check_input(args.input, on_progress=progress)
             fact = session.fold_choice(kinds, on_progress=progress)
         else:
-            with proving(given, "folds"):
+            with proving(args, "folds"):
                 fact = session.fold(
                     kinds,
-                    output=given.output,
-                    **given.writing(draws=1),
-                    input=given.input,
+                    output=args.output,
+                    **args.writing(draws=1),
+                    input=args.input,
                     on_progress=progress,
                 )
     verdicts = [step.verification.verdict_kind for step in fact.steps if step.verification is not None]
     return Answer(
         lambda: plain(fact),
-        lambda: present("fold_words", __package__).fold(
-            given.models[0], fact, asked=given.output is not None
+        lambda: present("rewrite_words", __package__).fold(
+            args.models[0], fact, asked=args.output is not None
         ),
         outcome=weakest(verdicts),
     )

@@ -25,7 +25,7 @@ COMMANDS = (
         "Edit…",
         "Rename or delete the chosen layer's node, set an attribute, replace its operator",
         CHANGE,
-        "edit_action.EditCommand",
+        "edit_screen.EditCommand",
         menu=True,
         package=__package__,
         after="extract",

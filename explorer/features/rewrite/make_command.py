@@ -9,18 +9,18 @@ from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, _: ProgressLine) -> Answer:
-    batch = given.batch or 1
+def _run(args: ParsedArgs, _: ProgressLine) -> Answer:
+    batch = args.batch or 1
     fact = explorer.make_model(
-        given.models[0],
-        given.output,
-        name=given.name,
-        seed=given.seed,
+        args.models[0],
+        args.output,
+        name=args.name,
+        seed=args.seed,
         batch=batch,
-        stored=not given.weight_inputs,
-        overwrite=given.force,
+        stored=not args.weight_inputs,
+        overwrite=args.force,
     )
-    return Answer(lambda: plain(fact), lambda: present("make_words", __package__).made_model(fact))
+    return Answer(lambda: plain(fact), lambda: present("rewrite_words", __package__).made_model(fact))
 
 
 COMMAND = Command(

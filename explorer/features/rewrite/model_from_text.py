@@ -1,4 +1,4 @@
-"""Making a model from a line of text."""
+"""`make_model`: writes the small model that a line of text describes."""
 
 from __future__ import annotations
 

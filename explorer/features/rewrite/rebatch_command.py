@@ -1,4 +1,4 @@
-"""`explorer rebatch`: a model with a fixed batch for another one, each row proved to be the original's."""
+"""`explorer rebatch`: writes a model for another batch, and compares each row with the original."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from explorer.cli.output.progress import ProgressLine
 from explorer.settings.parse import parse_batch
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    batch = parse_batch(given.models[1], where="rebatch")
-    with explorer.Session(given.models[0], **given.opening) as session:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    batch = parse_batch(args.models[1], where="rebatch")
+    with explorer.Session(args.models[0], **args.opening) as session:
         fact = session.rebatch(
-            batch, given.output, axes=given.axis, **given.writing(draws=3), on_progress=progress
+            batch, args.output, axes=args.axis, **args.writing(draws=3), on_progress=progress
         )
     return converted(fact)
 

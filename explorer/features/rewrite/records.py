@@ -1,4 +1,4 @@
-"""Records of rewrites in the history."""
+"""Records that folds and edits leave in the history."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from explorer.facts.split.fold import FoldKind
 
 
 class FoldRecord(ChangeRecord, frozen=True):
-    """Which kind of rewrites made a state.
+    """A state made by folding.
 
     Attributes:
-        fold: The kind.
+        fold: The kind of rewrite.
     """
 
     ending: ClassVar[str] = "_folded"
@@ -21,10 +21,10 @@ class FoldRecord(ChangeRecord, frozen=True):
 
 
 class EditRecord(ChangeRecord, frozen=True):
-    """Which edits made a state.
+    """A state made by edits.
 
     Attributes:
-        words: The options of `explorer edit` that make them.
+        words: The options of `explorer edit` that make the same edits.
     """
 
     ending: ClassVar[str] = "_edited"

@@ -1,4 +1,4 @@
-"""Open sizes: curves, decode steps, serving."""
+"""Figures over a batch or a length, decode steps, and what serving a language model costs."""
 
 from explorer.base.features import Feature
 
@@ -9,18 +9,18 @@ FEATURE = Feature(
         "sizes": "sizes_command.COMMAND",
     },
     methods={
-        "size_names": "sizes_methods.size_names",
-        "sizes": "sizes_methods.sizes",
-        "decode": "sizes_methods.decode",
-        "serving": "sizes_methods.serving",
+        "size_names": "size_curves.size_names",
+        "sizes": "size_curves.sizes",
+        "decode": "size_curves.decode",
+        "serving": "serving.serving",
     },
     functions={
         "sweep_serving": "serving_sweep.sweep_serving",
     },
     keys={
-        "sizes": "sizes_view.SIZES_KEYS",
-        "decode": "decode_view.DECODE_KEYS",
-        "serving": "serving_view.SERVING_KEYS",
+        "sizes": "sizes_screen.SIZES_KEYS",
+        "decode": "decode_screen.DECODE_KEYS",
+        "serving": "serving_screen.SERVING_KEYS",
     },
     commands={
         "sizes": "keys.COMMANDS",

@@ -1,4 +1,4 @@
-"""`explorer decode`: a decode step beside the pass over the text, and when the cache passes the weights."""
+"""`explorer decode`: compares a decode step with the pass over the text, and the cache with the weights."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
-_TAKEN = tuple(flag for flag in OPENING if flag not in ("--decode", "--observe"))
+_OPENING = tuple(flag for flag in OPENING if flag not in ("--decode", "--observe"))
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    tokens = given.past
-    vars(given).update(past=None, observe=False)  # the model is opened for its whole pass
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    tokens = args.past
+    vars(args).update(past=None, observe=False)  # the session opens the model for its full pass
     if tokens is not None and tokens < 1:
         raise Misuse("a text has one token at least", where="--past")
     return about(
-        given,
+        args,
         progress,
         lambda session, info: (info, session.decode(tokens, on_progress=progress)),
         "decode",
@@ -32,7 +32,7 @@ COMMAND = Command(
     "decode",
     "a decode step beside its whole pass; when the cache passes the weights",
     ("MODEL",),
-    (*_TAKEN, *TABLE),
+    (*_OPENING, *TABLE),
     ("explorer decode model.onnx --past 1024", "explorer decode package.module:gpt --trust --csv"),
     _run,
     usage="decode MODEL --past 1024",

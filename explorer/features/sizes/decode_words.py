@@ -1,9 +1,9 @@
-"""Decode step in text, beside the pass over its text: `explorer decode`, the page of decoding."""
+"""Text of a decode step beside the pass over the text: `explorer decode` and the screen of decoding."""
 
 from __future__ import annotations
 
 from explorer.facts import Info
-from explorer.facts.sizes.decode import Decode, DecodeTotals
+from explorer.facts.sizes.decode import Decode
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
 from explorer.report.present.figures import bytes_field, count, plain, quiet_zero, size
 from explorer.report.present.look.info import title
@@ -15,7 +15,7 @@ def decode(about: Info, fact: Decode) -> list[Block]:
 
 
 def decode_blocks(fact: Decode) -> list[Block]:
-    """The cache against the weights, both kinds of work in total, and layer by layer."""
+    """The cache against the weights, then prefill and decode step: their totals, and each layer."""
     return [
         passes_line(fact),
         Line(),
@@ -31,24 +31,27 @@ def decode_blocks(fact: Decode) -> list[Block]:
 
 
 def passes_line(fact: Decode) -> Line:
-    """From how many tokens on the cache takes more than the weights."""
+    """The number of tokens at which the cache becomes larger than the weights."""
     if fact.kv_passes_weights is None:
         return Line(Span("this model keeps no keys and values: it has no cache", "warning"))
-    shown = f"KV cache passes the weights at {fact.kv_passes_weights:,} tokens"
+    crossing = f"KV cache passes the weights at {fact.kv_passes_weights:,} tokens"
     if fact.checked:
-        return Line((Span(shown, "strong"), Span(", counted there and at one token less", "quiet")))
+        return Line((Span(crossing, "strong"), Span(", counted there and at one token less", "quiet")))
     return Line(
-        (Span(shown, "strong"), Span(f", by division; not counted there: {fact.unchecked}", "warning"))
+        (Span(crossing, "strong"), Span(f", by division; not counted there: {fact.unchecked}", "warning"))
     )
 
 
 def cache_figures(fact: Decode) -> Fields:
-    """What the cache takes, beside the weights."""
-    each = fact.kv_bytes_per_token
+    """Bytes of the cache and of the weights."""
     rows = [
         Field("Tokens", plain(fact.tokens), "of the text, all in the cache at the step"),
         bytes_field(
-            "KV cache, a token", each, "", "keys and values of all layers, the whole batch", "KV/token"
+            "KV cache, a token",
+            fact.kv_bytes_per_token,
+            "",
+            "keys and values of all layers, the whole batch",
+            "KV/token",
         ),
         bytes_field("KV cache", fact.kv_cache_bytes, "", f"of {fact.tokens:,} tokens", "KV cache"),
         bytes_field("Weight bytes", fact.weight_bytes, "", "", "weights"),
@@ -57,16 +60,16 @@ def cache_figures(fact: Decode) -> Fields:
 
 
 def totals_table(fact: Decode) -> Table:
-    """Both kinds of work in total."""
+    """Totals of prefill and of the decode step."""
     prefill = fact.prefill
 
-    def row(label: str, what: str, kind: str) -> tuple[Cell, ...]:
-        a = None if prefill is None else _of(prefill, what)
-        b = _of(fact.decode, what)
-        each = a / fact.tokens if a is not None else None
-        times = "" if not each or b is None else f"{b / each:,.2f}"
-        make = count if kind == "count" else size
-        return label, make(a), make(b), times
+    def row(label: str, name: str, kind: str) -> tuple[Cell, ...]:
+        prefill_total: int | None = None if prefill is None else getattr(prefill, name)
+        step_total: int | None = getattr(fact.decode, name)
+        per_token = prefill_total / fact.tokens if prefill_total is not None else None
+        times = "" if not per_token or step_total is None else f"{step_total / per_token:,.2f}"
+        text = count if kind == "count" else size
+        return label, text(prefill_total), text(step_total), times
 
     rows = [
         row("MACs", "macs", "count"),
@@ -84,23 +87,18 @@ def totals_table(fact: Decode) -> Table:
     return Table(columns, rows)
 
 
-def _of(totals: DecodeTotals, name: str) -> int | None:
-    value: int | None = getattr(totals, name)
-    return value
-
-
 def layers_table(fact: Decode) -> Table:
-    """A row a layer that multiplies in either, or reads the cache."""
+    """A row for each layer that has MACs in either pass, or reads the cache."""
     return table_of(
         fact.rows,
         (
-            (Column("layer", shrink=True), lambda one: one.path or "(unnamed)"),
-            (Column("kind", shrink=True, drop=3), lambda one: Span(one.kind, "kind")),
-            (Column("MACs: prefill", "right", drop=2), lambda one: quiet_zero(count(one.prefill_macs))),
-            (Column("decode", "right"), lambda one: quiet_zero(count(one.decode_macs))),
-            (Column("bytes: prefill", "right", drop=1), lambda one: quiet_zero(size(one.prefill_bytes))),
-            (Column("decode", "right"), lambda one: quiet_zero(size(one.decode_bytes))),
-            (Column("KV read", "right"), lambda one: quiet_zero(size(one.kv_cache_bytes or 0))),
+            (Column("layer", shrink=True), lambda row: row.path or "(unnamed)"),
+            (Column("kind", shrink=True, drop=3), lambda row: Span(row.kind, "kind")),
+            (Column("MACs: prefill", "right", drop=2), lambda row: quiet_zero(count(row.prefill_macs))),
+            (Column("decode", "right"), lambda row: quiet_zero(count(row.decode_macs))),
+            (Column("bytes: prefill", "right", drop=1), lambda row: quiet_zero(size(row.prefill_bytes))),
+            (Column("decode", "right"), lambda row: quiet_zero(size(row.decode_bytes))),
+            (Column("KV read", "right"), lambda row: quiet_zero(size(row.kv_cache_bytes or 0))),
         ),
         what="layers",
     )

@@ -1,4 +1,4 @@
-"""`explorer serving`: what it costs to run a language model: cache, prompt, steps, devices."""
+"""`explorer serving`: what serving a language model costs: cache, prompt, decode steps, devices."""
 
 from __future__ import annotations
 
@@ -45,43 +45,45 @@ _OPTIONS = (
 )
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    vars(given).update(past=None, observe=False)  # it is opened as it is; steps are counted besides
-    machine = named_machine(given)
-    if given.sweep:
-        return _swept(given, machine, progress)
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    vars(args).update(
+        past=None, observe=False
+    )  # the model is opened as it is; serving counts decode steps itself
+    machine = named_machine(args)
+    if args.sweep:
+        return _swept(args, machine, progress)
     idle = ("output", "scheduler", "workers")
-    given.refuse(idle, "keeps and spreads the rows of a sweep", "add --sweep")
-    spec = _spec(given)
-    _check_plot(given)
-    found: list[tuple[Info, Serving, str | None]] = []
-    for source in given.models:
-        with explorer.Session(source, **given.opening) as session:
+    args.refuse(idle, "keeps and spreads the rows of a sweep", "add --sweep")
+    spec = _spec(args)
+    _check_plot(args)
+    answers: list[tuple[Info, Serving, str | None]] = []
+    for source in args.models:
+        with explorer.Session(source, **args.opening) as session:
             fact = session.serving(spec, machine=machine, on_progress=progress)
-            found.append((session.stored(), fact, session.sha256() if given.json else None))
-    if given.plot is not None:
-        with atomic_write(given.plot, overwrite=given.force) as temporary:
-            plots().write("serving", *found[0][:2], temporary)
-    several = given.csv and len(found) > 1
+            answers.append((session.stored(), fact, session.sha256() if args.json else None))
+    if args.plot is not None:
+        with atomic_write(args.plot, overwrite=args.force) as temporary:
+            plots().write("serving", *answers[0][:2], temporary)
+    several = args.csv and len(answers) > 1
     return Answer(
-        lambda: document().serving_times(found) if several else document().serving(found, tool()),
-        lambda: present("serving_words", __package__).serving([(info, fact) for info, fact, _ in found]),
+        lambda: document().serving_times(answers) if several else document().serving(answers, tool()),
+        lambda: present("serving_words", __package__).serving([(info, fact) for info, fact, _ in answers]),
         "times",
     )
 
 
-def _swept(given: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
-    if given.plot is not None:
+def _swept(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
+    if args.plot is not None:
         raise Misuse("is of one model at one type", where="--plot", hint="leave it or --sweep out")
-    say_what_is_kept(given)
-    types = {name: getattr(given, name) or ("",) for name in ("dtype", "kv_dtype")}
+    say_what_is_kept(args)
+    types = {name: getattr(args, name) or ("",) for name in ("dtype", "kv_dtype")}
     fact = explorer.sweep_serving(
-        *given.models,
-        spec=explorer.ServingSweepSpec(_base(given), types["dtype"], types["kv_dtype"]),
+        *args.models,
+        spec=explorer.ServingSweepSpec(_base(args), types["dtype"], types["kv_dtype"]),
         machine=machine,
         on_progress=progress,
-        **{name: getattr(given, name) for name in ("output", "scheduler", "workers")},
-        **given.opening,
+        **{name: getattr(args, name) for name in ("output", "scheduler", "workers")},
+        **args.opening,
     )
     return Answer(
         lambda: plain(fact),
@@ -92,37 +94,37 @@ def _swept(given: ParsedArgs, machine: Machine | None, progress: ProgressLine) -
     )
 
 
-def _check_plot(given: ParsedArgs) -> None:
-    if given.plot is None:
+def _check_plot(args: ParsedArgs) -> None:
+    if args.plot is None:
         return
-    if len(given.models) > 1:
+    if len(args.models) > 1:
         raise Misuse("one model is drawn at a time", where="--plot", hint="leave the others out")
-    plots().check(given.plot)
-    check_target(given.plot, overwrite=given.force, models=given.models, weights=())
+    plots().check(args.plot)
+    check_target(args.plot, overwrite=args.force, models=args.models, weights=())
 
 
-def _spec(given: ParsedArgs) -> ServingSpec:
+def _spec(args: ParsedArgs) -> ServingSpec:
     types = {}
     for name in ("dtype", "kv_dtype"):
-        typed = getattr(given, name) or ("",)
+        typed = getattr(args, name) or ("",)
         if len(typed) > 1:
             flag = "--" + name.replace("_", "-")
             raise Misuse("one type is counted at a time", where=flag, hint="give one, or add --sweep")
         types[name] = typed[0]
-    return _base(given, **types)
+    return _base(args, **types)
 
 
 def _base(given: ParsedArgs, **types: str) -> ServingSpec:
     return record_of(given, ServingSpec, **{"dtype": "", "kv_dtype": "", **types})
 
 
-_TAKEN = tuple(flag for flag in OPENING if flag not in ("--decode", "--past", "--observe"))
+_OPENING = tuple(flag for flag in OPENING if flag not in ("--decode", "--past", "--observe"))
 
 COMMAND = Command(
     "serving",
     "what it costs to run a language model: KV cache, prompt, steps, devices",
     ("MODEL", "..."),
-    (*_OPTIONS, "--force", *MACHINE, *_TAKEN, *TABLE),
+    (*_OPTIONS, "--force", *MACHINE, *_OPENING, *TABLE),
     (
         "explorer serving ./Llama-3-8B --context 32k --machine h100",
         "explorer serving ./Mixtral-8x7B --devices 2,4,8 --dtype fp8 --kv-dtype fp8 --machine h100",

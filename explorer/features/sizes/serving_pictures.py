@@ -1,4 +1,4 @@
-"""Picture of serving: memory over the context, and tokens a second over the batch, by what a device holds."""
+"""Picture of serving: memory over the context, and tokens per second over the batch."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 _COLORS = ("#3b6fb5", "#d98032", "#3d8f5f", "#8f6fb5", "#b8413f", "#8a8f98")
 _PLACES = 60
-"""Contexts for which memory is drawn."""
+"""Number of contexts for which memory is drawn."""
 
 
 def serving(axes: Axes, about: Info, fact: Serving) -> None:
-    """Memory of weights and cache over the context, a line a batch; tokens a second, or MACs, beside it."""
+    """Draw weights and cache over the context, a line per batch; beside it tokens per second, or MACs."""
     figure = axes.figure
     axes.remove()
-    left, right = figure.subplots(1, 2)
-    _memory(left, fact)
+    memory_axes, right = figure.subplots(1, 2)
+    _memory(memory_axes, fact)
     if fact.machine is not None:
         _rates(right, fact)
     else:
         _macs(right, fact)
     name = printable(os.path.basename(about.model.source.rstrip(os.sep)))
-    left.set_title(f"{name}: weights and cache")
+    memory_axes.set_title(f"{name}: weights and cache")
 
 
 def _memory(axes: Axes, fact: Serving) -> None:
     from matplotlib.ticker import MultipleLocator
 
     across = contexts_to_draw(fact, _PLACES)
-    held = [fact.cache.bytes.at(size) or 0 for size in across]
+    cache_bytes = [fact.cache.bytes.at(size) or 0 for size in across]
     for at, batch in enumerate(fact.spec.batches):
-        values = [fact.weight_bytes + batch * one for one in held]
+        values = [fact.weight_bytes + batch * cache for cache in cache_bytes]
         style = "-" if at < len(_COLORS) else "--"
         axes.plot(across, values, style, color=_COLORS[at % len(_COLORS)], label=f"batch {batch:,}")
     axes.axhline(fact.weight_bytes, color="#8a8f98", linewidth=0.8, linestyle=":")
@@ -51,7 +51,7 @@ def _memory(axes: Axes, fact: Serving) -> None:
     axes.set_xlabel("tokens in the cache")
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    # a step that is a power of two reads as a whole number of bytes' units
+    # ticks at multiples of a power of two are whole numbers of KiB, MiB or GiB
     axes.yaxis.set_major_locator(MultipleLocator(2 ** math.floor(math.log2(axes.get_ylim()[1] / 4))))
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(round(max(value, 0))))
     axes.legend(frameon=False, fontsize=8)
@@ -60,11 +60,11 @@ def _memory(axes: Axes, fact: Serving) -> None:
 def _rates(axes: Axes, fact: Serving) -> None:
     assert fact.machine is not None
     for at, context in enumerate(fact.spec.contexts):
-        mine = rates_to_draw(fact, context)
-        batches, rates = [one.batch for one in mine], [one.rate or 0.0 for one in mine]
+        times = rates_to_draw(fact, context)
+        batches, rates = [time.batch for time in times], [time.rate or 0.0 for time in times]
         color = _COLORS[at % len(_COLORS)]
         axes.plot(batches, rates, color=color, label=f"{context:,} tokens")
-        full = [one.fits is not False for one in mine]
+        full = [time.fits is not False for time in times]
         for batch, rate, fits in zip(batches, rates, full, strict=True):
             axes.plot([batch], [rate], "o", color=color, markerfacecolor=color if fits else "white")
     on = f"{devices:,} x " if (devices := devices_to_draw(fact)) > 1 else ""

@@ -1,4 +1,4 @@
-"""Serving sweep of sessions' models: what their figures depend on, and how another process opens them."""
+"""Sweep over layouts of serving, for several models, in this process or in others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def sweep_serving(
         Cancelled: `cancel` said so.
     """
     if output is not None:
-        engine.check_output(output, [os.fspath(one) for one in sources])
+        engine.check_output(output, [os.fspath(source) for source in sources])
     with opened(sources, options, broken=True) as sessions:
         return sweep.sweep_servings(
             [_subject(session, on_progress) for session in sessions],

@@ -1,4 +1,4 @@
-"""Layouts of serving beside each other, in text: `explorer serving --sweep`."""
+"""Text of a sweep over layouts of serving: `explorer serving --sweep`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ _SAME: tuple[tuple[str, str, Callable[[ServingRow], str]], ...] = (
     ("kv_dtype", "KV in", lambda row: row.kv_dtype or "its own"),
     ("card", "memory", lambda row: "?" if row.card is None else bytes_text(row.card)),
 )
-"""What stands in a column where rows differ in it, and in the title where they do not."""
+"""Settings of a row: field, title and text.
+
+A setting that differs between rows has a column; the others stand in the heading.
+"""
 
 
 def serving_sweep(fact: ServingSweep) -> list[Block]:
-    """The answer of `explorer serving --sweep`: a row a layout."""
+    """The answer of `explorer serving --sweep`: a row for each layout."""
     rows = [row for row in fact.rows if row.model not in fact.failed]
-    differ = [one for one in _SAME if len({getattr(row, one[0]) for row in rows}) > 1]
-    same = [one for one in _SAME if one not in differ and rows and getattr(rows[0], one[0])]
+    differ = [column for column in _SAME if len({getattr(row, column[0]) for row in rows}) > 1]
+    same = [column for column in _SAME if column not in differ and rows and getattr(rows[0], column[0])]
     title = " · ".join(
-        [f"{'' if name == 'model' else called + ' '}{text(rows[0])}" for name, called, text in same]
+        [f"{'' if name == 'model' else title_text + ' '}{text(rows[0])}" for name, title_text, text in same]
     )
     table = Table(
-        (*[Column(called, shrink=True) for _, called, _ in differ], *_COLUMNS),
+        (*[Column(title_text, shrink=True) for _, title_text, _ in differ], *_COLUMNS),
         [(*[text(row) for *_, text in differ], *_row(row)) for row in rows],
         what="rows",
     )
@@ -63,17 +66,17 @@ _COLUMNS = (
 
 
 def _row(row: ServingRow) -> tuple[Cell, ...]:
-    asked: tuple[Cell, ...] = (plain(row.context), plain(row.batch), plain(row.devices))
+    question: tuple[Cell, ...] = (plain(row.context), plain(row.batch), plain(row.devices))
     if row.weight_bytes is None or row.cache_bytes is None:
-        return (*asked, *[Span("-", "quiet")] * 8, "", printable(row.error))
-    held = row.weight_bytes + row.cache_bytes
+        return (*question, *[Span("-", "quiet")] * 8, "", printable(row.error))
+    device_bytes = row.weight_bytes + row.cache_bytes
     role: Role = "bad" if row.fits is False else "figure"
     return (
-        *asked,
+        *question,
         layout_text(row),
         size(row.weight_bytes),
         size(row.cache_bytes),
-        Span(bytes_text(held), role, f"{held:,}", held),
+        Span(bytes_text(device_bytes), role, f"{device_bytes:,}", device_bytes),
         quiet_zero(size(row.link_bytes)),
         seconds(row.first_token),
         seconds(row.token),

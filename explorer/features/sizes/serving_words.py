@@ -1,4 +1,4 @@
-"""Serving a language model, in text, and what that costs: `explorer serving`."""
+"""Text of what serving a language model costs: `explorer serving`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LIMITS = {"compute": "products", "weights": "weights", "cache": "cache", "links"
 
 LAYOUT = "layout"
 LAYOUT_AXES = "tensor x pipeline x expert"
-"""What a column of `layout_text` is called, and what its numbers are."""
+"""Title of a column of `layout_text`, and the meaning of its three numbers."""
 
 
 def serving(found: Sequence[tuple[Info, Serving]]) -> list[Block]:
@@ -48,7 +48,7 @@ def serving(found: Sequence[tuple[Info, Serving]]) -> list[Block]:
 
 
 def serving_blocks(fact: Serving) -> list[Block]:
-    """Parameters, passes, cache, times, layouts, and what is worth knowing."""
+    """Parameters, passes, cache, times, layouts and notes."""
     blocks: list[Block] = [parameters(fact), Line(), parts_table(fact), Line(), passes_table(fact)]
     blocks += [*forms(fact), Line(), Heading("KV cache"), cache_figures(fact), Line(), cache_table(fact)]
     if fact.times:
@@ -61,7 +61,7 @@ def serving_blocks(fact: Serving) -> list[Block]:
 
 
 def parameters(fact: Serving) -> Fields:
-    """How many, and how many of them a token works with."""
+    """Counts and bytes of parameters, and how many of them are active for a token."""
     rows = [count_field("Parameters", fact.params, "", fact.architecture, "params")]
     if fact.active != fact.params:
         rows.append(
@@ -83,28 +83,30 @@ def _stored(fact: Serving) -> str:
 
 
 def parts_table(fact: Serving) -> Table:
-    """Parameters by the kind of layer."""
+    """A row for each kind of layer, with its parameters."""
     return table_of(
         fact.parts,
         (
-            (Column("part", shrink=True), lambda one: one.name or "(the model itself)"),
-            (Column("kind", shrink=True, drop=2), lambda one: Span(one.kind, "kind")),
-            (Column("layers", "right", drop=1), lambda one: plain(one.count)),
-            (Column("params", "right"), lambda one: count(one.params)),
-            (Column("active", "right"), lambda one: count(one.active)),
-            (Column("weights", "right", drop=3), lambda one: size(one.weight_bytes)),
+            (Column("part", shrink=True), lambda part: part.name or "(the model itself)"),
+            (Column("kind", shrink=True, drop=2), lambda part: Span(part.kind, "kind")),
+            (Column("layers", "right", drop=1), lambda part: plain(part.count)),
+            (Column("params", "right"), lambda part: count(part.params)),
+            (Column("active", "right"), lambda part: count(part.active)),
+            (Column("weights", "right", drop=3), lambda part: size(part.weight_bytes)),
         ),
         what="parts",
     )
 
 
 def passes_table(fact: Serving) -> Table:
-    """The prompt and a step, of one sequence."""
+    """Work of the prompt and of one decode step, for one sequence."""
 
     def row(label: str, name: str, kind: str) -> tuple[Cell, ...]:
         make = count if kind == "count" else size
         each: tuple[PassFigures, ...] = (fact.prefill, fact.decode)
-        return label, *[quiet_zero(make(getattr(one, name), one.sign * (kind == "count"))) for one in each]
+        return label, *[
+            quiet_zero(make(getattr(figures, name), figures.sign * (kind == "count"))) for figures in each
+        ]
 
     rows = [
         row("MACs", "macs", "count"),
@@ -122,8 +124,8 @@ def passes_table(fact: Serving) -> Table:
 
 
 def forms(fact: Serving) -> list[Block]:
-    """MACs as closed forms, with the sizes at which they were checked."""
-    found: list[Block] = []
+    """Closed forms of MACs and cache bytes, and the sizes at which they were checked."""
+    lines: list[Block] = []
     named = (
         ("prompt ", fact.prefill_macs, fact.prefill.sign),
         ("a token", fact.decode_macs, fact.decode.sign),
@@ -131,20 +133,20 @@ def forms(fact: Serving) -> list[Block]:
     )
     for label, form, sign in named:
         if form.pieces:
-            sizes = ", ".join(f"{one:,}" for one in form.checked)
+            sizes = ", ".join(f"{checked_size:,}" for checked_size in form.checked)
             unit = "bytes" if label.startswith("cache") else "MACs"
             text = (Span(f"{label}  {unit}({form.over}) {sign or '= '}", "quiet"), Span(form.text, "formula"))
-            found.append(Line((*text, Span(f"   checked at {sizes}", "quiet"))))
-    return [Line(), *found] if found else []
+            lines.append(Line((*text, Span(f"   checked at {sizes}", "quiet"))))
+    return [Line(), *lines] if lines else []
 
 
 def cache_figures(fact: Serving) -> Fields:
-    """What the cache takes, beside the weights."""
+    """Bytes of the cache, and the context at which it becomes as large as the weights."""
     cache, context = fact.cache, fact.spec.contexts[0]
-    held = cache.bytes.at(context)
+    sequence_bytes = cache.bytes.at(context)
     rows = [
         bytes_field("A token", cache.token_bytes, "", "that every growing layer adds", "KV/token"),
-        bytes_field("A sequence", held, "", f"of {context:,} tokens", "KV cache"),
+        bytes_field("A sequence", sequence_bytes, "", f"of {context:,} tokens", "KV cache"),
     ]
     if cache.state_bytes:
         rows.append(bytes_field("States", cache.state_bytes, "", "of them do not grow", "states"))
@@ -155,19 +157,19 @@ def cache_figures(fact: Serving) -> Fields:
 
 
 def cache_table(fact: Serving) -> Table:
-    """Groups of layers whose cache is alike."""
+    """A row for each group of layers with equal cache shapes."""
 
-    def shapes(one: CacheGroup) -> str:
-        return ", ".join(f"{name} {shape_text(shape)}" for name, shape in one.shapes)
+    def shapes(group: CacheGroup) -> str:
+        return ", ".join(f"{name} {shape_text(shape)}" for name, shape in group.shapes)
 
     return table_of(
         fact.cache.groups,
         (
-            (Column("layers", "right"), lambda one: plain(one.layers)),
-            (Column("kind", shrink=True, drop=1), lambda one: Span(one.kind, "kind")),
+            (Column("layers", "right"), lambda group: plain(group.layers)),
+            (Column("kind", shrink=True, drop=1), lambda group: Span(group.kind, "kind")),
             (Column("tensors of one sequence", shrink=True), shapes),
-            (Column("elements a token", "right"), lambda one: quiet_zero(plain(one.growing))),
-            (Column("window", "right"), lambda one: "-" if one.window is None else f"{one.window:,}"),
+            (Column("elements a token", "right"), lambda group: quiet_zero(plain(group.growing))),
+            (Column("window", "right"), lambda group: "-" if group.window is None else f"{group.window:,}"),
         ),
         what="kinds of layers",
     )
@@ -182,17 +184,17 @@ def _times_title(fact: Serving) -> str:
 
 
 def times_table(fact: Serving) -> Table:
-    """A row for each context and batch."""
-    predicted = any(one.token_predicted is not None for one in fact.times)
-    shown = [one for one in _TIMED if predicted or one not in _PREDICTIONS]
+    """A row for each context and batch, with memory and least times."""
+    predicted = any(time.token_predicted is not None for time in fact.times)
+    timed_columns = [time for time in _TIMED if predicted or time not in _PREDICTIONS]
     return table_of(
         fact.times,
         (
-            (Column("context", "right"), lambda one: plain(one.context)),
-            (Column("batch", "right"), lambda one: plain(one.batch)),
-            (Column("memory", "right"), lambda one: _held(one.memory, one.fits)),
-            *(shown if fact.machine is not None else ()),
-            (Column(""), lambda one: _fits(one.fits)),
+            (Column("context", "right"), lambda time: plain(time.context)),
+            (Column("batch", "right"), lambda time: plain(time.batch)),
+            (Column("memory", "right"), lambda time: _held(time.memory, time.fits)),
+            *(timed_columns if fact.machine is not None else ()),
+            (Column(""), lambda time: _fits(time.fits)),
         ),
         what="batches",
     )
@@ -203,7 +205,7 @@ def _fits(fits: bool | None) -> Span:
 
 
 def _held(memory: int, fits: bool | None) -> Span:
-    """What a device holds, in another colour where it does not."""
+    """Bytes on a device, in another color where they do not fit."""
     return Span(bytes_text(memory), "bad" if fits is False else "figure", f"{memory:,}", memory)
 
 
@@ -223,14 +225,14 @@ _TIMED: Sequence[tuple[Column, Callable[[ServingTime], Cell]]] = (
 
 
 def rate_cell(rate: float | None) -> Span:
-    """Tokens a second."""
+    """Tokens per second."""
     return Span(
         "?" if rate is None else f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}", "figure", value=rate
     )
 
 
 def fits(fact: Serving) -> list[Block]:
-    """The longest context and the largest batch that the memory of a device holds."""
+    """The longest context and the largest batch that fit in the memory of a device."""
     if fact.spec.card is None:
         return []
     room = bytes_text(fact.spec.card)
@@ -252,69 +254,75 @@ def fits(fact: Serving) -> list[Block]:
 
 
 def layouts_table(fact: Serving) -> Table:
-    """A row a layout, the best of each number of devices first."""
-    best = {id(one) for one in best_layouts(fact)}
+    """A row for each layout; the best of each number of devices is marked."""
+    best = set(map(id, best_layouts(fact)))
 
-    def mark(one: DeviceLayout) -> Span:
-        return Span(("best" if one.fits else "fastest") if id(one) in best else "", "good")
+    def mark(layout: DeviceLayout) -> Span:
+        return Span(("best" if layout.fits else "fastest") if id(layout) in best else "", "good")
 
     return table_of(
         fact.layouts,
         (
-            (Column("context", "right", drop=2), lambda one: plain(one.context)),
-            (Column("batch", "right"), lambda one: plain(one.batch)),
-            (Column("devices", "right"), lambda one: plain(one.devices)),
+            (Column("context", "right", drop=2), lambda layout: plain(layout.context)),
+            (Column("batch", "right"), lambda layout: plain(layout.batch)),
+            (Column("devices", "right"), lambda layout: plain(layout.devices)),
             (Column(LAYOUT, "right"), layout_text),
-            (Column("weights", "right", drop=4), lambda one: size(one.weight_bytes)),
-            (Column("cache", "right", drop=3), lambda one: size(one.cache_bytes)),
-            (Column("a device", "right"), lambda one: _held(one.weight_bytes + one.cache_bytes, one.fits)),
-            (Column("sent a step", "right", drop=1), lambda one: quiet_zero(size(one.link_bytes))),
-            (Column("first token", "right", drop=6), lambda one: seconds(one.first_token)),
-            (Column("a token", "right"), lambda one: seconds(one.token)),
-            (Column("tokens/s", "right"), lambda one: rate_cell(one.rate)),
-            (Column("bound by", drop=5), lambda one: Span(LIMITS[one.limit], "quiet")),
+            (Column("weights", "right", drop=4), lambda layout: size(layout.weight_bytes)),
+            (Column("cache", "right", drop=3), lambda layout: size(layout.cache_bytes)),
+            (
+                Column("a device", "right"),
+                lambda layout: _held(layout.weight_bytes + layout.cache_bytes, layout.fits),
+            ),
+            (Column("sent a step", "right", drop=1), lambda layout: quiet_zero(size(layout.link_bytes))),
+            (Column("first token", "right", drop=6), lambda layout: seconds(layout.first_token)),
+            (Column("a token", "right"), lambda layout: seconds(layout.token)),
+            (Column("tokens/s", "right"), lambda layout: rate_cell(layout.rate)),
+            (Column("bound by", drop=5), lambda layout: Span(LIMITS[layout.limit], "quiet")),
             (Column("", drop=7), mark),
         ),
         what="layouts",
     )
 
 
-def layout_text(one: DeviceLayout | ServingRow) -> str:
-    """How many devices share layers, follow one another, share experts."""
-    return f"{one.tensor} x {one.pipeline} x {one.expert}"
+def layout_text(layout: DeviceLayout | ServingRow) -> str:
+    """Numbers of devices in tensor, pipeline and expert parallelism."""
+    return f"{layout.tensor} x {layout.pipeline} x {layout.expert}"
 
 
 def best_layouts(fact: Serving) -> list[DeviceLayout]:
-    """The fastest of each number of devices, context and batch, of those that fit, or may fit."""
-    found: dict[tuple[int, int, int], DeviceLayout] = {}
-    for one in fact.layouts:
-        if one.fits is not False and one.token is not None:
-            found.setdefault((one.context, one.batch, one.devices), one)
-    return list(found.values())
+    """The fastest layout of each context, batch and number of devices, without those that do not fit."""
+    best: dict[tuple[int, int, int], DeviceLayout] = {}
+    for layout in fact.layouts:
+        if layout.fits is not False and layout.token is not None:
+            best.setdefault((layout.context, layout.batch, layout.devices), layout)
+    return list(best.values())
 
 
 def devices(fact: Serving) -> list[Block]:
-    """What each device has of the best layout in stages, of each number of devices; others are all alike."""
+    """Shares of each device, for the best pipeline layout of each number of devices.
+
+    Layouts without a pipeline give every device the same share, so that they need no table.
+    """
     context, batch = max(fact.spec.contexts), max(fact.spec.batches)
     staged: dict[int, DeviceLayout] = {}
-    for one in fact.layouts:
-        if len(one.shares) > 1 and (one.context, one.batch) == (context, batch):
-            staged.setdefault(one.devices, one)
+    for layout in fact.layouts:
+        if len(layout.shares) > 1 and (layout.context, layout.batch) == (context, batch):
+            staged.setdefault(layout.devices, layout)
     if not staged:
         return []
 
     def row(pair: tuple[DeviceLayout, int]) -> tuple[Cell, ...]:
-        one, at = pair
-        share = one.shares[at]
-        before = sum(each.devices for each in one.shares[:at]) + 1
-        held = share.weight_bytes + share.cache_bytes
+        layout, at = pair
+        share = layout.shares[at]
+        before = sum(each.devices for each in layout.shares[:at]) + 1
+        device_bytes = share.weight_bytes + share.cache_bytes
         return (
-            layout_text(one),
+            layout_text(layout),
             _numbers(before, before + share.devices - 1),
             _numbers(share.first, share.last),
             size(share.weight_bytes),
             size(share.cache_bytes),
-            size(held),
+            size(device_bytes),
             quiet_zero(size(share.link_bytes)),
             seconds(share.busy),
             Span(LIMITS[share.limit], "quiet"),
@@ -331,7 +339,7 @@ def devices(fact: Serving) -> list[Block]:
         Column("busy a step", "right"),
         Column("bound by", drop=5),
     )
-    pairs = [(one, at) for one in staged.values() for at in range(len(one.shares))]
+    pairs = [(layout, at) for layout in staged.values() for at in range(len(layout.shares))]
     heading = Heading(f"Devices of layouts in stages: behind {context:,} tokens, batch {batch:,}")
     return [Line(), heading, Table(columns, Rows(row, pairs), what="stages")]
 
@@ -340,41 +348,41 @@ def _numbers(first: int, last: int) -> str:
     return f"{first:,}" if first == last else f"{first:,}-{last:,}"
 
 
-def side_by_side(found: Sequence[tuple[Info, Serving]]) -> list[Block]:
-    """Several models, a column each."""
-    facts = [fact for _, fact in found]
+def side_by_side(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
+    """A table with a column for each model."""
+    facts = [fact for _, fact in models]
 
     def row(label: str, cell: object) -> tuple[Cell, ...]:
         return label, *[cell(fact) for fact in facts]  # type: ignore[operator]
 
     rows = [
-        row("Parameters", lambda one: count(one.params)),
-        row("  active", lambda one: count(one.active)),
-        row("Weight bytes", lambda one: size(one.weight_bytes)),
-        row("KV bytes a token", lambda one: size(one.cache.token_bytes)),
-        row("MACs of the prompt", lambda one: count(one.prefill.macs, one.prefill.sign)),
-        row("MACs of a token", lambda one: count(one.decode.macs, one.decode.sign)),
+        row("Parameters", lambda fact: count(fact.params)),
+        row("  active", lambda fact: count(fact.active)),
+        row("Weight bytes", lambda fact: size(fact.weight_bytes)),
+        row("KV bytes a token", lambda fact: size(fact.cache.token_bytes)),
+        row("MACs of the prompt", lambda fact: count(fact.prefill.macs, fact.prefill.sign)),
+        row("MACs of a token", lambda fact: count(fact.decode.macs, fact.decode.sign)),
     ]
     for at, time in enumerate(facts[0].times):
-        what = f"{time.context:,} tokens, batch {time.batch:,}"
+        workload = f"{time.context:,} tokens, batch {time.batch:,}"
         rows.append(
-            row(f"Memory, {what}", lambda one, at=at: _held(one.times[at].memory, one.times[at].fits))
+            row(f"Memory, {workload}", lambda fact, at=at: _held(fact.times[at].memory, fact.times[at].fits))
         )
         if (card := facts[0].spec.card) is not None:
-            rows.append(row(f"  in {bytes_text(card)}", lambda one, at=at: _fits(one.times[at].fits)))
+            rows.append(row(f"  in {bytes_text(card)}", lambda fact, at=at: _fits(fact.times[at].fits)))
         if facts[0].machine is not None:
-            rows.append(row("  first token", lambda one, at=at: seconds(one.times[at].first_token)))
-            rows.append(row("  a token", lambda one, at=at: seconds(one.times[at].token)))
-            rows.append(row("  tokens/s", lambda one, at=at: rate_cell(one.times[at].rate)))
+            rows.append(row("  first token", lambda fact, at=at: seconds(fact.times[at].first_token)))
+            rows.append(row("  a token", lambda fact, at=at: seconds(fact.times[at].token)))
+            rows.append(row("  tokens/s", lambda fact, at=at: rate_cell(fact.times[at].rate)))
     for at, (batch, _) in enumerate(facts[0].longest_context):
         label = f"Longest context, batch {batch:,}"
-        rows.append(row(label, lambda one, at=at: _most(one, one.longest_context[at][1])))
+        rows.append(row(label, lambda fact, at=at: _most(fact, fact.longest_context[at][1])))
     for at, (context, _) in enumerate(facts[0].largest_batch):
         label = f"Largest batch, {context:,} tokens"
-        rows.append(row(label, lambda one, at=at: _most(one, one.largest_batch[at][1])))
+        rows.append(row(label, lambda fact, at=at: _most(fact, fact.largest_batch[at][1])))
     rows += _layouts_beside(facts)
-    columns = (Column(""), *[Column(about.model.source, "right", shrink=True) for about, _ in found])
-    notes = [f"{about.model.source}: {note}" for about, fact in found for note in fact.notes]
+    columns = (Column(""), *[Column(about.model.source, "right", shrink=True) for about, _ in models])
+    notes = [f"{about.model.source}: {note}" for about, fact in models for note in fact.notes]
     blocks: list[Block] = [Table(columns, rows)]
     if any(map(_first_layouts, facts)):
         blocks += [Line(), Paragraph(f"layouts: {LAYOUT_AXES}", "quiet")]
@@ -382,37 +390,41 @@ def side_by_side(found: Sequence[tuple[Info, Serving]]) -> list[Block]:
 
 
 def _layouts_beside(facts: Sequence[Serving]) -> list[tuple[Cell, ...]]:
-    """Of each number of devices the layout that is best for each model; where none fits, the first."""
-    found: list[tuple[Cell, ...]] = []
-    each = [_first_layouts(fact) for fact in facts]
-    for key in dict.fromkeys(key for one in each for key in one):
-        shown = [one.get(key) for one in each]
+    """Rows of the best layout of each model, for each number of devices; the first layout where none fits."""
+    rows: list[tuple[Cell, ...]] = []
+    layouts_by_key = [_first_layouts(fact) for fact in facts]
+    for key in dict.fromkeys(key for by_key in layouts_by_key for key in by_key):
+        layouts = [by_key.get(key) for by_key in layouts_by_key]
         context, batch, devices = key
-        found.append(
-            (f"{devices:,} devices, {context:,} tokens, batch {batch:,}", *map(_layout_beside, shown))
+        rows.append(
+            (f"{devices:,} devices, {context:,} tokens, batch {batch:,}", *map(_layout_beside, layouts))
         )
-        held = [one and _held(one.weight_bytes + one.cache_bytes, one.fits) for one in shown]
-        found.append(("  a device", *[one or _NONE for one in held]))
+        cells = [
+            layout and _held(layout.weight_bytes + layout.cache_bytes, layout.fits) for layout in layouts
+        ]
+        rows.append(("  a device", *[cell or _NONE for cell in cells]))
         if (card := facts[0].spec.card) is not None:
-            held = [one and _fits(one.fits) for one in shown]
-            found.append((f"  in {bytes_text(card)}", *[one or _NONE for one in held]))
-        found.append(("  sent a step", *[size(one.link_bytes) if one else _NONE for one in shown]))
+            cells = [layout and _fits(layout.fits) for layout in layouts]
+            rows.append((f"  in {bytes_text(card)}", *[cell or _NONE for cell in cells]))
+        rows.append(("  sent a step", *[size(layout.link_bytes) if layout else _NONE for layout in layouts]))
         if facts[0].machine is not None:
-            found.append(("  first token", *[seconds(one.first_token) if one else _NONE for one in shown]))
-            found.append(("  a token", *[seconds(one.token) if one else _NONE for one in shown]))
-            found.append(("  tokens/s", *[rate_cell(one.rate) if one else _NONE for one in shown]))
-    return found
+            rows.append(
+                ("  first token", *[seconds(layout.first_token) if layout else _NONE for layout in layouts])
+            )
+            rows.append(("  a token", *[seconds(layout.token) if layout else _NONE for layout in layouts]))
+            rows.append(("  tokens/s", *[rate_cell(layout.rate) if layout else _NONE for layout in layouts]))
+    return rows
 
 
 _NONE = Span("-", "quiet")
 
 
 def _first_layouts(fact: Serving) -> dict[tuple[int, int, int], DeviceLayout]:
-    found: dict[tuple[int, int, int], DeviceLayout] = {}
-    for one in (*best_layouts(fact), *fact.layouts):
-        if one.devices > 1:
-            found.setdefault((one.context, one.batch, one.devices), one)
-    return dict(sorted(found.items()))
+    layouts: dict[tuple[int, int, int], DeviceLayout] = {}
+    for layout in (*best_layouts(fact), *fact.layouts):
+        if layout.devices > 1:
+            layouts.setdefault((layout.context, layout.batch, layout.devices), layout)
+    return dict(sorted(layouts.items()))
 
 
 def _most(fact: Serving, most: int | None) -> Span:
@@ -421,5 +433,5 @@ def _most(fact: Serving, most: int | None) -> Span:
     return Span("any", "figure") if most is None else plain(most)
 
 
-def _layout_beside(one: DeviceLayout | None) -> Cell:
-    return _NONE if one is None else Span(layout_text(one), "figure")
+def _layout_beside(layout: DeviceLayout | None) -> Cell:
+    return _NONE if layout is None else Span(layout_text(layout), "figure")

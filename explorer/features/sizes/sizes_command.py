@@ -1,4 +1,4 @@
-"""`explorer sizes`: MACs, memory and least time over one size, and where one passes another."""
+"""`explorer sizes`: MACs, memory and least time over one size, and where one figure passes another."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _OVER = Option(
 )
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    over = given.over or (None, None, None)
-    machine = named_machine(given)
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    over = args.over or (None, None, None)
+    machine = named_machine(args)
     return about(
-        given,
+        args,
         progress,
         lambda session, info: (info, session.sizes(*over, machine=machine, on_progress=progress)),
         "sizes",

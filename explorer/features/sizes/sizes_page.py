@@ -1,4 +1,4 @@
-"""Figures over an open size as lines: a slider, what is at its size, and curves on logarithmic axes."""
+"""Lines of the screen of open sizes: a slider, the figures at its size, and curves on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from explorer.tui.text.lines import BLANK, Line, beside, cut, fit, safe, wrap
 from explorer.tui.text.plot import filled, framed, lines_of, log_ticks, power_text, put
 
 _TICK = 8
-"""Cells between two sizes under an axis at least."""
+"""Least number of cells between two sizes under an axis."""
 _WIDE, _TALL = 100, 22
-"""Cells and rows from which on plots stand beside each other."""
+"""Width in cells and height in rows from which plots stand beside each other."""
 _LEAST = 4
-"""Rows of a plot at least."""
+"""Least number of rows of a plot."""
 _AROUND = 3
 """Lines around a plot: its title, its axis, the sizes under it."""
 
 Sign = tuple[CurveName, str, str, str]
-"""A curve, the sign that it is drawn with ('' for a filled one), its role and its name."""
+"""A curve, the sign that draws it ('' fills the area below), its role and its name."""
 
 
 class _Plot(NamedTuple):
-    """What stands on one pair of axes, and the units of the upward one, each with what it is of the first."""
+    """Curves on one pair of axes, and the units of the vertical axis, each as a multiple of the first."""
 
     title: str
     signs: tuple[Sign, ...]
@@ -60,32 +60,32 @@ TIME = _Plot(
 
 
 def sizes_page(fact: SizeCurves, at: int, width: int, height: int) -> list[Line]:
-    """The slider at `fact.sizes[at]`, its figures, crossings and plots, in so many cells and lines."""
+    """The slider at `fact.sizes[at]`, the figures there, the crossings and the plots."""
     width -= 1
     figures = figures_at(fact, at)
     curves = zip(fact.curves, figures.rows, strict=True)
-    shown = Fields([row for curve, row in curves if height >= _TALL or curve.name not in _SECOND])
-    lines = [*_slider(fact, at, width), *side_by_side(shown, width)]
+    visible_figures = Fields([row for curve, row in curves if height >= _TALL or curve.name not in _SECOND])
+    lines = [*_slider(fact, at, width), *side_by_side(visible_figures, width)]
     room = height - len(lines)
-    told = [cut(line, width) for line in _crossings(fact, at)]
-    told = told[: max(1, min(len(told), room - _LEAST - _AROUND))]
-    room -= len(told)
+    crossing_lines = [cut(line, width) for line in _crossings(fact, at)]
+    crossing_lines = crossing_lines[: max(1, min(len(crossing_lines), room - _LEAST - _AROUND))]
+    room -= len(crossing_lines)
     plots = [MEMORY, MACS, *([TIME] if fact.machine is not None else [])]
     if width >= _WIDE and room >= 2 * (_LEAST + _AROUND):
         half = width // 2
-        left = _column(fact, at, plots[:1], half - 1, room)
+        left_plots = _column(fact, at, plots[:1], half - 1, room)
         right = _column(fact, at, plots[1:], width - half, room)
-        return [*lines, *told, *beside(left, right, half)]
+        return [*lines, *crossing_lines, *beside(left_plots, right, half)]
     fits = max(1, room // (_LEAST + _AROUND))
-    return [*lines, *told, *_column(fact, at, plots[:fits], width, room)]
+    return [*lines, *crossing_lines, *_column(fact, at, plots[:fits], width, room)]
 
 
 _SECOND = ("moved", "compute", "memory")
-"""Curves whose figures are left out where there is little room."""
+"""Curves whose figures are left out on a low screen."""
 
 
 def _slider(fact: SizeCurves, at: int, width: int) -> list[Line]:
-    """The size, and where it is in the range; crossings stand on it."""
+    """The size and its place in the range, with the crossings marked."""
     size, room = fact.sizes[at], max(8, width - len(f" {fact.low:,}  {fact.high:,} "))
     track = ["─"] * room
     for crossing in fact.crossings:
@@ -113,7 +113,7 @@ def _column_of(fact: SizeCurves, size: int, across: int) -> int:
 
 
 def _crossings(fact: SizeCurves, at: int) -> list[Line]:
-    """Which figures pass which, those that have at this size in another colour."""
+    """A line for each crossing; its mark says whether the size of the slider has reached it."""
     if not fact.crossings:
         return [((" nothing passes anything else in this range", "dim"),)]
     return [
@@ -127,20 +127,20 @@ def _crossings(fact: SizeCurves, at: int) -> list[Line]:
 
 
 def _column(fact: SizeCurves, at: int, plots: Sequence[_Plot], width: int, height: int) -> list[Line]:
-    """Plots one below the other, as tall as there is room."""
+    """Plots one below the other, in `height` rows."""
     rows = max(1, height // max(1, len(plots)) - _AROUND)
     return [line for plot in plots for line in _drawn(fact, at, plot, width, rows)]
 
 
 def _drawn(fact: SizeCurves, at: int, plot: _Plot, width: int, rows: int) -> list[Line]:
-    """One plot: logarithms of sizes across, of figures upwards."""
-    known = [(curve, sign) for sign in plot.signs if (curve := fact.curve(sign[0])) is not None]
-    values = [value for curve, _ in known for value in curve.values if value > 0]
+    """One plot, with logarithms of sizes across and of figures upwards."""
+    drawn_curves = [(curve, sign) for sign in plot.signs if (curve := fact.curve(sign[0])) is not None]
+    values = [value for curve, _ in drawn_curves for value in curve.values if value > 0]
     if not values:
         return [((fit(f" {plot.title}: nothing to plot", width), "dim"),)]
     low, high = math.log10(min(values)) - 0.15, math.log10(max(values)) + 0.05
-    unit, of_one = _unit(plot, max(values))
-    ticks = log_ticks(low - of_one, high - of_one, max(2, rows // 2))
+    unit, unit_log = _unit(plot, max(values))
+    ticks = log_ticks(low - unit_log, high - unit_log, max(2, rows // 2))
     words = {power: power_text(power) for power in ticks}
     margin = max(map(len, words.values()), default=0)
     across = max(4, width - margin - 2)
@@ -155,30 +155,34 @@ def _drawn(fact: SizeCurves, at: int, plot: _Plot, width: int, rows: int) -> lis
     roles = ["bar"] * across
     roles[here] = "accent"
     columns = [_size_at(fact, x, across) for x in range(across)]
-    cells = filled([share(known[0][0].values[n]) for n in columns], rows, roles)
-    for curve, (_, sign, role, _) in known[1:]:
+    cells = filled([share(drawn_curves[0][0].values[n]) for n in columns], rows, roles)
+    for curve, (_, sign, role, _) in drawn_curves[1:]:
         for x, n in enumerate(columns):
             put(cells, x, row(curve.values[n]), sign, role)
     for crossing in fact.crossings:
         crossed = fact.curve(crossing.below)
-        if crossed is not None and {crossing.above, crossing.below} <= {curve.name for curve, _ in known}:
+        if crossed is not None and {crossing.above, crossing.below} <= {
+            curve.name for curve, _ in drawn_curves
+        }:
             value = crossed.values[fact.sizes.index(crossing.size)]
             put(cells, _column_of(fact, crossing.size, across), row(value), "◆", "strong")
     labels = {
-        row(10.0 ** (power + of_one)): fit(words[power], margin, right=True) for power in reversed(ticks)
+        row(10.0 ** (power + unit_log)): fit(words[power], margin, right=True) for power in reversed(ticks)
     }
     below = [(_column_of(fact, n, across), f"{n:,}") for n in _ticks(fact, across)]
-    return [_title(unit, known, margin, width), *framed(lines_of(cells), labels, below, mark=here)]
+    return [_title(unit, drawn_curves, margin, width), *framed(lines_of(cells), labels, below, mark=here)]
 
 
 def _unit(plot: _Plot, largest: float) -> tuple[str, float]:
-    """The unit of an axis, and the logarithm of one of it."""
-    fits = [(name, one) for name, one in plot.units.items() if one <= largest] or list(plot.units.items())[:1]
+    """The unit of an axis, and its logarithm."""
+    fits = [(name, factor) for name, factor in plot.units.items() if factor <= largest] or list(
+        plot.units.items()
+    )[:1]
     return fits[-1][0], math.log10(fits[-1][1])
 
 
 def _title(unit: str, known: Sequence[tuple[SizeCurve, Sign]], margin: int, width: int) -> Line:
-    """What is drawn how, and in which unit."""
+    """The unit, and the sign of each curve."""
     spans: list[tuple[str, str]] = [(" " * (margin + 2) + unit + " " * bool(unit), "dim")]
     for _, (_, sign, role, name) in known:
         spans += [(f"{sign or '█'} ", role), (f"{name}  ", "dim")]
@@ -186,7 +190,7 @@ def _title(unit: str, known: Sequence[tuple[SizeCurve, Sign]], margin: int, widt
 
 
 def _size_at(fact: SizeCurves, x: int, across: int) -> int:
-    """The place of the size that a column shows: the last that is not right of it."""
+    """The place of the size that a column shows: the last size not to the right of it."""
     share = (x + 0.5) / across
     size = fact.low * (fact.high / fact.low) ** share
     return max(0, bisect_right(fact.sizes, size) - 1)
@@ -199,6 +203,6 @@ def _ticks(fact: SizeCurves, across: int) -> list[int]:
     return [*powers[::step], *([fact.high] if fact.high not in powers[::step] else [])]
 
 
-def told_why(said: str, width: int) -> list[Line]:
-    """Why there are no curves, or what is still awaited."""
-    return [BLANK, *wrap(((f" {safe(said)}", "warn"),), width - 1, 1)]
+def reason_lines(reason: str, width: int) -> list[Line]:
+    """The reason why there are no curves."""
+    return [BLANK, *wrap(((f" {safe(reason)}", "warn"),), width - 1, 1)]

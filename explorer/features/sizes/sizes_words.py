@@ -1,4 +1,4 @@
-"""Figures over one size, their closed forms, where they cross: `explorer sizes`, the page of open sizes."""
+"""Text of figures over one size, their closed forms and crossings: `explorer sizes` and its screen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES: Mapping[CurveName, tuple[str, str]] = {
     "memory": ("All bytes", "at the machine's bandwidth"),
     "time": ("Least time", "layer after layer, each at its limit"),
 }
-"""What a curve is called, and a word more."""
+"""Title and explanation of each curve."""
 
 _PASSING: Mapping[CurveName, tuple[str, str]] = {
     "activations": ("activations pass", "the activations"),
@@ -48,7 +48,7 @@ def sizes(about: Info, fact: SizeCurves) -> list[Block]:
 
 
 def sizes_blocks(fact: SizeCurves) -> list[Block]:
-    """Crossings, closed forms, and a row a power of two."""
+    """Crossings, closed forms, and a row for each power of two."""
     now = "" if fact.at is None else f"; the model has {fact.at:,}"
     others = f"; {dims_text(fact.others)}" if fact.others else ""
     machine = "" if fact.machine is None else f"; {machine_text(fact.machine)}"
@@ -75,19 +75,19 @@ def sizes_blocks(fact: SizeCurves) -> list[Block]:
 
 def crossing_text(fact: SizeCurves, crossing: Crossing) -> str:
     """A crossing in words: 'activations pass the weights at batch 23'."""
-    what = f"{_PASSING[crossing.above][0]} {_PASSING[crossing.below][1]}"
-    return f"{what} at {fact.name} {crossing.size:,}"
+    claim = f"{_PASSING[crossing.above][0]} {_PASSING[crossing.below][1]}"
+    return f"{claim} at {fact.name} {crossing.size:,}"
 
 
 def crossings_blocks(fact: SizeCurves) -> list[Block]:
-    """Where one figure passes another, with both."""
+    """A line for each crossing, with both figures."""
     if not fact.crossings:
         return [Line(Span("nothing passes anything else in this range", "quiet"))]
-    found: list[Block] = []
+    lines: list[Block] = []
     for crossing in fact.crossings:
         above, below = (curve_value(fact, name, crossing.size) for name in (crossing.above, crossing.below))
-        how = "" if crossing.counted else ", by the closed forms: the model was not counted there"
-        found.append(
+        origin = "" if crossing.counted else ", by the closed forms: the model was not counted there"
+        lines.append(
             Line(
                 (
                     Span(crossing_text(fact, crossing), "strong"),
@@ -95,20 +95,20 @@ def crossings_blocks(fact: SizeCurves) -> list[Block]:
                     above,
                     Span(" against ", "quiet"),
                     below,
-                    Span(how, "quiet"),
+                    Span(origin, "quiet"),
                 )
             )
         )
-    return found
+    return lines
 
 
 def figures_at(fact: SizeCurves, at: int) -> Fields:
-    """Every figure at the size of place `at`."""
+    """All figures at `fact.sizes[at]`."""
     return Fields([Field(NAMES[c.name][0], _value(c, at), NAMES[c.name][1]) for c in fact.curves])
 
 
 def forms_field(fact: SizeCurves) -> Fields:
-    """Every curve that has a closed form, with it."""
+    """A row for each curve that has a closed form."""
     short = "n" if len(fact.name) > 1 else fact.name
     rows = [
         Field(NAMES[c.name][0], Span(form_text(c, fact.name, short), "formula"))
@@ -119,7 +119,7 @@ def forms_field(fact: SizeCurves) -> Fields:
 
 
 def form_text(curve: SizeCurve, name: str, short: str) -> str:
-    """A closed form as people write it: '18,432 n² + 123,532,032 n'."""
+    """A closed form in mathematical notation: '18,432 n² + 123,532,032 n'."""
     text = curve.form.replace(name, short)
     text = text.replace("^2", "²").replace("^3", "³").replace("*", " ")
     text = re.sub(r"(?<=[^\s(])([+-])", r" \1 ", text)
@@ -127,7 +127,7 @@ def form_text(curve: SizeCurve, name: str, short: str) -> str:
 
 
 def curve_value(fact: SizeCurves, name: CurveName, at_size: int) -> Span:
-    """A figure at a size, rounded."""
+    """The value of a curve at a size."""
     curve = fact.curve(name)
     assert curve is not None
     return _value(curve, fact.sizes.index(at_size))
@@ -141,11 +141,11 @@ def _value(curve: SizeCurve, at: int) -> Span:
 
 
 def _table(fact: SizeCurves) -> Table:
-    """A row a power of two, each end and each crossing."""
+    """A row for each power of two, each end of the range and each crossing."""
     curves = [c for name in _COLUMNS if (c := fact.curve(name)) is not None]
-    bound = fact.curve("compute"), fact.curve("memory")
+    time_limits = fact.curve("compute"), fact.curve("memory")
     crossed = {crossing.size for crossing in fact.crossings}
-    shown = [
+    places = [
         at
         for at, n in enumerate(fact.sizes)
         if not n & (n - 1) or n in (fact.low, fact.high, fact.at) or n in crossed or not fact.closed
@@ -154,26 +154,32 @@ def _table(fact: SizeCurves) -> Table:
     def row(at: int) -> tuple[Cell, ...]:
         n = fact.sizes[at]
         cells = [_value(curve, at) for curve in curves]
-        if bound[0] is not None and bound[1] is not None:
-            cells.append(Span("compute" if bound[0].values[at] >= bound[1].values[at] else "memory", "kind"))
+        if time_limits[0] is not None and time_limits[1] is not None:
+            cells.append(
+                Span(
+                    "compute" if time_limits[0].values[at] >= time_limits[1].values[at] else "memory", "kind"
+                )
+            )
         mark = Span("crossing" if n in crossed else "now" if n == fact.at else "", "warning")
         return (Span(f"{n:,}", "strong" if n in crossed else ""), *cells, mark)
 
     columns = (
         Column(fact.name, "right"),
         *(Column(_COLUMNS[c.name], "right", drop=3 if c.name == "moved" else 0) for c in curves),
-        *([Column("limit", drop=2)] if bound[0] is not None else []),
+        *([Column("limit", drop=2)] if time_limits[0] is not None else []),
         Column("", drop=1),
     )
-    return Table(columns, Rows(row, shown), what="sizes", more="--csv has all")
+    return Table(columns, Rows(row, places), what="sizes", more="--csv has all")
 
 
 def _evidence(fact: SizeCurves) -> str:
-    """What the curves rest on."""
+    """How the curves were counted, as a sentence."""
     number = len(fact.counted)
     if set(fact.sizes) <= set(fact.counted):
-        said = "" if fact.closed else " The figures keep to no closed form, and nothing is said between them."
-        return f"The whole model was counted at each of these sizes.{said}"
+        exception = (
+            "" if fact.closed else " The figures keep to no closed form, and nothing is said between them."
+        )
+        return f"The whole model was counted at each of these sizes.{exception}"
     some = ", ".join(f"{n:,}" for n in fact.counted[:4])
     return (
         f"The whole model was counted at {number:,} sizes ({some}, … {fact.counted[-1]:,}); the closed forms"

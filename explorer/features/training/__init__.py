@@ -1,4 +1,4 @@
-"""Training steps, training runs, and outputs scored on data."""
+"""Costs of a training step, training runs, and scores of models on data."""
 
 from explorer.base.features import Feature
 
@@ -14,24 +14,24 @@ FEATURE = Feature(
         "module_digest": "training_methods.module_digest",
     },
     functions={
-        "evaluate_files": "files.evaluate_files",
+        "evaluate_files": "evaluate.evaluate_files",
     },
     keys={
-        "evaluation": "evaluate_dialog.EVALUATION_KEYS",
+        "evaluation": "evaluate_screen.EVALUATION_KEYS",
     },
     commands={
         "training": "keys.COMMANDS",
     },
     layer_lines={
-        "training": "training_page.layer_lines",
+        "training": "training_screen.layer_lines",
     },
     model_blocks={
-        "training": "training_page.model_blocks",
+        "training": "training_screen.model_blocks",
     },
     sections={
-        "training": "report_section.SECTION",
+        "training": "training_section.SECTION",
     },
     words={
-        "training_sweep": "training_sweep_words.training_sweep",
+        "training_sweep": "train_words.training_sweep",
     },
 )

@@ -10,15 +10,15 @@ from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     fact = explorer.evaluate_files(
-        *given.models,
-        data=given.data,
-        scores=given.scores or "",
-        batch=given.batch,
-        **samples(given),
+        *args.models,
+        data=args.data,
+        scores=args.scores or "",
+        batch=args.batch,
+        **samples(args),
         on_progress=progress,
-        **given.opening,
+        **args.opening,
     )
     return Answer(
         lambda: plain(fact), lambda: present("evaluate_words", __package__).evaluation(fact), rows="models"

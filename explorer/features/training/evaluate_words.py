@@ -1,4 +1,4 @@
-"""Evaluation in text, models side by side on a data file: `explorer evaluate`."""
+"""Text of an evaluation of models on a data file: `explorer evaluate`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph
 from explorer.report.present.figures import plain, share_text
 
 _MATRIX = 10
-"""Classes up to which every confusion is shown, as a matrix."""
+"""Largest number of classes with a matrix of all confusions."""
 _NARROW, _GAP = 54, 2
-"""Cells that a matrix may take on the narrowest terminal, and between two columns."""
+"""Width in cells of a matrix on the narrowest terminal; cells between two columns."""
 _FEW = 5
 _OF_TASK = {
     "classification": ("accuracy", "top-5", "cross entropy"),
@@ -23,13 +23,13 @@ _OF_TASK = {
 
 
 def evaluation(fact: Evaluation) -> list[Block]:
-    """The answer of `explorer evaluate`: the models side by side, then what each confuses."""
-    said = f"{fact.task} of {_counted(fact)}"
+    """The answer of `explorer evaluate`: a table of scores, then the confusions of each model."""
+    task = f"{fact.task} of {_counted(fact)}"
     blocks: list[Block] = [
         Line(
             (
                 Span(printable(fact.data), "strong"),
-                Span(f"   {many_text(fact.samples, 'sample')}, {said}", "quiet"),
+                Span(f"   {many_text(fact.samples, 'sample')}, {task}", "quiet"),
             )
         ),
         Line(),
@@ -58,11 +58,11 @@ def _counted(fact: Evaluation) -> str:
 
 
 def score_table(fact: Evaluation) -> Table:
-    """A row for each model: how well it does, and how far it agrees with the first."""
+    """A row for each model: its scores, and its agreement with the first model."""
     columns = [Column("model", shrink=True, role="strong")]
-    # of five classes there is none
-    agreements = [one.agreement.top5 for one in fact.models if one.agreement is not None]
-    five = any(share is not None for share in (*agreements, *(one.top5 for one in fact.models)))
+    # with five classes or fewer there is no top-5
+    agreements = [m.agreement.top5 for m in fact.models if m.agreement is not None]
+    five = any(share is not None for share in (*agreements, *(m.top5 for m in fact.models)))
     names = [name for name in _OF_TASK[fact.task] if name != "top-5" or five]
     columns += [Column(name, "right", drop=8 * (name in ("top-5", "R2"))) for name in names]
     several = len(fact.models) > 1
@@ -87,16 +87,23 @@ def _row(model: ModelScore, fact: Evaluation, several: bool, five: bool) -> Sequ
 
 
 def _beside(model: ModelScore, fact: Evaluation, five: bool) -> list[Cell]:
-    chosen = fact.task != "regression"
-    found = model.agreement
-    if found is None:
-        return [Span("the first", "quiet"), *([""] * (1 + chosen * (1 + five)))]
-    cells: list[Cell] = [_decibels(found.snr_db), "-" if found.cosine is None else f"{found.cosine:.6f}"]
-    return [*cells, _share(found.top1), *([_share(found.top5)] if five else [])] if chosen else cells
+    has_choices = fact.task != "regression"
+    agreement = model.agreement
+    if agreement is None:
+        return [Span("the first", "quiet"), *([""] * (1 + has_choices * (1 + five)))]
+    cells: list[Cell] = [
+        _decibels(agreement.snr_db),
+        "-" if agreement.cosine is None else f"{agreement.cosine:.6f}",
+    ]
+    return (
+        [*cells, _share(agreement.top1), *([_share(agreement.top5)] if five else [])]
+        if has_choices
+        else cells
+    )
 
 
 def _decibels(value: float | None) -> Span:
-    """A signal to noise ratio, or that there is no noise."""
+    """A signal to noise ratio; 'same' without noise."""
     if value is None:
         return Span("-", "quiet")
     if math.isinf(value):
@@ -115,24 +122,24 @@ def _figure(value: float | None) -> Span:
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(printable(name) for name in names[:_FEW])
-    return shown if len(names) <= _FEW else f"{shown} and {len(names) - _FEW:,} more"
+    first_names = ", ".join(printable(name) for name in names[:_FEW])
+    return first_names if len(names) <= _FEW else f"{first_names} and {len(names) - _FEW:,} more"
 
 
 def _confusions(model: ModelScore, fact: Evaluation) -> list[Block]:
-    said = f"{model.confused:,} labels missed"
+    text = f"{model.confused:,} labels missed"
     if fact.outputs <= _MATRIX:
         return [
-            Heading(printable(model.source), f"{said}; what they were taken for"),
+            Heading(printable(model.source), f"{text}; what they were taken for"),
             *_matrix(model, fact.outputs),
         ]
     rows = [(plain(c.label), plain(c.predicted), plain(c.count)) for c in model.confusions[: 2 * _FEW]]
     columns = (Column("label", "right"), Column("taken for", "right"), Column("times", "right"))
-    return [Heading(printable(model.source), said), Table(columns, rows)]
+    return [Heading(printable(model.source), text), Table(columns, rows)]
 
 
 def _matrix(model: ModelScore, classes: int) -> list[Block]:
-    """Labels downward, what the model took them for to the right; in parts, where it is a wide one."""
+    """Labels downward, predictions to the right; a wide matrix in several parts."""
     counts = {(c.label, c.predicted): c.count for c in model.confusions}
     counts |= {(c.label, c.label): c.correct for c in model.classes}
     most = [max(counts.get((label, at), 0) for label in range(classes)) for at in range(classes)]

@@ -22,7 +22,7 @@ from explorer.host.output_files import atomic_write
 from explorer.session.parts.models import Models
 
 _MOST_CODE = 1 << 30
-"""Bytes of a file that a class is written in, which may be a library in machine code."""
+"""Largest size in bytes of the file that defines a class, which may be a compiled library."""
 
 
 def trained(
@@ -33,10 +33,10 @@ def trained(
     inputs: Sequence[str] = (),
     output: str | None = None,
     overwrite: bool = False,
-    **how: Any,
+    **options: Any,
 ) -> TrainingRun:
-    """Trains the module that was opened; see `Session.train`."""
-    opened = _module(models, how.get("on_progress"))
+    """Train the opened module; see `Session.train`."""
+    opened = _module(models, options.get("on_progress"))
     if output is not None:
         models.check_target(output, overwrite, data)
         convert.check_name(output, "checkpoint")
@@ -45,16 +45,16 @@ def trained(
     from explorer.engine.evaluate.train import TrainingOptions, train  # torch, lightning
 
     file = data_file.read_to_hold(data, labels=labels, inputs=inputs)
-    bound, specs = module_inputs(opened, file, inputs)
-    taken = file.assigned(specs, inputs, models.source)
-    parts = [(spec, taken[spec.name]) for spec in specs]
+    bound_module, specs = module_inputs(opened, file, inputs)
+    sources = file.assigned(specs, inputs, models.source)
+    parts = [(spec, sources[spec.name]) for spec in specs]
     with nullcontext() if output is None else atomic_write(output, overwrite=overwrite) as temporary:
-        run = train(opened.loaded, bound, file, parts, TrainingOptions(save_to=temporary, **how))
+        run = train(opened.loaded, bound_module, file, parts, TrainingOptions(save_to=temporary, **options))
     return replace(run, output=output or "")
 
 
 def module_digest(models: Models) -> str:
-    """Digest of the module that was opened: its layers, its numbers, and the files its classes are in."""
+    """Digest of the opened module: its layers, its values, and the files of its classes."""
     module = _module(models).loaded.materialise()
     digest = hashlib.sha256(repr(module).encode())
     for piece in _contents(module):

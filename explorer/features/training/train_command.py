@@ -1,4 +1,4 @@
-"""`explorer train`: a small module trained on a data file, for trying out what its weights do."""
+"""`explorer train`: trains a small module on a data file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    with explorer.Session(given.models[0], **given.opening) as session:
-        how = {
-            name: getattr(given, name) for name in ("epochs", "batch", "optimizer", "seed", "held", "output")
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    with explorer.Session(args.models[0], **args.opening) as session:
+        settings = {
+            name: getattr(args, name) for name in ("epochs", "batch", "optimizer", "seed", "held", "output")
         }
-        how |= {"rate": given.lr, "overwrite": given.force, "on_progress": progress}
-        fact = session.train(given.data, **samples(given), **how)
+        settings |= {"rate": args.lr, "overwrite": args.force, "on_progress": progress}
+        fact = session.train(args.data, **samples(args), **settings)
     return Answer(
         lambda: plain(fact), lambda: present("train_words", __package__).training_run(fact), rows="epochs"
     )

@@ -1,4 +1,4 @@
-"""Training in text, by its epochs: `explorer train`."""
+"""Text of training runs: `explorer train`, and `explorer sweep --train`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from explorer.base.units import exact_text, printable, seconds_text
 from explorer.facts.evaluate.training_run import EpochScore, TrainingRun
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
+from explorer.features.sweep.sweep_words import done_and_kept
 from explorer.report.blocks import Block, Cell, Column, Line, Rows, Span, Table
 from explorer.report.present.figures import share_text, written
 
@@ -15,11 +16,11 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
 def training_run(fact: TrainingRun) -> list[Block]:
-    """The answer of `explorer train`: how, the curves, every epoch, and where the best weights are."""
+    """The answer of `explorer train`: settings, loss curve, every epoch, and the file of the best weights."""
     best = fact.epochs[fact.best - 1]
-    how = f"{fact.optimizer}, rate {fact.rate:g}, batch {fact.batch:,}, seed {fact.seed}"
+    settings = f"{fact.optimizer}, rate {fact.rate:g}, batch {fact.batch:,}, seed {fact.seed}"
     blocks: list[Block] = [
-        *head(fact, how),
+        *head(fact, settings),
         *_curve(f"{fact.loss}, held out", [epoch.held_loss for epoch in fact.epochs]),
         Line(),
         Table(
@@ -31,22 +32,22 @@ def training_run(fact: TrainingRun) -> list[Block]:
             what="epochs" if len(fact.epochs) > 200 else "",
         ),
         Line(),
-        Line(("best is epoch ", Span(f"{fact.best}", "strong"), *accuracy_said(best)), 2),
+        Line(("best is epoch ", Span(f"{fact.best}", "strong"), *accuracy_text(best)), 2),
         Line(Span(seconds_text(fact.seconds), "quiet"), 2),
     ]
     return [*blocks, Line(), *written(fact.output)] if fact.output else blocks
 
 
-def head(fact: TrainingRun | TrainingSweep, how: str) -> list[Block]:
-    """What is trained on what, and how."""
+def head(fact: TrainingRun | TrainingSweep, settings: str) -> list[Block]:
+    """The model, its data and the settings."""
     samples = f"{fact.samples:,} samples of {printable(fact.data)}, {fact.held:,} held out"
-    said = f"{exact_text(fact.parameters)} parameters, {how}; weights {fact.weights}"
+    details = f"{exact_text(fact.parameters)} parameters, {settings}; weights {fact.weights}"
     title = Span(printable(fact.source), "strong"), Span(f"   {fact.task}, {samples}", "quiet")
-    return [Line(title), Line(Span(said, "quiet"), 2), Line()]
+    return [Line(title), Line(Span(details, "quiet"), 2), Line()]
 
 
-def accuracy_said(epoch: EpochScore | TrainingTrial) -> Sequence[str | Span]:
-    """The accuracy, where there is one, behind what has it."""
+def accuracy_text(epoch: EpochScore | TrainingTrial) -> Sequence[str | Span]:
+    """The accuracy, where there is one, as the end of a line."""
     if epoch.accuracy is None:
         return ()
     return ", accuracy ", Span(share_text(epoch.accuracy, 1.0), "figure")
@@ -64,15 +65,54 @@ def _row(epoch: EpochScore, fact: TrainingRun) -> Sequence[Cell]:
 
 
 def _curve(title: str, values: Sequence[float]) -> list[Block]:
-    """Columns in eighths of a cell from 0 up, one an epoch; of many epochs the last of each column's."""
+    """A bar chart with a column for each epoch, or for the last of several epochs."""
     step = -(-len(values) // _WIDTH)
-    shown = [values[min(at + step, len(values)) - 1] for at in range(0, len(values), step)]
-    wide = max(_WIDTH // len(shown) // 2, 1)
-    top = max(shown) or 1.0
-    heights = [round(8 * _HEIGHT * value / top) for value in shown]
+    column_values = [values[min(at + step, len(values)) - 1] for at in range(0, len(values), step)]
+    wide = max(_WIDTH // len(column_values) // 2, 1)
+    top = max(column_values) or 1.0
+    heights = [round(8 * _HEIGHT * value / top) for value in column_values]
     lines: list[Block] = [Line(Span(title, "quiet"), 2)]
     for row in reversed(range(_HEIGHT)):
         bars = "".join(_LEVELS[max(min(height - 8 * row, 8), 0)] * wide for height in heights)
         edge = f"{top:>8.4g} " if row == _HEIGHT - 1 else f"{0:>8} " if not row else " " * 9
         lines.append(Line((Span(edge, "quiet"), Span(bars, "bar")), 2))
     return lines
+
+
+def training_sweep(fact: TrainingSweep) -> list[Block]:
+    """The answer of `explorer sweep --train`: a row for each trial, best first, and its file of weights."""
+    best = fact.trials[0]
+    several = len({(trial.model, trial.opening, trial.data) for trial in fact.trials}) > 1
+    figures = ("lr", "batch", "epochs", "best", fact.loss, "accuracy")
+    columns = (
+        Column("row", "right", drop=5),
+        *([Column("model", shrink=True), Column("data", shrink=True)] if several else []),
+        *(Column(name, "right", drop=4 * (name == "best")) for name in figures),
+        Column("optimizer", drop=2),
+        Column("time", "right", drop=3),
+        Column("", role="warning"),
+    )
+    rows = [_trial_row(at, trial, several) for at, trial in enumerate(fact.trials, 1)]
+    summary = ("best is ", Span(f"lr {best.rate:g}, batch {best.batch:,}", "strong"), *accuracy_text(best))
+    blocks: list[Block] = [*head(fact, f"seed {fact.seed}"), Table(columns, rows), Line(), Line(summary, 2)]
+    if fact.written:
+        return [*blocks, Line(), *written(fact.written), Line(tuple(done_and_kept(fact)), 2)]
+    hint = Span("--take 1:best.ckpt writes the weights of row 1", "quiet")
+    return [*blocks, Line(hint, 2), Line(tuple(done_and_kept(fact)), 2)]
+
+
+def _trial_row(at: int, trial: TrainingTrial, several: bool) -> Sequence[Cell]:
+    is_done = trial.loss is not None
+    return (
+        Span(f"{at}", "quiet"),
+        *([printable(trial.model), printable(trial.data)] if several else []),
+        Span(f"{trial.rate:g}", "figure", f"{trial.rate!r}", trial.rate),
+        f"{trial.batch:,}",
+        f"{trial.epochs:,}",
+        f"{trial.best}" if is_done else "-",
+        Span(f"{trial.loss:.4g}", "figure", f"{trial.loss!r}", trial.loss) if is_done else "-",
+        "-" if trial.accuracy is None else share_text(trial.accuracy, 1.0),
+        trial.optimizer,
+        Span(seconds_text(trial.seconds), "quiet") if is_done else "-",
+        printable(trial.error),
+    )

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     def ask(session: Session, info: Info) -> tuple[Info, Training]:
-        spec = record_of(given, TrainingStepSpec)
+        spec = record_of(args, TrainingStepSpec)
         return info, session.training_over_time(
             batches=spec.batches or (None,),
             optimizer=spec.optimizer,
@@ -27,7 +27,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             card=spec.card,
         )
 
-    return about(given, progress, ask, "training", "training_words", "layers", package=__package__)
+    return about(args, progress, ask, "training", "training_words", "layers", package=__package__)
 
 
 COMMAND = Command(

@@ -1,4 +1,4 @@
-"""Data files in a session: how well its models do on them, and training on one."""
+"""Data files in a session: scores of its models on them, and training on one."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ def evaluate(
     """
     from explorer.features.training.evaluate import evaluated  # onnxruntime
 
-    own, beside = session.parts.models, [session.parts.models.beside(other) for other in others]
-    every = [(own, own.at(at)) for at in states or (None,)] + [(models, 0) for models in beside]
+    session_models, beside = session.parts.models, [session.parts.models.beside(source) for source in others]
+    every = [(session_models, session_models.at(at)) for at in states or (None,)] + [
+        (models, 0) for models in beside
+    ]
     try:
         return evaluated(
             every,

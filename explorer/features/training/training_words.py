@@ -1,4 +1,4 @@
-"""Work and memory of one training step: `explorer training`."""
+"""Text of the work and memory of one training step: `explorer training`."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ from explorer.report.present.look.info import symbolic_hint, title
 
 def training(about: Info, fact: Training) -> list[Block]:
     """The answer of `explorer training`."""
-    hint = symbolic_hint(about) if fact.coverage < 1 else []  # a batch may have bound all that is open
+    hint = symbolic_hint(about) if fact.coverage < 1 else []  # a batch may bind all open sizes
     return [*title(about.model), Line(), *training_blocks(about, fact), *hint]
 
 
 def training_blocks(about: Info, fact: Training) -> list[Block]:
-    """Work and memory of one step, in total and layer by layer."""
+    """Work and memory of one step, in total and of each layer."""
     table = table_of(
         fact.layers,
         (
-            (Column("layer", shrink=True), lambda one: one.path),
-            (Column("kind", shrink=True, drop=1), lambda one: Span(one.kind, "quiet")),
-            (Column("forward", "right"), lambda one: quiet_zero(count(one.forward_macs))),
-            (Column("grad of input", "right"), lambda one: quiet_zero(count(one.backward_input_macs))),
-            (Column("grad of weight", "right"), lambda one: quiet_zero(count(one.backward_weight_macs))),
-            (Column("outputs", "right", drop=2), lambda one: quiet_zero(size(one.activation_bytes))),
-            (Column("params", "right", drop=5), lambda one: quiet_zero(size(one.param_bytes))),
-            (Column("gradients", "right", drop=3), lambda one: quiet_zero(size(one.gradient_bytes))),
-            (Column("optimizer", "right", drop=4), lambda one: quiet_zero(size(one.optimizer_bytes))),
-            (Column("", shrink=True, role="warning", drop=6), lambda one: one.reason),
+            (Column("layer", shrink=True), lambda row: row.path),
+            (Column("kind", shrink=True, drop=1), lambda row: Span(row.kind, "quiet")),
+            (Column("forward", "right"), lambda row: quiet_zero(count(row.forward_macs))),
+            (Column("grad of input", "right"), lambda row: quiet_zero(count(row.backward_input_macs))),
+            (Column("grad of weight", "right"), lambda row: quiet_zero(count(row.backward_weight_macs))),
+            (Column("outputs", "right", drop=2), lambda row: quiet_zero(size(row.activation_bytes))),
+            (Column("params", "right", drop=5), lambda row: quiet_zero(size(row.param_bytes))),
+            (Column("gradients", "right", drop=3), lambda row: quiet_zero(size(row.gradient_bytes))),
+            (Column("optimizer", "right", drop=4), lambda row: quiet_zero(size(row.optimizer_bytes))),
+            (Column("", shrink=True, role="warning", drop=6), lambda row: row.reason),
         ),
         what="layers",
     )
@@ -78,20 +78,25 @@ def training_blocks(about: Info, fact: Training) -> list[Block]:
 
 
 def memory_blocks(fact: TrainingMemory) -> list[Block]:
-    """Steps side by side, then the first over time: a peak, who holds it, every module in each phase."""
+    """All steps, then the first one over time: its peak, what holds it, and every module in each phase."""
     first = fact.steps[0]
-    how = {"autograd": "as torch's autograd keeps it", "outputs": "counted by the outputs of layers"}
+    method = {"autograd": "as torch's autograd keeps it", "outputs": "counted by the outputs of layers"}
     return [
         Line(),
-        Heading("Memory over time", how[first.counted]),
+        Heading("Memory over time", method[first.counted]),
         *memory_figures(fact),
         Line(),
         Heading("live at the peak"),
         Table(
             (Column("what"), Column("of", shrink=True), Column("bytes", "right"), Column("share", "right")),
             [
-                (one.kind, one.path or _WHOLE, size(one.bytes), share_text(one.bytes, first.peak_bytes))
-                for one in first.holders
+                (
+                    holder.kind,
+                    holder.path or _WHOLE,
+                    size(holder.bytes),
+                    share_text(holder.bytes, first.peak_bytes),
+                )
+                for holder in first.holders
             ],
         ),
         Chart("memory-over-time", fact),
@@ -103,7 +108,7 @@ def memory_blocks(fact: TrainingMemory) -> list[Block]:
 
 
 def memory_figures(fact: TrainingMemory) -> list[Block]:
-    """What a step keeps and takes at most, a batch below the other, and what fits."""
+    """A row for each batch with kept and peak memory, and the largest batch that fits."""
     columns = [
         Column("batch", "right"),
         Column("kept", "right"),
@@ -118,7 +123,7 @@ def memory_figures(fact: TrainingMemory) -> list[Block]:
             Column("peak, saved", "right"),
             Column("MACs again", "right"),
         ]
-    blocks: list[Block] = [Table(columns, [_step_row(one) for one in fact.steps])]
+    blocks: list[Block] = [Table(columns, [_step_row(step) for step in fact.steps])]
     if fact.largest_batch is not None:
         fits = f"up to batch {fact.largest_batch:,}" if fact.largest_batch else "no batch"
         blocks.append(Line((f"fits in {bytes_text(fact.limit_bytes or 0)}: ", Span(fits, "strong"))))
@@ -128,19 +133,19 @@ def memory_figures(fact: TrainingMemory) -> list[Block]:
     return blocks
 
 
-def _step_row(one: StepMemory) -> tuple[Cell, ...]:
-    at = one.moments[one.peak]
-    row: list[Cell] = [plain(one.batch), size(one.kept_bytes), size(one.peak_bytes), _moment_text(at)]
-    if one.fits is not None:
-        row.append(Span("yes", "good") if one.fits else Span("no", "warning"))
-    if one.plain_kept_bytes is not None and one.plain_peak_bytes is not None:
-        saved = one.plain_kept_bytes - one.kept_bytes, one.plain_peak_bytes - one.peak_bytes
-        row += [*map(_saved, saved), count(one.recomputed_macs)]
+def _step_row(step: StepMemory) -> tuple[Cell, ...]:
+    at = step.moments[step.peak]
+    row: list[Cell] = [plain(step.batch), size(step.kept_bytes), size(step.peak_bytes), _moment_text(at)]
+    if step.fits is not None:
+        row.append(Span("yes", "good") if step.fits else Span("no", "warning"))
+    if step.plain_kept_bytes is not None and step.plain_peak_bytes is not None:
+        saved = step.plain_kept_bytes - step.kept_bytes, step.plain_peak_bytes - step.peak_bytes
+        row += [*map(_saved, saved), count(step.recomputed_macs)]
     return tuple(row)
 
 
 def _saved(value: int) -> Span:
-    """Bytes that checkpointing saves, or (below 0) costs."""
+    """Bytes that checkpointing saves; below 0, bytes that it costs."""
     figure = size(abs(value))
     return figure if value >= 0 else Span(f"-{figure.text}", "warning", value=value)
 
@@ -149,8 +154,8 @@ def _moment_text(at: TrainingMoment) -> str:
     return f"{at.phase}, {at.path}" if at.path else at.phase
 
 
-def _moments(one: StepMemory) -> Table:
-    """Every module in each phase at its fullest, with a bar of what is live."""
+def _moments(step: StepMemory) -> Table:
+    """A row for each module and phase at its peak, with a bar of live memory."""
     columns = (
         Column("phase"),
         Column("module", shrink=True),
@@ -162,13 +167,13 @@ def _moments(one: StepMemory) -> Table:
     def row(at: TrainingMoment) -> tuple[Cell, ...]:
         parts = [getattr(at, kind) for kind in _KINDS]
         figures = (quiet_zero(size(part)) for part in parts)
-        return at.phase, at.path or _WHOLE, *figures, size(at.live_bytes), _stack(parts, one.peak_bytes)
+        return at.phase, at.path or _WHOLE, *figures, size(at.live_bytes), _stack(parts, step.peak_bytes)
 
-    return Table(columns, Rows(row, one.moments), what="moments", around=one.peak, more="--json has all")
+    return Table(columns, Rows(row, step.moments), what="moments", around=step.peak, more="--json has all")
 
 
 def _stack(parts: Sequence[int], largest: int) -> str:
-    """A bar of parts one after the other, each by the first letter of its name."""
+    """A bar of parts, each drawn with the first letter of its kind."""
     ends = [round(24 * sum(parts[: at + 1]) / max(1, largest)) for at in range(len(parts))]
     pairs = zip(_KINDS, ends, [0, *ends[:-1]], strict=True)
     return "".join(kind[0] * (end - start) for kind, end, start in pairs)
@@ -183,21 +188,21 @@ def figures(about: Info, fact: Training) -> Fields:
     gradients = "gradients of inputs and of weights"
     first = _first_step(fact)
     if first is None:
-        kept = _outputs_field(about, fact, "of every layer, for backward")
+        kept_field = _outputs_field(about, fact, "of every layer, for backward")
         total = bytes_field(
             "Memory, sum", fact.sum_bytes, sign, "input, outputs, weights, gradients, optimizer"
         )
     else:
         by_torch = first.counted == "autograd"
-        bound = "" if by_torch else sign
+        sign_of_bound = "" if by_torch else sign
         name = "Kept by autograd" if by_torch else "Kept outputs"
-        kept = bytes_field(name, first.kept_bytes, bound, "for backward")
+        kept_field = bytes_field(name, first.kept_bytes, sign_of_bound, "for backward")
         peak = first.moments[first.peak]
-        total = bytes_field("Memory, peak", first.peak_bytes, bound, f"at {_moment_text(peak)}")
+        total = bytes_field("Memory, peak", first.peak_bytes, sign_of_bound, f"at {_moment_text(peak)}")
     return Fields(
         [
             Field("Batch", plain(fact.batch)),
-            kept,
+            kept_field,
             total,
             count_field("MACs, forward", fact.forward_macs, sign),
             count_field("MACs, backward", fact.backward_macs, sign, gradients),
@@ -216,10 +221,10 @@ def figures(about: Info, fact: Training) -> Fields:
 
 
 def _sign(about: Info, fact: Training) -> str:
-    """What stands before figures that are bounds."""
-    # the most of forward is the most of backward: both follow from the same sizes
+    """The sign of the figures: '>= ' or '<= ' for bounds, else ''."""
+    # an upper bound of forward bounds backward, too: both depend on the same sizes
     sign = ">= " if fact.coverage < 1 else about.totals.sign
-    if about.totals.coverage < 1 <= fact.coverage:  # the batch binds what is open there
+    if about.totals.coverage < 1 <= fact.coverage:  # the batch binds the open sizes
         sign = "<= " if any(row.status == "bound" for row in fact.layers) else ""
     return sign
 
@@ -229,36 +234,38 @@ def _outputs_field(about: Info, fact: Training, remark: str) -> Field:
 
 
 def theory(about: Info, fact: Training) -> list[Block]:
-    """What a step would keep if every layer's output were kept; nothing where that is the answer above."""
+    """Memory of a step that keeps every layer's output; empty where the figures above are that."""
     first = _first_step(fact)
     if first is None or first.counted != "autograd":
         return []
-    said = "A theoretical figure: a step that kept the output of every layer. Torch keeps 'Kept by autograd'."
+    remark = (
+        "A theoretical figure: a step that kept the output of every layer. Torch keeps 'Kept by autograd'."
+    )
     return [
         Line(),
         Heading("Outputs of all layers"),
-        Paragraph(said, "quiet"),
+        Paragraph(remark, "quiet"),
         Fields([_outputs_field(about, fact, "not what torch keeps")]),
     ]
 
 
 def _first_step(fact: Training) -> StepMemory | None:
-    """The step that answers how much memory is taken; None where nobody asked."""
+    """The step whose memory is shown; None where memory was not counted."""
     return fact.memory.steps[0] if fact.memory is not None and fact.memory.steps else None
 
 
 def layer_figures(fact: Training, first: int, last: int) -> list[Block]:
-    """The part that the layers `first` to `last` have in a step; nothing if they have none."""
-    found = [row for row in fact.layers if first <= row.layer <= last]
-    if not found:
+    """Figures of layers `first` to `last` in a step; empty without any."""
+    layers = [row for row in fact.layers if first <= row.layer <= last]
+    if not layers:
         return []
-    doubted = next((row for row in found if row.status != "exact"), None)
+    inexact = next((row for row in layers if row.status != "exact"), None)
 
     def part(label: str, name: str, field: Callable[..., Field], **more: str) -> Field:
-        values = [getattr(row, name) for row in found]
-        known = [value for value in values if value is not None]
-        sign = ">= " if len(known) < len(values) else ""
-        return field(label, sum(known) if known else None, sign, **more)
+        values = [getattr(row, name) for row in layers]
+        known_values = [value for value in values if value is not None]
+        sign = ">= " if len(known_values) < len(values) else ""
+        return field(label, sum(known_values) if known_values else None, sign, **more)
 
     rows = [
         part("MACs, forward", "forward_macs", count_field),
@@ -270,7 +277,7 @@ def layer_figures(fact: Training, first: int, last: int) -> list[Block]:
         part("Gradients", "gradient_bytes", bytes_field),
         part("Optimizer", "optimizer_bytes", bytes_field),
     ]
-    why = doubted.reason or doubted.status if doubted is not None else ""
+    why = inexact.reason or inexact.status if inexact is not None else ""
     return [Fields(rows), *([Paragraph(why, "warning")] if why else [])]
 
 
@@ -279,7 +286,7 @@ _KINDS = get_args(Holding)
 
 
 def heading(fact: Training) -> Heading:
-    """What a step is of: 'Training: batch 8, adam'."""
+    """The heading of a step: 'Training: batch 8, adam'."""
     batch = f"batch {fact.batch:,}" if fact.batch is not None else "batch as opened"
     return Heading(f"Training: {batch}, {fact.optimizer}")
 
@@ -289,4 +296,4 @@ OPTIMIZERS: Mapping[Optimizer, str] = {
     "momentum": "SGD with momentum keeps 1 number a parameter",
     "adam": "Adam keeps 2 numbers a parameter",
 }
-"""What each keeps of what is trained."""
+"""The state of each optimizer for each trained parameter."""

@@ -1,4 +1,4 @@
-"""Numbers inside weights and activations: statistics, slices, maps."""
+"""Values in weights and activations: statistics, slices and heat maps."""
 
 from explorer.base.features import Feature
 
@@ -16,7 +16,7 @@ FEATURE = Feature(
     },
     keys={
         "heat": "map_view.HEAT_KEYS",
-        "statistics": "statistics_view.STATISTICS_KEYS",
+        "statistics": "statistics_screen.STATISTICS_KEYS",
     },
     commands={
         "values": "keys.COMMANDS",
@@ -25,6 +25,6 @@ FEATURE = Feature(
         "values": "values_page.layer_lines",
     },
     sections={
-        "weights": "report_section.SECTION",
+        "weights": "weights_section.SECTION",
     },
 )

@@ -1,4 +1,4 @@
-"""Weights and activations of a session's models, and what would run them: what asks values or the runtime."""
+"""Statistics of weights and activations of a session's models."""
 
 from __future__ import annotations
 
@@ -22,50 +22,52 @@ _LOSSES = ("sum", "mse", "cross-entropy")
 
 
 def _backward(loss: str, target: str | None) -> Backward:
-    """Where a gradient begins: at one of the losses, or at what a file holds.
+    """The start of a gradient: one of the losses, or a gradient from a file.
 
     Raises:
-        Misuse: It is none of these, or a file cannot be read.
+        Misuse: `loss` is neither, or a file cannot be read.
     """
     if loss not in _LOSSES and not loss.endswith((".npy", ".npz")):
         hint = nearest(loss, _LOSSES) or f"one of {', '.join(_LOSSES)}, or a .npy file with the gradient"
         raise Misuse(f"'{loss}' is no loss", where="--loss", hint=hint)
-    wanted = None if target is None else _only(target)
+    target_values = None if target is None else _single_array(target)
     if loss in _LOSSES:
-        if wanted is not None and loss == "sum":
+        if target_values is not None and loss == "sum":
             raise Misuse("the sum of the outputs has no target", where="--target", hint="--loss mse")
-        return Backward(loss, wanted)
-    if wanted is not None:
+        return Backward(loss, target_values)
+    if target_values is not None:
         raise Misuse("a gradient that is given has no target", where="--target", hint="leave it out")
-    return Backward("", None, _only(loss))
+    return Backward("", None, _single_array(loss))
 
 
-def _only(path: str) -> InputArray:
-    found = list(read_input(path).arrays.values())
-    if len(found) != 1:
-        raise Misuse(f"it holds {len(found):,} arrays, and one is needed", where=path)
-    return found[0]
+def _single_array(path: str) -> InputArray:
+    arrays = list(read_input(path).arrays.values())
+    if len(arrays) != 1:
+        raise Misuse(f"it holds {len(arrays):,} arrays, and one is needed", where=path)
+    return arrays[0]
 
 
-def _as_ran(found: Sequence[StatisticsRow], layers: Sequence[Layer]) -> tuple[StatisticsRow, ...]:
-    """Rows whose layers have the shapes that they have at the sizes of what ran."""
-    at = {
+def _as_ran(statistics: Sequence[StatisticsRow], layers: Sequence[Layer]) -> tuple[StatisticsRow, ...]:
+    """The statistics with the shapes that each layer had in the run."""
+    shapes_by_path = {
         layer.path: [tuple(t.shape for t in side) for side in (layer.inputs, layer.outputs)]
         for layer in layers
     }
     return tuple(
-        replace(row, inputs=at[row.layer][0], outputs=at[row.layer][1]) if row.layer in at else row
-        for row in found
+        replace(row, inputs=shapes_by_path[row.layer][0], outputs=shapes_by_path[row.layer][1])
+        if row.layer in shapes_by_path
+        else row
+        for row in statistics
     )
 
 
 def graph_of(models: Models, at: int, on_progress: OnProgress) -> Model | None:
-    """The graph of a state that is one; None of a module, and of what holds tensors alone."""
+    """The graph of a state; None for a module, and for a file that holds only tensors."""
     return models.graph(at, on_progress) if models.opened(at, on_progress).format == "onnx" else None
 
 
 class ModelValues:
-    """Statistics of stored tensors and of what layers put out."""
+    """Measures stored tensors and the outputs of layers."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -73,23 +75,23 @@ class ModelValues:
     def weights(
         self,
         names: Sequence[str],
-        asked: AskedStatistics,
+        choices: AskedStatistics,
         index: int | None,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Weights:
-        """Statistics of stored tensors, read a slab at a time."""
+        """Statistics of stored tensors, read slab by slab."""
         at = self._models.at(index)
         layers = self._models.rows(at, on_progress, cancel)
         tensors, notes = self._models.opened(at, on_progress).tensors()
         return weights.weights(
             tensors,
             names,
-            options=asked,
+            options=choices,
             source=self._models.label(at),
             layers=layers,
             real=as_multiplied(graph_of(self._models, at, on_progress)),
-            # whatever was made of random weights is as random as they are
+            # a model made from random weights has random weights, too
             notes=self._models.random_weights() if at else notes,
             on_progress=on_progress,
             cancel=cancel,
@@ -98,7 +100,7 @@ class ModelValues:
     def activations(
         self,
         layers: Sequence[str],
-        asked: AskedStatistics,
+        choices: AskedStatistics,
         input: str | None,
         batch: int | None,
         seed: int,
@@ -110,18 +112,18 @@ class ModelValues:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Activations:
-        """What the layers of a model put out, or what flows back through them."""
+        """Statistics of the outputs of layers, or of the gradients that flow back through them."""
         at = self._models.at(index)
         if target is not None and loss is None:
             raise Misuse("no loss is named, and a target is of one", where="--target", hint="--loss mse")
         if output is not None:
             self._models.check_target(output, overwrite, input)
         rows = self._models.rows(at, on_progress, cancel)
-        found = activations.activations(
+        answer = activations.activations(
             lambda request: self._models.opened(at, on_progress).activations(request, rows),
             layers,
             source=self._models.label(at),
-            options=asked,
+            options=choices,
             rows=rows,
             input=input,
             batch=batch,
@@ -132,7 +134,7 @@ class ModelValues:
             on_progress=on_progress,
             cancel=cancel,
         )
-        if found.statistics and found.sizes and rows and at == 0:
-            ran = self._models.original_at(found.sizes, on_progress, cancel).analysis.layers
-            found = replace(found, statistics=_as_ran(found.statistics, ran))
-        return replace(found, notes=(*self._models.random_weights(), *found.notes))
+        if answer.statistics and answer.sizes and rows and at == 0:
+            ran = self._models.original_at(answer.sizes, on_progress, cancel).analysis.layers
+            answer = replace(answer, statistics=_as_ran(answer.statistics, ran))
+        return replace(answer, notes=(*self._models.random_weights(), *answer.notes))

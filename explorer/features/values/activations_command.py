@@ -1,4 +1,4 @@
-"""`explorer activations`: statistics of what the layers of a model put out."""
+"""`explorer activations`: statistics of the outputs of layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOSS = Option(
     manual="with `--backward`: what flows back comes from `sum` of the outputs (default), `mse`,"
     " `cross-entropy`, or a `.npy` with the gradient of the first output",
 )
-_OWN = (
+_BACKWARD = (
     Option(
         "--backward",
         "the gradients that flow back to what layers put out and to weights, in place of that (nn.Module)",
@@ -47,35 +47,35 @@ _BATCH = Option(
 )
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    if not given.backward:
-        given.refuse(("loss", "target"), "it is of what flows back", "--backward")
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    if not args.backward:
+        args.refuse(("loss", "target"), "it is of what flows back", "--backward")
 
     def ask(session: Session, info: Info) -> tuple[Info, Activations]:
-        found = session.activations(
-            given.layer,
-            kinds=given.op,
-            stat=given.stat,
-            axis=given.axis,
-            input=given.input,
-            batch=given.batch,
-            seed=given.seed,
-            loss=(given.loss or "sum") if given.backward else None,
-            target=given.target,
-            bins=given.bins,
-            output=given.output,
-            overwrite=given.force,
+        answer = session.activations(
+            args.layer,
+            kinds=args.op,
+            stat=args.stat,
+            axis=args.axis,
+            input=args.input,
+            batch=args.batch,
+            seed=args.seed,
+            loss=(args.loss or "sum") if args.backward else None,
+            target=args.target,
+            bins=args.bins,
+            output=args.output,
+            overwrite=args.force,
             on_progress=progress,
         )
-        taken = {tensor.name: (tensor.dtype, tensor.shape) for tensor in info.model.inputs}
-        if given.past is None and any(taken.get(name) != kind for name, kind in found.sizes.items()):
-            info = session.info_at(found.sizes, on_progress=progress)
-        return info, found
+        input_types = {tensor.name: (tensor.dtype, tensor.shape) for tensor in info.model.inputs}
+        if args.past is None and any(input_types.get(name) != kind for name, kind in answer.sizes.items()):
+            info = session.info_at(answer.sizes, on_progress=progress)
+        return info, answer
 
-    # a module does not say what it takes; a file with its inputs does
-    opening = None if given.input is None else open_or_stored
-    rows = "tensors" if given.stat is None and given.axis is None else "statistics"
-    return about(given, progress, ask, "activations", "weights_words", rows, opening, __package__)
+    # a module does not state its inputs; a file with inputs does
+    opening = None if args.input is None else open_or_stored
+    rows = "tensors" if args.stat is None and args.axis is None else "statistics"
+    return about(args, progress, ask, "activations", "weights_words", rows, opening, __package__)
 
 
 COMMAND = Command(
@@ -83,7 +83,7 @@ COMMAND = Command(
     "runs the model and shows the values that its layers put out",
     ("MODEL",),
     (
-        *("--layer", "--op", "--stat", "--axis", "--input", _BATCH, "--seed", *_OWN),
+        *("--layer", "--op", "--stat", "--axis", "--input", _BATCH, "--seed", *_BACKWARD),
         *("--output", "--force", "--bins", *OPENING, *TABLE),
     ),
     (

@@ -1,8 +1,11 @@
-"""Heat map on the screen: two numbers a cell by half blocks, and a cursor; without colours one, by shades."""
+"""Heat map on the screen: its colors, and the panel that paints it.
+
+With colors, a half block shows two numbers in each cell of the terminal; without, a shade shows one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rich.segment import Segment
@@ -13,22 +16,21 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from explorer.facts.values import HeatMap
-from explorer.features.values.palette import Palette, palette
-from explorer.features.values.tensor_words import shade
+from explorer.features.values.tensor_words import level, shade
 
 _WIDEST = 12
-"""Columns of the terminal that a cell of a small tensor gets at most."""
+"""Largest number of columns of the terminal for a cell of a small tensor."""
 
 
 class Picture(NamedTuple):
-    """A map as it is painted.
+    """A heat map, its cursor and the room to paint it.
 
     Attributes:
-        fact: It.
-        largest: The magnitude of the strongest colour.
+        fact: The map.
+        largest: The magnitude of the strongest color.
         row, column: The cell of the cursor.
-        width, height: Of the room, in cells of the terminal.
-        colours: None for shades.
+        width, height: The room, in cells of the terminal.
+        colors: The palette; None for shades.
     """
 
     fact: HeatMap
@@ -37,16 +39,16 @@ class Picture(NamedTuple):
     column: int
     width: int
     height: int
-    colours: Palette | None
+    colors: Palette | None
 
     @property
     def dots(self) -> int:
-        """Numbers that a cell of the terminal holds, one above the other."""
-        return 1 if self.colours is None else 2
+        """Numbers in a cell of the terminal, one above the other."""
+        return 1 if self.colors is None else 2
 
     @property
     def across(self) -> int:
-        """Columns of the terminal that a cell of the map gets: of a small tensor several."""
+        """Columns of the terminal for a cell of the map: several for a small tensor."""
         fact = self.fact
         if not fact.widths or not fact.heights:
             return 1
@@ -55,41 +57,41 @@ class Picture(NamedTuple):
 
     @property
     def down(self) -> int:
-        """Dots downwards that a cell gets; a dot of half blocks is about as high as wide."""
+        """Dots downwards for a cell of the map; a half block is about as high as wide."""
         return self.across if self.dots == 2 else max(1, self.across // 2)
 
     def line(self, y: int) -> list[tuple[str, str, str]]:
-        """Row `y` of the terminal: pieces of text, their colour and what lies under it ('' for nothing)."""
+        """Row `y` of the terminal: pieces of text with foreground and background color ('' for none)."""
         rows = [(y * self.dots + dot) // self.down for dot in range(self.dots)]
-        found: list[tuple[str, str, str]] = []
+        pieces: list[tuple[str, str, str]] = []
         if rows[0] >= self.fact.heights:
-            return found
+            return pieces
         for column in range(self.fact.widths):
             values = [self._value(row, column) for row in rows]
-            if self.colours is None:
-                found.append((shade(values[0], self.largest) * self.across, "", ""))
+            if self.colors is None:
+                pieces.append((shade(values[0], self.largest) * self.across, "", ""))
             else:
-                upper = self.colours.colour(values[0], self.largest)
-                lower = self.colours.colour(values[1], self.largest) if rows[1] < self.fact.heights else ""
-                found.append(("▀" * self.across, upper, lower))
+                upper = self.colors.color(values[0], self.largest)
+                lower = self.colors.color(values[1], self.largest) if rows[1] < self.fact.heights else ""
+                pieces.append(("▀" * self.across, upper, lower))
         dot = self.row * self.down + self.down // 2
         if dot // self.dots == y:
-            self._mark(found, dot % self.dots)
-        return found
+            self._mark(pieces, dot % self.dots)
+        return pieces
 
     def _value(self, row: int, column: int) -> float | None:
         return self.fact.cells[row * self.fact.widths + column] if row < self.fact.heights else None
 
-    def _mark(self, found: list[tuple[str, str, str]], dot: int) -> None:
-        text, upper, lower = found[self.column]
+    def _mark(self, line: list[tuple[str, str, str]], dot: int) -> None:
+        text, upper, lower = line[self.column]
         under = (upper, lower)[dot]
         middle = len(text) // 2
-        marked = ("◆", "" if self.colours is None else self.colours.cursor, under)
+        marked = ("◆", "" if self.colors is None else self.colors.cursor, under)
         pieces = ((text[:middle], upper, lower), marked, (text[middle + 1 :], upper, lower))
-        found[self.column : self.column + 1] = [piece for piece in pieces if piece[0]]
+        line[self.column : self.column + 1] = [piece for piece in pieces if piece[0]]
 
     def cell_at(self, x: int, y: int) -> tuple[int, int] | None:
-        """The row and column of the map under a place; None beside it."""
+        """The row and column of the map at a place of the terminal; None outside the map."""
         row, column = y * self.dots // self.down, x // self.across
         inside = 0 <= row < self.fact.heights and 0 <= column < self.fact.widths
         return (row, column) if inside else None
@@ -99,7 +101,7 @@ class HeatPanel(Widget):
     """Paints a map.
 
     Args:
-        make: The picture for a width, a height and colours; None while there is none.
+        make: Returns the picture for a width, a height and colors; None while there is none.
     """
 
     class CellClicked(Message):
@@ -115,12 +117,12 @@ class HeatPanel(Widget):
 
     @property
     def picture(self) -> Picture | None:
-        """What is painted now."""
-        return self._make(self.size.width, self.size.height, self.colours)
+        """The picture at the current size."""
+        return self._make(self.size.width, self.size.height, self.terminal_palette)
 
     @property
-    def colours(self) -> Palette | None:
-        """What the terminal can show; None without colours."""
+    def terminal_palette(self) -> Palette | None:
+        """The palette for the terminal; None without colors."""
         if self.app.no_color:
             return None
         return palette(self.app.current_theme.dark, self.app.console.color_system)
@@ -130,13 +132,57 @@ class HeatPanel(Widget):
         picture, base = self.picture, self.rich_style
         pieces = [] if picture is None else picture.line(y)
         segments = [
-            Segment(text, base + Style(color=colour or None, bgcolor=under or None))
-            for text, colour, under in pieces
+            Segment(text, base + Style(color=color or None, bgcolor=under or None))
+            for text, color, under in pieces
         ]
         return Strip(segments).simplify().adjust_cell_length(self.size.width, base)
 
     def on_click(self, event: events.Click) -> None:
-        """The cursor goes to where it was clicked."""
-        found = None if self.picture is None else self.picture.cell_at(event.x, event.y)
-        if found is not None:
-            self.post_message(self.CellClicked(*found))
+        """Move the cursor to the clicked cell."""
+        cell = None if self.picture is None else self.picture.cell_at(event.x, event.y)
+        if cell is not None:
+            self.post_message(self.CellClicked(*cell))
+
+
+class Palette(NamedTuple):
+    """Colors of numbers by sign and magnitude, weakest first; of zero, of NaN or Inf, of the cursor."""
+
+    negative: Sequence[str]
+    positive: Sequence[str]
+    zero: str
+    missing: str
+    cursor: str
+
+    def color(self, value: float | None, largest: float) -> str:
+        """The color of a number; `largest` is the magnitude of the strongest color."""
+        if value is None:
+            return self.missing
+        scale = self.positive if value > 0 else self.negative
+        step = min(level(value, largest, len(scale) + 1), len(scale))
+        return scale[step - 1] if step else self.zero
+
+
+# Entries of the xterm palette, like those of the themes. The weakest step still differs from zero.
+_DARK = Palette(
+    ("#00005f", "#000087", "#005faf", "#0087d7", "#5fafff", "#afd7ff"),
+    ("#5f0000", "#870000", "#af5f00", "#d78700", "#ffaf5f", "#ffd7af"),
+    "#121212",
+    "#8700af",
+    "#ffffff",
+)
+_LIGHT = Palette(
+    ("#d7d7ff", "#afd7ff", "#5fafff", "#0087d7", "#005faf", "#00005f"),
+    ("#ffd7d7", "#ffd7af", "#ffaf5f", "#d78700", "#af5f00", "#5f0000"),
+    "#ffffff",
+    "#af00d7",
+    "#000000",
+)
+# a console has only the first eight colors for backgrounds
+_DARK_16 = Palette(("#0000aa", "#00aaaa"), ("#aa0000", "#aa5500"), "#000000", "#aa00aa", "#ffffff")
+_LIGHT_16 = Palette(("#00aaaa", "#0000aa"), ("#aa5500", "#aa0000"), "#aaaaaa", "#aa00aa", "#000000")
+
+
+def palette(dark: bool, color_system: str | None) -> Palette:
+    """The palette for a dark or light theme and a color system of rich."""
+    few = color_system in ("standard", "windows")
+    return (_DARK_16 if few else _DARK) if dark else (_LIGHT_16 if few else _LIGHT)

@@ -51,7 +51,7 @@ COMMANDS = (
         "Statistics…",
         "Variance, range, quantiles, ... of all weights or activations as a table that sorts",
         LOOK,
-        "statistics_action.StatisticsCommand",
+        "statistics_screen.StatisticsCommand",
         menu=True,
         package=__package__,
         after="map",

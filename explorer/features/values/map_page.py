@@ -1,4 +1,4 @@
-"""Text beside a heat map: which part is shown, the number under the cursor, the figures of the tensor."""
+"""Text beside a heat map: the visible part, the number under the cursor, the figures of the tensor."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from explorer.tui.text.lines import BLANK, Line, cut, head, safe
 
 
 def title_lines(fact: HeatMap, at: int, many: int, width: int) -> tuple[Line, Line]:
-    """The tensor, its part that is shown, which of several it is; below, whether its numbers are random."""
+    """The tensor, its visible part and its number among several; below, the notes on it."""
     place = _place(fact, *(f"{a}:{b}" for a, b in (fact.rows, fact.columns)))
     about = f" {fact.tensor.dtype} {shape_text(fact.tensor.shape)}"
-    which = f"  {at + 1} of {many}" if many > 1 else ""
-    which += "  right: before" if fact.before is not None else ""
+    position = f"  {at + 1} of {many}" if many > 1 else ""
+    position += "  right: before" if fact.before is not None else ""
     spans = (
         (f" {safe(fact.tensor.name)}", "strong"),
         (about, "dim"),
         (f"  [{place}]", "accent"),
-        (which, "dim"),
+        (position, "dim"),
     )
     return cut(spans, width), cut(((f" {'; '.join(map(safe, fact.notes))}", "warn"),), width)
 
 
 def _place(fact: HeatMap, *matrix: str) -> str:
-    """Indices on the axes that the tensor has: of a scalar none, of a vector one."""
+    """Indices on the axes of the tensor: none of a scalar, one of a vector."""
     every = (*map(str, fact.place), *matrix)
     shape = fact.tensor.shape
     return ", ".join(every if shape is None else every[len(every) - len(shape) :])
 
 
 def cell_span(span: tuple[int, int], at: int, cells: int) -> tuple[int, int]:
-    """The indices of an axis that a cell of a map stands for."""
+    """The range of indices of an axis that a cell of the map covers."""
     first, stop = span
     size = stop - first
     return first + -(-at * size // cells), first + -(-(at + 1) * size // cells)
 
 
 def cursor_line(fact: HeatMap, row: int, column: int, largest: float, width: int) -> Line:
-    """The number in the cell of the cursor, where it stands, and what the strongest colour is."""
+    """The number under the cursor, its indices, and the magnitude of the strongest color."""
     if not fact.cells:
         return (("  no numbers", "dim"),)
     spans = [cell_span(fact.rows, row, fact.heights), cell_span(fact.columns, column, fact.widths)]
@@ -58,13 +58,16 @@ def cursor_line(fact: HeatMap, row: int, column: int, largest: float, width: int
 
 
 def _code(fact: HeatMap, at: int) -> list[tuple[str, str]]:
-    """What is stored for a number."""
+    """The stored code of a quantized number, with its scale and zero point."""
     if fact.codes is None or fact.scales is None:
         return []
     beside = (("zero point", fact.zero_points), ("offset", fact.offsets))
-    more = [("scale", fact.scales[at]), *((word, told[at]) for word, told in beside if told and told[at])]
-    said = "".join(f", {word} {number(value)}" for word, value in more)
-    return [("  code ", "dim"), (str(fact.codes[at]), "number"), (said, "dim")]
+    more = [
+        ("scale", fact.scales[at]),
+        *((word, values[at]) for word, values in beside if values and values[at]),
+    ]
+    text = "".join(f", {word} {number(value)}" for word, value in more)
+    return [("  code ", "dim"), (str(fact.codes[at]), "number"), (text, "dim")]
 
 
 def _cell(fact: HeatMap, row: int, column: int) -> str:

@@ -1,4 +1,4 @@
-"""Heat map view: a tensor as colours that the arrow keys walk over, zoom into and step through."""
+"""Screen of a heat map: keys move over a tensor, zoom, and step through its axes and other tensors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 
 from explorer.base.errors import ExplorerError
-from explorer.features.values.heat_panel import HeatPanel, Picture
+from explorer.features.values.heat_panel import HeatPanel, Palette, Picture
 from explorer.features.values.map_page import about_lines, cell_span, cursor_line, title_lines
-from explorer.features.values.palette import Palette
 from explorer.features.values.tensor_words import heat_map, scale_of
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group, keys_line
@@ -30,15 +29,15 @@ Span = tuple[int, int]
 
 
 class MapRequest(NamedTuple):
-    """What is drawn, as `Session.heat_map` takes it.
+    """Arguments of `Session.heat_map`.
 
     Attributes:
         name: The tensor.
         place: The index on each axis before the last two.
         rows, columns: The part; None for all.
-        size: Cells that there is room for.
-        whole: Whether figures of the whole tensor are wanted.
-        before: The state that is set beside; None for none.
+        size: Rows and columns of cells that fit.
+        whole: Also measure the whole tensor.
+        before: The state to compare with; None for none.
     """
 
     name: str
@@ -53,7 +52,7 @@ class MapRequest(NamedTuple):
 Ask = Callable[[MapRequest], Awaitable["HeatMap"]]
 
 _WIDE = 110
-"""Columns from which on the figures stand beside the map unasked."""
+"""Width in columns from which the figures stand beside the map by default."""
 
 # fmt: off
 HEAT_KEYS = key_group(
@@ -87,16 +86,18 @@ _FOOTER = (
     *(("↑ ↓ ← →", "move"), ("+ -", "zoom"), ("n", "tensor"), ("[ ]", "matrix"), ("o", "outlier")),
     *(("a", "figures"), ("b", "before"), ("q", "back")),
 )
-_WALKING = frozenset(f"heat_{what}" for what in ("step", "page", "edge", "zoom", "whole", "place", "outlier"))
+_MOVING = frozenset(
+    f"heat_{action}" for action in ("step", "page", "edge", "zoom", "whole", "place", "outlier")
+)
 
 
 class HeatMapView(SubScreen[None]):
-    """Shows a tensor.
+    """Shows a tensor as a heat map.
 
     Args:
-        names: What can be paged through: names of tensors and of a layer that puts something out.
-        ask: Draws one.
-        earlier: The state that can be set beside; None for none.
+        names: Tensors and layers with an output, to page through.
+        ask: Reads one as a heat map.
+        earlier: The state to compare with on demand; None for none.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(HEAT_KEYS)
@@ -109,15 +110,15 @@ class HeatMapView(SubScreen[None]):
         self.request = MapRequest(self._names[0])
         self.fact: HeatMap | None = None
         self.row = self.column = 0
-        self._shown = self.request
+        self._fetched = self.request
         self._outlier = -1
         self._beside: bool | None = None
-        self._compared = False  # wanted, of tensors too that the state before lacks
+        self._compared = False  # stays on for tensors that the earlier state lacks
         self._goal: tuple[int, ...] | None = None
         self._complaint = ""
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the title, the panels and two status lines."""
         yield TitleBar()
         with Horizontal(id="heat-panes"):
             yield HeatPanel(lambda *room: self._picture(self.fact, *room), id="heat")
@@ -134,15 +135,15 @@ class HeatMapView(SubScreen[None]):
         self._say("reading the numbers…", "dim")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that walk over a tensor wait until it is read: the numbers that still stand are of another."""
-        return self._is_read or action not in _WALKING
+        """Switch off keys that move over a tensor until it is read: the visible numbers belong to another."""
+        return self._is_read or action not in _MOVING
 
     @property
     def _is_read(self) -> bool:
-        return self.fact is not None and self._shown.name == self.request.name
+        return self.fact is not None and self._fetched.name == self.request.name
 
     def on_resize(self) -> None:
-        """Another room holds another number of cells."""
+        """Read the map again for the new number of cells."""
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -155,22 +156,22 @@ class HeatMapView(SubScreen[None]):
 
     @property
     def largest(self) -> float:
-        """The magnitude of the strongest colour: that of the whole tensor, and of the one before."""
-        found = 0.0
+        """The magnitude of the strongest color: the largest of this tensor and the earlier one."""
+        magnitude = 0.0
         for fact in filter(None, (self.fact, self.fact.before if self.fact else None)):
             stats = fact.stats
             ends = (stats.minimum, stats.maximum) if stats is not None else ()
-            found = max(found, *(abs(end) for end in ends if end is not None), 0.0) or scale_of(fact)
-        return found
+            magnitude = max(magnitude, *(abs(end) for end in ends if end is not None), 0.0) or scale_of(fact)
+        return magnitude
 
     def _picture(
-        self, fact: HeatMap | None, width: int, height: int, colours: Palette | None
+        self, fact: HeatMap | None, width: int, height: int, colors: Palette | None
     ) -> Picture | None:
         if fact is None or not fact.cells:
             return None
-        # the frame between two maps takes a column of one
+        # the frame between two maps takes one column
         width = min(width, self.request.size[1] or width)
-        return Picture(fact, self.largest, self.row, self.column, width, height, colours)
+        return Picture(fact, self.largest, self.row, self.column, width, height, colors)
 
     def _show_keys(self) -> None:
         fact = self.fact
@@ -208,15 +209,15 @@ class HeatMapView(SubScreen[None]):
                 lambda width: (cursor_line(fact, self.row, self.column, self.largest, width),)
             )
 
-    def _say(self, said: str, role: str = "warn") -> None:
-        self.query_one("#heat-cell", Status).show(lambda width: (cut(((f" {safe(said)}", role),), width),))
+    def _say(self, text: str, role: str = "warn") -> None:
+        self.query_one("#heat-cell", Status).show(lambda width: (cut(((f" {safe(text)}", role),), width),))
 
     def page_blocks(self) -> list[Block]:
-        """What `explorer values --map` tells."""
+        """The blocks that `explorer values --map` prints."""
         return [] if self.fact is None else heat_map(self.fact)
 
     def verb_words(self, source: str) -> list[str]:
-        """The same part of the same tensor."""
+        """The command line that prints the same part of the tensor."""
         fact, request = self.fact, self.request
         if fact is None:
             return []
@@ -230,24 +231,24 @@ class HeatMapView(SubScreen[None]):
     # asking
 
     def _go(self, request: MapRequest | None = None, goal: tuple[int, ...] | None = None) -> None:
-        """Ask for a map; the cursor goes to `goal`, a row and a column of the tensor, if it is given."""
+        """Read a map; then move the cursor to `goal`, a row and a column of the tensor, if there is one."""
         request = request or self.request
         panel = self.query_one("#heat", HeatPanel)
-        dots = 1 if panel.colours is None else 2
-        width = min(shown.size.width for shown in self.query(HeatPanel) if shown.display)
+        dots = 1 if panel.terminal_palette is None else 2
+        width = min(panes.size.width for panes in self.query(HeatPanel) if panes.display)
         size = max(panel.size.height * dots, 1), max(width, 1)
-        known = self._is_read and request.name == self.request.name
-        known = known and request.before == self.request.before
-        if known and request == self.request and size == request.size:
+        has_figures = self._is_read and request.name == self.request.name
+        has_figures = has_figures and request.before == self.request.before
+        if has_figures and request == self.request and size == request.size:
             return
-        self.request = request._replace(size=size, whole=not known)
+        self.request = request._replace(size=size, whole=not has_figures)
         self._goal = goal or self._goal
-        # a coroutine that is replaced before it begins would be complained about
+        # Python warns about a coroutine that never starts; a function that another replaces is fine
         work: Callable[[], Any] = partial(self._fetch, self.request)
         self.run_worker(work, exclusive=True, exit_on_error=False)
 
     async def _fetch(self, request: MapRequest) -> None:
-        kept = self.fact
+        earlier_fact = self.fact
         try:
             fact = await self._ask(request)
         except ExplorerError as error:
@@ -257,15 +258,15 @@ class HeatMapView(SubScreen[None]):
                 self._lay_out()
                 return
             if self._is_read:
-                self.request = self._shown  # the same key asks again
+                self.request = self._fetched  # the same key asks again
             else:
                 self.fact = None
                 self._show()
             self._say(str(error))
             return
-        if not request.whole and kept is not None:
-            fact = _with_figures(fact, kept)
-        self.fact, self._shown = fact, request
+        if not request.whole and earlier_fact is not None:
+            fact = _with_figures(fact, earlier_fact)
+        self.fact, self._fetched = fact, request
         goal, self._goal = self._goal, None
         if goal is not None and fact.cells:
             self.row, self.column = (
@@ -301,12 +302,12 @@ class HeatMapView(SubScreen[None]):
     # keys
 
     def on_heat_panel_cell_clicked(self, event: HeatPanel.CellClicked) -> None:
-        """The cursor goes to where it was clicked."""
+        """Move the cursor to the clicked cell."""
         self.row, self.column = event.row, event.column
         self._moved()
 
     def action_heat_step(self, down: int, across: int) -> None:
-        """One cell further; at the edge of a part the part moves by half of itself."""
+        """Move the cursor by a cell; at an edge, move the visible part by half its size."""
         fact = self.fact
         if fact is None:
             return
@@ -320,7 +321,7 @@ class HeatMapView(SubScreen[None]):
         self._pan(axis, (down or across) * max((stop - first) // 2, 1), step=down or across)
 
     def _pan(self, axis: int, by: int, step: int = 0) -> None:
-        """Another part of the same size, by so many rows or columns."""
+        """Move the visible part by so many rows or columns."""
         if self.fact is None or not self.fact.cells:
             return
         first, stop = (self.fact.rows, self.fact.columns)[axis]
@@ -335,19 +336,19 @@ class HeatMapView(SubScreen[None]):
         self._go(self.request._replace(**{name: part}), tuple(goal))  # type: ignore[arg-type]
 
     def action_heat_page(self, step: int) -> None:
-        """As many rows further as are shown."""
+        """Move by as many rows as are visible."""
         if self.fact is not None:
             height = self.fact.rows[1] - self.fact.rows[0]
             self._pan(0, step * height, step * height)
 
     def action_heat_edge(self, end: int) -> None:
-        """To the first or the last cell."""
+        """Move the cursor to the first or the last cell."""
         if self.fact is not None and self.fact.cells:
             self.row, self.column = (self.fact.heights - 1, self.fact.widths - 1) if end else (0, 0)
             self._moved()
 
     def action_heat_zoom(self, step: int) -> None:
-        """Half as many rows and columns around the cursor, or twice as many."""
+        """Show half as many rows and columns around the cursor, or twice as many."""
         fact = self.fact
         if fact is None or not fact.cells:
             return
@@ -360,12 +361,12 @@ class HeatMapView(SubScreen[None]):
             self._go(self.request._replace(rows=parts[0], columns=parts[1]), self._here)
 
     def action_heat_whole(self) -> None:
-        """Every row and column."""
+        """Show every row and column."""
         if self.fact is not None and self.fact.cells:
             self._go(self.request._replace(rows=None, columns=None), self._here)
 
     def action_heat_place(self, back: int, step: int) -> None:
-        """Another index on an axis before the last two."""
+        """Go to another index on an axis before the last two."""
         fact = self.fact
         if fact is None or back > len(fact.place):
             return
@@ -376,7 +377,7 @@ class HeatMapView(SubScreen[None]):
             self._go(self.request._replace(place=tuple(place)), self._here)
 
     def action_heat_tensor(self, step: int) -> None:
-        """Another tensor of the layer."""
+        """Go to another tensor of the layer."""
         if len(self._names) > 1:
             self._at = (self._at + step) % len(self._names)
             self.row = self.column = 0
@@ -385,13 +386,13 @@ class HeatMapView(SubScreen[None]):
             self._go(MapRequest(self._names[self._at], before=self._earlier if self._compared else None))
 
     def action_heat_outlier(self) -> None:
-        """To the next of the numbers that are farthest from the mean."""
+        """Go to the next of the numbers that are farthest from the mean."""
         fact = self.fact
         if fact is None or not fact.outliers:
             return
         self._outlier = (self._outlier + 1) % len(fact.outliers)
-        found: Outlier = fact.outliers[self._outlier]
-        *place, row, column = (0, 0, *found.index)[min(len(found.index), 2) :]
+        outlier: Outlier = fact.outliers[self._outlier]
+        *place, row, column = (0, 0, *outlier.index)[min(len(outlier.index), 2) :]
         request = self.request._replace(place=tuple(place))
         for name, at, part in (("rows", row, self.request.rows), ("columns", column, self.request.columns)):
             if part is not None and not part[0] <= at < part[1]:
@@ -403,15 +404,15 @@ class HeatMapView(SubScreen[None]):
             self._go(request, (row, column))
 
     def _to(self, row: int, column: int) -> None:
-        """The cursor onto a number of what is shown."""
+        """Move the cursor to a number in the visible part."""
         assert self.fact is not None
-        (top, bottom), (left, right) = self.fact.rows, self.fact.columns
+        (top, bottom), (first_column, right) = self.fact.rows, self.fact.columns
         self.row = (row - top) * self.fact.heights // (bottom - top)
-        self.column = (column - left) * self.fact.widths // (right - left)
+        self.column = (column - first_column) * self.fact.widths // (right - first_column)
         self._moved()
 
     def action_heat_before(self) -> None:
-        """The state before beside it, or not."""
+        """Show or hide the earlier state beside this one."""
         if self._earlier is None:
             self._say("this is the model as it was opened: there is no state before it")
             return
@@ -422,7 +423,7 @@ class HeatMapView(SubScreen[None]):
         self._lay_out()
 
     def action_heat_about(self) -> None:
-        """Show the figures beside, or not."""
+        """Show or hide the figures."""
         self._beside = not self.has_class("-about")
         self._lay_out()
 
@@ -431,9 +432,9 @@ class HeatMapView(SubScreen[None]):
         self.query_one("#heat-about", LineView).action_scroll_page(step)
 
 
-def _with_figures(fact: HeatMap, kept: HeatMap) -> HeatMap:
-    """A part with the figures of the whole that were asked for before."""
+def _with_figures(fact: HeatMap, whole: HeatMap) -> HeatMap:
+    """The map of a part, with the figures of the whole tensor from an earlier answer."""
     before = fact.before
-    if before is not None and kept.before is not None:
-        before = _with_figures(before, kept.before)
-    return replace(fact, stats=kept.stats, outliers=kept.outliers, channels=kept.channels, before=before)
+    if before is not None and whole.before is not None:
+        before = _with_figures(before, whole.before)
+    return replace(fact, stats=whole.stats, outliers=whole.outliers, channels=whole.channels, before=before)

@@ -1,4 +1,4 @@
-"""Numbers of one tensor of a session's models: a stored one, or what a layer puts out."""
+"""Numbers of one tensor of a session's models: a stored tensor, or the output of a layer."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from explorer.settings.statistics import parse_statistics
 
 OUTLIERS = 10
 _QUANTIZED = ("quantized", "blocks", "float16", "bfloat16")
-"""What stands behind the name of a weight in a model that stores it quantized."""
+"""Endings of the names of quantized weights."""
 
 
 class TensorNumbers:
-    """Finds tensors by name and reads slices of them; what a layer put out last is kept.
+    """Finds tensors by name and reads slices of them; keeps the last output of a layer.
 
     Args:
-        models: The session's.
+        models: The models of the session.
     """
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._seen: tuple[tuple[object, ...], SlicedTensor] | None = None
+        self._last_run: tuple[tuple[object, ...], SlicedTensor] | None = None
 
     def values(
         self,
         name: str,
-        asked: str,
+        slice_text: str,
         index: int | None,
         before: State | None,
         before_name: str | None,
@@ -55,21 +55,27 @@ class TensorNumbers:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> TensorValues:
-        """The numbers of a slice, those of another model beside."""
-        own = self._models, self._models.at(index)
+        """The numbers of a slice, and those of the same slice in another model."""
+        state = self._models, self._models.at(index)
         if output is not None:
             if not output.endswith(".npy"):
                 raise Misuse(f"'{output}' is no .npy file", where="-o", hint="OUT.npy")
             self._models.check_target(output, overwrite, input)
-        sliced = self._sliced(own, name, input, seed, on_progress, cancel)
-        other = None
+        sliced = self._sliced(state, name, input, seed, on_progress, cancel)
+        before_slice = None
         if before is not None:
             there = before_name or self._counterpart(before, sliced, name, on_progress)
-            other = self._sliced(before, there, input, seed, on_progress, cancel)
-            sliced, other = _lying_alike(sliced, other), _lying_alike(other, sliced)
-        selection = parse_slice(asked, sliced.numbers.shape)
+            before_slice = self._sliced(before, there, input, seed, on_progress, cancel)
+            sliced, before_slice = _oriented_like(sliced, before_slice), _oriented_like(before_slice, sliced)
+        selection = parse_slice(slice_text, sliced.numbers.shape)
         return table(
-            sliced, selection, asked, before=other, output=output, overwrite=overwrite, cancel=cancel
+            sliced,
+            selection,
+            slice_text,
+            before=before_slice,
+            output=output,
+            overwrite=overwrite,
+            cancel=cancel,
         )
 
     def heat_map(
@@ -87,73 +93,77 @@ class TensorNumbers:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> HeatMap:
-        """A matrix of a tensor in cells, and the figures of the whole."""
-        own = self._models, self._models.at(index)
-        sliced, other = self._sliced(own, name, input, seed, on_progress, cancel), None
+        """Part of a tensor as cells, and figures of the whole tensor."""
+        state = self._models, self._models.at(index)
+        sliced, before_slice = self._sliced(state, name, input, seed, on_progress, cancel), None
         if before is not None:
             there = self._counterpart(before, sliced, name, on_progress)
-            other = self._sliced(before, there, input, seed, on_progress, cancel)
-            sliced, other = _lying_alike(sliced, other), _lying_alike(other, sliced)
+            before_slice = self._sliced(before, there, input, seed, on_progress, cancel)
+            sliced, before_slice = _oriented_like(sliced, before_slice), _oriented_like(before_slice, sliced)
         fact = _drawn(sliced, place, rows, columns, size, cancel)
         if whole:
             fact = _figured(fact, sliced, cancel)
-        if other is None:
+        if before_slice is None:
             return fact
-        if other.numbers.shape != sliced.numbers.shape:
-            shapes = shape_text(other.numbers.shape), shape_text(sliced.numbers.shape)
-            there = other.numbers.name
+        if before_slice.numbers.shape != sliced.numbers.shape:
+            shapes = shape_text(before_slice.numbers.shape), shape_text(sliced.numbers.shape)
+            there = before_slice.numbers.name
             raise Misuse(f"'{there}' is {shapes[0]} there and {shapes[1]} here", where="--before")
-        made = _drawn(other, place, rows, columns, size, cancel)
-        return replace(fact, before=_figured(made, other, cancel) if whole else made)
+        before_map = _drawn(before_slice, place, rows, columns, size, cancel)
+        return replace(fact, before=_figured(before_map, before_slice, cancel) if whole else before_map)
 
     def _counterpart(self, of: State, sliced: SlicedTensor, name: str, on_progress: OnProgress) -> str:
-        """What a tensor is called in another model: the same, or with a word behind it more or less, as the
-        integers of a quantized one are.
+        """The name of a tensor in another model: the same, or with another ending.
+
+        A quantized model adds an ending to the name of a weight.
         """
-        stored = {t.name: t.shape for t in of[0].opened(of[1], on_progress).tensors()[0]}
-        if name in stored:
+        shapes = {t.name: t.shape for t in of[0].opened(of[1], on_progress).tensors()[0]}
+        if name in shapes:
             return name
         alike = [
-            other
-            for other, shape in stored.items()
+            stored_name
+            for stored_name, shape in shapes.items()
             if sorted(shape) == sorted(sliced.numbers.shape)
-            and (other.startswith(f"{name}_") or name.startswith(f"{other}_"))
+            and (stored_name.startswith(f"{name}_") or name.startswith(f"{stored_name}_"))
         ]
         return alike[0] if len(alike) == 1 else name
 
     def _sliced(
         self, of: State, name: str, input: str | None, seed: int, on_progress: OnProgress, cancel: Cancel
     ) -> SlicedTensor:
-        """The stored tensor of this name, or what the layer or value of this name is in a run.
+        """The stored tensor with this name, or else the value of the layer or tensor in a run.
 
         Raises:
-            Misuse: There is neither.
+            Misuse: No tensor and no layer has the name.
         """
         models, at = of
         tensors, notes = models.opened(at, on_progress).tensors()
-        stored = [t for t in tensors if t.name == name] or _of_parameter(tensors, name)
-        if stored:
-            said = models.random_weights() if at else notes
-            found = stored[0] if stored[0].opened is None else stored[0].opened()
+        matches = [t for t in tensors if t.name == name] or _of_parameter(tensors, name)
+        if matches:
+            remarks = models.random_weights() if at else notes
+            numbers = matches[0] if matches[0].opened is None else matches[0].opened()
             graph = graph_of(models, at, on_progress)
             node = None if graph is None else rounders(graph).get(name)
             if graph is not None and node is not None:
-                found = rounded_weight(graph, node, found)
-                said = (*said, f"the file holds float32 numbers: {node.op} rounds them where the model runs")
-            return SlicedTensor(found, models.label(at), "weight", notes=tuple(said))
+                numbers = rounded_weight(graph, node, numbers)
+                remarks = (
+                    *remarks,
+                    f"the file holds float32 numbers: {node.op} rounds them where the model runs",
+                )
+            return SlicedTensor(numbers, models.label(at), "weight", notes=tuple(remarks))
         key = id(models), at, name, input, seed
-        if self._seen is not None and self._seen[0] == key:
-            return self._seen[1]
-        self._seen = None  # before there is another beside it
+        if self._last_run is not None and self._last_run[0] == key:
+            return self._last_run[1]
+        self._last_run = None  # frees its memory before the next run
         sliced = self._ran(of, name, [t.name for t in tensors], input, seed, on_progress, cancel)
-        self._seen = key, sliced
+        self._last_run = key, sliced
         return sliced
 
     def _ran(
         self,
         of: State,
         name: str,
-        stored: Sequence[str],
+        stored_names: Sequence[str],
         input: str | None,
         seed: int,
         on_progress: OnProgress,
@@ -162,69 +172,76 @@ class TensorNumbers:
         models, at = of
         rows = models.rows(at, on_progress, cancel)
         values = [t.name for row in rows for t in row.outputs]
-        known = dict.fromkeys((*stored, *(row.path for row in rows), *values))
-        if name not in known:  # the path of the row that the tree shows so
+        known_names = dict.fromkeys((*stored_names, *(row.path for row in rows), *values))
+        if name not in known_names:  # the tree may show a row under another name than its path
             name = next(
                 (row.path for row, place in zip(rows, places(rows), strict=True) if place == name), name
             )
-        # what a Constant puts out is stored, and no run makes it
-        kept = next((row.outputs[0].name for row in rows if row.path == name and row.outputs), "")
-        if kept in stored and kept != name:
-            return self._sliced(of, kept, input, seed, on_progress, cancel)
-        # modules call what they return alike ('output'): a group of them is asked for by its own path
+        # the output of a Constant is stored, and no run produces it
+        constant = next((row.outputs[0].name for row in rows if row.path == name and row.outputs), "")
+        if constant in stored_names and constant != name:
+            return self._sliced(of, constant, input, seed, on_progress, cancel)
+        # all modules call their output 'output': a group of modules goes by its own path
         is_module = hasattr(models.opened(at, on_progress), "loaded")
         leaves, of_group = ("", 0) if is_module else _leaving(rows, name)
         name = leaves or name
-        if name not in known:
-            held_as = next((other for word in _QUANTIZED if (other := f"{name}_{word}") in stored), None)
-            if held_as is not None:
-                return self._sliced(of, held_as, input, seed, on_progress, cancel)
+        if name not in known_names:
+            quantized_name = next(
+                (stored_name for word in _QUANTIZED if (stored_name := f"{name}_{word}") in stored_names),
+                None,
+            )
+            if quantized_name is not None:
+                return self._sliced(of, quantized_name, input, seed, on_progress, cancel)
             raise Misuse(
                 f"no tensor or layer is called '{name}'",
                 where=models.label(at),
-                hint=nearest(name, known) or "explorer weights MODEL lists what is stored",
+                hint=nearest(name, known_names) or "explorer weights MODEL lists what is stored",
             )
-        made = next((row.path for row in rows for t in row.outputs if t.name == name), name)
-        held: list[Numbers] = []
+        producer = next((row.path for row in rows for t in row.outputs if t.name == name), name)
+        captured: list[Numbers] = []
         calls = of_group
 
         def take(numbers: Numbers, call: int, _: str) -> None:
             nonlocal calls
             calls += not of_group
-            if not held or (numbers.name == name and held[0].name != name):
+            if not captured or (numbers.name == name and captured[0].name != name):
                 slabs = [np.array(slab) for slab in numbers.slabs()]
-                held[:] = [replace(numbers, slabs=lambda: iter(slabs), part=None)]
+                captured[:] = [replace(numbers, slabs=lambda: iter(slabs), part=None)]
 
-        given = None if input is None else read_input(input)
-        asked = ActivationRequest(
-            (glob.escape(name if name in values else made),), given, seed, take, lambda done, total: None
+        input_file = None if input is None else read_input(input)
+        request = ActivationRequest(
+            (glob.escape(name if name in values else producer),),
+            input_file,
+            seed,
+            take,
+            lambda done, total: None,
         )
-        ran = models.opened(at, on_progress).activations(asked, rows)
-        if not held:
+        ran = models.opened(at, on_progress).activations(request, rows)
+        if not captured:
             why = "; ".join(reason for _, reason in ran.skipped) or "it does not run"
             raise Misuse(f"'{name}' has no values: {why}", where=models.label(at))
         return SlicedTensor(
-            held[0], models.label(at), "activation", ran.inputs, calls, tuple(models.random_weights())
+            captured[0], models.label(at), "activation", ran.inputs, calls, tuple(models.random_weights())
         )
 
 
 def _of_parameter(tensors: Sequence[Numbers], name: str) -> list[Numbers]:
-    """The one tensor that holds a parameter which files call otherwise, as llama.cpp does."""
-    found = [t for t in tensors if t.layer and f"{t.layer}.{t.name.rpartition('.')[2]}" == name]
-    return found if len(found) == 1 else []
+    """The only tensor for a parameter that a file, such as one of llama.cpp, names differently."""
+    matches = [t for t in tensors if t.layer and f"{t.layer}.{t.name.rpartition('.')[2]}" == name]
+    return matches if len(matches) == 1 else []
 
 
 def _leaving(rows: Sequence[Layer], name: str) -> tuple[str, int]:
-    """Of a group of operators the first value that leaves it, and how many do; '' and 0 of other names."""
+    """The first output of a group of operators, and the number of outputs; '' and 0 for other names."""
     group = next((row for row in rows if row.group and row.path == name and row.outputs), None)
-    made = {t.name for row in rows if not row.group for t in row.outputs}
-    if group is None or group.outputs[0].name not in made:
+    inner_names = {t.name for row in rows if not row.group for t in row.outputs}
+    if group is None or group.outputs[0].name not in inner_names:
         return "", 0
     return group.outputs[0].name, len(group.outputs)
 
 
-def _lying_alike(sliced: SlicedTensor, other: SlicedTensor) -> SlicedTensor:
-    """A packed weight the way round that the other one lies: a row for each output, or a column."""
+def _oriented_like(sliced: SlicedTensor, other: SlicedTensor) -> SlicedTensor:
+    """A packed weight unpacked in the orientation of the other one: a row per output, or a column."""
     opened = sliced.numbers.opened
     return sliced if opened is None else replace(sliced, numbers=opened(other.numbers.by_rows))
 
@@ -237,11 +254,11 @@ def _drawn(
     size: tuple[int, int],
     cancel: Cancel,
 ) -> HeatMap:
-    """The cells of a part of a tensor."""
+    """The heat map of a part of a tensor."""
     outer, sizes = heat.matrix(sliced.numbers.shape, place)
     down, across = (_range(ends, many) for ends, many in zip((rows, columns), sizes, strict=True))
     heights, widths = (max(min(n, len(r)), 0) for n, r in zip(size, (down, across), strict=True))
-    made = heat.cells(sliced, outer, down, across, heights, widths, cancel)
+    cells = heat.cells(sliced, outer, down, across, heights, widths, cancel)
     is_complex = sliced.numbers.dtype.startswith("complex")
     fact = HeatMap(
         sliced.source,
@@ -254,10 +271,10 @@ def _drawn(
         (across.start, across.stop),
         heights,
         widths,
-        tuple(None if np.isnan(cell) else float(cell) for cell in made.reshape(-1)),
+        tuple(None if np.isnan(cell) else float(cell) for cell in cells.reshape(-1)),
         (*sliced.notes, *(("complex: magnitudes are drawn",) if is_complex else ())),
     )
-    is_each = made.size == len(down) * len(across)
+    is_each = cells.size == len(down) * len(across)
     return replace(fact, **heat.codes(sliced, outer, down, across)) if is_each else fact
 
 

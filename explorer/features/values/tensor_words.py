@@ -1,4 +1,4 @@
-"""Tensor values in text: `explorer values`, as a table or drawn small."""
+"""Text of the values of a tensor: `explorer values`, as a table or as a map."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from explorer.features.values.weights_words import figures
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Heading, Line, Paragraph, Span, Table
 
 LEVELS = " ░▒▓█"
-"""Magnitudes from 0 to the largest, where there are no colours."""
+"""Shades for magnitudes from 0 to the largest, where there are no colors."""
 
 
 def tensor_values(fact: TensorValues) -> list[Block]:
-    """The answer of `explorer values`: the numbers of a slice, what is stored, another model beside."""
+    """The answer of `explorer values`: a slice, its stored codes, and the slice of another model."""
     blocks = [
         *tensor_head(fact.tensor, fact.layer, fact.role, fact.source, fact.notes),
         *(Paragraph(text, "quiet") for text in fact.inputs),
@@ -47,7 +47,7 @@ def tensor_values(fact: TensorValues) -> list[Block]:
 
 
 def tensor_head(tensor: TensorInfo, layer: str, role: str, source: str, notes: Sequence[str]) -> list[Block]:
-    """Which tensor it is, whose, and what to know of its numbers."""
+    """Name, type, shape and owner of a tensor, and notes on its numbers."""
     about = f"  {tensor.dtype or '?'} {shape_text(tensor.shape)}"
     owner = f", {role} of {layer}" if layer and layer != tensor.name else f", {role}"
     return [
@@ -57,7 +57,7 @@ def tensor_head(tensor: TensorInfo, layer: str, role: str, source: str, notes: S
 
 
 def _scales(fact: TensorValues) -> list[Block]:
-    """Scales with zero points, and offsets, where not all told numbers have the same."""
+    """Tables of scales, zero points and offsets, where they differ between numbers."""
     blocks: list[Block] = []
     scales, zeros, offsets = fact.scales or (), fact.zero_points or (), fact.offsets or ()
     if len(set(zip(scales, zeros, strict=False))) > 1:
@@ -70,20 +70,20 @@ def _scales(fact: TensorValues) -> list[Block]:
 
 
 def _scale(fact: TensorValues) -> list[Block]:
-    """The scale and zero point where all told numbers have the same."""
+    """The scale and zero point, where all numbers have the same."""
     pairs = set(zip(fact.scales or (), fact.zero_points or (), strict=False))
     if fact.scales is None:
         return []
-    how = "codes" if fact.tensor.dtype == fact.dtype else f"{fact.tensor.dtype} codes that are stored"
-    said = f"{fact.dtype} numbers, and in grey the {how}"
+    codes = "codes" if fact.tensor.dtype == fact.dtype else f"{fact.tensor.dtype} codes that are stored"
+    text = f"{fact.dtype} numbers, and in grey the {codes}"
     if len(pairs) == 1:
         scale, zero = pairs.pop()
-        said += f": scale {scale:.9g}, zero point {zero}"
-    return [Paragraph(said, "quiet")]
+        text += f": scale {scale:.9g}, zero point {zero}"
+    return [Paragraph(text, "quiet")]
 
 
 def number(value: float | None) -> str:
-    """A number as a table has it."""
+    """A number as text in a table."""
     if value is None:
         return "-"
     if isinstance(value, (bool, int)):
@@ -92,7 +92,7 @@ def number(value: float | None) -> str:
 
 
 def _grids(indices: Sequence[Sequence[int]], cell: Callable[[int], Cell]) -> list[Block]:
-    """A table of rows and columns for each index of the axes before; `cell` draws a number by its place."""
+    """A table for each index of the leading axes; `cell` returns the cell of a place."""
     if not all(indices):
         return [Line(), Paragraph("no numbers", "quiet")]
     *outer, rows, columns = ((0,), (0,), *indices)[min(len(indices), 2) :]
@@ -119,14 +119,14 @@ def _grids(indices: Sequence[Sequence[int]], cell: Callable[[int], Cell]) -> lis
 
 
 def _gaps(indices: Sequence[int]) -> list[int | None]:
-    """The places of indices, None where some are left out between two."""
-    found: list[int | None] = []
+    """The places of indices, with None where a gap lies between two."""
+    places: list[int | None] = []
     step = indices[1] - indices[0] if len(indices) > 1 else 1
     for at, index in enumerate(indices):
         if at and index - indices[at - 1] != step:
-            found.append(None)
-        found.append(at)
-    return found
+            places.append(None)
+        places.append(at)
+    return places
 
 
 def _before(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -> list[Block]:
@@ -161,7 +161,7 @@ def _before(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -> list[Block]
 
 
 def heat_map(fact: HeatMap) -> list[Block]:
-    """The answer of `explorer values --map`: the map in shades, and what is far out in the whole tensor."""
+    """The answer of `explorer values --map`: the map in shades, and the outliers of the whole tensor."""
     blocks = [
         *tensor_head(fact.tensor, fact.layer, fact.role, fact.source, fact.notes),
         *_shades(fact),
@@ -182,17 +182,19 @@ def _shades(fact: HeatMap) -> list[Block]:
 
 
 def map_figures(fact: HeatMap) -> list[Block]:
-    """The figures of the whole tensor, what is far out in it, and its widest channels."""
+    """Figures, outliers and widest channels of the whole tensor."""
     if fact.stats is None:
         return []
     return [Line(), *figures(fact.stats), *outlier_table(fact.outliers), *channel_table(fact)]
 
 
 def map_lines(fact: HeatMap) -> list[Block]:
-    """What part of the tensor is drawn, and what a shade or colour means."""
+    """The part of the tensor in the map, and the meaning of a shade."""
     place = ", ".join((*map(str, fact.place), *(f"{a}:{b}" for a, b in (fact.rows, fact.columns))))
-    said = f"[{place}] in {fact.heights} x {fact.widths} cells: of each the number of the largest magnitude"
-    return [Paragraph(f"{said}; the darkest is {number(scale_of(fact))}", "quiet")]
+    meaning = (
+        f"[{place}] in {fact.heights} x {fact.widths} cells: of each the number of the largest magnitude"
+    )
+    return [Paragraph(f"{meaning}; the darkest is {number(scale_of(fact))}", "quiet")]
 
 
 def scale_of(fact: HeatMap) -> float:
@@ -201,14 +203,14 @@ def scale_of(fact: HeatMap) -> float:
 
 
 def level(cell: float, largest: float, levels: int) -> int:
-    """Which of so many steps of magnitude a number has, 0 for zero alone."""
+    """The step of a magnitude among `levels`; only zero has step 0."""
     if not cell or not largest:
         return 0
     return max(1, math.ceil(abs(cell) / largest * (levels - 1)))
 
 
 def shade(cell: float | None, largest: float) -> str:
-    """A cell without colours: darker the larger its magnitude; '?' of no finite number."""
+    """A cell without colors: darker for a larger magnitude; '?' for NaN or Inf."""
     return "?" if cell is None else LEVELS[level(cell, largest, len(LEVELS))]
 
 
@@ -218,27 +220,29 @@ def outlier_table(outliers: Sequence[Outlier]) -> list[Block]:
         return []
     rows = [
         (
-            f"[{', '.join(map(str, one.index))}]",
-            number(one.value),
-            "-" if one.deviations is None else f"{one.deviations:.1f} std",
+            f"[{', '.join(map(str, outlier.index))}]",
+            number(outlier.value),
+            "-" if outlier.deviations is None else f"{outlier.deviations:.1f} std",
         )
-        for one in outliers
+        for outlier in outliers
     ]
     columns = (Column("index"), Column("value", "right"), Column("from the mean", "right"))
     return [Line(), Heading("Farthest from the mean"), Table(columns, rows, 2)]
 
 
 def channel_table(fact: HeatMap) -> list[Block]:
-    """The range of each index of the first axis, the widest first; the first few."""
-    known = [
+    """The widest ranges among the indices of the first axis."""
+    ranges = [
         (i, low, high) for i, (low, high) in enumerate(fact.channels) if low is not None and high is not None
     ]
-    if len(known) < 2:
+    if len(ranges) < 2:
         return []
-    widest = sorted(known, key=lambda one: (-(one[2] - one[1]), one[0]))[:10]
+    widest = sorted(ranges, key=lambda entry: (-(entry[2] - entry[1]), entry[0]))[:10]
     rows = [(str(i), number(low), number(high), number(high - low)) for i, low, high in widest]
     note = (
-        f"{len(widest)} of {len(fact.channels):,} indices of axis 0" if len(widest) < len(known) else "axis 0"
+        f"{len(widest)} of {len(fact.channels):,} indices of axis 0"
+        if len(widest) < len(ranges)
+        else "axis 0"
     )
     columns = tuple(Column(title, "right") for title in ("channel", "min", "max", "range"))
     return [Line(), Heading("Widest channels", note), Table(columns, rows, 2)]

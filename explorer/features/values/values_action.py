@@ -1,4 +1,4 @@
-"""The values in tensors: of a layer's weights, and of what it puts out when the model runs."""
+"""Commands that read the values of weights and outputs of the chosen layer, or show them as heat maps."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from explorer.facts.values import HeatMap
 
 MOST = 12
-"""Tensors or layers of a group whose values are read at a time."""
+"""Largest number of tensors or layers of a group to read at once."""
 _WITH_BODIES = frozenset({"If", "Loop", "Scan"})
-"""Operators that are groups, and yet put something out."""
+"""Operators that are groups and have outputs of their own."""
 
 
 class _Values(ScreenCommand):
-    """Shows values on the layer's page."""
+    """Reads values, and shows them on the page of the layer."""
 
     of: str
-    """What the engine is asked for, and where the answers are kept."""
+    """The method of `Session`, and the field of `store.on_demand` with its answers."""
     doing: str
     nothing: str
 
@@ -35,7 +35,7 @@ class _Values(ScreenCommand):
         return layer.path if layer is not None else ""
 
     def run(self) -> None:
-        """Find them out, unless that was done."""
+        """Show the values; read them first, if needed."""
         if not self.context.ready():
             return
         path = self.path
@@ -50,20 +50,20 @@ class _Values(ScreenCommand):
                 self.store.say(self.nothing)
 
         first, stop = self.tree.cursor_range
-        # of identical blocks the first
+        # of identical blocks, the first one
         inside = (first, self.tree.model.end[first]) if stop else (0, 0)
-        self.context.with_layers(*inside, go, self.wanted)
+        self.context.with_layers(*inside, go, self.has_values)
 
     async def _find(self, path: str, layers: Sequence[Layer]) -> None:
-        kept: dict[str, tuple[Any, int]] = getattr(self.store.on_demand, self.of)
+        answers: dict[str, tuple[Any, int]] = getattr(self.store.on_demand, self.of)
         many, names = self.named(path, layers)
-        # the first names, as patterns that match no others
+        # the first names, as globs that match nothing else
         globs = [glob.escape(name) for name in islice(names, MOST)]
-        kept[path] = await self.jobs.run(self.doing, self.of, globs), many
+        answers[path] = await self.jobs.run(self.doing, self.of, globs), many
         self._show(path)
 
     def _show(self, path: str) -> None:
-        """Show what was found, unless the user has gone to another layer meanwhile."""
+        """Show the values, unless the user has gone to another layer meanwhile."""
         title = f"Values of the {self.of}"
         if path != self.path:
             self.store.say(f"{title} of {path} are on its page")
@@ -74,12 +74,12 @@ class _Values(ScreenCommand):
         self.store.notify("found")
         self.panes.tabs.reveal(title)
 
-    def wanted(self, layer: Layer) -> object:
-        """Whether a layer has any."""
+    def has_values(self, layer: Layer) -> object:
+        """Whether a layer has such values."""
         raise NotImplementedError
 
     def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
-        """How many there are in the layers of the chosen one, and what the engine knows them by."""
+        """The number of tensors in the layers of the chosen one, and their names in the engine."""
         raise NotImplementedError
 
 
@@ -88,12 +88,12 @@ class WeightsCommand(_Values):
 
     of, doing, nothing = "weights", "reading weights", "no weights in this layer"
 
-    def wanted(self, layer: Layer) -> object:
+    def has_values(self, layer: Layer) -> object:
         """Whether it has weights."""
         return layer.weights
 
     def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
-        """An initializer has one name, however many layers use it."""
+        """The weights of the layers; layers that share an initializer share its name."""
         if not self.store.by_value:
             return sum(len(layer.weights) for layer in layers), (layer.path for layer in layers)
         names = list(dict.fromkeys(weight.name for layer in layers for weight in layer.weights))
@@ -101,33 +101,37 @@ class WeightsCommand(_Values):
 
 
 class ActivationsCommand(_Values):
-    """Runs the model and tells what the chosen layer puts out."""
+    """Runs the model, and shows the outputs of the chosen layer."""
 
     of, doing, nothing = "activations", "running the model", "nothing runs in this layer"
 
-    def wanted(self, layer: Layer) -> object:
-        """Whether it puts something out; a constant is stored, not computed."""
+    def has_values(self, layer: Layer) -> object:
+        """Whether the layer computes an output; a constant is stored."""
         return not layer.group and layer.kind != "Constant"
 
     def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
-        """What bodies put out stays inside; what the operator around them puts out is a value like others."""
-        chosen = self.tree.current_layer
-        own = [path] if chosen is not None and chosen.path == path and chosen.kind in _WITH_BODIES else []
-        paths = [*own, *(layer.path for layer in layers)]
+        """The layers, and the chosen operator itself where it has bodies: its own output is a value, too."""
+        chosen_layer = self.tree.current_layer
+        chosen_path = (
+            [path]
+            if chosen_layer is not None and chosen_layer.path == path and chosen_layer.kind in _WITH_BODIES
+            else []
+        )
+        paths = [*chosen_path, *(layer.path for layer in layers)]
         return len(paths), paths
 
 
 class MapCommand(ScreenCommand):
-    """The numbers of the chosen layer's tensors, or of those of a group, as a map."""
+    """Shows the tensors of the chosen layer or group as heat maps."""
 
     def run(self) -> None:
-        """Open the map of its first weight, or of what it puts out."""
+        """Open the map of the first weight, or of the output."""
         layer = self.tree.current_layer
         if layer is None or not self.context.ready():
             return
         first, stop = self.tree.cursor_range
         if not layer.group:
-            # what rounds its weights stands beside it
+            # the operators that round its weights stand beside it
             layers, above = self.tree.model.layers, layer.parent
             first = above or 0
             stop = self.tree.model.end[above] if above is not None else len(layers)
@@ -135,26 +139,28 @@ class MapCommand(ScreenCommand):
         self.context.with_layers(
             first,
             stop,
-            lambda found: self._show(layer, found),
-            lambda one: one.weights or self._is_rounded(one),
+            lambda layers_with_values: self._show(layer, layers_with_values),
+            lambda candidate: candidate.weights or self._is_rounded(candidate),
         )
 
     def _is_rounded(self, layer: Layer) -> bool:
-        """Whether it is a function of what is stored alone, as what gives a weight a number format."""
-        body = layer.kind in _WITH_BODIES  # within another body nobody outside reads what it gives
+        """Whether a group depends only on stored tensors, such as one that rounds a weight."""
+        body = layer.kind in _WITH_BODIES  # nothing outside a body reads its outputs
         return layer.group and self.store.by_value and layer.params > 0 and not layer.inputs and not body
 
     def _names(self, layer: Layer, having: Sequence[Layer]) -> Iterator[str]:
         reads, inside = {tensor.name for tensor in layer.inputs}, ""
-        for one in having:
-            if inside and one.path.startswith(inside):
+        for member in having:
+            if inside and member.path.startswith(inside):
                 continue
-            if self._is_rounded(one):
-                inside = f"{one.path}/"
-                made = (tensor.name for tensor in one.outputs)
-                yield from (name for name in made if layer.group or name in reads)
-            elif layer.group or one.id == layer.id:
-                yield from (w.name if self.store.by_value else f"{one.path}.{w.name}" for w in one.weights)
+            if self._is_rounded(member):
+                inside = f"{member.path}/"
+                outputs = (tensor.name for tensor in member.outputs)
+                yield from (name for name in outputs if layer.group or name in reads)
+            elif layer.group or member.id == layer.id:
+                yield from (
+                    w.name if self.store.by_value else f"{member.path}.{w.name}" for w in member.weights
+                )
         if not layer.group and layer.kind != "Constant":
             yield layer.path
 

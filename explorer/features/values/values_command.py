@@ -36,33 +36,33 @@ _OWN = (
 )
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    name = given.models[1]
-    drawn = given.map is not None
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    name = args.models[1]
+    drawn = args.map is not None
     if drawn:
-        given.refuse(("slice", "before_name", "output"), "it does not go with --map")
+        args.refuse(("slice", "before_name", "output"), "it does not go with --map")
     else:
-        given.refuse(("at", "rows", "columns"), "it goes with --map")
-    with explorer.Session(given.models[0], **given.opening) as session:
-        shared = {"input": given.input, "seed": given.seed, "on_progress": progress}
+        args.refuse(("at", "rows", "columns"), "it goes with --map")
+    with explorer.Session(args.models[0], **args.opening) as session:
+        shared = {"input": args.input, "seed": args.seed, "on_progress": progress}
         fact = (
             session.heat_map(
                 name,
-                place=given.at or (),
-                rows=given.rows,
-                columns=given.columns,
-                size=given.map,
-                before=given.before,
+                place=args.at or (),
+                rows=args.rows,
+                columns=args.columns,
+                size=args.map,
+                before=args.before,
                 **shared,
             )
             if drawn
             else session.values(
                 name,
-                given.slice or "",
-                before=given.before,
-                before_name=given.before_name,
-                output=given.output,
-                overwrite=given.force,
+                args.slice or "",
+                before=args.before,
+                before_name=args.before_name,
+                output=args.output,
+                overwrite=args.force,
                 **shared,
             )
         )

@@ -1,4 +1,4 @@
-"""Numbers in a session's models: statistics of weights and activations."""
+"""Numbers in a session's models: statistics of weights and activations, values of tensors, heat maps."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def weights(
             weights of a module.
         Cancelled: `cancel` said so.
     """
-    asked = AskedStatistics(tuple(kinds), stat, axis, bins)
-    return session.parts.of(ModelValues).weights(names, asked, index, on_progress, cancel)
+    choices = AskedStatistics(tuple(kinds), stat, axis, bins)
+    return session.parts.of(ModelValues).weights(names, choices, index, on_progress, cancel)
 
 
 def activations(
@@ -98,9 +98,9 @@ def activations(
             then is told, and `skipped` says where it failed and why.
         Cancelled: `cancel` said so.
     """
-    asked = AskedStatistics(tuple(kinds), stat, axis, bins)
+    choices = AskedStatistics(tuple(kinds), stat, axis, bins)
     return session.parts.of(ModelValues).activations(
-        layers, asked, input, batch, seed, loss, target, output, overwrite, index, on_progress, cancel
+        layers, choices, input, batch, seed, loss, target, output, overwrite, index, on_progress, cancel
     )
 
 
@@ -146,7 +146,7 @@ def values(
         name,
         slice,
         index,
-        _other(session, before),
+        _compared_model(session, before),
         before_name,
         input,
         seed,
@@ -157,8 +157,8 @@ def values(
     )
 
 
-def _other(session: Facade, before: int | PathText | None) -> tuple[Models, int] | None:
-    """The model whose numbers are set beside."""
+def _compared_model(session: Facade, before: int | PathText | None) -> tuple[Models, int] | None:
+    """The model to compare with."""
     if before is None:
         return None
     return (
@@ -210,7 +210,7 @@ def heat_map(
         size,
         whole,
         index,
-        _other(session, before),
+        _compared_model(session, before),
         input,
         seed,
         on_progress,

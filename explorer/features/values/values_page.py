@@ -1,7 +1,7 @@
-"""The numbers inside tensors, on the Layer tab: weights as stored, activations as a run made them.
+"""Values of tensors on the Layer tab: stored weights, and activations from a run.
 
-One or two tensors are told in full with a histogram; of more each has a few lines, so that the children of a
-group can be compared.
+One or two tensors have all figures and a histogram; of several, each has a few lines, so that the children of
+a group can be compared.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from explorer.tui.tabs.layer import LayerParts
 
 _FULL = 2
-"""Tensors that are told in full."""
+"""Largest number of tensors with all figures."""
 _ROWS = 4
 """Rows of a histogram."""
 
 
 def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
-    """The numbers of a layer's weights and of what it puts out, as far as they were asked for."""
-    seen, exact, brief = page.store.on_demand, page.store.exact, page.brief
+    """Values of a layer's weights and outputs, as far as the user has asked for them."""
+    answers, exact, brief = page.store.on_demand, page.store.exact, page.brief
     parts: list[Callable[[int], list[Line]]] = []
-    if (stored := seen.weights.get(page.path)) is not None:
-        parts.append(lambda width: weight_lines(*stored, width, exact, brief=brief))
-    if (ran := seen.activations.get(page.path)) is not None:
+    if (weights := answers.weights.get(page.path)) is not None:
+        parts.append(lambda width: weight_lines(*weights, width, exact, brief=brief))
+    if (ran := answers.activations.get(page.path)) is not None:
         parts.append(lambda width: activation_lines(*ran, width, exact, brief=brief))
     return parts
 
 
 def weight_lines(weights: Weights, of: int, width: int, exact: bool, *, brief: bool = False) -> list[Line]:
-    """Statistics of a layer's weights; `of` is how many tensors it has in all, `brief` two lines for each."""
+    """Statistics of a layer's weights; `of` counts all its tensors, `brief` gives two lines for each."""
     above = _heading("Values of the weights", len(weights.tensors), of, "tensors", weights.notes)
     lines = [*draw(above, width), *_stats(weights.tensors, width, exact, brief)]
     return lines + draw(same_tensors(weights), width)
@@ -51,7 +51,7 @@ def weight_lines(weights: Weights, of: int, width: int, exact: bool, *, brief: b
 def activation_lines(
     activations: Activations, of: int, width: int, exact: bool, *, brief: bool = False
 ) -> list[Line]:
-    """What a layer put out in a run; `of` is how many layers lie in it, `brief` two lines for each tensor."""
+    """Outputs of a layer in a run; `of` counts the layers in it, `brief` gives two lines for each tensor."""
     ran = len({stats.layer for stats in activations.tensors})
     above = _heading("Values of the activations", ran, of, "layers", activations.notes)
     lines = [*draw(above, width), *_stats(activations.tensors, width, exact, brief)]
@@ -59,9 +59,9 @@ def activation_lines(
     return lines + draw([*below, *not_seen(activations)], width)
 
 
-def _heading(title: str, shown: int, of: int, noun: str, notes: Sequence[str]) -> list[Block]:
-    some = f"{shown:,} of {of:,} {noun}" if 0 < shown < of else ""
-    return [Heading(title, some), *(Paragraph(note, "warning") for note in notes)]
+def _heading(title: str, count: int, of: int, noun: str, notes: Sequence[str]) -> list[Block]:
+    share = f"{count:,} of {of:,} {noun}" if 0 < count < of else ""
+    return [Heading(title, share), *(Paragraph(note, "warning") for note in notes)]
 
 
 def _stats(tensors: Sequence[TensorStats], width: int, exact: bool, brief: bool) -> list[Line]:
@@ -81,7 +81,7 @@ def _stats(tensors: Sequence[TensorStats], width: int, exact: bool, brief: bool)
 
 
 def histogram_lines(histogram: Histogram, width: int) -> list[Line]:
-    """Bars over the range of the values; the tallest is labelled with its count."""
+    """Bars over the range of the values; the tallest is labeled with its count."""
     counts = histogram.counts
     top = count_text(max(counts))
     across = max(8, min(width - len(top) - 3, len(counts)))

@@ -9,24 +9,24 @@ from explorer.cli.output.model_answer import about, open_or_stored
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return about(
-        given,
+        args,
         progress,
         lambda session, info: (
             info,
             session.weights(
-                given.layer,
-                kinds=given.op,
-                stat=given.stat,
-                axis=given.axis,
-                bins=given.bins,
+                args.layer,
+                kinds=args.op,
+                stat=args.stat,
+                axis=args.axis,
+                bins=args.bins,
                 on_progress=progress,
             ),
         ),
         "weights",
         "weights_words",
-        "tensors" if given.stat is None and given.axis is None else "statistics",
+        "tensors" if args.stat is None and args.axis is None else "statistics",
         opening=open_or_stored,
         package=__package__,
     )

@@ -1,4 +1,4 @@
-"""Statistics of tensors in text: `explorer weights` and `activations`."""
+"""Text of the statistics of tensors: `explorer weights` and `activations`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def weights(about: Info, fact: Weights) -> list[Block]:
 
 
 def weights_blocks(fact: Weights) -> list[Block]:
-    """Every tensor's values, and what is stored twice."""
+    """Statistics of every tensor, and lists of tied and duplicate tensors."""
     blocks: list[Block] = [
         *(Paragraph(note, "warning") for note in fact.notes),
         Line(),
@@ -55,7 +55,7 @@ def weights_blocks(fact: Weights) -> list[Block]:
 
 
 def activations(about: Info, fact: Activations) -> list[Block]:
-    """The answer of `explorer activations`: inputs, every output's values, what could not be seen."""
+    """The answer of `explorer activations`: inputs, statistics of every output, layers without values."""
     blocks = [
         *title(about.model),
         *(Paragraph(note, "warning") for note in fact.notes),
@@ -71,14 +71,14 @@ def activations(about: Info, fact: Activations) -> list[Block]:
 
 
 def not_seen(fact: Activations) -> list[Block]:
-    """The layers whose values could not be had, and why."""
+    """The layers without values, each with the reason."""
     columns = (Column("not seen", shrink=True), Column(""))
-    rows = Rows(lambda one: (Span(one[0], "warning"), one[1]), fact.skipped)
+    rows = Rows(lambda skipped: (Span(skipped[0], "warning"), skipped[1]), fact.skipped)
     return [Line(), Table(columns, rows, what="layers not seen")] if fact.skipped else []
 
 
 def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:
-    """The figures of one tensor's values, and what is odd about them; `brief` the most telling alone."""
+    """The figures of one tensor, and warnings on its values; `brief` leaves out the less important ones."""
     wrong = _wrong(stats)
     pairs: list[tuple[str, Cell]] = [
         ("min", _number(stats.minimum)),
@@ -103,33 +103,33 @@ def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:
     ]
 
 
-def statistics(rows: Sequence[StatisticsRow], what: str) -> list[Block]:
-    """The table of chosen statistics; none where none were chosen."""
+def statistics(rows: Sequence[StatisticsRow], noun: str) -> list[Block]:
+    """The table of the chosen statistics; empty without a choice."""
     if not rows:
         return []
 
-    def chosen(label: str) -> tuple[Column, Callable[[StatisticsRow], Cell]]:
+    def column(label: str) -> tuple[Column, Callable[[StatisticsRow], Cell]]:
         return Column(label, "right"), lambda row: _statistic(label, row.values[label])
 
-    along = any(row.index is not None for row in rows)
+    has_index = any(row.index is not None for row in rows)
     table = table_of(
         rows,
         (
-            (Column("tensor", shrink=True), lambda row: _called(row.tensor, row.call)),
+            (Column("tensor", shrink=True), lambda row: _name_with_call(row.tensor, row.call)),
             (Column("layer", shrink=True, drop=4), lambda row: _owner(row.layer, row.tensor)),
             (Column("operator", drop=3, role="quiet"), lambda row: row.operator),
             (Column("dtype", drop=2, role="quiet"), lambda row: row.dtype or "?"),
             (Column("shape", drop=1), lambda row: shape_text(row.shape)),
-            *([(Column("index", "right"), lambda row: str(row.index))] if along else []),
-            *map(chosen, rows[0].values),
+            *([(Column("index", "right"), lambda row: str(row.index))] if has_index else []),
+            *map(column, rows[0].values),
         ),
         0,
-        what,
+        noun,
     )
     return [table]
 
 
-def _called(name: str, call: int) -> str:
+def _name_with_call(name: str, call: int) -> str:
     return f"{name} (call {call + 1})" if call else name
 
 
@@ -146,51 +146,51 @@ def _statistic(label: str, value: float | None) -> Cell:
 
 
 def tensor_line(stats: TensorStats) -> Line:
-    """Which tensor it is: its name, dtype, shape, and the call that made it."""
+    """Name, dtype and shape of a tensor, and the number of the call that produced it."""
     call = f" call {stats.call + 1:,}" if stats.call else ""
     about = f" {stats.tensor.dtype or '?'} {shape_text(stats.tensor.shape)}{call}"
     return Line((Span(stats.tensor.name or stats.layer or "(unnamed)", "strong"), Span(about, "quiet")))
 
 
 def same_tensors(fact: Weights) -> list[Block]:
-    """The names under which tensors of these are stored once more, or alike."""
-    shown = {stats.tensor.name for stats in fact.tensors}
+    """Groups of equal tensors that contain one of these."""
+    names = {stats.tensor.name for stats in fact.tensors}
     return [
-        Line((Span(f"{said}: ", "quiet"), Span(", ".join(group[:8]), "formula")))
-        for said, groups in (("tied: one tensor", fact.tied), ("equal bytes", fact.duplicates))
+        Line((Span(f"{remark}: ", "quiet"), Span(", ".join(group[:8]), "formula")))
+        for remark, groups in (("tied: one tensor", fact.tied), ("equal bytes", fact.duplicates))
         for group in groups
-        if shown & set(group)
+        if names & set(group)
     ]
 
 
 def _wrong(stats: TensorStats) -> str:
-    """How many values are no numbers: '3 NaN, 1 Inf'; '' if all are."""
+    """The number of values that are NaN or Inf: '3 NaN, 1 Inf'; '' if there are none."""
     return ", ".join(f"{many:,} {word}" for many, word in ((stats.nan, "NaN"), (stats.inf, "Inf")) if many)
 
 
-def _tensors(tensors: Sequence[TensorStats], what: str) -> list[Block]:
-    """The table of tensors; a single one gets its quantiles and histogram in full."""
+def _tensors(tensors: Sequence[TensorStats], noun: str) -> list[Block]:
+    """The table of tensors; a single tensor also has its quantiles and histogram."""
     table = table_of(
         tensors,
         (
-            (Column("tensor", shrink=True), lambda one: _called(one.tensor.name, one.call)),
-            (Column("layer", shrink=True, drop=7), lambda one: _owner(one.layer, one.tensor.name)),
-            (Column("dtype", drop=6), lambda one: Span(one.tensor.dtype or "?", "quiet")),
-            (Column("shape", drop=5), lambda one: shape_text(one.tensor.shape)),
-            (Column("bytes", "right", drop=8), lambda one: bytes_text(one.bytes)),
-            (Column("min", "right"), lambda one: _number(one.minimum)),
-            (Column("max", "right"), lambda one: _number(one.maximum)),
-            (Column("mean", "right"), lambda one: _number(one.mean)),
-            (Column("std", "right"), lambda one: _number(one.std)),
+            (Column("tensor", shrink=True), lambda stats: _name_with_call(stats.tensor.name, stats.call)),
+            (Column("layer", shrink=True, drop=7), lambda stats: _owner(stats.layer, stats.tensor.name)),
+            (Column("dtype", drop=6), lambda stats: Span(stats.tensor.dtype or "?", "quiet")),
+            (Column("shape", drop=5), lambda stats: shape_text(stats.tensor.shape)),
+            (Column("bytes", "right", drop=8), lambda stats: bytes_text(stats.bytes)),
+            (Column("min", "right"), lambda stats: _number(stats.minimum)),
+            (Column("max", "right"), lambda stats: _number(stats.maximum)),
+            (Column("mean", "right"), lambda stats: _number(stats.mean)),
+            (Column("std", "right"), lambda stats: _number(stats.std)),
             (
                 Column("zeros", "right", drop=2),
-                lambda one: "" if one.zeros is None else f"{100 * one.zeros:.1f} %",
+                lambda stats: "" if stats.zeros is None else f"{100 * stats.zeros:.1f} %",
             ),
-            (Column("", role="bar", drop=3), lambda one: spark(one.histogram, _CELLS)),
+            (Column("", role="bar", drop=3), lambda stats: spark(stats.histogram, _CELLS)),
             (Column("", role="bad", drop=1), _wrong),
         ),
         0,
-        what,
+        noun,
     )
     return [table, *_detail(tensors[0])] if len(tensors) == 1 else [table]
 
@@ -200,7 +200,7 @@ def _number(value: float | None) -> Cell:
 
 
 def spark(histogram: Histogram | None, cells: int) -> str:
-    """A histogram in one line of at most `cells` blocks; an interval with any value shows at least a step."""
+    """A histogram in one line of at most `cells` characters; only empty intervals are blank."""
     if histogram is None or not any(histogram.counts):
         return ""
     size = max(1, -(-len(histogram.counts) // cells))

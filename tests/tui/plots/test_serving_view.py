@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from explorer import Session
 from explorer.facts.serving.serving import Serving
 from explorer.facts.serving.spec import ServingSpec
-from explorer.features.sizes.serving_view import ServingDialog, ServingView
+from explorer.features.sizes.serving_screen import ServingDialog, ServingView
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineView

@@ -14,11 +14,10 @@ from explorer.facts import TensorInfo
 from explorer.facts.roofline import Machine
 from explorer.facts.sizes.curves import SizeCurves
 from explorer.facts.sizes.decode import Decode
-from explorer.features.sizes.decode_view import DecodeView
+from explorer.features.sizes.decode_screen import DecodeView
 from explorer.features.sizes.decode_words import decode_blocks
-from explorer.features.sizes.sizes_dialog import SizesDialog
 from explorer.features.sizes.sizes_page import sizes_page
-from explorer.features.sizes.sizes_view import SizesView
+from explorer.features.sizes.sizes_screen import SizesDialog, SizesView
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import line_text, line_width

@@ -1,4 +1,4 @@
-"""The map of a tensor: what keys do, what is painted, with colours and without, before and after."""
+"""The map of a tensor: what keys do, what is painted, with colors and without, before and after."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.facts import History, HistoryEntry
 from explorer.facts.values import HeatMap
-from explorer.features.values.heat_panel import HeatPanel, Picture
+from explorer.features.values.heat_panel import HeatPanel, Picture, palette
 from explorer.features.values.map_page import about_lines, cell_span, cursor_line, title_lines
 from explorer.features.values.map_view import HEAT_KEYS, HeatMapView
-from explorer.features.values.palette import palette
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.strips import Status, TitleBar
 from tests.tui.hands import Hands, screen
@@ -379,28 +378,28 @@ async def test_numbers_that_are_random_are_called_so_above_their_map(lenet: Sess
 
 
 def test_two_numbers_are_painted_in_a_cell(fact: HeatMap) -> None:
-    colours = palette(True, "truecolor")
-    picture = Picture(fact, 1.0, 3, 2, 3, 3, colours)
-    strong, weak = colours.positive[-1], colours.negative[-1]
+    colors = palette(True, "truecolor")
+    picture = Picture(fact, 1.0, 3, 2, 3, 3, colors)
+    strong, weak = colors.positive[-1], colors.negative[-1]
     assert picture.line(0) == [
-        ("▀", strong, colours.missing),
-        ("▀", weak, colours.colour(0.5, 1.0)),
-        ("▀", colours.zero, colours.colour(-0.5, 1.0)),
+        ("▀", strong, colors.missing),
+        ("▀", weak, colors.color(0.5, 1.0)),
+        ("▀", colors.zero, colors.color(-0.5, 1.0)),
     ]
-    assert picture.line(1)[2] == ("◆", colours.cursor, weak)
+    assert picture.line(1)[2] == ("◆", colors.cursor, weak)
     assert picture.line(2) == []
     assert [picture.cell_at(2, 1), picture.cell_at(3, 0), picture.cell_at(0, 2)] == [(2, 2), None, None]
 
 
-def test_without_colours_a_shade_is_a_number(fact: HeatMap) -> None:
+def test_without_colors_a_shade_is_a_number(fact: HeatMap) -> None:
     picture = Picture(fact, 1.0, 3, 0, 3, 4, None)
     lines = ["".join(piece for piece, _, _ in picture.line(y)) for y in range(5)]
     assert lines == ["██ ", "?▒▒", "░░ ", "◆██", ""]
 
 
 def test_cells_of_a_small_tensor_are_drawn_large(fact: HeatMap) -> None:
-    for colours in (palette(True, "standard"), None):
-        picture = Picture(fact, 1.0, 0, 0, 40, 12, colours)
+    for colors in (palette(True, "standard"), None):
+        picture = Picture(fact, 1.0, 0, 0, 40, 12, colors)
         lines = [picture.line(y) for y in range(12)]
         assert picture.across > 1
         assert all(sum(len(text) for text, _, _ in line) <= 40 for line in lines)
@@ -411,12 +410,12 @@ def test_cells_of_a_small_tensor_are_drawn_large(fact: HeatMap) -> None:
 @pytest.mark.parametrize("system", ["standard", "256"])
 @pytest.mark.parametrize("dark", [True, False])
 def test_signs_zero_and_strength_are_told_apart(dark: bool, system: str) -> None:
-    colours = palette(dark, system)
-    told = [*colours.negative, *colours.positive, colours.zero, colours.missing]
+    colors = palette(dark, system)
+    told = [*colors.negative, *colors.positive, colors.zero, colors.missing]
     assert len(set(told)) == len(told)
-    assert colours.cursor not in told
-    assert colours.colour(1e-9, 1.0) == colours.positive[0], "the least is not zero"
-    assert colours.colour(2.0, 1.0) == colours.positive[-1]
+    assert colors.cursor not in told
+    assert colors.color(1e-9, 1.0) == colors.positive[0], "the least is not zero"
+    assert colors.color(2.0, 1.0) == colors.positive[-1]
 
 
 def test_cells_stand_for_the_rows_that_the_engine_gathers() -> None:

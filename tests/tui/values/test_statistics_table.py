@@ -16,7 +16,7 @@ from textual.widgets import Input
 from explorer import Session
 from explorer.cli.main import main
 from explorer.facts.values import Activations, Weights
-from explorer.features.values.statistics_view import STATISTICS_KEYS, StatisticsDialog, StatisticsScreen
+from explorer.features.values.statistics_screen import STATISTICS_KEYS, StatisticsDialog, StatisticsScreen
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.option_field import OptionField
 from explorer.tui.widgets.strips import Status

@@ -1,8 +1,9 @@
-"""Serving: what it costs to run a language model, with prompt, context, batch and devices changed by keys."""
+"""Screen of serving: what a language model costs to run; keys change prompt, context, batch, devices."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
@@ -10,15 +11,17 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.errors import ExplorerError
-from explorer.base.units import bytes_text
+from explorer.base.units import bytes_text, count_text, rate_text
+from explorer.facts.serving.serving import Serving, contexts_to_draw, devices_to_draw, rates_to_draw
 from explorer.facts.serving.spec import ServingSpec
-from explorer.features.sizes.serving_plots_words import serving_plots
 from explorer.features.sizes.serving_words import serving_blocks
-from explorer.features.sizes.sizes_view import AskMachine
+from explorer.report.blocks import Axis, Dot, Role, Scatter
 from explorer.report.blocks import Line as TextLine
 from explorer.settings.option_values import words_of
+from explorer.tui.commands.look.machine_action import ask_machine
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.record_form import RecordForm
+from explorer.tui.state.hardware import known_machine
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, beside, cut, safe
@@ -29,9 +32,14 @@ if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
     from explorer.facts.serving.serving import Serving
     from explorer.report.blocks import Block
+    from explorer.tui.commands.context import CommandContext
+
 
 AskServing = Callable[[ServingSpec, "Machine | None"], Awaitable["Serving"]]
-"""Asks for a model's serving, with the times of a machine."""
+"""Counts the serving of a spec, with times on a machine."""
+
+AskMachine = Callable[[Callable[["Machine | None"], None]], None]
+"""Asks the user for a machine and passes it to a function."""
 
 # fmt: off
 SERVING_KEYS = key_group(
@@ -50,18 +58,18 @@ SERVING_KEYS = key_group(
 )
 # fmt: on
 _WIDE, _PLOT = 136, 56
-"""Cells from which on plots stand beside the figures, and that they take."""
-_MOST = {"contexts": 1 << 30, "batches": 1 << 20, "devices": 1 << 10}
+"""Width in cells from which plots stand beside the figures; width of the plots."""
+_LIMITS = {"contexts": 1 << 30, "batches": 1 << 20, "devices": 1 << 10}
 
 
 class ServingView(SubScreen[None]):
-    """Shows what it costs to run a model.
+    """Shows what serving a model costs.
 
     Args:
-        fact: What is shown first.
-        ask: Asks for another question's answer.
-        ask_machine: Asks for a machine, and hands it on.
-        exact: Whether figures are written out.
+        fact: The figures to show first.
+        ask: Counts another spec.
+        ask_machine: Asks the user for a machine.
+        exact: Write figures in full instead of rounding them.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SERVING_KEYS)
@@ -83,32 +91,32 @@ class ServingView(SubScreen[None]):
         self._ask, self._ask_machine, self._exact = ask, ask_machine, exact
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the title, the page and two status lines."""
         yield TitleBar()
         yield LineView(id="serving-page")
         yield Status(id="serving-note")
         yield Status(id="serving-keys")
 
     def on_mount(self) -> None:
-        """Show the first answer."""
+        """Show the first figures."""
         self.show_keys()
         self._show("")
 
-    def _show(self, said: str) -> None:
+    def _show(self, note: str) -> None:
         fact, exact = self.fact, self._exact
         title = f"  {asked_text(self.spec)}"
         self.query_one(TitleBar).show(lambda width: (cut(((" Serving", "strong"), (title, "dim")), width),))
         self.query_one("#serving-note", Status).show(
-            lambda width: (cut(((f" {safe(said)}", "warn"),), width),)
+            lambda width: (cut(((f" {safe(note)}", "warn"),), width),)
         )
         self.query_one("#serving-page", LineView).show(lambda width: serving_page(fact, width - 1, exact))
 
     def page_blocks(self) -> list[Block]:
-        """What `explorer serving` tells."""
+        """The blocks that `explorer serving` prints."""
         return serving_blocks(self.fact)
 
     def verb_words(self, source: str) -> list[str]:
-        """The same question."""
+        """The command line that counts the same spec."""
         spec, machine = self.spec, self.machine
         words = ["serving", source, *words_of(spec)]
         if machine is not None:
@@ -116,37 +124,37 @@ class ServingView(SubScreen[None]):
         return words
 
     def action_context(self, factor: int) -> None:
-        """Other contexts."""
+        """Multiply all contexts by `factor`; divide them where it is negative."""
         self._scale("contexts", factor)
 
     def action_batch(self, factor: int) -> None:
-        """Other batches."""
+        """Multiply all batches by `factor`; divide them where it is negative."""
         self._scale("batches", factor)
 
     def action_devices(self, factor: int) -> None:
-        """Another number of devices."""
+        """Multiply all numbers of devices by `factor`; divide them where it is negative."""
         self._scale("devices", factor)
 
     def action_prompt(self, factor: int) -> None:
-        """Another prompt."""
-        self._change(replace(self.spec, prompt=_scaled(self.spec.prompt, factor, _MOST["contexts"])))
+        """Multiply the prompt by `factor`; divide it where `factor` is negative."""
+        self._change(replace(self.spec, prompt=_scaled(self.spec.prompt, factor, _LIMITS["contexts"])))
 
     def _scale(self, name: str, factor: int) -> None:
-        sizes = dict.fromkeys(_scaled(size, factor, _MOST[name]) for size in getattr(self.spec, name))
+        sizes = dict.fromkeys(_scaled(size, factor, _LIMITS[name]) for size in getattr(self.spec, name))
         self._change(replace(self.spec, **{name: tuple(sizes)}))
 
     def action_machine(self) -> None:
-        """Ask for a machine."""
+        """Ask for another machine, and count its times."""
 
         def answered(machine: Machine | None) -> None:
             self.machine = machine
-            # the memory and links of a machine before it are not its own
+            # the memory and links of the earlier machine do not belong to this one
             self._change(replace(self.spec, card=None, links=None), again=True)
 
         self._ask_machine(answered)
 
     def action_type(self) -> None:
-        """Ask for all of it."""
+        """Ask for a whole spec in a form."""
 
         def answered(spec: ServingSpec | None) -> None:
             if spec is not None:
@@ -155,7 +163,7 @@ class ServingView(SubScreen[None]):
         self.app.push_screen(ServingDialog(self.spec), answered)
 
     def action_exact(self) -> None:
-        """Write figures out, or round them."""
+        """Switch between exact and rounded figures."""
         self._exact = not self._exact
         self._show("")
 
@@ -182,18 +190,18 @@ def _scaled(size: int, factor: int, most: int) -> int:
 
 
 def asked_text(spec: ServingSpec) -> str:
-    """A question in a line."""
+    """A spec in one line."""
     contexts, batches, devices = (
         ", ".join([f"{size:,}" for size in sizes]) for sizes in (spec.contexts, spec.batches, spec.devices)
     )
     types = "".join(
-        [f" · {what} {name}" for what, name in (("weights", spec.dtype), ("KV", spec.kv_dtype)) if name]
+        [f" · {kind} {name}" for kind, name in (("weights", spec.dtype), ("KV", spec.kv_dtype)) if name]
     )
     return f"prompt {spec.prompt:,} · context {contexts} · batch {batches} · devices {devices}{types}"
 
 
 def serving_page(fact: Serving, width: int, exact: bool) -> list[Line]:
-    """What `explorer serving` tells, with plots over context and batch beside it, or below it."""
+    """The text of `explorer serving`, with plots beside it, or below it where the screen is narrow."""
     if width < _WIDE:
         return draw([*serving_blocks(fact), TextLine(), *serving_plots(fact)], width, exact)
     left = draw(serving_blocks(fact), width - _PLOT - 2, exact)
@@ -201,13 +209,102 @@ def serving_page(fact: Serving, width: int, exact: bool) -> list[Line]:
 
 
 class ServingDialog(RecordForm[ServingSpec]):
-    """Asks for all of a question about serving."""
+    """Asks for a whole spec of serving."""
 
     TITLE_TEXT = "Serving"
     HINT = "↑↓ choose · Enter count · Esc cancel"
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What is asked."""
+        """The spec that the fields hold, in one line."""
         spec = self.answer()
         room = "" if spec.card is None else f", {bytes_text(spec.card)} a device"
         return [(f"{asked_text(spec)}{room}", "dim")]
+
+
+def serving(context: CommandContext) -> None:
+    """Show what serving the model costs; the screen counts again when a key changes a size."""
+    context.start("Serving", _serving(context))
+
+
+async def _serving(context: CommandContext) -> None:
+    store, jobs = context.store, context.jobs
+    machine = known_machine(store)
+    fact: Serving = await jobs.run("counting prompt and steps", "serving", ServingSpec(), machine=machine)
+    view = ServingView(
+        fact,
+        lambda spec, machine: jobs.ask("serving", spec, machine=machine),
+        partial(ask_machine, context),
+        exact=store.exact,
+    )
+    context.ask(view, lambda _: None)
+
+
+_MARKS: tuple[tuple[str, Role], ...] = (
+    ("●", "good"),
+    ("◆", "bar"),
+    ("▲", "formula"),
+    ("■", "warning"),
+    ("○", "strong"),
+    ("◇", "figure"),
+)
+_PLACES = 48
+"""Number of contexts for which memory is drawn."""
+
+
+def serving_plots(fact: Serving) -> list[Scatter]:
+    """Plots of weights and cache over the context, and of tokens per second over the batch, or MACs."""
+    return [_memory(fact), _rates(fact) if fact.machine is not None else _macs(fact)]
+
+
+def _tokens(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _memory(fact: Serving) -> Scatter:
+    dots: list[Dot] = []
+    legend: list[tuple[str, Role, str]] = []
+    contexts = contexts_to_draw(fact, _PLACES) if fact.cache.bytes.pieces else []
+    if fact.spec.card is not None:
+        dots += [Dot((float(size), float(fact.spec.card)), "─", "bad") for size in contexts]
+        legend.append(("─", "bad", "a device"))
+    for at, batch in enumerate(fact.spec.batches):
+        mark, role = _MARKS[at % len(_MARKS)]
+        for size in contexts:
+            total = fact.weight_bytes + batch * (fact.cache.bytes.at(size) or 0)
+            dots.append(Dot((float(size), float(total)), mark, role))
+        legend.append((mark, role, f"batch {batch:,}"))
+    across = Axis("tokens in the cache", _tokens)
+    return Scatter("memory", across, Axis("memory", lambda v: bytes_text(round(v))), dots, tuple(legend))
+
+
+def _rates(fact: Serving) -> Scatter:
+    dots: list[Dot] = []
+    legend: list[tuple[str, Role, str]] = []
+    fits = True
+    for at, context in enumerate(fact.spec.contexts):
+        mark, role = _MARKS[at % len(_MARKS)]
+        times = rates_to_draw(fact, context)
+        fits &= all(time.fits is not False for time in times)
+        dots += [
+            Dot((time.batch, time.rate or 0.0), "×" if time.fits is False else mark, role) for time in times
+        ]
+        legend.append((mark, role, f"{context:,} tokens"))
+    if not fits:
+        legend.append(("×", "quiet", "does not fit"))
+    on = f", {devices:,} devices" if (devices := devices_to_draw(fact)) > 1 else ""
+    axes = Axis("batch", _tokens), Axis("tokens/s", lambda value: rate_text(value, "/s"))
+    return Scatter(f"tokens a second{on}", *axes, dots, tuple(legend))
+
+
+def _macs(fact: Serving) -> Scatter:
+    points = [
+        (size, macs)
+        for size in contexts_to_draw(fact, _PLACES)
+        if (macs := fact.decode_macs.at(size)) is not None
+    ]
+    dots = [Dot((float(size), float(macs)), *_MARKS[0]) for size, macs in points]
+    axes = (
+        Axis("tokens in the cache", _tokens),
+        Axis("MACs of a token", lambda value: count_text(round(value))),
+    )
+    return Scatter("MACs of a token", *axes, dots)

@@ -1,7 +1,8 @@
-"""Statistics on the screen: chosen figures of every tensor, beside its layer, operator, type and shape."""
+"""Screen of statistics: a dialog that asks which, and a table of tensors that sorts."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -17,6 +18,7 @@ from explorer.report.csv_table import csv_text
 from explorer.report.json_records import statistics_record
 from explorer.settings.parse import path_word
 from explorer.settings.statistics import parse_statistics
+from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
 from explorer.tui.text.drawing import row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
@@ -26,8 +28,9 @@ from explorer.tui.widgets.option_field import OptionField
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
 if TYPE_CHECKING:
-    from explorer.facts.values import StatisticsRow
+    from explorer.facts.values import Activations, StatisticsRow, Weights
     from explorer.report.blocks import Block
+
 
 WEIGHTS, ACTIVATIONS = "weights", "activations"
 
@@ -44,11 +47,11 @@ STATISTICS_KEYS = key_group(
 
 
 _NARROW = 100
-"""Columns below which what the rows are sorted by stands before the other figures: these may be cut off."""
+"""Width in columns below which the figure that sorts the rows stands first: others may be cut off."""
 
 
 class StatisticsRequest(NamedTuple):
-    """What is asked for, as `explorer weights` and `activations` take it; several words between commas."""
+    """Options of `explorer weights` or `activations`, as typed; commas separate words."""
 
     of: str = WEIGHTS
     stat: str = "var,absmean,range:3sigma,quantile:0.97,absmax,zeros"
@@ -58,7 +61,7 @@ class StatisticsRequest(NamedTuple):
     input: str = ""
 
     def arguments(self) -> tuple[list[str], dict[str, Any]]:
-        """Globs, and what else `Session.weights` or `activations` are told.
+        """Globs and keyword arguments for `Session.weights` or `activations`.
 
         Raises:
             ExplorerError: The statistics or the axis cannot be read, or weights are given an input.
@@ -70,20 +73,20 @@ class StatisticsRequest(NamedTuple):
             axis = int(self.axis) if self.axis else None
         except ValueError:
             raise Misuse(f"'{self.axis}' is no axis", where="axis", hint="0, or -1 from behind") from None
-        told = {"kinds": words(self.kinds), "stat": self.stat, "axis": axis}
-        return words(self.layers), {**told, "input": self.input} if self.input else told
+        choices = {"kinds": words(self.kinds), "stat": self.stat, "axis": axis}
+        return words(self.layers), {**choices, "input": self.input} if self.input else choices
 
 
 def words(text: str) -> list[str]:
-    """What stands between commas."""
+    """The words between commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 class StatisticsDialog(FormDialog[StatisticsRequest]):
-    """Asks which statistics, of what.
+    """Asks which statistics, and of which tensors.
 
     Args:
-        last: What was asked last.
+        last: The last request.
     """
 
     TITLE_TEXT = "Statistics"
@@ -94,7 +97,7 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
         self._last = last
 
     def fields(self) -> ComposeResult:
-        """The fields."""
+        """Yield a field for each option."""
         yield OptionField("of the", (WEIGHTS, ACTIVATIONS), self._last.of, id="of")
         yield from self.entry("statistics", self._last.stat, "var, absmax, zeros, quantile:0.97", "stat")
         yield from self.entry("layers", self._last.layers, "all; globs such as *attn*, fc?", "layers")
@@ -103,26 +106,28 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
         yield from self.entry("input", self._last.input, "random; an .npy or .npz file", "input")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """The columns."""
+        """The columns of the table, or a hint that the model will run."""
         request = self.answer()
-        said = [(f"columns: {', '.join(one.label for one in parse_statistics(request.stat))}", "dim")]
+        lines = [
+            (f"columns: {', '.join(statistic.label for statistic in parse_statistics(request.stat))}", "dim")
+        ]
         if request.of == ACTIVATIONS:
-            said.append(("The model runs: on random numbers, or on every sample of the file.", "dim"))
-        return said
+            lines.append(("The model runs: on random numbers, or on every sample of the file.", "dim"))
+        return lines
 
     def _request(self) -> StatisticsRequest:
         typed = (self.text_of(name).strip() for name in StatisticsRequest._fields[1:])
         return StatisticsRequest(self.query_one("#of", OptionField).value, *typed)
 
     def answer(self) -> StatisticsRequest:
-        """What the fields say."""
+        """The request in the fields."""
         request = self._request()
         request.arguments()
         return request
 
 
 class _Rows(LineList):
-    """A row a tensor, or an index of the axis."""
+    """A row for each tensor, or for each index of the axis."""
 
     rows: Sequence[StatisticsRow] = ()
     exact = False
@@ -133,33 +138,33 @@ class _Rows(LineList):
         self.rows = rows
         self.table = next((b for b in statistics(rows, "tensors") if isinstance(b, Table)), self.table)
         figures = list(rows[0].values)[1:] if rows else []
-        # a name in a few letters is none: figures leave before it, the last one first
+        # on a narrow screen figures are dropped before names are cut, the last figure first
         drops = {name: at for at, name in enumerate(figures, 1)}
         columns = [
-            one._replace(drop=drops.get(one.title, one.drop and one.drop + len(figures)))
-            for one in self.table.columns
+            column._replace(drop=drops.get(column.title, column.drop and column.drop + len(figures)))
+            for column in self.table.columns
         ]
         self.table = replace(self.table, columns=columns)
         self.move_to(0)
         self.rows_changed()
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
+        """The line of row `index`, `width` cells wide."""
         return row_line(self.table, index, width - 1, self.exact, mark=(" ", "text"))
 
 
 Column = tuple[str, Callable[["StatisticsRow"], Any], bool]
-"""Its name, what it sorts by, and whether the largest is first."""
+"""Title, sort key, and whether the largest comes first."""
 
 
 class StatisticsScreen(SubScreen[str]):
     """Statistics as a table that sorts; answers with a layer to go to, or '' for other statistics.
 
     Args:
-        request: What was asked.
-        rows: What was found.
-        notes: What is worth knowing of the numbers.
-        exact: Exact or rounded numbers.
+        request: The request.
+        rows: The statistics.
+        notes: Remarks on the numbers.
+        exact: Write figures in full instead of rounding them.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(STATISTICS_KEYS)
@@ -180,8 +185,8 @@ class StatisticsScreen(SubScreen[str]):
     ) -> None:
         super().__init__()
         self._notes = notes
-        self._request, self._found, self._exact = request, rows, exact
-        self._by, self._turned = 0, False
+        self._request, self._statistics, self._exact = request, rows, exact
+        self._by, self._reversed = 0, False
         self._ordered = rows
         labels = tuple(rows[0].values) if rows else ()
         self._columns: tuple[Column, ...] = (
@@ -194,7 +199,7 @@ class StatisticsScreen(SubScreen[str]):
         )
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the title, the table and the keys."""
         yield TitleBar()
         yield PaneHead(id="statistics-head")
         yield _Rows(id="statistics")
@@ -202,13 +207,13 @@ class StatisticsScreen(SubScreen[str]):
 
     def on_mount(self) -> None:
         """Show the table."""
-        what = "tensors" if self._request.of == WEIGHTS else "outputs"
-        if any(row.index is not None for row in self._found):
-            what = f"indices of axis {self._request.axis}"
+        noun = "tensors" if self._request.of == WEIGHTS else "outputs"
+        if any(row.index is not None for row in self._statistics):
+            noun = f"indices of axis {self._request.axis}"
         where = ", ".join(filter(None, (self._request.layers, self._request.kinds)))
         head = (
             ((" Statistics", "strong"), (f"   of the {self._request.of}   {safe(where)}", "dim")),
-            ((f" {'; '.join((f'{len(self._found):,} {what}', *map(safe, self._notes)))}", "dim"),),
+            ((f" {'; '.join((f'{len(self._statistics):,} {noun}', *map(safe, self._notes)))}", "dim"),),
         )
         self.query_one(TitleBar).show(lambda width: head)
         self._show()
@@ -217,37 +222,39 @@ class StatisticsScreen(SubScreen[str]):
     def _rows(self) -> _Rows:
         return self.query_one(_Rows)
 
-    def _show(self, said: str = "") -> None:
+    def _show(self, note: str = "") -> None:
         rows = self._rows
         rows.exact = self._exact
         name, key, falls = self._columns[self._by]
-        known = [row for row in self._found if key(row) is not None]
-        known.sort(key=key, reverse=falls != self._turned)
-        ordered: Sequence[StatisticsRow] = known + [row for row in self._found if key(row) is None]
-        ordered = ordered if self._by else self._found[:: -1 if self._turned else 1]
+        rows_with_value = [row for row in self._statistics if key(row) is not None]
+        rows_with_value.sort(key=key, reverse=falls != self._reversed)
+        ordered: Sequence[StatisticsRow] = rows_with_value + [
+            row for row in self._statistics if key(row) is None
+        ]
+        ordered = ordered if self._by else self._statistics[:: -1 if self._reversed else 1]
         self._ordered = ordered
         rows.take([_first(name, row) for row in ordered] if falls and self.size.width < _NARROW else ordered)
         self.query_one("#statistics-head", PaneHead).show(
             lambda width: (title_line(rows.table, width - 1, self._exact),)
         )
-        self.show_keys(said)
+        self.show_keys(note)
 
     def page_blocks(self) -> Sequence[Block]:
-        """What `explorer weights --stat` tells, in this order."""
+        """The blocks that `explorer weights --stat` prints, in the order of the screen."""
         return statistics(self._ordered, "tensors")
 
     def page_csv(self) -> str:
-        """Every row in this order, with the columns of `--csv`."""
+        """Every row in the order of the screen, with the columns of `--csv`."""
         return csv_text([statistics_record(row) for row in self._ordered])
 
     def verb_words(self, source: str) -> list[str]:
-        """The verb that tells the same."""
-        request, made = self._request, [self._request.of, source, "--stat", self._request.stat]
+        """The command line that prints the same."""
+        request, verb = self._request, [self._request.of, source, "--stat", self._request.stat]
         options = [("--layer", word) for word in words(request.layers)]
         options += [("--op", word) for word in words(request.kinds)]
         options += [("--axis", request.axis)] if request.axis else []
         options += [("--input", path_word(request.input))] if request.input else []
-        return made + [word for option in options for word in option]
+        return verb + [word for option in options for word in option]
 
     @on(LineList.RowSelected)
     def _chosen(self, event: LineList.RowSelected) -> None:
@@ -256,18 +263,18 @@ class StatisticsScreen(SubScreen[str]):
 
     def action_statistics_sort(self, step: int) -> None:
         """By the next column, or the one before."""
-        self._by, self._turned = (self._by + step) % len(self._columns), False
+        self._by, self._reversed = (self._by + step) % len(self._columns), False
         self._tell()
 
     def action_statistics_reverse(self) -> None:
         """The other way round."""
-        self._turned = not self._turned
+        self._reversed = not self._reversed
         self._tell()
 
     def _tell(self) -> None:
         name, _, falls = self._columns[self._by]
-        way = "the largest first" if falls != self._turned else "the smallest first"
-        way = way if falls else ("backwards" if self._turned else "")
+        way = "the largest first" if falls != self._reversed else "the smallest first"
+        way = way if falls else ("backwards" if self._reversed else "")
         self._show(f"by {name}, {way}" if self._by and way else f"by {name}" if self._by else name)
 
     def action_statistics_anew(self) -> None:
@@ -282,3 +289,36 @@ class StatisticsScreen(SubScreen[str]):
 
 def _first(label: str, row: StatisticsRow) -> StatisticsRow:
     return replace(row, values={label: row.values[label], **row.values})
+
+
+class StatisticsCommand(ScreenCommand):
+    """Asks which statistics, and shows them."""
+
+    def run(self) -> None:
+        """Ask which statistics."""
+        if self.context.ready():
+            last = StatisticsRequest(*self.store.asked_statistics)
+            self.context.ask(StatisticsDialog(last), self._take)
+
+    def _take(self, request: StatisticsRequest | None) -> None:
+        if request is not None:
+            self.store.asked_statistics = tuple(request)
+            self.context.start("Statistics", self._find(request), self.run)
+
+    async def _find(self, request: StatisticsRequest) -> None:
+        globs, arguments = request.arguments()
+        if "input" in arguments:
+            arguments["input"] = os.path.expanduser(arguments["input"])
+        doing = "reading weights" if request.of == WEIGHTS else "running the model"
+        fact: Weights | Activations = await self.jobs.run(doing, request.of, globs, **arguments)
+        if not fact.statistics:
+            self.store.say(f"no {request.of} to tell statistics of")
+            return
+        page = StatisticsScreen(request, fact.statistics, notes=fact.notes, exact=self.store.exact)
+        self.context.ask(page, self._then)
+
+    def _then(self, layer: str | None) -> None:
+        if layer == "":
+            self.run()
+        else:
+            self.context.go_to_layer(layer)

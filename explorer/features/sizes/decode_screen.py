@@ -1,8 +1,9 @@
-"""Decoding: a step beside the pass over its text, layer by layer, and when the cache passes the weights."""
+"""Screen of decoding: a step beside the pass over the text, layer by layer; cache against weights."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -20,6 +21,8 @@ from explorer.tui.widgets.strips import Status, TitleBar
 if TYPE_CHECKING:
     from explorer.facts.sizes.decode import Decode
     from explorer.report.blocks import Block
+    from explorer.tui.commands.context import CommandContext
+
 
 # fmt: off
 DECODE_KEYS = key_group(
@@ -32,12 +35,12 @@ DECODE_KEYS = key_group(
 
 
 class DecodeView(SubScreen[None]):
-    """Shows a step beside its pass.
+    """Shows a decode step beside the pass over the text.
 
     Args:
-        fact: What is shown first.
-        ask: Asks for another number of tokens.
-        exact: Whether figures are written out.
+        fact: The figures to show first.
+        ask: Counts the step after another number of tokens.
+        exact: Write figures in full instead of rounding them.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(DECODE_KEYS)
@@ -48,7 +51,7 @@ class DecodeView(SubScreen[None]):
         self.fact, self._ask, self._exact = fact, ask, exact
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the title, the page and two status lines."""
         yield TitleBar()
         yield LineView(id="decode-page")
         yield Status(id="decode-note")
@@ -59,34 +62,34 @@ class DecodeView(SubScreen[None]):
         self.show_keys()
         self._show("")
 
-    def _show(self, said: str) -> None:
+    def _show(self, note: str) -> None:
         fact, exact = self.fact, self._exact
         title = f"  {fact.tokens:,} tokens, and the step behind them"
         self.query_one(TitleBar).show(lambda width: (cut(((" Decoding", "strong"), (title, "dim")), width),))
         self.query_one("#decode-note", Status).show(
-            lambda width: (cut(((f" {safe(said)}", "warn"),), width),)
+            lambda width: (cut(((f" {safe(note)}", "warn"),), width),)
         )
         self.query_one("#decode-page", LineView).show(
             lambda width: draw(decode_blocks(fact), width - 1, exact)
         )
 
     def page_blocks(self) -> list[Block]:
-        """What `explorer decode` tells."""
+        """The blocks that `explorer decode` prints."""
         return decode_blocks(self.fact)
 
     def verb_words(self, source: str) -> list[str]:
-        """The same step."""
+        """The command line that counts the same step."""
         return ["decode", source, "--past", str(self.fact.tokens)]
 
     def action_tokens(self, factor: int) -> None:
-        """Another number of tokens."""
+        """Multiply the number of tokens by `factor`; divide it where `factor` is negative."""
         tokens = self.fact.tokens * factor if factor > 0 else max(1, self.fact.tokens // -factor)
         if tokens != self.fact.tokens:
             self._show(f"counting {tokens:,} tokens …")
             self.run_worker(self._fetch(tokens), exclusive=True, exit_on_error=False)
 
     def action_exact(self) -> None:
-        """Write figures out, or round them."""
+        """Switch between exact and rounded figures."""
         self._exact = not self._exact
         self._show("")
 
@@ -97,3 +100,14 @@ class DecodeView(SubScreen[None]):
             self._show(str(error))
             return
         self._show("")
+
+
+def decode(context: CommandContext) -> None:
+    """Show a decode step beside the pass over its text."""
+    context.start("Decoding", _decode(context))
+
+
+async def _decode(context: CommandContext) -> None:
+    fact: Decode = await context.jobs.run("counting a decode step", "decode")
+    view = DecodeView(fact, partial(context.jobs.ask, "decode"), exact=context.store.exact)
+    context.ask(view, lambda _: None)

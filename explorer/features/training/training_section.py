@@ -1,4 +1,4 @@
-"""The training step on the page of `explorer report`."""
+"""Section of the training step on the page of `explorer report`."""
 
 from __future__ import annotations
 

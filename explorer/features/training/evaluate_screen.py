@@ -1,4 +1,4 @@
-"""Evaluation on the screen: asks for a data file, and shows how well the states do on it."""
+"""Screen of evaluation: a dialog that asks for a data file, and the scores of the states on it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from textual.binding import BindingType
 from explorer.base.errors import Misuse
 from explorer.features.training.evaluate_words import evaluation
 from explorer.settings.parse import path_word
+from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.dialogs.report import ReportScreen
 from explorer.tui.text.drawing import draw
@@ -34,7 +35,7 @@ EVALUATION_KEYS = key_group(
 
 
 class EvaluationRequest(NamedTuple):
-    """The file, the array or column of labels, and another model; empty for the usual, or for none."""
+    """The data file, the array or column of labels, and another model; empty for the default or none."""
 
     data: str = ""
     labels: str = ""
@@ -45,8 +46,8 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
     """Asks for the samples.
 
     Args:
-        last: What was typed last.
-        states: How many states stand beside each other.
+        last: The last request.
+        states: Number of states to evaluate.
     """
 
     TITLE_TEXT = "Evaluate on data"
@@ -57,33 +58,33 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
         self._last, self._states = last, states
 
     def fields(self) -> ComposeResult:
-        """The fields."""
+        """Yield a field for the data, the labels and another model."""
         yield from self.entry("data", self._last.data, "test.npz, test.csv", "data")
         yield from self.entry("labels", self._last.labels, "by name", "labels")
         yield from self.entry("beside", self._last.other, "another model", "other")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What goes in, and what comes out."""
-        whose = "The model as opened and the current one" if self._states > 1 else "The model"
+        """What is evaluated, and the default labels."""
+        subject = "The model as opened and the current one" if self._states > 1 else "The model"
         return [
-            (f"{whose} on every sample of the file: accuracy, loss, what is confused.", "dim"),
+            (f"{subject} on every sample of the file: accuracy, loss, what is confused.", "dim"),
             ("Labels: an array or column; by default y, labels, target, or the last column.", "dim"),
         ]
 
     def answer(self) -> EvaluationRequest:
-        """What the fields say."""
-        found = EvaluationRequest(*(self.text_of(name).strip() for name in ("data", "labels", "other")))
-        if not found.data:
+        """The request in the fields."""
+        request = EvaluationRequest(*(self.text_of(name).strip() for name in ("data", "labels", "other")))
+        if not request.data:
             raise Misuse("there is no file", where="data")
-        return found
+        return request
 
 
 class EvaluationScreen(ReportScreen[None]):
-    """Models side by side on a data file.
+    """Shows the scores of models on a data file.
 
     Args:
-        fact: What was found.
-        exact: Exact or rounded numbers.
+        fact: The scores.
+        exact: Write figures in full instead of rounding them.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(EVALUATION_KEYS)
@@ -93,23 +94,52 @@ class EvaluationScreen(ReportScreen[None]):
         self._fact = fact
 
     def head(self) -> tuple[Line, Line]:
-        """How many models on how many samples."""
+        """The title, with the numbers of models and samples."""
         many = len(self._fact.models)
-        said = f" {many:,} model{'s' * (many > 1)} on {self._fact.samples:,} samples"
-        return ((" Evaluation", "strong"), (f"   {safe(self._fact.data)}", "dim")), ((said, "dim"),)
+        counts = f" {many:,} model{'s' * (many > 1)} on {self._fact.samples:,} samples"
+        return ((" Evaluation", "strong"), (f"   {safe(self._fact.data)}", "dim")), ((counts, "dim"),)
 
     def report_lines(self, width: int) -> Sequence[Line]:
-        """What `explorer evaluate` prints."""
+        """The lines that `explorer evaluate` prints."""
         return [BLANK, *draw(evaluation(self._fact), width - 1, self._exact)]
 
     def page_blocks(self) -> Sequence[Block]:
-        """All of it."""
+        """The blocks of the whole page."""
         return evaluation(self._fact)
 
     def verb_words(self, source: str) -> Sequence[str]:
-        """As one types it; a state that is in no file cannot be told to a verb."""
+        """The command line that prints the same; empty where a state is in no file."""
         others = [model.source for model in self._fact.models[1:]]
-        if not all(os.path.exists(other) for other in others):
+        if not all(os.path.exists(source_path) for source_path in others):
             return []
         labels = ["--labels", self._fact.labels] if self._fact.labels else []
         return ["evaluate", source, *map(path_word, others), "--data", path_word(self._fact.data), *labels]
+
+
+class EvaluateCommand(ScreenCommand):
+    """Asks for a data file, and shows the scores of the opened and the current model on it."""
+
+    def run(self) -> None:
+        """Ask for a data file."""
+        if self.context.ready():
+            dialog = EvaluateDialog(EvaluationRequest(*self.store.evaluated), len(self._states()))
+            self.context.ask(dialog, self._take)
+
+    def _states(self) -> list[int]:
+        return sorted({0, self.store.history_place})
+
+    def _take(self, request: EvaluationRequest | None) -> None:
+        if request is not None:
+            self.store.evaluated = request.data, request.labels, request.other
+            self.context.start("Evaluation", self._evaluate(request))
+
+    async def _evaluate(self, request: EvaluationRequest) -> None:
+        fact: Evaluation = await self.jobs.run(
+            "evaluating",
+            "evaluate",
+            os.path.expanduser(request.data),
+            labels=request.labels,
+            states=self._states(),
+            others=[os.path.expanduser(request.other)] if request.other else [],
+        )
+        self.context.ask(EvaluationScreen(fact, exact=self.store.exact), lambda _: None)

@@ -1,4 +1,4 @@
-"""Several model files at once: verify, blame, diff, compare; each is opened as a session opens it."""
+"""Verify, blame, diff and compare of model files; a session opens each file."""
 
 from __future__ import annotations
 
@@ -148,14 +148,20 @@ def compare_files(
     with opened(sources, options, on_progress) as sessions:
         first, *others = [session.parts.models for session in sessions]
 
-        def prove(one: tuple[Models, int]) -> Verification:
-            graphs = first.graph(0, on_progress), one[0].graph(one[1], on_progress)
-            how: dict[str, Any] = {"input": None, "tolerance": None, "dims": options.get("dims")}
+        def prove(state: tuple[Models, int]) -> Verification:
+            graphs = first.graph(0, on_progress), state[0].graph(state[1], on_progress)
+            settings: dict[str, Any] = {"input": None, "tolerance": None, "dims": options.get("dims")}
             return (
                 sessions[0]
                 .parts.of(Prover)
                 .verify(
-                    *graphs, None, draws=draws, seed=first_seed, on_progress=on_progress, cancel=cancel, **how
+                    *graphs,
+                    None,
+                    draws=draws,
+                    seed=first_seed,
+                    on_progress=on_progress,
+                    cancel=cancel,
+                    **settings,
                 )
             )
 

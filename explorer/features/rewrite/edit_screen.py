@@ -1,15 +1,19 @@
-"""Edit dialog: what is to become of the layer under the cursor."""
+"""Screen of edits: a dialog for one step on the layer under the cursor, and its result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 
 from explorer.base.errors import Misuse
 from explorer.facts.split.edit import EditKind, EditStep
-from explorer.tui.dialogs.dialogs import FormDialog
+from explorer.features.rewrite.rewrite_words import edit_blocks
+from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.dialogs import FormDialog, PageDialog
+from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import safe
 from explorer.tui.widgets.option_field import OptionField
 
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from explorer.facts import Layer
+    from explorer.facts.split.edit import Edit, EditStep
+
 
 _KINDS: Mapping[str, EditKind] = {
     "rename": "rename",
@@ -37,7 +43,7 @@ class EditDialog(FormDialog[EditStep]):
 
     Args:
         layer: The layer under the cursor.
-        last: What was asked for and could not be done, to be mended.
+        last: The last step, where it failed and the user may correct it.
     """
 
     TITLE_TEXT = "Edit"
@@ -49,16 +55,16 @@ class EditDialog(FormDialog[EditStep]):
         self._last = last or EditStep("rename", layer.path)
 
     def fields(self) -> ComposeResult:
-        """The fields."""
+        """Yield a field for each part of a step."""
         begin = next(word for word, kind in _KINDS.items() if kind == self._last.kind)
         yield OptionField("do", tuple(_KINDS), begin, id="kind")
         yield from self.entry("of", self._last.name, "a node or a tensor", "name")
-        known = ", ".join(self._layer.attributes) or "none"
-        yield from self.entry("attribute", self._last.attribute, safe(known), "attribute")
+        attributes = ", ".join(self._layer.attributes) or "none"
+        yield from self.entry("attribute", self._last.attribute, safe(attributes), "attribute")
         yield from self.entry("to", self._last.to, "a name, a value, an operator", "to")
 
     def first(self) -> Widget:
-        """What is done comes first."""
+        """The field with the kind of step has the focus first."""
         return self.query_one("#kind", OptionField)
 
     @property
@@ -66,19 +72,19 @@ class EditDialog(FormDialog[EditStep]):
         return _KINDS[self.query_one("#kind", OptionField).value]
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What will happen, and what the layer has."""
+        """The effect of the step, and the attributes or tensors of the layer."""
         kind = self._kind
-        said = [(_MEANING[kind], "dim")]
+        lines = [(_MEANING[kind], "dim")]
         if kind == "set":
             has = ", ".join(f"{name}={value}" for name, value in self._layer.attributes.items())
-            said.append((f"{self._layer.kind}: {has or 'no attributes'}", "dim"))
+            lines.append((f"{self._layer.kind}: {has or 'no attributes'}", "dim"))
         if kind == "rename":
             names = [tensor.name for tensor in (*self._layer.outputs, *self._layer.weights) if tensor.name]
-            said.append((f"Its tensors: {', '.join(names)}" if names else "", "dim"))
-        return said
+            lines.append((f"Its tensors: {', '.join(names)}" if names else "", "dim"))
+        return lines
 
     def answer(self) -> EditStep:
-        """What the fields say."""
+        """The step in the fields."""
         kind = self._kind
         name, attribute, to = (self.text_of(field).strip() for field in ("name", "attribute", "to"))
         if not name:
@@ -87,5 +93,39 @@ class EditDialog(FormDialog[EditStep]):
             raise Misuse("no attribute is named", where="attribute")
         if kind in ("rename", "replace_op") and not to:
             raise Misuse("says nothing", where="to")
-        wanted = "" if kind == "delete" else to
-        return EditStep(kind, name, wanted, attribute if kind == "set" else "")
+        target = "" if kind == "delete" else to
+        return EditStep(kind, name, target, attribute if kind == "set" else "")
+
+
+class EditCommand(ScreenCommand):
+    """Edits the chosen layer."""
+
+    def run(self) -> None:
+        """Ask for a step, then do it."""
+        if not self.context.ready():
+            return
+        layers, (first, stop) = self.tree.model.layers, self.tree.cursor_range
+        if first == stop or layers[first].group:
+            self.store.say("put the cursor on one layer: a group is no node")
+            return
+        self._ask(layers[first], None)
+
+    def _ask(self, layer: Layer, last: EditStep | None) -> None:
+        dialog = EditDialog(layer, last)
+        self.context.ask(dialog, partial(self._take, layer))
+
+    def _take(self, layer: Layer, step: EditStep | None) -> None:
+        if step is not None:
+            self.context.start("Edit", self._edit(step), partial(self._ask, layer, step))
+
+    async def _edit(self, step: EditStep) -> None:
+        fact: Edit = await self.jobs.run("editing", "edit", (step,))
+        await self.context.take_history()
+        await self.context.show_made("undo", command=fact.command)
+        page = PageDialog(
+            "Edited",
+            lambda width: draw(edit_blocks(fact), width - 1),
+            hint="Enter diff · y copy command · Esc close",
+            copy=fact.command,
+        )
+        self.context.ask(page, lambda more: self.panes.tabs.open("diff") if more else None)

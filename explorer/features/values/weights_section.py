@@ -1,4 +1,4 @@
-"""The numbers in the weights on the page of `explorer report`."""
+"""Section of weights on the page of `explorer report`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Block
     from explorer.session import Session
 
+
 _READ_AT_MOST = 1 << 30
-"""Bytes of weights whose values are read without being asked for."""
+"""Largest size of weights, in bytes, that the report reads."""
 
 
 def _gather(session: Session, analysis: Analysis, request: PageRequest) -> Weights:

@@ -1,0 +1,384 @@
+"""Blame screen: the error from layer to layer as a plot and a list, with one cursor in both."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+from textual.app import ComposeResult
+from textual.binding import BindingType
+
+from explorer.facts.blame import Blame, Probe
+from explorer.features.compare.blame_words import (
+    STATES,
+    blame,
+    claim,
+    decades,
+    grounds,
+    probe_figures,
+    unpaired,
+    values,
+)
+from explorer.features.quantize.layer_request import LayerRequest, exclude, other_format
+from explorer.features.quantize.quantize_action import QuantizeCommand
+from explorer.features.quantize.records import QuantizationRecord
+from explorer.report.blocks import Field, Fields, Paragraph, Table
+from explorer.report.blocks import Line as TextLine
+from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
+from explorer.tui.text.drawing import ROLES, draw, row_line, side_by_side, title_line
+from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.lines import BLANK, Line, cut, first_shown, fit, safe, wrap
+from explorer.tui.text.plot import column_values, columns_of, filled, framed, lines_of, log_ticks, put, spread
+from explorer.tui.widgets.plot_view import PlotView
+from explorer.tui.widgets.strips import Status, TitleBar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from explorer.facts.quantize import QuantizedLayer
+    from explorer.report.blocks import Block
+
+
+_FOOTER = (
+    *(("←→", "value"), ("n p", "at fault"), ("w", "worst"), ("Enter", "layer"), ("i", "how")),
+    ("Esc", "back"),
+)
+_REMAKE = ("x", "exclude"), ("f", "format")
+
+# fmt: off
+BLAME_KEYS = key_group(
+    "In the error growth",
+    ("blame_next(1)", ("n",), "n", "Next that adds error", "Of the layers that introduce more than rounding"),
+    ("blame_next(-1)", ("p",), "p", "The one before", "Of the layers that introduce more than rounding"),
+    ("blame_worst", ("w",), "w", "Worst", "To the largest error"),
+    ("blame_how", ("i",), "i", "How it was found", "The criterion, the inputs, what was not compared"),
+    ("blame_exclude", ("x",), "x", "Exclude",
+        "Of a quantized model: made again without a format for this layer, or with one again"),
+    ("blame_format", ("f",), "f", "Format…",
+        "Of a quantized model: made again with another format for this layer"),
+    ("blame_copy", ("y",), "y", "Copy", "Send the verdict to the terminal"),
+)
+# fmt: on
+
+
+class BlameScreen(SubScreen[LayerRequest]):
+    """Shows how the error grows; answers with the layer to go to, or to quantize differently.
+
+    Args:
+        fact: The figures.
+        quantized: The quantized layers of the second model, where that is the current one.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(BLAME_KEYS)
+    AUTO_FOCUS = "#growth"
+
+    def __init__(self, fact: Blame, quantized: Sequence[QuantizedLayer] = ()) -> None:
+        super().__init__()
+        self._quantized = {layer.name: layer for layer in quantized}
+        self.fact, self._growth = fact, growth_of(fact)
+
+    def compose(self) -> ComposeResult:
+        """Yield the title, the plot and the keys."""
+        yield TitleBar()
+        yield PlotView(id="growth")
+        yield Status(id="blame-keys")
+
+    def on_mount(self) -> None:
+        """Show the plot, the cursor on the first layer that introduces error."""
+        fact, growth = self.fact, self._growth
+        self.query_one(TitleBar).show(lambda width: blame_head(fact, width))
+        self._say("")
+        begin = fact.first if fact.first is not None else fact.worst or 0
+        self.plot.show_plot(
+            lambda at, width, height: growth_page(growth, at, width, height),
+            len(fact.probes),
+            begin,
+            lambda x, y, width, height: probe_at(growth, self.plot.cursor, y, width, height),
+        )
+
+    def _say(self, said: str) -> None:
+        keys = (*_FOOTER[:-1], *_REMAKE, _FOOTER[-1]) if self._quantized else _FOOTER
+        self.query_one(Status).show(lambda width: (keys_line(keys, width, said),))
+
+    def page_blocks(self) -> list[Block]:
+        """The blocks that `explorer blame` prints."""
+        return blame(self.fact)
+
+    @property
+    def plot(self) -> PlotView:
+        """The plot, and the list below it."""
+        return self.query_one(PlotView)
+
+    def on_plot_view_point_selected(self, event: PlotView.PointSelected) -> None:
+        """Go to the layer under the cursor."""
+        event.stop()
+        self.dismiss(LayerRequest("layer", self.fact.probes[event.source.cursor].layer))
+
+    @property
+    def _layer(self) -> QuantizedLayer | None:
+        """The quantized layer under the cursor; None, with a message, where there is none."""
+        probes = self.fact.probes
+        layer = self._quantized.get(probes[self.plot.cursor].layer) if probes else None
+        if layer is None:
+            self._refuse("no layer here takes a number format")
+        return layer
+
+    def action_blame_exclude(self) -> None:
+        """Make the model again without a format for this layer."""
+        if (layer := self._layer) is not None:
+            self.dismiss(exclude(layer))
+
+    def action_blame_format(self) -> None:
+        """Ask for another format of this layer."""
+        if (layer := self._layer) is not None:
+            other_format(self, layer)
+
+    def action_blame_next(self, step: int) -> None:
+        """Go to the next layer that introduces error, or to the one before."""
+        at, guilty = self.plot.cursor, self._growth.guilty
+        ahead = [i for i in guilty if i > at] if step > 0 else [i for i in reversed(guilty) if i < at]
+        if ahead:
+            self.plot.move_to(ahead[0])
+            self._say("")
+        else:
+            end = "last" if step > 0 else "first"
+            message = (
+                f"{end} at fault: value {guilty[-(step > 0)] + 1:,}" if guilty else "no value is at fault"
+            )
+            self._refuse(message)
+
+    def action_blame_worst(self) -> None:
+        """Go to the largest error."""
+        if self.fact.worst is not None:
+            self.plot.move_to(self.fact.worst)
+            self._say("")
+        else:
+            self._refuse("no value differs")
+
+    def action_blame_how(self) -> None:
+        """Show what the figures mean and how they were measured."""
+        fact = self.fact
+        paragraphs = [Paragraph(fact.verdict), *grounds(fact), *unpaired(fact, len(fact.unpaired))]
+        spaced = [block for paragraph in paragraphs for block in (paragraph, TextLine())]
+        self.app.push_screen(PageDialog("How this was found", lambda width: draw(spaced, width - 1)))
+
+    def action_blame_copy(self) -> None:
+        """Send the verdict to the terminal's clipboard."""
+        self.app.copy_to_clipboard(self.fact.verdict)
+        self.query_one(Status).show(lambda width: (((fit(" sent to terminal", width), "good"),),))
+
+
+class BlameCommand(ScreenCommand):
+    """Shows where one model departs from another."""
+
+    def run(self) -> None:
+        """Compare the current model with the opened one."""
+        if not self.context.ready():
+            return
+        if not self.store.can_compare:
+            self.store.say(
+                "nothing to compare with: this is the model as it was opened; = sets another beside it"
+            )
+        else:
+            self.begin()
+
+    def begin(self, **request: Any) -> None:
+        """Compare the opened and current model, two states (`before`, `after`), or a tiling (`spec`)."""
+        self.context.start("Blame", self._blame(**request))
+
+    async def _blame(self, **request: Any) -> None:
+        fact: Blame = await self.jobs.run("looking for the layer that departs", "blame", **request)
+        at, entry = self.store.history_place, self.store.entry
+        # only a layer of the current state can get another format
+        is_current = "spec" not in request and request.get("after", at) == at
+        record = entry.record if entry is not None and is_current else None
+        layers = record.quantization.layers if isinstance(record, QuantizationRecord) else ()
+        self.context.ask(BlameScreen(fact, layers), QuantizeCommand(self.context).take)
+
+
+_NONE = -math.inf
+_AROUND = 3
+"""Lines around the plot: the legend, the axis and the labels under it."""
+
+_LOW = 14
+"""Height in rows below which the page saves lines."""
+
+_LARGEST = 0.35
+"""Decades above the largest error, so that its mark stands clear of the edge."""
+
+
+class Growth(Struct, frozen=True):
+    """Figures of a blame in the form that the plot shows.
+
+    Attributes:
+        errors, noise: Logarithms of the relative error, and of the original's own rounding error; minus
+            infinity for 0.
+        guilty: Positions of the layers that introduce error, or else of those with coarser number types.
+        table: A row for each value.
+    """
+
+    fact: Blame
+    errors: tuple[float, ...]
+    noise: tuple[float, ...]
+    guilty: tuple[int, ...]
+    table: Table
+
+
+def growth_of(fact: Blame) -> Growth:
+    """Compute the logarithms and the table once."""
+    guilty = [i for i, p in enumerate(fact.probes) if p.state == "introduced"]
+    guilty = guilty or [i for i, p in enumerate(fact.probes) if p.state == "coarser"]
+    errors, noise = (
+        tuple(_log(getattr(probe, name)) for probe in fact.probes) for name in ("relative", "noise")
+    )
+    # the plot marks the first layer itself
+    table = values(replace(fact, first=None), range(len(fact.probes)))
+    return Growth(fact, errors, noise, tuple(guilty), table)
+
+
+def _log(value: float | None) -> float:
+    return math.log10(value) if value and math.isfinite(value) else _NONE
+
+
+def blame_head(fact: Blame, width: int) -> tuple[Line, ...]:
+    """The names of both models, and the answer in a few words."""
+    # the label of a state begins with the name of its model
+    names = f" {safe(fact.before)} → {safe(fact.after.removeprefix(f'{fact.before}, '))}"
+    answer = f" {claim(fact).capitalize()}"
+    return ((fit(names, width), "strong"),), ((fit(answer, width), "good" if fact.same else "bad"),)
+
+
+def growth_page(growth: Growth, at: int, width: int, height: int) -> list[Line]:
+    """The verdict, the plot and the values around the cursor.
+
+    Args:
+        growth: The figures.
+        at: Position of the cursor among the values.
+        width: In cells.
+        height: In cells; the list is cut to it and follows the cursor.
+    """
+    width -= 1
+    fact = growth.fact
+    if not fact.probes:
+        return _verdict(fact, width, 20)
+    at = max(0, min(at, len(fact.probes) - 1))
+    lines, rows = _above(growth, width, height)
+    lines += _plot(growth, at, width, rows)
+    lines += _about(growth, at, width, 1 if height < _LOW else 2)
+    return [*lines, *_list(growth, at, width, _room(len(lines), height))]
+
+
+def probe_at(growth: Growth, at: int, row: int, width: int, height: int) -> int | None:
+    """The value in a row of the page of `growth_page`; None where the row shows none."""
+    count = len(growth.fact.probes)
+    above, rows = _above(growth, width - 1, height)
+    before = len(above) + rows + _AROUND + (1 if height < _LOW else 2)
+    room = _room(before, height)
+    probe = first_shown(at, room, count) + row - before - 1
+    return probe if row > before and probe < min(count, first_shown(at, room, count) + room) else None
+
+
+def _above(growth: Growth, width: int, height: int) -> tuple[list[Line], int]:
+    """The lines above the plot, and the height of the plot."""
+    lines = _verdict(growth.fact, width, 1 if height < _LOW else 2 if height < 18 else 4)
+    if height > 20:
+        lines.append(BLANK)
+    # below stand the value under the cursor, the heading of the list, and three of its rows
+    room = height - len(lines) - _AROUND - 4 - (1 if height < _LOW else 2)
+    return lines, max(2, min(14, room * 5 // 8))
+
+
+def _verdict(fact: Blame, width: int, most: int) -> list[Line]:
+    lines = wrap(((f" {safe(fact.verdict)}", "text"),), width, 1)
+    if len(lines) > most:
+        last = "".join(piece for piece, _ in lines[most - 1])
+        lines = [*lines[: most - 1], ((fit(last + " …", width), "text"),)]
+    return lines
+
+
+def _plot(growth: Growth, at: int, width: int, rows: int) -> list[Line]:
+    """The error of each value, the original's noise over it, and marks where error is introduced."""
+    probes, count = growth.fact.probes, len(growth.fact.probes)
+    powers = decades([*(p.relative for p in probes), *(p.noise for p in probes)]) or (-8, 0)
+    low, high = powers[0], powers[1] + _LARGEST
+    ticks = log_ticks(low, high, max(2, rows // 2))
+    margin = max(len(f"1e{power}") for power in (*ticks, low))
+    across = max(8, width - margin - 2)
+    here = columns_of(at, count, across)
+
+    def row(value: float) -> int:
+        return rows - 1 - spread(value, low, high, rows)
+
+    guilty = "bad" if growth.fact.kind in ("fault", "spread") else "warn"
+    roles = ["bar"] * across
+    for index in growth.guilty:
+        for x in columns_of(index, count, across):
+            roles[x] = guilty
+    for x in here:
+        roles[x] = "accent"
+    errors = column_values(growth.errors, across)
+    cells = filled([max(0.0, (value - low) / (high - low)) for value in errors], rows, roles)
+    for x, value in enumerate(column_values(growth.noise, across)):
+        if value > _NONE:
+            put(cells, x, row(value), "•", "dim")
+    for index in growth.guilty:
+        if (size := _mark(probes[index])) > _NONE:
+            put(cells, _middle(columns_of(index, count, across)), row(max(low, size)), "●", guilty)
+    largest = max(errors)
+    if largest > _NONE:
+        put(cells, errors.index(largest), max(0, row(largest) - 1), "▼", "warn")
+    put(cells, _middle(here), row(max(low, growth.errors[at])), "◆", "accent")
+    labels = {row(power): f"1e{power}" for power in reversed(ticks)}
+    below = [(0, "first"), (across - 1, "last")]
+    if growth.guilty:
+        first = growth.guilty[0]
+        below.insert(1, (_middle(columns_of(first, count, across)), f"node {probes[first].step:,}"))
+    legend = _legend(margin, guilty if growth.guilty else "", 10**largest)
+    return [cut(legend, width), *framed(lines_of(cells), labels, below, mark=_middle(here))]
+
+
+def _middle(columns: range) -> int:
+    return columns[len(columns) // 2]
+
+
+def _legend(margin: int, guilty: str, largest: float) -> Line:
+    """Signs and their meaning; `guilty` is the role of the marks, '' where there are none."""
+    return (
+        (" " * (margin + 2) + "█ ", "bar"),
+        ("error / value", "dim"),
+        (f"  ▼ largest {largest:.1e}" if largest else "", "warn"),
+        ("  ● introduced" if guilty else "", guilty),
+        ("  • the original's noise", "dim"),
+    )
+
+
+def _mark(probe: Probe) -> float:
+    return max(_log(probe.relative), _log(probe.introduced))
+
+
+def _about(shown: Growth, at: int, width: int, most: int) -> list[Line]:
+    """Figures of the value under the cursor, in exactly `most` lines."""
+    probes = shown.fact.probes
+    position = Field("value", f"{at + 1:,} of {len(probes):,}")
+    lines = side_by_side(Fields([position, *probe_figures(probes[at]).rows]), width)[:most]
+    return [*lines, *[()] * (most - len(lines))]
+
+
+def _room(lines: int, height: int) -> int:
+    """Rows that remain for the list below so many lines."""
+    return max(3, height - lines - 1)
+
+
+def _list(growth: Growth, at: int, width: int, room: int) -> list[Line]:
+    """The values around the cursor, in execution order."""
+    probes = growth.fact.probes
+    lines = [title_line(growth.table, width)]
+    start = first_shown(at, room, len(probes))
+    for i in range(start, min(start + room, len(probes))):
+        role = "accent" if i == at else ROLES[STATES[probes[i].state][1]]
+        mark = (" ◆ " if i == at else " ● " if i in growth.guilty else "   ", role)
+        lines.append(row_line(growth.table, i, width, mark=mark, here=i == at))
+    return lines

@@ -1,0 +1,149 @@
+"""Text of rewrites: `explorer fold`, `explorer edit`, `explorer make`, and the same on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explorer.base.units import bytes_text, printable, seconds_text
+from explorer.facts import Diff
+from explorer.facts.split.edit import Edit
+from explorer.facts.split.fold import Fold, FoldedNode, FoldStep, NodeLeft
+from explorer.facts.split.make import MadeModel
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
+from explorer.report.present.compare.diff import changes
+from explorer.report.present.compare.verify import evidence
+from explorer.report.present.figures import count, plain, ports, size, written
+from explorer.report.present.row_groups import alike
+
+_PLAIN = {"identity": "does nothing: who reads it reads its input", "constants": "is stored"}
+
+
+def fold(source: str, fact: Fold, *, asked: bool = True) -> list[Block]:
+    """The answer of `explorer fold`.
+
+    Args:
+        source: The model.
+        fact: The folds.
+        asked: Whether the user asked for a file.
+    """
+    blocks: list[Block] = [Line((Span("fold of ", "quiet"), Span(source, "strong"))), Line()]
+    blocks += fold_blocks(fact)
+    if fact.output:
+        return [*blocks, Line(), *written(fact.output, seconds_text(fact.seconds))]
+    if asked:
+        message = "nothing was written; --no-verify writes it as it is"
+        return [*blocks, Line(), Paragraph(message, "bad")]
+    return (
+        [*blocks, Line(), Paragraph("Nothing is written without -o FILE.", "quiet")] if fact.steps else blocks
+    )
+
+
+def fold_blocks(fact: Fold) -> list[Block]:
+    """For each kind, the folded nodes, the proof, and the nodes that stay."""
+    blocks: list[Block] = []
+    for step in fact.steps:
+        blocks += [*([Line()] if blocks else []), *step_blocks(step)]
+    if not fact.steps:
+        blocks.append(Paragraph("Nothing to fold.", "warning"))
+    if fact.left:
+        blocks += [Line(), _left(fact.left)]
+    return [*blocks, *(Paragraph(note, "warning") for note in fact.notes)]
+
+
+def step_blocks(step: FoldStep) -> list[Block]:
+    """Nodes, weights and proof of one kind of rewrite."""
+    blocks: list[Block] = [
+        Line(Span(step.what, "strong")),
+        Fields(
+            [
+                Field("Nodes", plain(step.nodes), f"of {step.nodes_before:,}"),
+                Field("Weights", size(step.weight_bytes), (Span("of "), size(step.weight_bytes_before))),
+            ]
+        ),
+        Line(),
+        _folded(step),
+    ]
+    if step.left:
+        blocks += [Line(), _left(step.left)]
+    if step.verification is not None:
+        blocks += [Line(), *evidence(step.verification)]
+    elif step.output:
+        blocks += [Line(), Paragraph("not compared with what it was", "warning")]
+    return blocks
+
+
+def _folded(step: FoldStep) -> Table:
+    def into(node: FoldedNode) -> str:
+        return ", ".join(node.into) or _PLAIN.get(step.kind, "")
+
+    rows: list[tuple[Cell, ...]] = []
+    for group in alike(step.folded, lambda node: (node.op, node.op_into)):
+        first = group[0]
+        rows.append((_of(group), _first(group), Span(first.op_into, "kind"), into(first)))
+    columns = (
+        Column("folded", role="kind"),
+        Column("", shrink=True),
+        Column("into"),
+        Column("", shrink=True),
+    )
+    return Table(columns, rows, what="nodes")
+
+
+def _of(group: Sequence[FoldedNode] | Sequence[NodeLeft]) -> str:
+    """The operator of a group of nodes, and their number where there are several."""
+    return f"{len(group):,} {group[0].op}" if len(group) > 1 else group[0].op
+
+
+def _first(group: Sequence[FoldedNode] | Sequence[NodeLeft]) -> str:
+    """The name of the first node of a group, with '…' for others."""
+    return group[0].name + ", …" * (len(group) > 1)
+
+
+def _left(nodes: Sequence[NodeLeft]) -> Table:
+    """The nodes that stay, with a row for each reason."""
+    rows: list[tuple[Cell, ...]] = [
+        (Span(_of(group), "kind"), _first(group), Span(group[0].reason, "warning"))
+        for group in alike(nodes, lambda node: (node.op, node.reason))
+    ]
+    return Table((Column("stays"), Column("", shrink=True), Column("why")), rows, what="nodes")
+
+
+def edit(source: str, fact: Edit, change: Diff | None) -> list[Block]:
+    """The answer of `explorer edit`."""
+    blocks: list[Block] = [Line(Span(source, "strong")), Line(), *edit_blocks(fact)]
+    if change is not None:
+        blocks += [Line(), *changes(change)]
+    if not fact.output:
+        return [*blocks, Line(), Paragraph("nothing was written: add -o FILE", "warning")]
+    return [*blocks, Line(), *written(fact.output, seconds_text(fact.seconds))]
+
+
+def edit_blocks(fact: Edit) -> list[Block]:
+    """The effect of each step, and the changes to the model's outputs."""
+    blocks: list[Block] = [Paragraph(f"{at}. {printable(done)}") for at, done in enumerate(fact.done, 1)]
+    blocks += [
+        Paragraph(f"output {printable(change.name)}: {change.before} -> {change.after}", "warning")
+        for change in fact.outputs
+    ]
+    verdict = "not loaded in onnxruntime" if fact.loaded is None else "onnxruntime loads it"
+    role: Role = "warning" if fact.loaded is None else "passed"
+    return [*blocks, *(Paragraph(note, "warning") for note in fact.notes), Paragraph(verdict, role)]
+
+
+def made_model(fact: MadeModel) -> list[Block]:
+    """The answer of `explorer make`."""
+    weights = f"seed {fact.seed}" if fact.stored else "weights are inputs"
+    rows = [
+        Field("Layers", plain(fact.layers)),
+        Field("Parameters", count(fact.params)),
+        Field("MACs", count(fact.macs)),
+    ]
+    return [
+        Line((Span(fact.text, "strong"), Span(f"   {fact.name}, {weights}", "quiet"))),
+        *ports("in ", fact.inputs),
+        *ports("out", fact.outputs),
+        Line(),
+        Fields(rows),
+        Line(),
+        *written(fact.output, bytes_text(fact.file_bytes)),
+    ]

@@ -1,0 +1,344 @@
+"""Screen of open sizes: a slider over a size, curves that follow it, and a dialog that binds sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+
+from explorer.base import units
+from explorer.base.errors import Cancelled, ExplorerError
+from explorer.features.sizes.serving_screen import AskMachine, serving
+from explorer.features.sizes.sizes_page import reason_lines, sizes_page
+from explorer.features.sizes.sizes_words import sizes_blocks
+from explorer.report.present.look.info import sizes_of
+from explorer.settings.parse import parse_count
+from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.commands.look.machine_action import ask_machine
+from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
+from explorer.tui.state.hardware import known_machine
+from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.lines import Line, cut, middle, safe
+from explorer.tui.widgets.line_view import PanelView
+from explorer.tui.widgets.strips import Status, TitleBar
+
+if TYPE_CHECKING:
+    from explorer.facts.roofline import Machine
+    from explorer.facts.sizes.curves import SizeCurves
+    from explorer.report.blocks import Block
+
+
+AskCurves = Callable[[str, "Machine | None"], Awaitable["SizeCurves"]]
+"""Counts the curves over a size, with times on a machine."""
+
+# fmt: off
+SIZES_KEYS = key_group(
+    "Over open sizes",
+    ("size_step(1)", ("right", "l"), "→ l", "A little more", "Some 3 %, or one"),
+    ("size_step(-1)", ("left", "h"), "← h", "A little less", "Some 3 %, or one"),
+    ("size_power(1)", ("up", "k", "pageup"), "↑ k", "The next power of two", "Twice as many"),
+    ("size_power(-1)", ("down", "j", "pagedown"), "↓ j", "The power of two before", "Half as many"),
+    ("size_edge(0)", ("home", "g"), "Home g", "The least", "Where the range begins"),
+    ("size_edge(1)", ("end", "G"), "End G", "The most", "Where it ends"),
+    ("size_crossing(1)", ("n",), "n", "The next crossing", "Where one figure passes another"),
+    ("size_crossing(-1)", ("N",), "N", "The crossing before", "The same, the other way round"),
+    ("size_other", ("tab",), "Tab", "Another size", "Batch, sequence, ..."),
+    ("size_machine", ("m",), "m", "Machine…", "Whose least time is drawn"),
+    ("size_bind", ("enter",), "Enter", "Take this size", "Binds what the model leaves open to it"),
+    ("size_type", ("t",), "t", "Type sizes", "Fields for all sizes that the model leaves open"),
+    ("size_serving", ("at",), "@", "Serving…", "Of a text: prompt, context, batch, devices"),
+)
+# fmt: on
+
+
+_TEXT = "sequence"
+"""Name of the length of a module's text."""
+
+
+class SizeChoice(NamedTuple):
+    """The choice of the user: a size to bind; None to type all sizes; or `serving` for that screen."""
+
+    name: str
+    size: int | None
+    serving: bool = False
+
+
+class SizesView(SubScreen[SizeChoice]):
+    """Shows curves over a size; answers with the size to bind.
+
+    Args:
+        fact: The curves to show first.
+        bindable: Open sizes, which can be bound.
+        ask: Counts other curves.
+        ask_machine: Asks the user for a machine.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(SIZES_KEYS)
+    AUTO_FOCUS = ""
+
+    def __init__(
+        self, fact: SizeCurves, bindable: frozenset[str], ask: AskCurves, ask_machine: AskMachine
+    ) -> None:
+        super().__init__()
+        self._ask, self._bindable, self._ask_machine = ask, bindable, ask_machine
+        self._note = ""
+        self._take(fact)
+
+    def _take(self, fact: SizeCurves) -> None:
+        self.fact = fact
+        self.at = fact.sizes.index(fact.at) if fact.at in fact.sizes else 0
+
+    def compose(self) -> ComposeResult:
+        """Yield the title, the plots and two status lines."""
+        yield TitleBar()
+        yield PanelView(self._page, id="sizes-plot")
+        yield Status(id="sizes-note")
+        yield Status(id="sizes-keys")
+
+    def on_mount(self) -> None:
+        """Show the first curves."""
+        self._show()
+
+    def _show(self) -> None:
+        self.query_one(TitleBar).show(lambda width: (_title(self.fact, width),))
+        typed = ["t types another size"] if self.fact.others and self._bindable else []
+        note = self._note or "; ".join([*self.fact.notes[:1], *typed, *self.fact.notes[1:]])
+        self.query_one("#sizes-note", Status).show(lambda width: (cut(((f" {safe(note)}", "warn"),), width),))
+        self.query_one("#sizes-keys", Status).show(lambda width: (keys_line(self._footer(), width),))
+        self.query_one("#sizes-plot", PanelView).again()
+
+    def _footer(self) -> list[tuple[str, str]]:
+        """The keys that have an effect now, most used first."""
+        fact, bindable = self.fact, self._bindable
+        return [
+            *(("← →", "step"), ("↑ ↓", "x2")),
+            *([("n", "crossing")] if fact.crossings else []),
+            *([("Tab", "size")] if len(fact.names) > 1 else []),
+            *([("@", "serving")] if _TEXT in fact.names else []),
+            ("m", "machine"),
+            *([("Enter", "take")] if fact.name in bindable else []),
+            *([("t", "type")] if bindable else []),
+            ("q", "back"),
+        ]
+
+    def _page(self, width: int, height: int) -> list[Line]:
+        if width < 16 or height < 4:
+            return reason_lines("the terminal is too small", width)
+        return sizes_page(self.fact, self.at, width, height)
+
+    def page_blocks(self) -> list[Block]:
+        """The blocks that `explorer sizes` prints."""
+        return sizes_blocks(self.fact)
+
+    def verb_words(self, source: str) -> list[str]:
+        """The command line that counts the same range on the same machine."""
+        fact, machine = self.fact, self.fact.machine
+        words = ["sizes", source, "--over", f"{fact.name}={fact.low}:{fact.high}"]
+        if machine is None:
+            return words
+        return [
+            *words,
+            "--peak-macs",
+            f"{machine.peak_macs:.17g}",
+            "--bandwidth",
+            f"{machine.bandwidth:.17g}",
+        ]
+
+    def _move(self, at: int) -> None:
+        self.at = max(0, min(at, len(self.fact.sizes) - 1))
+        self._show()
+
+    # keys
+
+    def action_size_step(self, step: int) -> None:
+        """Move the slider by `step` stops."""
+        self._move(self.at + step)
+
+    def action_size_power(self, way: int) -> None:
+        """Move the slider to the next power of two, or to the one before."""
+        here = self.fact.sizes[self.at]
+        powers = [n for n in self.fact.sizes if not n & (n - 1) and (n - here) * way > 0]
+        ends = (self.fact.low, self.fact.high)
+        self._move(
+            self.fact.sizes.index(min(powers, key=lambda n: abs(n - here)) if powers else ends[way > 0])
+        )
+
+    def action_size_edge(self, end: int) -> None:
+        """Move the slider to the first size, or to the last."""
+        self._move(end * len(self.fact.sizes))
+
+    def action_size_crossing(self, way: int) -> None:
+        """Move the slider to the next crossing, or to the one before; after the last, to the first."""
+        here = self.fact.sizes[self.at]
+        sizes = sorted({crossing.size for crossing in self.fact.crossings})[::way]
+        if sizes:
+            self._move(self.fact.sizes.index(next((n for n in sizes if (n - here) * way > 0), sizes[0])))
+
+    def action_size_other(self) -> None:
+        """Show the curves over the next size that can vary."""
+        names = list(self.fact.names)
+        next_name = names[(names.index(self.fact.name) + 1) % len(names)]
+        if next_name != self.fact.name:
+            self._again(next_name, self.fact.machine)
+
+    def action_size_machine(self) -> None:
+        """Ask for a machine, and show its times."""
+        self._ask_machine(lambda machine: self._again(self.fact.name, machine))
+
+    def action_size_bind(self) -> None:
+        """Bind the size of the slider, where the model leaves it open."""
+        if self.fact.name in self._bindable:
+            self.dismiss(SizeChoice(self.fact.name, self.fact.sizes[self.at]))
+        else:
+            self._say(f"{self.fact.name} is fixed in this model: it can be looked at, not taken")
+
+    def action_size_type(self) -> None:
+        """Ask for the sizes in a form."""
+        if self._bindable:
+            self.dismiss(SizeChoice("", None))
+        else:
+            self._say("this model leaves no dimension open")
+
+    def action_size_serving(self) -> None:
+        """Open the screen of serving."""
+        if _TEXT in self.fact.names:
+            self.dismiss(SizeChoice("", None, serving=True))
+        else:
+            self._say("this model reads no text")
+
+    def _say(self, note: str) -> None:
+        self._note = note
+        self._show()
+        self._note = ""
+
+    def _again(self, name: str, machine: Machine | None) -> None:
+        self._say(f"counting over {name} …")
+        self.run_worker(self._fetch(name, machine), exclusive=True, exit_on_error=False)
+
+    async def _fetch(self, name: str, machine: Machine | None) -> None:
+        try:
+            fact = await self._ask(name, machine)
+        except ExplorerError as error:
+            self._say(str(error))
+            return
+        size = self.fact.sizes[self.at] if name == self.fact.name else None
+        self._take(fact)
+        if size in fact.sizes:
+            self.at = fact.sizes.index(size)
+        self._show()
+
+
+def _title(fact: SizeCurves, width: int) -> Line:
+    """The size, how its figures were counted, and the machine."""
+    origin = (
+        f"closed forms, counted at {len(fact.counted):,} sizes" if fact.closed else "counted at each size"
+    )
+    machine = f" · {safe(fact.machine.name or 'machine')}" if fact.machine is not None else ""
+    return cut(((f" Over {safe(fact.name)}", "strong"), (f"  {origin}{machine}", "dim")), width)
+
+
+_MOST = 64
+"""Largest number of fields; further sizes are bound when the model is opened."""
+_LABEL = 11
+
+
+class SizesDialog(FormDialog[dict[str, int]]):
+    """Asks for sizes; answers with the bound ones.
+
+    Args:
+        sizes: Names of sizes, with the current value of each; None for an open one.
+    """
+
+    TITLE_TEXT = "Open sizes"
+    HINT = "↑↓ choose · Enter apply · Esc cancel"
+
+    def __init__(self, sizes: Mapping[str, int | None]) -> None:
+        super().__init__()
+        self._sizes = sizes
+        self._fields = list(sizes)[:_MOST]
+
+    def fields(self) -> ComposeResult:
+        """Yield a field for each size."""
+        with Vertical(id="sizes") as fields:  # a scrolling container would take the arrow keys
+            fields.styles.overflow_y = "auto"
+            fields.styles.height = min(len(self._fields), max(3, self.app.size.height - 9))
+            for at, name in enumerate(self._fields):
+                size = "" if self._sizes[name] is None else str(self._sizes[name])
+                yield from self.entry(middle(safe(name), _LABEL), size, "open", f"size-{at}", longest=20)
+
+    def meaning(self) -> list[tuple[str, str]]:
+        """The open sizes, or the error in a field."""
+        try:
+            bound_sizes, role = self.answer(), "dim"
+            open_names = [name for name in self._sizes if name not in bound_sizes]
+            text = f"Open: {', '.join(open_names)}. What depends on it is unknown." if open_names else ""
+        except ExplorerError as error:
+            text, role = str(error), "bad"
+        more = len(self._sizes) - len(self._fields)
+        also = f"{more:,} more have no field: they are bound when the model is opened" if more else ""
+        return [(text, role), (also, "dim")]
+
+    def answer(self) -> dict[str, int]:
+        """The sizes in the fields; an empty field leaves its size open."""
+        typed = {name: self.text_of(f"size-{at}") for at, name in enumerate(self._fields)}
+        sizes = {name: parse_count(text, safe(name), 1) for name, text in typed.items() if text.strip()}
+        without_field = {
+            name: size for name, size in self._sizes.items() if name not in typed and size is not None
+        }
+        return {**without_field, **sizes}
+
+
+class SizesCommand(ScreenCommand):
+    """Shows figures over a size; asks for open sizes in a form where the figures cannot be counted."""
+
+    def run(self) -> None:
+        """Count the figures, and show them."""
+        self.context.start("Open sizes", self._count())
+
+    def _open(self) -> dict[str, int | None]:
+        return {} if self.store.analysis is None else sizes_of(self.store.analysis.info)
+
+    async def _count(self) -> None:
+        try:
+            fact = await self.jobs.run("counting over sizes", "sizes", machine=known_machine(self.store))
+        except Cancelled:
+            raise
+        except ExplorerError as error:
+            # a model that cannot be counted at several sizes can still be bound to one
+            self.store.say(str(error) if self._open() else "this model leaves no size open")
+            if self._open():
+                self._type()
+            return
+        view = SizesView(
+            fact,
+            frozenset(self._open()),
+            lambda name, machine: self.jobs.ask("sizes", name, machine=machine),
+            partial(ask_machine, self.context),
+        )
+        self.context.ask(view, self._chosen)
+
+    def _chosen(self, choice: SizeChoice | None) -> None:
+        if choice is not None and choice.serving:
+            serving(self.context)
+        elif choice is not None and choice.size is None:
+            self._type()
+        elif choice is not None:
+            bound_sizes = {name: size for name, size in self._open().items() if size is not None}
+            self._answered({**bound_sizes, choice.name: choice.size or 1})
+
+    def _type(self) -> None:
+        self.context.ask(SizesDialog(self._open()), self._answered)
+
+    def _answered(self, dims: dict[str, int] | None) -> None:
+        if dims is not None:
+            before = {name: size for name, size in self._open().items() if size is not None}
+            self.context.start("Open sizes", self._bind(dims, before))
+
+    async def _bind(self, dims: dict[str, int], before: dict[str, int]) -> None:
+        self.store.history = await self.jobs.run("binding sizes", "bind", dims)
+        await self.context.show_current("bind", before)
+        self.store.say(f"bound: {units.dims_text(dims)}" if dims else "no size is bound")
