@@ -15,7 +15,7 @@ from explorer.base.errors import ExplorerError
 from explorer.features.compare.blame_screen import BlameScreen
 from explorer.features.quantize.layer_list import QuantizedLayers
 from explorer.features.quantize.quantize_dialog import BIASES, FORMATS, WEIGHTS, QuantizeDialog
-from explorer.features.quantize.quantize_view import QuantizationScreen
+from explorer.features.quantize.quantize_screen import QuantizationScreen
 from explorer.report.present.shell.history_words import state_blocks
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import line_text

@@ -12,7 +12,7 @@ import explorer
 from explorer.base.errors import Cancelled
 from explorer.cli import main
 from explorer.facts.quantize import FormatSweepSpec
-from explorer.features.quantize.quantize_view import QuantizationScreen
+from explorer.features.quantize.quantize_screen import QuantizationScreen
 from explorer.features.sweep.sensitivity_screen import SensitivityScreen
 from explorer.features.sweep.sweep_dialogs import FormatSweepDialog, FormatSweepRequest
 from explorer.tui.text.lines import line_text

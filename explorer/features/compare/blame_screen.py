@@ -21,9 +21,8 @@ from explorer.features.compare.blame_words import (
     unpaired,
     values,
 )
-from explorer.features.quantize.layer_request import LayerRequest, exclude, other_format
-from explorer.features.quantize.quantize_action import QuantizeCommand
-from explorer.features.quantize.records import QuantizationRecord
+from explorer.features.quantize.quantization_record import QuantizationRecord
+from explorer.features.quantize.quantize_screen import LayerRequest, QuantizeCommand, exclude, other_format
 from explorer.report.blocks import Field, Fields, Paragraph, Table
 from explorer.report.blocks import Line as TextLine
 from explorer.tui.commands.context import ScreenCommand

@@ -15,7 +15,7 @@ FEATURE = Feature(
         "requantize": "quantize_methods.requantize",
     },
     keys={
-        "quantize": "quantize_view.QUANTIZE_KEYS",
+        "quantize": "quantize_screen.QUANTIZE_KEYS",
     },
     commands={
         "quantize": "keys.COMMANDS",
@@ -24,7 +24,7 @@ FEATURE = Feature(
         "quantize": "quantize.CHANGE",
     },
     records={
-        "quantize": "records.QuantizationRecord",
+        "quantize": "quantization_record.QuantizationRecord",
     },
     fields={
         "quantize": "quantize_words.state_fields",

@@ -13,7 +13,7 @@ COMMANDS = (
         "Quantize…",
         "Other number formats for weights and inputs; of one quantized here what each layer lost",
         CHANGE,
-        "quantize_action.QuantizeCommand",
+        "quantize_screen.QuantizeCommand",
         menu=True,
         package=__package__,
         after="sweep",

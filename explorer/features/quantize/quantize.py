@@ -45,7 +45,7 @@ from explorer.facts import Analysis, History, HistoryEntry, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizedLayer, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
 from explorer.facts.tiling import scope_of
-from explorer.features.quantize.records import QuantizationRecord
+from explorer.features.quantize.quantization_record import QuantizationRecord
 from explorer.host import input_files, scratch
 from explorer.host.processor import instructions, saturates_bytes
 from explorer.session.parts import scripts

@@ -18,7 +18,7 @@ from explorer.facts.quantize import (
     RunTimes,
 )
 from explorer.facts.settings import LayerSettings, QuantizeSettings
-from explorer.features.quantize.records import QuantizationRecord
+from explorer.features.quantize.quantization_record import QuantizationRecord
 from explorer.features.tiling.tile_words import origin_text, unused_rules
 from explorer.report.blocks import (
     Block,

@@ -15,8 +15,8 @@ from textual.binding import BindingType
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts.quantize import FormatCost, FormatRow, FormatSweep, MixedPrecision, QuantizeRequest
-from explorer.features.quantize.quantize_action import QuantizeCommand
-from explorer.features.quantize.records import QuantizationRecord
+from explorer.features.quantize.quantization_record import QuantizationRecord
+from explorer.features.quantize.quantize_screen import QuantizeCommand
 from explorer.features.sweep.format_sweep_words import format_sweep, front_plots, row_blocks, rows_table
 from explorer.features.sweep.pareto_plot import ParetoScreen
 from explorer.features.sweep.sweep_dialogs import FormatSweepDialog, FormatSweepRequest

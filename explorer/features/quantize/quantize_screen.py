@@ -1,0 +1,348 @@
+"""The Quantization screen: the format and loss of each layer, and keys to quantize one otherwise."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.widget import Widget
+
+from explorer.base.errors import Misuse
+from explorer.base.units import many_text
+from explorer.facts.quantize import QuantizeRequest
+from explorer.features.quantize.layer_list import QuantizedLayers, by_loss
+from explorer.features.quantize.quantization_record import QuantizationRecord
+from explorer.features.quantize.quantize_dialog import BIASES, FORMATS, WEIGHTS, QuantizeDialog
+from explorer.features.quantize.quantize_words import around_layers, layer_summary, quantize_blocks
+from explorer.report.present.shell.history_words import state_name
+from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
+from explorer.tui.text.drawing import draw
+from explorer.tui.text.keys import bindings, key_group
+from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
+from explorer.tui.widgets.combo import ComboField
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from explorer.facts import Layer
+    from explorer.facts.quantize import Quantization, QuantizedLayer
+    from explorer.report.blocks import Block
+
+# fmt: off
+QUANTIZE_KEYS = key_group(
+    "In a quantization",
+    ("quantized_exclude", ("x",), "x", "Exclude",
+        "The model made again without a format for this layer, or with one again; so in a blame"),
+    ("quantized_format", ("f",), "f", "Format…",
+        "The model made again with another format for this layer; so in a blame"),
+    ("quantized_anew", ("n",), "n", "Anew…", "The same model quantized otherwise"),
+    ("quantized_sort", ("s",), "s", "Sort", "As executed, or what lost most first"),
+    ("quantized_worst", ("w",), "w", "Worst", "To the layer that lost most"),
+    ("quantized_exact", ("e",), "e", "Exact or rounded", "62.79 KiB or 64,302"),
+    ("quantized_copy", ("y",), "y", "Copy", "Send the command that does the same to the terminal"),
+)
+# fmt: on
+
+
+_STAYS = "as it is"
+
+
+class LayerRequest(Struct, frozen=True):
+    """The answer of a screen about a quantization: go to a layer, remake it, or quantize anew.
+
+    Attributes:
+        values: For `remake`: arguments of `Session.requantize`.
+    """
+
+    what: Literal["layer", "remake", "anew"]
+    layer: str = ""
+    values: dict[str, Any] = {}
+
+
+def exclude(layer: QuantizedLayer) -> LayerRequest:
+    """The layer without a format; one that has none with one again."""
+    return LayerRequest("remake", layer.name, {"on": bool(layer.reason)})
+
+
+def other_format(screen: Screen[LayerRequest], layer: QuantizedLayer) -> None:
+    """Ask for other formats of a layer, and dismiss the screen with them."""
+
+    def answered(values: dict[str, str] | None) -> None:
+        if values is not None:
+            screen.dismiss(
+                LayerRequest("remake", layer.name, {**values, **({"on": True} if layer.reason else {})})
+            )
+
+    screen.app.push_screen(FormatDialog(layer), answered)
+
+
+class FormatDialog(FormDialog[dict[str, str]]):
+    """Asks for other formats of a layer; answers with those that are other.
+
+    Args:
+        layer: The layer as it is.
+    """
+
+    TITLE_TEXT = "Another format"
+    HINT = "↑↓←→ choose, or type · Enter make again · Esc"
+
+    def __init__(self, layer: QuantizedLayer) -> None:
+        super().__init__()
+        self._layer = layer
+
+    def fields(self) -> ComposeResult:
+        """The fields."""
+        words = {"weight": WEIGHTS, "input": FORMATS, "bias": BIASES}
+        for part, formats in words.items():
+            if getattr(self._layer, part):
+                yield ComboField(part, (_STAYS, *formats), _STAYS, id=f"other-{part}")
+
+    def first(self) -> Widget:
+        """The weight, where there is one."""
+        return self.query(ComboField).first()
+
+    def meaning(self) -> list[tuple[str, str]]:
+        """Which layer it is, and what happens."""
+        text = f"{self._layer.name}: {self._layer.reason or layer_summary(self._layer)}"
+        return [(text, "text"), ("The model is made again of what it was before: a branch.", "dim")]
+
+    def answer(self) -> dict[str, str]:
+        """What is other."""
+        fields = {
+            field.id.removeprefix("other-"): field.value for field in self.query(ComboField) if field.id
+        }
+        changed = {part: value for part, value in fields.items() if value != _STAYS}
+        if not changed:
+            raise Misuse("nothing is other")
+        return changed
+
+
+class QuantizationScreen(SubScreen[LayerRequest]):
+    """The layers of a quantization: formats and losses.
+
+    Args:
+        fact: The quantization.
+        state: The name of its state.
+        layer: The layer to put the cursor on; '' for the worst one.
+        exact: Exact or rounded numbers.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(QUANTIZE_KEYS)
+    FOOTER = (
+        *(
+            ("Enter", "layer"),
+            ("x", "exclude"),
+            ("f", "format"),
+            ("n", "anew"),
+            ("s", "sort"),
+            ("w", "worst"),
+        ),
+        *(("e", "exact"), ("y", "copy"), ("Esc", "back")),
+    )
+    AUTO_FOCUS = "#quantized"
+
+    def __init__(self, fact: Quantization, state: str, *, layer: str = "", exact: bool = False) -> None:
+        super().__init__()
+        self._fact, self._state, self._layer, self._exact = fact, state, layer or fact.worst, exact
+        self._sorted = False
+
+    def compose(self) -> ComposeResult:
+        """The widgets of the screen."""
+        yield TitleBar()
+        yield PaneHead(id="quantized-head")
+        yield QuantizedLayers(id="quantized")
+        yield LineView(id="quantized-facts")
+        yield Status(id="quantized-keys")
+
+    def on_mount(self) -> None:
+        """Show the layers, the cursor on the worst."""
+        fact = self._fact
+        taken = sum(not layer.reason for layer in fact.layers)
+        total = many_text(len(fact.layers), "module" if fact.modules else "layer")
+        text = f" {taken:,} of {total} took a format"
+        text += f"   {fact.calibration}" if fact.calibration else ""
+        head = (((" Quantization", "strong"), (f"   {safe(self._state)}", "dim")), ((safe(text), "dim"),))
+        self.query_one(TitleBar).show(lambda width: head)
+        self._fit()
+        self._show()
+        self.rows.to_layer(self._layer)
+        self._tell()
+
+    def on_resize(self) -> None:
+        """The list takes what it needs, and half of the screen at most."""
+        self._fit()
+
+    def _fit(self) -> None:
+        most = max(3, (self.size.height - 4) // 2)
+        self.rows.styles.height = min(len(self._fact.layers), most)
+
+    @property
+    def rows(self) -> QuantizedLayers:
+        """The layers."""
+        return self.query_one(QuantizedLayers)
+
+    def _show(self) -> None:
+        rows = self.rows
+        rows.exact = self._exact
+        rows.take(by_loss(self._fact.layers) if self._sorted else self._fact.layers)
+        self.query_one("#quantized-head", PaneHead).show(lambda width: (rows.title(width),))
+
+    @on(LineList.RowHighlighted)
+    def _tell(self) -> None:
+        self.query_one("#quantized-facts", LineView).show(self._page)
+        self._say("")
+
+    def _page(self, width: int) -> list[Line]:
+        layer, about = self.rows.current, self._fact
+        if layer is None:
+            return draw(around_layers(about), width - 1, self._exact)
+        summary = layer.reason or layer_summary(layer)
+        line = (
+            (f" {safe(layer.name)}", "strong"),
+            (f"   {safe(summary)}", "warn" if layer.reason else "text"),
+        )
+        return [BLANK, *wrap(line, width - 1, 1), BLANK, *draw(around_layers(about), width - 1, self._exact)]
+
+    def page_blocks(self) -> list[Block]:
+        """The page as `explorer quantize` prints it."""
+        return quantize_blocks(self._fact)
+
+    def verb_words(self, source: str) -> list[str]:
+        """The command line that does the same; empty where there is none."""
+        return shlex.split(self._fact.command)[1:]
+
+    @on(LineList.RowSelected)
+    def _chosen(self) -> None:
+        if self.rows.current is not None:
+            self.dismiss(LayerRequest("layer", self.rows.current.name))
+
+    def action_quantized_exclude(self) -> None:
+        """Quantize again without this layer, or with it."""
+        layer = self.rows.current
+        if layer is not None:
+            self.dismiss(exclude(layer))
+
+    def action_quantized_format(self) -> None:
+        """Ask for other formats of this layer."""
+        layer = self.rows.current
+        if layer is not None:
+            other_format(self, layer)
+
+    def action_quantized_anew(self) -> None:
+        """Ask for other formats of the whole model."""
+        self.dismiss(LayerRequest("anew"))
+
+    def action_quantized_sort(self) -> None:
+        """Sort in order of execution, or by loss."""
+        self._sorted = not self._sorted
+        self._show()
+        self._tell()
+        self._say("what lost most first" if self._sorted else "as executed")
+
+    def action_quantized_worst(self) -> None:
+        """Go to the layer that lost most."""
+        self.rows.to_layer(self._fact.worst)
+
+    def action_quantized_exact(self) -> None:
+        """Show exact numbers, or rounded ones."""
+        self._exact = not self._exact
+        self._show()
+        self._tell()
+
+    def action_quantized_copy(self) -> None:
+        """Send the command to the terminal's clipboard."""
+        if not self._fact.command:
+            self._refuse("no command does the same")
+            return
+        self.app.copy_to_clipboard(self._fact.command)
+        self.query_one(Status).show(lambda width: (((fit(" sent to terminal", width), "good"),),))
+
+
+class QuantizeCommand(ScreenCommand):
+    """Gives layers other number formats."""
+
+    def run(self) -> None:
+        """Show what the current state lost, if it was quantized; else ask for formats."""
+        if not self.context.ready():
+            return
+        entry = self.store.entry
+        if entry is not None and isinstance(entry.record, QuantizationRecord):
+            self.show(entry.record.quantization)
+        else:
+            self._begin(None)
+
+    def show(self, fact: Quantization, layer: str = "") -> None:
+        """What the current state lost; the cursor on a layer."""
+        assert self.store.entry is not None
+        name = state_name(self.store.entry, self.store.history_place)
+        self.context.ask(QuantizationScreen(fact, name, layer=layer, exact=self.store.exact), self.take)
+
+    def take(self, wish: LayerRequest | None) -> None:
+        """Act on the answer of a screen about a quantization: go to a layer, or quantize again."""
+        if wish is None:
+            return
+        if wish.what == "layer":
+            self.context.go_to_layer(wish.layer)
+        elif wish.what == "anew":
+            self._begin(self.store.history.parent(self.store.history_place) if self.store.history else None)
+        else:
+            work = partial(self.jobs.run, "quantizing again", "requantize", wish.layer, **wish.values)
+            record = None if self.store.entry is None else self.store.entry.record
+            fact = record.quantization if isinstance(record, QuantizationRecord) else None
+            back = partial(self.show, fact, wish.layer) if fact is not None else None
+            self.context.start("Quantize", self._made(work, wish.layer), back)
+
+    def _begin(self, state: int | None) -> None:
+        """Ask for formats of a state; None for the current one."""
+        self.context.with_layers(*self.tree.cursor_range, partial(self._ask, state))
+
+    def _ask(self, state: int | None, layers: list[Layer]) -> None:
+        store = self.store
+        record = store.entry.record if state is not None and store.entry is not None else None
+        request = record.quantize if isinstance(record, QuantizationRecord) else None
+        if request is None and (request := store.quantize_request) is not None:
+            # layers and rules by hand belong to the state that the last request was for
+            request = replace(request, spec=replace(request.spec, ops=(), sites=(), rules=()), as_graph=False)
+        options = {"state": state, "as_graph": request is not None and request.as_graph}
+        dialog = QuantizeDialog(
+            partial(self.jobs.run, "choosing", "quantize_choice", **options),
+            layers,
+            by_value=store.by_value,
+            last=request,
+        )
+        self.context.ask(dialog, partial(self.make, state))
+
+    def make(self, state: int | None, request: QuantizeRequest | None) -> None:
+        """Quantize a state as it was chosen, here or elsewhere."""
+        if self.jobs.current is not None:
+            self.jobs.stop()  # the choice that the dialog asked for
+        if request is None:
+            return
+        self.store.quantize_request = request
+        work = partial(
+            self.jobs.run,
+            *("quantizing", "quantize", request.spec),
+            state=state,
+            calibrate=request.calibrate or None,
+            draws=request.draws,
+            seed=request.seed,
+            as_graph=request.as_graph,
+        )
+        self.context.start_next("Quantize", self._made(work), partial(self._begin, state))
+
+    async def _made(self, work: Callable[[], Awaitable[Quantization]], layer: str = "") -> None:
+        before = self.store.history_place
+        fact = await work()
+        await self.context.take_history()
+        await self.context.show_made("go", before, command=fact.command)
+        self.show(fact, layer)
