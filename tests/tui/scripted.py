@@ -824,6 +824,7 @@ class ScriptedEngine:
                 "name",
                 1.0,
                 (("Split2D", 1), ("2DMM_64x64x64", -(-k // 64) * -(-n // 64)), ("Sum", n // 64)),
+                became=f"{-(-k // 64) * -(-n // 64):,} products",
             )
             for p, k, n in _LINEARS
         )

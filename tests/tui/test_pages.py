@@ -291,7 +291,10 @@ def test_a_tiled_site_is_one_row_of_the_diff_that_opens() -> None:
 def test_tiled_convolutions_are_told_apart_in_the_narrowest_diff(width: int) -> None:
     names = [f"/layer{i}/layer{i}.{j}/conv{k}/Conv" for i in (1, 2, 3) for j in (0, 1) for k in (1, 2)]
     nodes = tuple(
-        NodeDiff("tiled", n, n, "Conv -> 441 products", "Conv", "2DMM_64x64x64", "name", 1.0) for n in names
+        NodeDiff(
+            "tiled", n, n, "Conv -> 441 products", "Conv", "2DMM_64x64x64", "name", 1.0, became="441 products"
+        )
+        for n in names
     )
     entries = diff_entries(replace(ScriptedEngine()._diff(), nodes=nodes), exact=False)
     rows = [

@@ -87,7 +87,10 @@ def test_this_machine_is_measured_written_listed_and_taken_by_name(
     predicted = [{one["path"]: one["predicted_seconds"] for one in each["layers"]} for each in told]
     assert predicted[0] == predicted[1], "nothing of the run itself is in the prediction"
     alone = [one["predicted_seconds"] for one in told[0]["layers"] if one["predicted_seconds"]]
-    assert told[0]["predicted_seconds"] == pytest.approx(sum(alone) + measured["call"]["median"])
+    # beside the layers stand changes of layout, which are predicted from what they move
+    beside = told[0]["predicted_seconds"] - sum(alone) - measured["call"]["median"]
+    assert 0 <= beside < sum(alone)
+    assert told[1]["predicted_seconds"] == told[0]["predicted_seconds"]
     refused = said(capsys, "machines", "--measure", code=2)
     assert "there is a machine 'here' already; choose another name, or say --force" in refused
     assert config.read_text() == kept
