@@ -66,12 +66,12 @@ def _open(source: str, args: ParsedArgs) -> int:
     return _show(source, args.opening, overlays=args.overlay, **options)
 
 
-def _choose(folder: str, given: ParsedArgs) -> int:
+def _choose(folder: str, args: ParsedArgs) -> int:
     """The file chooser, on a folder's models; empty for all that there is."""
-    if given.overlay:
+    if args.overlay:
         raise Misuse("figures are of one model", where="--overlay", hint="name it")
     _need_terminal("name a model, or type explorer list to see what there is")
-    return _show("", given.opening, remote=given.remote, memory=given.memory, folder=folder)
+    return _show("", args.opening, remote=args.remote, memory=args.memory, folder=folder)
 
 
 def _resume(args: ParsedArgs) -> int:

@@ -63,33 +63,33 @@ def first_quantized(args: ParsedArgs) -> QuantizeSpec | None:
     return spec
 
 
-def tiles(given: ParsedArgs) -> tuple[tuple[int, int, int], ...]:
+def tiles(args: ParsedArgs) -> tuple[tuple[int, int, int], ...]:
     """The tiles that are combined."""
     from explorer.facts.sweep import tiles_of
 
-    return tiles_of(given.tile, given.tile_m, given.tile_k, given.tile_n)
+    return tiles_of(args.tile, args.tile_m, args.tile_k, args.tile_n)
 
 
-def tolerance(given: ParsedArgs) -> Tolerance | None:
+def tolerance(args: ParsedArgs) -> Tolerance | None:
     """By how much outputs may differ, if that was typed."""
-    limits = (given.atol, given.rtol, given.snr)
+    limits = (args.atol, args.rtol, args.snr)
     return None if limits == (None, None, None) else explorer.Tolerance(*limits)
 
 
-def roofline_machine(given: ParsedArgs) -> Machine:
+def roofline_machine(args: ParsedArgs) -> Machine:
     """The machine by its rates, or by its name."""
-    found: Machine = _machines().find(given.machine, given.peak_macs, given.bandwidth)
+    found: Machine = _machines().find(args.machine, args.peak_macs, args.bandwidth)
     return found
 
 
-def named_machine(given: ParsedArgs) -> Machine | None:
+def named_machine(args: ParsedArgs) -> Machine | None:
     """The machine by its rates, or by its name; None where none of these was typed."""
-    return roofline_machine(given) if given.machine or given.peak_macs or given.bandwidth else None
+    return roofline_machine(args) if args.machine or args.peak_macs or args.bandwidth else None
 
 
-def each_machine(given: ParsedArgs) -> tuple[Machine, ...]:
+def each_machine(args: ParsedArgs) -> tuple[Machine, ...]:
     """The machines of a list of names, if that was typed."""
-    named = () if given.machine is None else given.machine.split(",")
+    named = () if args.machine is None else args.machine.split(",")
     return tuple([_machines().find(name.strip(), None, None) for name in named])
 
 
@@ -100,10 +100,10 @@ def rate(typed: str | None, where: str) -> float | None:
     return None if typed is None else parse_rate(typed, where=where)
 
 
-def hardware(given: ParsedArgs) -> Hardware | None:
+def hardware(args: ParsedArgs) -> Hardware | None:
     """The machine by what it does in a cycle, if one was named."""
-    machine: Hardware | None = None if given.machine is None else _machines().hardware(given.machine)
-    buffer = getattr(given, "buffer", None)
+    machine: Hardware | None = None if args.machine is None else _machines().hardware(args.machine)
+    buffer = getattr(args, "buffer", None)
     return machine if buffer is None else _machines().with_buffer(machine, buffer, "--buffer")
 
 

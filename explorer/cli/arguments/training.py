@@ -58,7 +58,7 @@ TRAINING_SWEEP = (
 """What `explorer sweep` takes for trainings."""
 
 
-def samples(given: ParsedArgs) -> dict[str, Any]:
+def samples(args: ParsedArgs) -> dict[str, Any]:
     """That, as a `Session` takes it."""
-    inputs = given.inputs.split(",") if given.inputs else ()
-    return {"labels": given.labels or "", "inputs": inputs, "task": given.task}
+    inputs = args.inputs.split(",") if args.inputs else ()
+    return {"labels": args.labels or "", "inputs": inputs, "task": args.task}

@@ -114,8 +114,8 @@ def _spec(args: ParsedArgs) -> ServingSpec:
     return _base(args, **types)
 
 
-def _base(given: ParsedArgs, **types: str) -> ServingSpec:
-    return record_of(given, ServingSpec, **{"dtype": "", "kv_dtype": "", **types})
+def _base(args: ParsedArgs, **types: str) -> ServingSpec:
+    return record_of(args, ServingSpec, **{"dtype": "", "kv_dtype": "", **types})
 
 
 _OPENING = tuple(flag for flag in OPENING if flag not in ("--decode", "--past", "--observe"))

@@ -9,8 +9,8 @@ from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    return about(given, progress, lambda session, info: (info,), "info", "look.info")
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    return about(args, progress, lambda session, info: (info,), "info", "look.info")
 
 
 COMMAND = Command(

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from explorer.cli.output.progress import ProgressLine
 
 
-def answer(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Does it."""
-    found = headers.outline(given.models[0])
-    if given.json:
+    found = headers.outline(args.models[0])
+    if args.json:
         return Answer(pieces=lambda: report.as_json(found, head()))
     return Answer(pieces=lambda: report.as_text(found))
 

@@ -34,11 +34,11 @@ def _timed(args: ParsedArgs, session: Session, info: Info, machine: Machine | No
     )
 
 
-def _roofline(given: ParsedArgs, session: Session, info: Info) -> Any:
+def _roofline(args: ParsedArgs, session: Session, info: Info) -> Any:
     """The roof, and with `--measured` what each layer reached."""
-    machine = roofline_machine(given)
+    machine = roofline_machine(args)
     fact = session.roofline(machine)
-    return (fact, _timed(given, session, info, machine)[0]) if given.measured else fact
+    return (fact, _timed(args, session, info, machine)[0]) if args.measured else fact
 
 
 def _flame(args: ParsedArgs, session: Session, info: Info) -> Any:

@@ -8,11 +8,11 @@ from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     # the help reads this file, and msgspec with the facts takes 30 ms
     from explorer.session.cache.analysis_cache import cache_usage, clear_cache
 
-    fact = clear_cache() if given.clear else cache_usage()
+    fact = clear_cache() if args.clear else cache_usage()
     return Answer(lambda: plain(fact), lambda: present("shell.cache").cache(fact))
 
 

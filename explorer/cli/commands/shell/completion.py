@@ -9,8 +9,8 @@ from explorer.cli.output.completion import SHELLS
 from explorer.settings.parse import parse_choice
 
 
-def _run(given: ParsedArgs, progress: object) -> Answer:
-    shell = parse_choice(given.models[0], tuple(SHELLS), "completion")
+def _run(args: ParsedArgs, progress: object) -> Answer:
+    shell = parse_choice(args.models[0], tuple(SHELLS), "completion")
     return Answer(pieces=lambda: SHELLS[shell](VERBS))
 
 

@@ -10,11 +10,11 @@ from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     # the help reads this file, and msgspec with the facts takes 30 ms
     from explorer.process import choices
 
-    fact = choices.in_folder(given.models[0]) if given.models else choices.everything(os.environ)
+    fact = choices.in_folder(args.models[0]) if args.models else choices.everything(os.environ)
     return Answer(lambda: plain(fact), lambda: present("shell.list").listing(fact), rows="models")
 
 

@@ -8,7 +8,7 @@ from explorer.cli.output.answer import Answer
 from explorer.cli.output.man_page import man_page
 
 
-def _run(given: ParsedArgs, progress: object) -> Answer:
+def _run(args: ParsedArgs, progress: object) -> Answer:
     return Answer(pieces=lambda: man_page(VERBS))
 
 
