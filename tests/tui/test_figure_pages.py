@@ -13,6 +13,7 @@ from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.profile.points import MeasuredPoint
 from explorer.facts.roofline import Machine
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
+from explorer.features.training.training_page import step_blocks
 from explorer.features.training.training_words import layer_figures
 from explorer.features.values.values_page import activation_lines, weight_lines
 from explorer.report.blocks import Column, Table
@@ -66,7 +67,7 @@ def test_no_page_is_wider_than_its_pane(width: int, height: int, exact: bool) ->
         pages.append(roofline_page(shown, at, [at], width, height))
     engine = ScriptedEngine(model)
     weights, ran = engine._weights(["features.*"]), engine._activations(["features.0"])
-    pages.append(model_page(model.info, None, width, exact, step))
+    pages.append(model_page(model.info, None, width, exact, step_blocks(model.info, step)))
     pages.append(draw(layer_figures(step, 0, 10), width, exact))
     pages += [weight_lines(weights, 99, width, exact), activation_lines(ran, 99, width, exact)]
     few = replace(weights, tensors=weights.tensors[:2])
@@ -341,7 +342,7 @@ def test_activations_name_their_input_their_calls_and_what_did_not_run() -> None
 def test_training_keeps_its_figures_apart_and_sums_a_group() -> None:
     model = alexnet()
     step = training(model, 2, "momentum")
-    text = words(model_page(model.info, None, 60, True, step))
+    text = words(model_page(model.info, None, 60, True, step_blocks(model.info, step)))
     for figure in ("Training: batch 2, momentum", "MACs, forward 1,428,376,960", "Gradients 244,403,360 B"):
         assert figure in text, figure
     part = words(draw(layer_figures(step, 0, 10), 60, exact=True))

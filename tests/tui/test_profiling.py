@@ -181,7 +181,7 @@ async def test_both_models_side_by_side_are_timed_in_turn_and_enter_leads_to_a_r
         await hands.press("enter", "enter")
         pair = hands.pilot.app.screen
         assert isinstance(pair, PairScreen)
-        row = pair._shown.row(pair.rows.cursor)
+        row = pair._pair.row(pair.rows.cursor)
         assert row is not None
         assert row.before.path == "features.8"
 

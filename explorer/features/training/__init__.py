@@ -23,10 +23,10 @@ FEATURE = Feature(
         "training": "keys.COMMANDS",
     },
     layer_lines={
-        "training": "training_screen.layer_lines",
+        "training": "training_page.layer_lines",
     },
     model_blocks={
-        "training": "training_screen.model_blocks",
+        "training": "training_page.model_blocks",
     },
     sections={
         "training": "training_section.SECTION",

@@ -1,4 +1,4 @@
-"""A training step on the screen: its dialog, and its part of the pages of a layer and of the model."""
+"""A training step on the screen: its dialog."""
 
 from __future__ import annotations
 
@@ -8,47 +8,12 @@ from explorer.base.units import bytes_text
 from explorer.facts.training import TrainingStepSpec
 from explorer.features.training.training_words import (
     OPTIMIZERS,
-    figures,
-    heading,
-    layer_figures,
-    memory_blocks,
-    theory,
 )
-from explorer.report.blocks import Line as BlankLine
-from explorer.report.blocks import Paragraph
 from explorer.tui.dialogs.record_form import RecordForm
-from explorer.tui.text.drawing import draw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from explorer.facts import Info
     from explorer.facts.training import TrainingMemory
-    from explorer.report.blocks import Block
     from explorer.tui.commands.context import CommandContext
-    from explorer.tui.state.store import ScreenStore
-    from explorer.tui.tabs.layer import LayerParts
-    from explorer.tui.text.lines import Line
-
-
-def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
-    """Costs of a training step in the layer; empty before the user asks for them."""
-    training = page.store.on_demand.training
-    if training is None or not (blocks := layer_figures(training, *page.span)):
-        return []
-    return [lambda width: draw([heading(training), *blocks], width, page.store.exact)]
-
-
-def model_blocks(info: Info, store: ScreenStore) -> list[Block]:
-    """Costs of a training step in the model; empty before the user asks for them."""
-    training = store.on_demand.training
-    if training is None:
-        return []
-    notes = [Paragraph(note, "warning") for note in training.notes]
-    blocks: list[Block] = [BlankLine(), heading(training), figures(info, training), *notes]
-    if training.memory is not None:
-        blocks += [*memory_blocks(training.memory), *theory(info, training)]
-    return blocks
 
 
 class TrainingDialog(RecordForm[TrainingStepSpec]):

@@ -12,6 +12,7 @@ import pytest
 from explorer import Misuse, Session, TileSpec, tree_diff_files
 from explorer.facts.comparison import FIGURES, RowPair, TreeDiff
 from explorer.facts.quantize import QuantizeSpec
+from explorer.features.compare.compare import Comparer
 
 Sample = Callable[[str], Path]
 Build = Callable[[list[str], str], Path]
@@ -182,7 +183,7 @@ def test_modules_stand_side_by_side_as_they_are() -> None:
 
     x = torch.zeros(2, 8)
     with Session(net(nn.ReLU()), inputs=x) as before, Session(net(nn.ReLU(), nn.Tanh()), inputs=x) as after:
-        fact = before.parts.comparer.tree(0, (after.parts.models, 0), None, None)
+        fact = before.parts.of(Comparer).tree(0, (after.parts.models, 0), None, None)
         is_whole(fact, before, after)
     assert (fact.form, fact.values_compared) == ("rows", False)
     assert [(row.either.path, row.status) for row in fact.rows] == [
