@@ -7,7 +7,7 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -42,9 +42,6 @@ from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.proofs import Prover
 from explorer.settings import tiling as tiling_settings
 from explorer.settings.parse import dynamic_words, opening_words, path_word
-
-Prove = Callable[[Model, Model, Plan, Callable[[], None]], Verification]
-"""Takes the original, the tiled graph, the plan, and a function to call while the runtime works."""
 
 
 class Tiler:
