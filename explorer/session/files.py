@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from explorer.base.errors import ExplorerError
 from explorer.engine.models.opened_model import OpenOptions, check_names
 from explorer.session.parts.models import Dims, Models, OnProgress
 from explorer.session.session import Session
-
-if TYPE_CHECKING:
-    pass
 
 
 @contextlib.contextmanager

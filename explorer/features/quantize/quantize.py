@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -49,7 +48,7 @@ from explorer.features.quantize.quantization_record import QuantizationRecord
 from explorer.host import input_files, scratch
 from explorer.host.processor import instructions, saturates_bytes
 from explorer.session.parts import scripts
-from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work, Written, changing
+from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work, Written
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.filter import is_query
 from explorer.settings.quantize import BY_HAND, for_layer
@@ -130,12 +129,6 @@ class Quantizer:
         fast = resolved(request.spec, operators, instructions(), onnxruntime.__version__)
         self._folds = fast.spec.form == "chain"
         return replace(request, spec=fast.spec), fast.notes
-
-    @contextmanager
-    def gone_to(self, state: int | None) -> Iterator[None]:
-        """Makes another state the current one inside of the `with` block."""
-        with changing(self._models, state):
-            yield
 
     def settings(self, spec: QuantizeSpec, on_progress: OnProgress) -> QuantizeSettings:
         """What `spec` asks of every layer of the current model."""

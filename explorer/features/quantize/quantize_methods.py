@@ -14,6 +14,7 @@ from explorer.facts.quantize import QuantizeRequest
 from explorer.features.quantize.quantize import Quantizer
 from explorer.features.tiling.tiling import Tiler
 from explorer.session.methods.facade import Facade
+from explorer.session.parts.change import changing
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def quantize_choice(
             not fit.
     """
     request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
-    with session.parts.of(Quantizer).gone_to(state):
+    with changing(session.parts.models, state):
         if not as_graph and _as_module(session, spec, None, on_progress):
             return _modules(session).choice(_of_modules(request))
         return session.parts.of(Quantizer).choice(request, on_progress)
@@ -148,7 +149,7 @@ def quantize(
 def _quantized(
     session: Facade, request: QuantizeRequest, state: int | None, measured: bool, options: Mapping[str, Any]
 ) -> Quantization:
-    with session.parts.of(Quantizer).gone_to(state):
+    with changing(session.parts.models, state):
         modules = not request.as_graph
         if request.spec.form == "torchao" and _as_module(session, request.spec, None, options["on_progress"]):
             raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")

@@ -21,7 +21,7 @@ from explorer.facts.split.edit import Edit, EditSpec, EditStep, TypeChange
 from explorer.features.rewrite.records import EditRecord
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import scripts
-from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work, Written
+from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.steps.edit import step_words
 
@@ -44,9 +44,7 @@ def _steps(options: EditSpec, work: Work) -> Steps:
             EditRecord((*step_words(group), *(() if verify else ("--no-verify",)))),
             _command(models, group, work.output if last else None),
         )
-        yield ChangeStep(
-            model, partial(_state_text, text), partial(_load, work) if verify else None, last=last
-        )
+        yield ChangeStep(model, text, partial(_load, work) if verify else None, last=last)
     changed: dict[str, TypeChange] = {}
     for change in (change for fact in edits for change in fact.outputs):
         changed[change.name] = replace(change, before=changed.get(change.name, change).before)
@@ -60,10 +58,6 @@ def _steps(options: EditSpec, work: Work) -> Steps:
         notes=models.random_weights(),
         seconds=time.perf_counter() - started,
     )
-
-
-def _state_text(text: StateText, written: Written) -> StateText:
-    return text
 
 
 def _edited(models: Models, steps: Sequence[EditStep], work: Work) -> tuple[Model, Edit]:

@@ -18,7 +18,7 @@ from explorer.facts.split.fold import FOLDS, Fold, FoldKind, FoldSpec, FoldStep,
 from explorer.features.rewrite.records import FoldRecord
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import scripts
-from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work, Written
+from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.session.parts.proofs import Prover
 
@@ -58,17 +58,13 @@ def _steps(options: FoldSpec, work: Work) -> Steps:
         command_of_step = _command(models, (step.kind,), work.output if last else None)
         text = StateText(step.what, FoldRecord(step.kind), command_of_step)
         judge = partial(_proved, work, before) if work.proof.verify else None
-        written = yield ChangeStep(model, partial(_state_text, text), judge, last=last)
+        written = yield ChangeStep(model, text, judge, last=last)
         steps.append(replace(step, verification=written.proof, output=written.output))
         if not written.kept:
             break
         done = written.output if last else ""
     notes = models.random_weights()
     return Fold(tuple(steps), remaining, done, command, notes, time.perf_counter() - started)
-
-
-def _state_text(text: StateText, written: Written) -> StateText:
-    return text
 
 
 def _proved(work: Work, before: Model, after: Model, path: str) -> Verification:

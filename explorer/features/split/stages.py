@@ -194,7 +194,7 @@ class Splitter:
             return proof.part_runs(subject.model, written, draw(drawn, request.seed))
 
         text = self._state_text(spec, facts, request)
-        state = (lambda written: text) if work.output is None else None
+        state = text if work.output is None else None
         written = yield ChangeStep(part.model, state, judge if request.verify else None)
         if (runs := written.evidence) is not None:
             texts = tuple([plan.text() for plan in drawn])

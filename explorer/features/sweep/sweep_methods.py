@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from explorer.base.checked import Count, Natural, PathText, Seconds
-from explorer.features.quantize.quantize import Quantizer
 from explorer.features.sweep import sweep as sweeps
+from explorer.session.parts.change import changing
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.session.session import Session, reopen
 
@@ -104,7 +104,7 @@ def sweep_formats(
         MissingExtra: `scheduler` needs Dask, which is not installed.
         Cancelled: `cancel` said so.
     """
-    with session.parts.of(Quantizer).gone_to(state):
+    with changing(session.parts.models, state):
         return sweeps.sweep_formats(
             [(session, session.parts.models)],
             spec,

@@ -121,7 +121,7 @@ class Tiler:
 
         outcome = yield ChangeStep(
             tiled,
-            lambda _: StateText(spec.label, TilingRecord(spec, plan), command),
+            StateText(spec.label, TilingRecord(spec, plan), command),
             judge if work.proof.verify else None,
             lambda: analyses[0] if analyses else None,
         )

@@ -89,7 +89,8 @@ class ChangeStep(Struct, frozen=True):
 
     Attributes:
         model: The model.
-        state: Says what the history says of it, once it is written; None where the file is no state.
+        state: What the history says of it, or a function that says so once it is written; None where the file
+            is no state.
         judge: Looks at the model as it was read back from the file, which is called as it is told; None reads
             nothing back.
         examine: Returns the analysis of the model that was read back, where the judge made one meanwhile.
@@ -97,7 +98,7 @@ class ChangeStep(Struct, frozen=True):
     """
 
     model: Model
-    state: Callable[[Written], StateText] | None
+    state: StateText | Callable[[Written], StateText] | None
     judge: Callable[[Model, str], Evidence | None] | None = None
     examine: Callable[[], AnalysisResult | None] | None = None
     last: bool = True
@@ -203,7 +204,7 @@ def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work)
             if not written.kept:
                 raise output_files.Discard
         if step.state is not None:
-            text = step.state(written)
+            text = step.state if isinstance(step.state, StateText) else step.state(written)
     if text is not None:
         entry = HistoryEntry(
             text.label,
