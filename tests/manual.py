@@ -51,22 +51,29 @@ def formats() -> str:
 
 def verbs() -> str:
     """Every verb with its options and examples."""
+    from explorer.cli.arguments.command import grouped
     from explorer.cli.arguments.screen_options import SCREEN
     from explorer.cli.commands import VERBS
 
-    rows = [
-        (SCREEN.prog, f"{SCREEN.prog} MODEL", "opens the screen"),
-        ("", SCREEN.prog, CHOOSER),
-        ("", f"{SCREEN.prog} FOLDER", FOLDER),
+    screen = [
+        (f"{SCREEN.prog} MODEL", "opens the screen"),
+        (SCREEN.prog, CHOOSER),
+        (f"{SCREEN.prog} FOLDER", FOLDER),
     ]
-    rows += [(verb.prog, f"{SCREEN.prog} {verb.usage}", verb.manual) for verb in VERBS.values()]
-    lines = ["| command | what it answers |", "|---|---|"]
-    lines += [f"| `{_cell(usage)}` | {_cell(said)} |" for _, usage, said in rows]
+    lines = _verb_table("The screen", screen)
+    for title, group in grouped(VERBS.values()).items():
+        lines += _verb_table(title, [(f"{SCREEN.prog} {verb.usage}", verb.manual) for verb in group])
     for verb in (SCREEN, *VERBS.values()):
         lines += ["", f"## {verb.prog}", "", f"Options: {', '.join(f'`{flag}`' for flag in verb.options)}."]
         lines += ["", "```text", *verb.examples, "```"]
     lines += ["", "## Exit codes", "", *_exit_codes(VERBS)]
     return "\n".join(lines)
+
+
+def _verb_table(title: str, rows: list[tuple[str, str]]) -> list[str]:
+    """A section with a table of commands and what each answers."""
+    cells = [f"| `{_cell(usage)}` | {_cell(answer)} |" for usage, answer in rows]
+    return [f"## {title}", "", "| command | what it answers |", "|---|---|", *cells, ""]
 
 
 def _exit_codes(verbs: Mapping[str, Command]) -> list[str]:

@@ -149,6 +149,12 @@ def failed_models(rows: Iterable[ModelRow]) -> dict[str, str]:
     return {model: why for model, why in error_by_model.items() if model not in measured}
 
 
+_SIMILAR = 0.75
+"""Least similarity of a suggestion to what was typed, from 0 to 1, as `difflib` counts it."""
+_LISTED = 12
+"""Most names in a hint; longer lists are shortened, with a count."""
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """A hint that names the closest of `candidates` to a mistyped `name`.
 
@@ -157,20 +163,22 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
         candidates: The valid names, in the order of the hint; a set is sorted.
 
     Returns:
-        `did you mean 'x'?`, or `there is: a, b, c` when nothing is close, or an empty string.
+        `did you mean 'x'?`, or `there is: a, b, c` if no name is similar, or an empty string if there are
+        no candidates.
     """
     names = sorted(candidates) if isinstance(candidates, set | frozenset) else list(dict.fromkeys(candidates))
     if close := nearest_alone(name, names):
         return close
     if not names:
         return ""
-    first_names = ", ".join(names[:6])
-    return f"there is: {first_names}" + (f" and {len(names) - 6:,} more" if len(names) > 6 else "")
+    shown = names if len(names) <= _LISTED else names[: _LISTED // 2]
+    more = f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else ""
+    return f"there is: {', '.join(shown)}{more}"
 
 
 def nearest_alone(name: str, candidates: Iterable[str]) -> str:
-    """As `nearest`, but an empty string when nothing is close."""
+    """The hint of `nearest` if a name is similar, else an empty string."""
     import difflib
 
-    close = difflib.get_close_matches(name, list(dict.fromkeys(candidates)), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(dict.fromkeys(candidates)), n=1, cutoff=_SIMILAR)
     return f"did you mean '{close[0]}'?" if close else ""

@@ -100,9 +100,10 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
         print_pieces([tool(), "\n"])
         return DONE
     if args.help:
-        from explorer.cli.arguments.help import help_text  # argparse, for whoever asks
+        from explorer.cli.arguments.help import first_help, help_text  # argparse is imported for help alone
 
-        print_pieces([help_text(command, VERBS)])
+        first = not command.name and args.models != ["all"]
+        print_pieces([first_help(VERBS) if first else help_text(command, VERBS)])
         return DONE
     if not anywhere:
         check_supported()

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest_alone
 from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import ParsedArgs
 from explorer.cli.commands import VERBS
@@ -113,9 +113,6 @@ def _check_source(source: str) -> None:
         source = code
     if os.path.exists(source):
         return
-    import difflib
-
-    close = difflib.get_close_matches(source, VERBS, n=1, cutoff=0.75)
-    if close:
-        raise Misuse("no such verb or model", where=source, hint=f"did you mean '{close[0]}'?")
+    if hint := nearest_alone(source, VERBS):
+        raise Misuse("no such verb or model", where=source, hint=hint)
     headers.check(source)

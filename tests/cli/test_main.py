@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from explorer.base.errors import BadModel, Cancelled, Misuse
 from explorer.base.verdicts import VERDICTS
 from explorer.cli import main
 from explorer.cli.arguments import parser as words
+from explorer.cli.arguments.command import grouped
 from explorer.cli.arguments.screen_options import SCREEN
 from explorer.cli.commands import VERBS
 from explorer.cli.output.progress import ProgressLine
@@ -79,7 +81,7 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         (["info", "a", "--jsn"], "did you mean '--json'?"),
         (
             ["info", "a", "--draws", "3"],
-            "it belongs to explorer compare, tile, sweep, history, convert, rebatch, verify, blame",
+            "it belongs to explorer compare, verify, blame, tile, sweep, quantize, fold, convert, rebatch",
         ),
         (
             ["info", "a", "-o", "b"],
@@ -207,12 +209,35 @@ def test_the_machine_of_a_plan_may_still_be_called_its_profile() -> None:
 
 def test_help_of_every_verb_names_its_options_and_shows_examples(run: Run) -> None:
     for verb in (None, *VERBS):
-        code, out, err = run(*([verb] if verb else []), "--help")
+        code, out, err = run(verb or "--help", "--help" if verb else "all")
         assert (code, err) == (0, "")
         assert "examples:\n  explorer" in out
         for flag in VERBS[verb].options if verb else ():
             assert flag in out
         assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_first_help_groups_all_verbs_and_fits_the_terminal(
+    run: Run, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, err = run("--help")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) <= (10 if columns == 120 else 16)
+    assert max(map(len, lines)) <= max(columns, 80), "two lines of usage take 80"
+    for title, group in grouped(VERBS.values()).items():
+        assert title in out
+        assert all(f" {verb.name}" in out for verb in group)
+    assert "explorer --help all" in out
+
+
+def test_the_columns_of_the_full_help_are_as_wide_as_their_words(run: Run) -> None:
+    _, out, _ = run("--help", "all")
+    for verb in VERBS.values():
+        row = [verb.name, " ".join(verb.models), verb.summary]
+        assert re.search("^  " + " +".join(map(re.escape, filter(None, row))) + "$", out, re.M), row
 
 
 def test_the_help_calls_nothing_a_model_that_is_none(run: Run) -> None:

@@ -24,6 +24,17 @@ MODEL_HELP = (
 SECOND_NAME = "`explorer-nn` starts the same program: on Windows `explorer` is the file manager."
 
 
+GROUPS = {
+    "look": "Look at a model",
+    "compare": "Compare models",
+    "change": "Change a model",
+    "measure": "Measure",
+    "language": "Language models",
+    "tools": "Tools",
+}
+"""Groups of verbs and their titles, in the order of help, manual and man page."""
+
+
 class ParsedArgs:
     """What was typed: `models`, and every option of the command by its long name, '-' as '_'.
 
@@ -97,6 +108,7 @@ class Command:
         meaning: What one is, in words, if it is neither.
         exits: How it can end, and the exit code of each: kinds of verdict, or words for the manual.
         others: Of those in `models` that are no model beside one that is: what each is.
+        group: The key of its group in `GROUPS`.
 
     Attributes:
         options: Those that it takes, by flag.
@@ -118,6 +130,7 @@ class Command:
     meaning: str = ""
     exits: Mapping[str, int] = IF_DONE
     others: Mapping[str, str] = field(default_factory=dict)
+    group: str = "tools"
     options: dict[str, Option] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -139,3 +152,11 @@ class Command:
     def spellings(self) -> dict[str, Option]:
         """Its options by every word that means one."""
         return {word: option for option in self.options.values() for word in option.spellings}
+
+
+def grouped(verbs: Iterable[Command]) -> dict[str, list[Command]]:
+    """The verbs of each group, by the group's title; verbs keep their order within a group."""
+    groups: dict[str, list[Command]] = {title: [] for title in GROUPS.values()}
+    for verb in verbs:
+        groups[GROUPS[verb.group]].append(verb)
+    return groups

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import textwrap
 from collections.abc import Mapping
 
 from explorer.base.exit_codes import OF_EVERY_VERB
 from explorer.base.verdicts import VERDICTS
-from explorer.cli.arguments.command import SECOND_NAME, Command
+from explorer.cli.arguments.command import SECOND_NAME, Command, grouped
+
+
+def first_help(verbs: Mapping[str, Command]) -> str:
+    """The help of the program, short: how to call it, the verbs by group, where to read more."""
+    groups = {
+        title: " ".join(verb.name for verb in group) for title, group in grouped(verbs.values()).items()
+    }
+    titles = max(map(len, groups))
+    columns = max(60, shutil.get_terminal_size().columns)
+    rows = [
+        textwrap.fill(f"{title:<{titles}}  {names}", columns, subsequent_indent=" " * (titles + 2))
+        for title, names in groups.items()
+    ]
+    usage = [
+        "usage: explorer [MODEL] [MODEL2]   open the screen, such as explorer alexnet",
+        "       explorer VERB MODEL...      print or write, such as explorer info alexnet",
+    ]
+    more = "more:  explorer VERB --help, explorer --help all, explorer help (the manual)"
+    return "\n".join([*usage, *rows, more]) + "\n"
 
 
 def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
@@ -43,11 +63,23 @@ def _epilog(command: Command, verbs: Mapping[str, Command]) -> str:
     )
     parts = [textwrap.fill(paragraph, 100) if command.words else paragraph] if kinds else []
     if verbs:
-        rows = "\n".join(f"  {name:<12}{' '.join(v.models):<11}{v.summary}" for name, v in verbs.items())
-        parts = [f"verbs (explorer VERB --help says more):\n{rows}", *parts, SECOND_NAME.replace("`", "")]
+        parts = [*_verb_tables(verbs), *parts, SECOND_NAME.replace("`", "")]
     examples = "\n".join(f"  {example}" for example in command.examples)
     codes = "\n".join(f"  {code:<5}{', '.join(ends)}" for code, ends in exit_codes(command).items())
     return "\n\n".join([*parts, f"examples:\n{examples}", f"exit codes:\n{codes}"])
+
+
+def _verb_tables(verbs: Mapping[str, Command]) -> list[str]:
+    """A table of verbs for each group: name, models, summary."""
+    names = max(map(len, verbs))
+    models = max(len(" ".join(verb.models)) for verb in verbs.values())
+    return [
+        f"{title}:\n"
+        + "\n".join(
+            f"  {verb.name:<{names}}  {' '.join(verb.models):<{models}}  {verb.summary}" for verb in group
+        )
+        for title, group in grouped(verbs.values()).items()
+    ]
 
 
 def exit_codes(*commands: Command) -> dict[int, list[str]]:

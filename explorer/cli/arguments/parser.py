@@ -7,14 +7,14 @@ have to be replaced anyway: a mistyped word deserves one line that names the rig
 
 from __future__ import annotations
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, nearest, nearest_alone
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPTIONS
 from explorer.cli.arguments.screen_options import SCREEN, WITH_RESUME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from explorer.cli.arguments.options import Option
 
@@ -110,13 +110,19 @@ def _split_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Com
 
 def _unknown_option(word: str, command: Command, verbs: Mapping[str, Command]) -> Misuse:
     flag = word.split("=")[0] if word.startswith("--") else word[:2]
+    if flag == "--batch" and "--dim" in command.options:
+        size = word.partition("=")[2] or "N"
+        return Misuse(f"{command.prog} has no such option", where=flag, hint=f"write --dim batch={size}")
     owners = [verb.name for verb in verbs.values() if flag in verb.spellings()]
     message = f"{command.prog if command.name else 'the screen'} has no such option"
     if owners:
         return Misuse(message, where=flag, hint=f"it belongs to explorer {', '.join(owners)}")
-    return Misuse(
-        message, where=flag, hint=_guess(flag, command.options) or f"{command.prog} --help lists them"
-    )
+    return Misuse(message, where=flag, hint=_option_hint(flag, command))
+
+
+def _option_hint(flag: str, command: Command) -> str:
+    """What to type in place of an option that a command does not have."""
+    return nearest_alone(flag, command.spellings()) or f"{command.prog} --help lists them"
 
 
 def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Command]) -> None:
@@ -149,10 +155,9 @@ def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Comman
 
 def _is_no_model(word: str, verbs: Mapping[str, Command]) -> bool:
     """Whether the first of several words is a mistyped verb: nothing that is there, and close to one."""
-    import difflib  # 3 ms, as where else a word is guessed
     import os
 
-    return not os.path.lexists(word) and bool(difflib.get_close_matches(word, list(verbs), n=1, cutoff=0.75))
+    return not os.path.lexists(word) and bool(nearest_alone(word, verbs))
 
 
 def _check_options(command: Command, args: ParsedArgs) -> None:
@@ -172,10 +177,3 @@ def _check_options(command: Command, args: ParsedArgs) -> None:
     if "--decode" in command.options and args.decode != (args.past is not None):
         missing, there = ("--past N", "--decode") if args.decode else ("--decode", "--past")
         raise Misuse(f"needs {missing}", where=there, hint="write --decode --past N")
-
-
-def _guess(word: str, known: Iterable[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"did you mean '{close[0]}'?" if close else ""

@@ -16,13 +16,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _ORDER = (
-    *("info", "outline", "list", "formats", "layers", "ops", "memory", "roofline", "sizes", "decode"),
-    *("training", "weights"),
-    *("activations", "values", "compare", "graph", "plot", "report", "plan", "tile", "sweep", "settings"),
-    *("history", "convert", "rebatch"),
-    *("verify", "blame", "diff"),
+    *("info", "layers", "ops", "memory", "roofline", "sizes", "outline", "list", "formats", "weights"),
+    *("activations", "values", "graph", "plot", "report"),
+    *("compare", "diff", "verify", "blame", "evaluate"),
+    *(
+        "tile",
+        "plan",
+        "settings",
+        "sweep",
+        "quantize",
+        "fold",
+        "edit",
+        "convert",
+        "rebatch",
+        "extract",
+        "split",
+    ),
+    *("pipeline", "train", "make", "history"),
+    *("profile", "training", "machines"),
+    *("serving", "decode"),
+    *("help", "doctor", "serve", "cache", "completion", "man"),
 )
-"""In which the help lists them; others follow, by name."""
+"""Order of the verbs in the help, group by group (`Command.group`). others follow by name."""
 
 _ALSO = {"machine": "machines"}
 """Other spellings of verbs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from explorer.cli.arguments.command import MODEL_HELP, SECOND_NAME, Command
+from explorer.cli.arguments.command import MODEL_HELP, SECOND_NAME, Command, grouped
 from explorer.cli.arguments.help import exit_codes
 from explorer.cli.arguments.options import Option
 from explorer.cli.arguments.screen_options import SCREEN
@@ -22,8 +22,10 @@ def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
     yield f"{_text(SECOND_NAME)}\n"
     yield f"A model is {_text(' '.join(MODEL_HELP.split()))}.\n"
     yield ".SH VERBS\n"
-    for command in verbs.values():
-        yield f".TP\n.B explorer {_plain(command.usage)}\n{_text(command.manual)}.\n"
+    for title, group in grouped(verbs.values()).items():
+        yield f".SS {_text(title)}\n"
+        for command in group:
+            yield f".TP\n.B explorer {_plain(command.usage)}\n{_text(command.manual)}.\n"
     yield ".SH OPTIONS\n"
     takers: dict[Option, list[str]] = {}
     for command in (SCREEN, *verbs.values()):

@@ -31,7 +31,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "blame",
-    "the first layer in which two models part, and how the error grows",
+    "find the first layer where two models differ",
     ("A", "B"),
     (
         *("--draws", "--seed", "--input"),
@@ -53,4 +53,5 @@ COMMAND = Command(
     manual="where two models part: the first layer that introduces more than rounding, and how the error"
     " grows"
     " along the graph; `--plot FILE.svg` draws it",
+    group="compare",
 )

@@ -34,7 +34,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "compare",
-    "figures of models side by side, what is best, and why they differ",
+    "print figures of several models side by side, with reasons",
     ("M1", "M2", "..."),
     (
         HARDWARE,
@@ -56,4 +56,5 @@ COMMAND = Command(
     manual="figures side by side, relative to the first, which is best of each, and why totals differ"
     " (folded batch norm, dropped dropout, ...); `--machine` adds least time, and cycles of what is tiled,"
     " `--verify` a proof of each",
+    group="compare",
 )

@@ -33,7 +33,7 @@ def _tree(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "diff",
-    "what changed from one graph to another, node by node, and in cost",
+    "show what changed between two graphs, node by node and in cost",
     ("A", "B"),
     (
         Option(
@@ -55,4 +55,5 @@ COMMAND = Command(
     usage="diff A B",
     manual="what changed from one graph to another, by operator and node by node, and in cost;"
     " with `--tree` the two layer trees side by side (`explorer A B` shows them on the screen)",
+    group="compare",
 )

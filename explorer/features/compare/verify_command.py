@@ -33,7 +33,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "verify",
-    "evidence that two models compute the same",
+    "check that two models compute the same outputs",
     ("A", "B"),
     (
         *("--draws", "--seed", "--input"),
@@ -69,4 +69,5 @@ COMMAND = Command(
     },
     usage="verify A B",
     manual="evidence, per output and per tiled matmul, that two models compute the same",
+    group="compare",
 )

@@ -29,7 +29,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "convert",
-    "write a model as another kind of file, and show that it is the same",
+    "write a model in another format, and check that outputs are the same",
     ("MODEL",),
     (
         "--output",
@@ -77,4 +77,5 @@ COMMAND = Command(
     " (`.onnx`), TorchScript (`.pt`) or torch.export (`.pt2`), ONNX as TorchScript or torch.export, a"
     " checkpoint as `.safetensors` and back, TFLite as ONNX",
     needs=("--output",),
+    group="change",
 )

@@ -80,7 +80,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "graph",
-    "which layer feeds which, as a picture or a page that folds",
+    "draw which layer feeds which: SVG, HTML, Graphviz, text",
     ("MODEL",),
     (
         "--output",
@@ -143,4 +143,5 @@ COMMAND = Command(
     manual="which layer feeds which: `.svg`, Graphviz's `.dot`, a page that folds (`.html`), text (`.txt`),"
     " or node data for Model Explorer (`.json`)",
     needs=("--output",),
+    group="look",
 )

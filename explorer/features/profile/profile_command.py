@@ -194,7 +194,7 @@ def _spec(args: ParsedArgs) -> ProfileSpec:
 
 COMMAND = Command(
     "profile",
-    "how long a model runs here, layer by layer, and what is no layer",
+    "measure how long a model takes on this machine, layer by layer",
     ("MODEL", "[OTHER]"),
     (*_OPTIONS, "--output", "--force", "--input", "--seed", *MACHINE, *OPENING, *TABLE),
     (
@@ -211,4 +211,5 @@ COMMAND = Command(
     " layer's time with its spread, operators with their memory,"
     " what is no layer, MACs and bytes a second, how sure it is, and whether the machine was loaded;"
     " of two models the layers side by side, timed in turn, and which differences are more than noise",
+    group="measure",
 )

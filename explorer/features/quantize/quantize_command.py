@@ -52,7 +52,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "quantize",
-    "give layers another number format, and measure what that costs",
+    "give layers another number format, and measure the error",
     ("MODEL",),
     ("--output", *FORMATS, *CALIBRATION, "--dynamic", "--force", *OPENING, *PRINTING),
     (
@@ -68,4 +68,5 @@ COMMAND = Command(
     manual="gives weights, inputs and biases of layers another number format, writes what onnxruntime runs"
     " (or, where `-o` ends in `.pt2` or `.pt`, an nn.Module of PyTorch's own operators), and says layer by"
     " layer what it costs; without `-o` only the choice",
+    group="change",
 )

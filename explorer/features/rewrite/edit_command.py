@@ -35,7 +35,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "edit",
-    "rename, delete and replace nodes by hand, and set their attributes",
+    "rename, delete or replace nodes, and set attributes",
     ("MODEL",),
     (
         "--output",
@@ -72,4 +72,5 @@ COMMAND = Command(
     manual="edits a graph by hand, step by step in the order that was typed: each step is checked against the"
     " model and the operator's schema, sizes are inferred anew, and onnxruntime has to load the result;"
     " without `-o` only what would change",
+    group="change",
 )

@@ -55,7 +55,7 @@ def _kinds(typed: tuple[str, ...] | None) -> tuple[FoldKind, ...]:
 
 COMMAND = Command(
     "fold",
-    "fold batch normalization, constants and what does nothing away, proved",
+    "remove batch normalization, constants and no-ops, with proof",
     ("MODEL",),
     (
         "--output",
@@ -81,4 +81,5 @@ COMMAND = Command(
     manual="folds BatchNormalization into the weights of the Conv, ConvTranspose or Gemm before it (or behind"
     " it, where that is exact), computes constants, takes Identity and idle Dropout away; each kind of"
     " rewrite is proved within rounding; without `-o` it only says what would go, and what stays and why",
+    group="change",
 )

@@ -25,7 +25,7 @@ def _run(args: ParsedArgs, _: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "make",
-    "the small model of an exercise, from a line such as linear:128x128x128",
+    "write a small model from a line of text, such as linear:128x128x128",
     ("LINE",),
     (
         "--output",
@@ -55,4 +55,5 @@ COMMAND = Command(
     needs=("--output",),
     subject="line",
     meaning="KIND:SIZES[:OPTIONS], such as linear:128x128x128 (explorer help split)",
+    group="change",
 )

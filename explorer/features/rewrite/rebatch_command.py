@@ -22,7 +22,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "rebatch",
-    "write a model with a fixed batch for another one, and compare each row",
+    "change the fixed batch size of a model, and check each row",
     ("MODEL", "BATCH"),
     (
         "--output",
@@ -52,4 +52,5 @@ COMMAND = Command(
     " original run alone",
     others={"BATCH": "how many rows the model is to take, or a name that leaves it open"},
     needs=("--output",),
+    group="change",
 )

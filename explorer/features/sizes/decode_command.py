@@ -30,7 +30,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "decode",
-    "a decode step beside its whole pass; when the cache passes the weights",
+    "print the cost of one decode step beside the full pass",
     ("MODEL",),
     (*_OPENING, *TABLE),
     ("explorer decode model.onnx --past 1024", "explorer decode package.module:gpt --trust --csv"),
@@ -38,4 +38,5 @@ COMMAND = Command(
     usage="decode MODEL --past 1024",
     manual="one decode step of a language model beside the pass over its text (prefill), layer by layer; what"
     " the key-value cache takes for each token, and from how many tokens on it takes more than the weights",
+    group="language",
 )

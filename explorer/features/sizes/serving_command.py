@@ -122,7 +122,7 @@ _OPENING = tuple(flag for flag in OPENING if flag not in ("--decode", "--past", 
 
 COMMAND = Command(
     "serving",
-    "what it costs to run a language model: KV cache, prompt, steps, devices",
+    "print what a language model costs to run: KV cache, steps, devices",
     ("MODEL", "..."),
     (*_OPTIONS, "--force", *MACHINE, *_OPENING, *TABLE),
     (
@@ -139,4 +139,5 @@ COMMAND = Command(
     " those active a token, MACs of prompt and step with their closed forms, the KV cache and the longest"
     " context and largest batch that a memory holds, least times by what bounds them, and layouts over"
     " several devices (tensor, pipeline and expert parallel)",
+    group="language",
 )

@@ -36,7 +36,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "sizes",
-    "MACs, memory and time over a batch or a length of text, and crossings",
+    "print MACs, memory and time as batch or sequence length grows",
     ("MODEL",),
     (_OVER, *MACHINE, *OPENING, *TABLE),
     (
@@ -47,4 +47,5 @@ COMMAND = Command(
     usage="sizes MODEL --over sequence=1:32k",
     manual="MACs, bytes moved, activations, weights, key-value cache and least time over one size, with their"
     " closed forms, and where one passes another: `activations pass the weights at batch 11`",
+    group="look",
 )

@@ -101,7 +101,7 @@ def _outcome(fact: Split) -> str:
 
 SPLIT = Command(
     "split",
-    "cut a model into stages of a pipeline: balanced, few bytes between, proved",
+    "cut a model into balanced pipeline stages, with proof",
     ("MODEL",),
     (
         *_SPLIT_OPTIONS,
@@ -127,6 +127,7 @@ SPLIT = Command(
     manual="cuts a model where the largest stage is as small as can be and, of those cuts, the fewest bytes"
     " cross; tells stages, cuts, balance and what the pipeline of them does; `-o` writes an ONNX file a stage"
     " with `stages.json`, and proves that together they are the model",
+    group="change",
 )
 
 
@@ -150,7 +151,7 @@ def _run_extract(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 EXTRACT = Command(
     "extract",
-    "a part of a model as a model that runs alone, shown to compute the same",
+    "write part of a model as a model of its own, and check its outputs",
     ("MODEL",),
     (
         "--output",
@@ -172,6 +173,7 @@ EXTRACT = Command(
     " or in a `.pt` its state_dict), whose inputs are what it reads in the whole: layers by a glob or filter,"
     " or what lies between two; it is run on the whole's own values, and must give the whole's own numbers",
     needs=("--output",),
+    group="change",
 )
 
 
@@ -196,7 +198,7 @@ def _run_pipeline(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 PIPELINE = Command(
     "pipeline",
-    "run the stages of a folder as processes, beside the forecast",
+    "run the stages that split wrote, and compare with the forecast",
     ("FOLDER",),
     (
         Option(
@@ -223,4 +225,5 @@ PIPELINE = Command(
     meaning="a folder of stages, as explorer split MODEL -n 2 -o FOLDER writes it",
     manual="runs the stages that `split` wrote, each in a process of its own, with micro-batches through"
     " them; times each stage alone first, and holds the throughput against the forecast of these times",
+    group="change",
 )

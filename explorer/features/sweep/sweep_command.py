@@ -326,7 +326,7 @@ _EDGES, _FORMS = (option_of(explorer.TileSpec, name).choices for name in ("edges
 
 COMMAND = Command(
     "sweep",
-    "many tilings, or number formats: cost, proof, Pareto front",
+    "compare many tilings or number formats: cost, proof, Pareto front",
     ("MODEL", "..."),
     (
         Option(
@@ -418,4 +418,5 @@ COMMAND = Command(
     manual="many tilings side by side: tile matmuls, utilization, traffic, buffer, cycles of each, with"
     " `--verify` its proof, and their Pareto front; or with `--quantize` number formats, layer by layer, and"
     " a mixed precision; `-o FILE` keeps the rows and goes on where it was stopped",
+    group="change",
 )

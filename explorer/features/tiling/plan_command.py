@@ -67,7 +67,7 @@ def _range(typed: str) -> tuple[int, int]:
 
 COMMAND = Command(
     "plan",
-    "what a tiling would cost: traffic by loop order, buffers, cycles, time",
+    "print what a tiling costs: traffic, buffers, cycles, time",
     ("MODEL",),
     (
         *declared_options(explorer.TileSpec, without=("accumulator",)),
@@ -94,4 +94,5 @@ COMMAND = Command(
     " reuse"
     " and in each loop order, buffers, cycles and time on a machine, distance from the lower bound;"
     " with every formula",
+    group="change",
 )

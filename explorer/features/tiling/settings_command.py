@@ -44,7 +44,7 @@ _OF_FORMATS = tuple(option for option in FORMATS if option.flag not in {of_tiles
 
 COMMAND = Command(
     "settings",
-    "how each matmul would be tiled, or quantized, and who said so",
+    "show the tile or number format of each matmul, and where it is set",
     ("MODEL",),
     (
         *_TILE,
@@ -62,4 +62,5 @@ COMMAND = Command(
     usage="settings MODEL --config FILE",
     manual="how each matmul would be tiled (`--formats`: which number formats it would take), and who said"
     " so: the default, a line of the file, the command line",
+    group="change",
 )

@@ -117,7 +117,7 @@ def _outcome(result: TileResult) -> str:
 
 COMMAND = Command(
     "tile",
-    "tile matmuls, prove that nothing changed, write the result",
+    "split matmuls into hardware tiles, prove the result, write it",
     ("MODEL",),
     (
         "--output",
@@ -151,4 +151,5 @@ COMMAND = Command(
     exits=IF_PROVED,
     usage="tile MODEL -o FILE",
     manual="tiles the matmuls, proves that nothing changed, writes the result; without `-o` only the plan",
+    group="change",
 )

@@ -27,7 +27,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "evaluate",
-    "accuracy, loss and agreement of models on the samples of a file",
+    "measure accuracy, loss and agreement of models on a data file",
     ("M1", "..."),
     (
         *DATA,
@@ -45,4 +45,5 @@ COMMAND = Command(
     manual="how well models do on the samples of a file, batch by batch: accuracy, top-5, cross entropy or"
     " squared error, classes that are confused, and how far each agrees with the first",
     needs=("--data",),
+    group="compare",
 )

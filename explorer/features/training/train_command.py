@@ -26,7 +26,7 @@ OPTIMIZERS = ("adam", "sgd", "momentum")
 
 COMMAND = Command(
     "train",
-    "trains a small module on the samples of a file",
+    "train a small module on a data file",
     ("MODEL",),
     (
         *DATA,
@@ -50,4 +50,5 @@ COMMAND = Command(
     manual="trains a small module on the samples of a file (PyTorch Lightning's loop, on the CPU, the data in"
     " memory): loss and accuracy by epoch, and a checkpoint of the best one",
     needs=("--data",),
+    group="change",
 )

@@ -32,7 +32,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "training",
-    "one training step: backward MACs, gradients, optimizer, memory over time",
+    "print the cost of one training step: MACs, gradients, memory",
     ("MODEL",),
     (
         *declared_options(TrainingStepSpec),
@@ -47,4 +47,5 @@ COMMAND = Command(
     _run,
     usage="training MODEL --batch 32 --optimizer adam",
     manual="one training step: backward MACs, gradients, optimizer state, memory over time, which batch fits",
+    group="measure",
 )

@@ -80,7 +80,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "activations",
-    "runs the model and shows the values that its layers put out",
+    "run the model and print statistics of each layer's outputs",
     ("MODEL",),
     (
         *("--layer", "--op", "--stat", "--axis", "--input", _BATCH, "--seed", *_BACKWARD),
@@ -95,4 +95,5 @@ COMMAND = Command(
     usage="activations MODEL",
     manual="runs the model and shows the same of what its layers put out; `-o OUT.npz` keeps the values;"
     " `--backward` what flows back",
+    group="look",
 )

@@ -72,7 +72,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "values",
-    "the numbers of one tensor: a slice of a weight, or of what a layer puts out",
+    "print the numbers of one weight or layer output",
     ("MODEL", "NAME"),
     (*_OWN, "--input", "--seed", "--output", "--force", *OPENING, *PRINTING),
     (
@@ -86,4 +86,5 @@ COMMAND = Command(
     manual="the numbers of one tensor, stored or put out by a layer: a slice, as codes and scales too where"
     " it is quantized, beside those of another model, into a `.npy`; `--map` draws it and names its outliers",
     others={"NAME": "a stored tensor, or a layer or tensor of the graph"},
+    group="look",
 )

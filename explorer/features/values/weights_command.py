@@ -34,7 +34,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "weights",
-    "values of stored tensors: range, mean, zeros, quantiles, duplicates",
+    "print statistics of stored tensors: range, mean, zeros, quantiles",
     ("MODEL",),
     ("--layer", "--op", "--stat", "--axis", "--bins", *OPENING, *TABLE),
     (
@@ -46,4 +46,5 @@ COMMAND = Command(
     usage="weights MODEL",
     manual="the values of stored tensors: range, mean, zeros, quantiles, histogram; what is tied, what is"
     " stored twice; `--stat` chooses others, `--axis` tells channels apart",
+    group="look",
 )

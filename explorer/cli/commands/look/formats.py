@@ -25,7 +25,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "formats",
-    "what can be opened; or which models are in a folder, MODEL",
+    "list the formats that can be opened",
     ("[MODEL]",),
     ("--memory", *PRINTING),
     ("explorer formats", "explorer formats models/ --json"),
@@ -33,4 +33,5 @@ COMMAND = Command(
     usage="formats",
     manual="what can be opened, and by what it is recognised; with a folder the same as `outline`",
     instant=True,
+    group="tools",
 )

@@ -15,7 +15,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "info",
-    "totals: parameters, MACs (multiply-accumulates), memory, bytes moved",
+    "print totals: parameters, MACs, activation memory, bytes moved",
     ("MODEL",),
     (*OPENING, *PRINTING),
     (
@@ -27,4 +27,5 @@ COMMAND = Command(
     usage="info MODEL",
     manual="totals: parameters, MACs (multiply-accumulates, 2 FLOPs each), memory, bytes moved, and their"
     " coverage; of a tiled model the share of the MACs that runs on tiles, and what is left and why",
+    group="look",
 )

@@ -111,7 +111,7 @@ def _torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "layers",
-    "the tree of layers, each with its shapes and its cost",
+    "print the layer tree with shapes and costs",
     ("MODEL",),
     (
         Option(
@@ -180,4 +180,5 @@ COMMAND = Command(
     usage="layers MODEL",
     manual="the tree of layers, each with its shapes and its cost; with `--columns`, `--sort`, `--filter`,"
     " `--depth`, `--flat` and `--style` as any table of it",
+    group="look",
 )

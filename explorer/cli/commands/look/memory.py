@@ -22,7 +22,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "memory",
-    "activation memory step by step, its peak, and the smallest arena",
+    "print activation memory step by step, its peak, and the smallest arena",
     ("MODEL",),
     (*OPENING, *TABLE),
     ("explorer memory resnet18", "explorer memory model.onnx --dim batch=8 --csv"),
@@ -30,4 +30,5 @@ COMMAND = Command(
     usage="memory MODEL",
     manual="activation memory step by step: the peak and who holds it, the smallest arena that first fit"
     " needs",
+    group="look",
 )

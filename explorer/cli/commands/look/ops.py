@@ -26,7 +26,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "ops",
-    "what each operator type costs, and the values its attributes take",
+    "print the cost of each operator type and the values of its attributes",
     ("MODEL",),
     (
         Option(
@@ -48,4 +48,5 @@ COMMAND = Command(
     usage="ops MODEL",
     manual="what each operator type costs, and the range of values that its attributes take; of a module with"
     " `--fx` the nodes of torch.fx",
+    group="look",
 )

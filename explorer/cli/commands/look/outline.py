@@ -23,7 +23,7 @@ def answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "outline",
-    "what a file's header says, at once: modules, operators, tensors",
+    "print modules, operators and tensors without loading weights",
     ("MODEL",),
     ("--memory", *PRINTING),
     ("explorer outline model.onnx", "explorer outline model.safetensors --json", "explorer outline models/"),
@@ -32,4 +32,5 @@ COMMAND = Command(
     manual="what a file's header says, at once and without any framework: modules, operators, tensors; of a"
     " folder, its models",
     instant=True,
+    group="look",
 )

@@ -81,7 +81,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "plot",
-    "a picture (SVG, PNG): memory, roofline, operators, training, measured time",
+    "draw a chart (SVG, PNG): memory, roofline, operators, time",
     ("MODEL",),
     (
         Option("--what", "which picture (default memory)", default="memory", choices=tuple(_DRAWN)),
@@ -114,4 +114,5 @@ COMMAND = Command(
     " `memory-over-time` of training steps, measured `time` by layer, as a `timeline`,"
     " a `flame` graph of groups by time, MACs, parameters or bytes",
     needs=("--output",),
+    group="look",
 )

@@ -33,7 +33,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "report",
-    "one page with everything, as HTML or Markdown",
+    "write one page with all results, as HTML or Markdown",
     ("MODEL",),
     (
         "--output",
@@ -55,4 +55,5 @@ COMMAND = Command(
     usage="report MODEL -o FILE.html",
     manual="one page with everything, tables that sort, pictures inside; or `.md`",
     needs=("--output",),
+    group="look",
 )

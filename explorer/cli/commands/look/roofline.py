@@ -24,7 +24,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "roofline",
-    "which layers compute limits, which memory, and the least time",
+    "show which layers are compute-bound and which memory-bound",
     ("MODEL",),
     (*MACHINE, *OPENING, *TABLE),
     (
@@ -34,4 +34,5 @@ COMMAND = Command(
     _run,
     usage="roofline MODEL --peak-macs 4T --bandwidth 100GB/s",
     manual="which layers compute limits and which memory, and the least time each can take",
+    group="look",
 )

@@ -18,7 +18,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "cache",
-    "where analyses of models opened before are kept, and how much",
+    "show where results are cached, and how large the cache is",
     (),
     (Option("--clear", "remove it"), *PRINTING),
     ("explorer cache", "explorer cache --clear"),
@@ -26,4 +26,5 @@ COMMAND = Command(
     usage="cache",
     manual="where analyses of models are kept that were opened before, how many, and their bytes; `--clear`"
     " removes them",
+    group="tools",
 )

@@ -16,7 +16,7 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
 
 COMMAND = Command(
     "completion",
-    "a script that lets Tab complete verbs, options and values",
+    "print a shell script that completes verbs, options and values with Tab",
     ("SHELL",),
     ("--version", "--help"),
     (
@@ -30,4 +30,5 @@ COMMAND = Command(
     instant=True,
     subject="shell",
     words=tuple(SHELLS),
+    group="tools",
 )

@@ -21,7 +21,7 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
 
 COMMAND = Command(
     "doctor",
-    "what is installed, what is wrong with it, and what mends it",
+    "check the installation, and print commands that repair it",
     (),
     (Option("--extras", "import the packages of extras, too, which takes seconds"), *PRINTING),
     ("explorer doctor", "explorer doctor --json", "explorer doctor --extras"),
@@ -32,4 +32,5 @@ COMMAND = Command(
     instant=True,
     anywhere=True,
     exits={"nothing is wrong": 0, "something is wrong": 1},
+    group="tools",
 )

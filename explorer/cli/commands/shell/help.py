@@ -39,7 +39,7 @@ def _drawn(text: str) -> Iterator[str]:
 
 COMMAND = Command(
     "help",
-    "pages of the manual; without a topic, which there are",
+    "show a page of the manual, or list the pages",
     ("[TOPIC]",),
     ("--version", "--help"),
     ("explorer help", "explorer help tutorial"),
@@ -49,4 +49,5 @@ COMMAND = Command(
     instant=True,
     subject="topic",
     words=manual.TOPICS,
+    group="tools",
 )

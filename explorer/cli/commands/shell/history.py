@@ -74,7 +74,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "history",
-    "what was done in a session whose line was dropped; -o keeps it as a script",
+    "show what was done in an interrupted session; -o writes it as a script",
     ("[MODEL]",),
     (
         "--output",
@@ -106,4 +106,5 @@ COMMAND = Command(
     manual="what was done in a session whose line was dropped, all states and branches; `-o FILE.sh` keeps"
     " them as a script of commands, `--state N` what leads to one of them; `--beside 0,2` sets figures of"
     " states beside each other",
+    group="change",
 )

@@ -20,7 +20,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "list",
-    "models of a folder by their headers: format, size, parameters, stored types",
+    "list the models in a folder: format, size, parameters, stored types",
     ("[FOLDER]",),
     ("--csv", *PRINTING),
     ("explorer list models/", "explorer list models/ --json", "explorer list"),
@@ -32,4 +32,5 @@ COMMAND = Command(
     instant=True,
     subject="folder",
     meaning="a folder with models in it",
+    group="look",
 )

@@ -64,7 +64,7 @@ _SETTINGS = tuple(flag.removeprefix("--").replace("-", "_") for flag in MACHINE_
 
 COMMAND = Command(
     "machines",
-    "machines that --machine takes by name; --save adds one, --measure this one",
+    "list the hardware presets for --machine, and add your own",
     (),
     (*_MEASURING, "--save", HARDWARE, *MACHINE_SETTINGS, "--force", *PRINTING),
     (
@@ -80,4 +80,5 @@ COMMAND = Command(
     " of number that each peak is for and the datasheet that has the figure; with `--save` one more is"
     " written into the config file, from settings or from another machine with some of them changed; with"
     " `--measure` this one is measured and written there as `here`",
+    group="measure",
 )

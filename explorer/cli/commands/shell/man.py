@@ -14,7 +14,7 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
 
 COMMAND = Command(
     "man",
-    "the manual page, for man",
+    "print the man page",
     (),
     ("--version", "--help"),
     ("explorer man    (explorer man | man -l - shows it)",),
@@ -22,4 +22,5 @@ COMMAND = Command(
     usage="man",
     manual="the manual page: `explorer man | man -l -`, or kept as `~/.local/share/man/man1/explorer.1`",
     instant=True,
+    group="tools",
 )

@@ -63,7 +63,7 @@ def _place(source: str) -> tuple[str, str]:
 
 COMMAND = Command(
     "serve",
-    "the screen in a browser, for who has the link that is printed",
+    "open the screen in a browser",
     ("MODEL",),
     (
         Option(
@@ -89,4 +89,5 @@ COMMAND = Command(
     manual="the screen in a browser, for who has the link that is printed; files only below the model's"
     " folder",
     instant=True,
+    group="tools",
 )

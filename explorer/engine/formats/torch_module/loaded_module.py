@@ -256,7 +256,8 @@ def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule
         raise Misuse(
             "no file and no torchvision model has this name",
             where=name,
-            hint=nearest(name.lower(), model_names),
+            hint=nearest_alone(name.lower(), model_names)
+            or "explorer list prints the models here and torchvision's names, explorer --help the verbs",
         )
     options, note = _OPTIONS.get(name, ({}, ""))
     builder = models.get_model_builder(name)
