@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -68,8 +68,9 @@ class SweepSession(Protocol):
     def module_digest(self) -> str:
         """Digest of the opened module."""
 
-    def train(self, data: str, *, output: str | None, cancel: Cancel, **how: Any) -> TrainingRun:
-        """Train a copy of the module."""
+    @property
+    def train(self) -> Callable[..., TrainingRun]:
+        """The method that trains a copy of the module."""
 
     def undo(self) -> History:
         """One step back."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from explorer.facts.comparison import Comparison, TreeDiff
     from explorer.facts.cost import Hardware
     from explorer.facts.verification import Tolerance
+    from explorer.session.keywords import OpeningKeywords, PairKeywords
 
 
 def verify_files(
@@ -34,7 +35,7 @@ def verify_files(
     tolerance: Tolerance | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **options: Any,
+    **options: Unpack[PairKeywords],
 ) -> Verification:
     """Evidence that the models `a` and `b` compute the same, or differ by no more than `tolerance`.
 
@@ -70,7 +71,7 @@ def blame_files(
     input: PathText | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **options: Any,
+    **options: Unpack[PairKeywords],
 ) -> Blame:
     """Where the model `b` departs from `a`, layer by layer.
 
@@ -98,7 +99,7 @@ def diff_files(
     *,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **options: Any,
+    **options: Unpack[PairKeywords],
 ) -> Diff:
     """What changed from the model `a` to the model `b`; `options` as for `explorer.session.Session`."""
     with opened_pair(a, b, options) as (first, second):
@@ -111,7 +112,7 @@ def tree_diff_files(
     *,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **options: Any,
+    **options: Unpack[PairKeywords],
 ) -> TreeDiff:
     """The layer trees of two models side by side; `options` as for `explorer.session.Session`."""
     with opened_pair(a, b, options) as (first, second):
@@ -126,7 +127,7 @@ def compare_files(
     first_seed: Natural = 0,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **options: Any,
+    **options: Unpack[OpeningKeywords],
 ) -> Comparison:
     """Figures of two or more models side by side, which are the best, and differences from the first.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from explorer.base.checked import Count, PathText
 from explorer.engine import sweep as engine
@@ -19,6 +19,9 @@ from explorer.session.parts.models import Cancel, OnProgress
 from explorer.session.session import Session, reopen
 from explorer.settings.parse import opening_words
 
+if TYPE_CHECKING:
+    from explorer.session.keywords import OpeningKeywords
+
 
 def sweep_serving(
     *sources: str | os.PathLike[str],
@@ -29,7 +32,7 @@ def sweep_serving(
     workers: Count | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **options: Any,
+    **options: Unpack[OpeningKeywords],
 ) -> ServingSweep:
     """A row for every model, type, context, batch, number of devices and layout over these.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from explorer.base.checked import Count, Natural, PathText, Seconds
 from explorer.features.sweep import sweep as sweeps
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from explorer.facts.evaluate.training_sweep import TrainingSweep
     from explorer.facts.quantize import FormatSweep, FormatSweepSpec
     from explorer.facts.sweep import Sweep, SweepSpec
+    from explorer.session.keywords import TrainingSweepKeywords
 
 
 def sweep(
@@ -118,7 +119,9 @@ def sweep_formats(
         )
 
 
-def sweep_training(session: Session, data: PathText, over: str, **how: Any) -> TrainingSweep:
+def sweep_training(
+    session: Session, data: PathText, over: str, **how: Unpack[TrainingSweepKeywords]
+) -> TrainingSweep:
     """Trains copies of the module in several ways; which does best on the held out samples.
 
     Args:

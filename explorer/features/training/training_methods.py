@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from explorer.base.checked import Count, PathText
 from explorer.session.methods.facade import Facade
@@ -12,6 +12,7 @@ from explorer.session.parts.models import Cancel, OnProgress
 if TYPE_CHECKING:
     from explorer.facts.evaluate.evaluation import Evaluation, Task
     from explorer.facts.evaluate.training_run import TrainingRun
+    from explorer.session.keywords import TrainingKeywords
 
 
 def evaluate(
@@ -72,7 +73,7 @@ def evaluate(
             models.close()
 
 
-def train(session: Facade, data: PathText, **how: Any) -> TrainingRun:
+def train(session: Facade, data: PathText, **how: Unpack[TrainingKeywords]) -> TrainingRun:
     """Trains a copy of the module that was opened, a small one, on the samples of a file.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from torch import nn
 
@@ -60,6 +60,14 @@ from explorer.facts.sweep import Sweep, SweepSpec
 from explorer.facts.training import Optimizer, Training, TrainingMemory
 from explorer.facts.values import Activations, HeatMap, TensorValues, Weights
 from explorer.facts.verification import Tolerance
+from explorer.session.keywords import (
+    FormatSweepKeywords,
+    OpeningKeywords,
+    PairKeywords,
+    SweepKeywords,
+    TrainingKeywords,
+    TrainingSweepKeywords,
+)
 from explorer.session.parts.figures import Batches
 from explorer.session.parts.models import Cancel, Dims, InputShapes, OnProgress
 from explorer.session.parts.session_parts import SessionParts
@@ -884,7 +892,7 @@ class PublicMethods:
         """How well states of the session, and other models, do on the samples of a file, side by side."""
         raise NotImplementedError
 
-    def train(self, data: PathText, **how: Any) -> TrainingRun:
+    def train(self, data: PathText, **how: Unpack[TrainingKeywords]) -> TrainingRun:
         """Trains a copy of the module that was opened, a small one, on the samples of a file."""
         raise NotImplementedError
 
@@ -926,7 +934,9 @@ class PublicMethods:
         """Tries number formats on the current model, layer by layer if that is asked for."""
         raise NotImplementedError
 
-    def sweep_training(self, data: PathText, over: str, **how: Any) -> TrainingSweep:
+    def sweep_training(
+        self, data: PathText, over: str, **how: Unpack[TrainingSweepKeywords]
+    ) -> TrainingSweep:
         """Trains copies of the module in several ways; which does best on the held out samples."""
         raise NotImplementedError
 
@@ -974,7 +984,7 @@ def verify_files(
     tolerance: Tolerance | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **options: Any,
+    **options: Unpack[PairKeywords],
 ) -> Verification:
     """Evidence that the models `a` and `b` compute the same, or differ by no more than `tolerance`."""
     raise NotImplementedError
@@ -989,7 +999,7 @@ def blame_files(
     input: PathText | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **options: Any,
+    **options: Unpack[PairKeywords],
 ) -> Blame:
     """Where the model `b` departs from `a`, layer by layer."""
     raise NotImplementedError
@@ -1001,7 +1011,7 @@ def diff_files(
     *,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **options: Any,
+    **options: Unpack[PairKeywords],
 ) -> Diff:
     """What changed from the model `a` to the model `b`; `options` as for `explorer.session.Session`."""
     raise NotImplementedError
@@ -1013,7 +1023,7 @@ def tree_diff_files(
     *,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **options: Any,
+    **options: Unpack[PairKeywords],
 ) -> TreeDiff:
     """The layer trees of two models side by side; `options` as for `explorer.session.Session`."""
     raise NotImplementedError
@@ -1027,7 +1037,7 @@ def compare_files(
     first_seed: Natural = 0,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **options: Any,
+    **options: Unpack[OpeningKeywords],
 ) -> Comparison:
     """Figures of two or more models side by side, which are the best, and differences from the first."""
     raise NotImplementedError
@@ -1042,7 +1052,7 @@ def sweep_serving(
     workers: Count | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-    **options: Any,
+    **options: Unpack[OpeningKeywords],
 ) -> ServingSweep:
     """A row for every model, type, context, batch, number of devices and layout over these."""
     raise NotImplementedError
@@ -1064,11 +1074,13 @@ def evaluate_files(
     raise NotImplementedError
 
 
-def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Any) -> Sweep:
+def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Unpack[SweepKeywords]) -> Sweep:
     """A row for every model and every combination."""
     raise NotImplementedError
 
 
-def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **options: Any) -> FormatSweep:
+def sweep_formats(
+    *sources: str | os.PathLike[str], spec: FormatSweepSpec, **options: Unpack[FormatSweepKeywords]
+) -> FormatSweep:
     """A row for every model and every choice of number formats."""
     raise NotImplementedError
