@@ -1,7 +1,7 @@
-"""Capabilities of the program, a room each, above the rooms that every capability shares.
+"""The features of the program, one package each, on top of the packages that all features share.
 
-`FEATURES` is the one list of them. What each offers stands in its `__init__.py`; `base.features` loads it by
-name when it is asked for.
+`FEATURES` lists them. Each `__init__.py` declares what its feature adds: commands, methods, keys.
+`base.features` imports the named modules only when they are used.
 """
 
 FEATURES = (

@@ -1,4 +1,4 @@
-"""Comparison of models: totals, trees, graphs, outputs, and the first layer that differs."""
+"""Compare models: totals, layer trees, graphs and outputs, and the first layer whose values differ."""
 
 from explorer.base.features import Feature
 

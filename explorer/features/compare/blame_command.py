@@ -1,4 +1,4 @@
-"""`explorer blame`: the first layer in which two models part."""
+"""`explorer blame`: the first layer whose values differ between two models."""
 
 from __future__ import annotations
 

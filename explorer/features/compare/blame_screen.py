@@ -1,4 +1,7 @@
-"""Blame screen: the error from layer to layer as a plot and a list, with one cursor in both."""
+"""Blame screen: plots the error of each value of the graph and lists the values below the plot.
+
+One cursor marks the same value in the plot and in the list. The figures come from a `Blame` record.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +67,11 @@ BLAME_KEYS = key_group(
 
 
 class BlameScreen(SubScreen[LayerRequest]):
-    """Shows how the error grows; answers with the layer to go to, or to quantize differently.
+    """Show how the error grows; the result is a layer to show in the tree or to quantize differently.
 
     Args:
-        fact: The figures.
-        quantized: The quantized layers of the second model, where that is the current one.
+        fact: The errors of all compared values.
+        quantized: Quantized layers of the second model if it is the current model, else empty.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(BLAME_KEYS)
@@ -80,13 +83,13 @@ class BlameScreen(SubScreen[LayerRequest]):
         self.fact, self._growth = fact, growth_of(fact)
 
     def compose(self) -> ComposeResult:
-        """Yield the title, the plot and the keys."""
+        """Yield the title bar, the plot with its list, and the key line."""
         yield TitleBar()
         yield PlotView(id="growth")
         yield Status(id="blame-keys")
 
     def on_mount(self) -> None:
-        """Show the plot, the cursor on the first layer that introduces error."""
+        """Show the plot with the cursor on the first layer that introduces error, or on the largest error."""
         fact, growth = self.fact, self._growth
         self.query_one(TitleBar).show(lambda width: blame_head(fact, width))
         self._say("")
@@ -98,27 +101,27 @@ class BlameScreen(SubScreen[LayerRequest]):
             lambda x, y, width, height: probe_at(growth, self.plot.cursor, y, width, height),
         )
 
-    def _say(self, said: str) -> None:
+    def _say(self, message: str) -> None:
         keys = (*_FOOTER[:-1], *_REMAKE, _FOOTER[-1]) if self._quantized else _FOOTER
-        self.query_one(Status).show(lambda width: (keys_line(keys, width, said),))
+        self.query_one(Status).show(lambda width: (keys_line(keys, width, message),))
 
     def page_blocks(self) -> list[Block]:
-        """The blocks that `explorer blame` prints."""
+        """Return the same blocks that `explorer blame` prints."""
         return blame(self.fact)
 
     @property
     def plot(self) -> PlotView:
-        """The plot, and the list below it."""
+        """The widget that holds the plot and the list."""
         return self.query_one(PlotView)
 
     def on_plot_view_point_selected(self, event: PlotView.PointSelected) -> None:
-        """Go to the layer under the cursor."""
+        """Close the screen and go to the layer under the cursor."""
         event.stop()
         self.dismiss(LayerRequest("layer", self.fact.probes[event.source.cursor].layer))
 
     @property
     def _layer(self) -> QuantizedLayer | None:
-        """The quantized layer under the cursor; None, with a message, where there is none."""
+        """The quantized layer under the cursor. If there is none, show a message and return None."""
         probes = self.fact.probes
         layer = self._quantized.get(probes[self.plot.cursor].layer) if probes else None
         if layer is None:
@@ -126,21 +129,21 @@ class BlameScreen(SubScreen[LayerRequest]):
         return layer
 
     def action_blame_exclude(self) -> None:
-        """Make the model again without a format for this layer."""
+        """Close the screen and quantize the model again without this layer."""
         if (layer := self._layer) is not None:
             self.dismiss(exclude(layer))
 
     def action_blame_format(self) -> None:
-        """Ask for another format of this layer."""
+        """Ask for another number format for this layer."""
         if (layer := self._layer) is not None:
             other_format(self, layer)
 
     def action_blame_next(self, step: int) -> None:
-        """Go to the next layer that introduces error, or to the one before."""
-        at, guilty = self.plot.cursor, self._growth.guilty
-        ahead = [i for i in guilty if i > at] if step > 0 else [i for i in reversed(guilty) if i < at]
-        if ahead:
-            self.plot.move_to(ahead[0])
+        """Move to the next (`step` 1) or previous (`step` -1) layer that introduces error."""
+        cursor, guilty = self.plot.cursor, self._growth.guilty
+        candidates = [i for i in guilty if i > cursor] if step > 0 else [i for i in reversed(guilty) if i < cursor]
+        if candidates:
+            self.plot.move_to(candidates[0])
             self._say("")
         else:
             end = "last" if step > 0 else "first"
@@ -150,7 +153,7 @@ class BlameScreen(SubScreen[LayerRequest]):
             self._refuse(message)
 
     def action_blame_worst(self) -> None:
-        """Go to the largest error."""
+        """Move to the value with the largest error."""
         if self.fact.worst is not None:
             self.plot.move_to(self.fact.worst)
             self._say("")
@@ -158,7 +161,7 @@ class BlameScreen(SubScreen[LayerRequest]):
             self._refuse("no value differs")
 
     def action_blame_how(self) -> None:
-        """Show what the figures mean and how they were measured."""
+        """Open a dialog that explains the verdict, the criterion and the measurement."""
         fact = self.fact
         paragraphs = [Paragraph(fact.verdict), *grounds(fact), *unpaired(fact, len(fact.unpaired))]
         spaced = [block for paragraph in paragraphs for block in (paragraph, TextLine())]
@@ -171,10 +174,10 @@ class BlameScreen(SubScreen[LayerRequest]):
 
 
 class BlameCommand(ScreenCommand):
-    """Shows where one model departs from another."""
+    """Command that compares two models and opens the blame screen."""
 
     def run(self) -> None:
-        """Compare the current model with the opened one."""
+        """Compare the current model with the opened model."""
         if not self.context.ready():
             return
         if not self.store.can_compare:
@@ -185,38 +188,39 @@ class BlameCommand(ScreenCommand):
             self.begin()
 
     def begin(self, **request: Any) -> None:
-        """Compare the opened and current model, two states (`before`, `after`), or a tiling (`spec`)."""
+        """Start the comparison; `request` holds the keyword arguments of `Session.blame`."""
         self.context.start("Blame", self._blame(**request))
 
     async def _blame(self, **request: Any) -> None:
         fact: Blame = await self.jobs.run("looking for the layer that departs", "blame", **request)
-        at, entry = self.store.history_place, self.store.entry
+        state_index, entry = self.store.history_place, self.store.entry
         # only a layer of the current state can get another format
-        is_current = "spec" not in request and request.get("after", at) == at
+        is_current = "spec" not in request and request.get("after", state_index) == state_index
         record = entry.record if entry is not None and is_current else None
         layers = record.quantization.layers if isinstance(record, QuantizationRecord) else ()
         self.context.ask(BlameScreen(fact, layers), QuantizeCommand(self.context).take)
 
 
-_NONE = -math.inf
-_AROUND = 3
-"""Lines around the plot: the legend, the axis and the labels under it."""
+_MINUS_INFINITY = -math.inf
+_PLOT_EDGE_LINES = 3
+"""Number of lines that the plot needs besides its rows: legend, axis and axis labels."""
 
 _LOW = 14
-"""Height in rows below which the page saves lines."""
+"""Screen height, in lines, below which the page uses fewer lines for text."""
 
-_LARGEST = 0.35
-"""Decades above the largest error, so that its mark stands clear of the edge."""
+_MARK_DECADES = 0.35
+"""Free space above the largest error, in decades, for its mark."""
 
 
 class Growth(Struct, frozen=True):
-    """Figures of a blame in the form that the plot shows.
+    """The figures of a `Blame` in the form that the plot draws.
 
     Attributes:
-        errors, noise: Logarithms of the relative error, and of the original's own rounding error; minus
-            infinity for 0.
-        guilty: Positions of the layers that introduce error, or else of those with coarser number types.
-        table: A row for each value.
+        errors, noise: Decimal logarithm of the relative error, and of the rounding error of the original
+            model, by value. Minus infinity stands for 0 and for unknown.
+        guilty: Indices of the values whose layer introduces error; if there are none, of those with a coarser
+            number type.
+        table: Table with one row for each value.
     """
 
     fact: Blame
@@ -227,7 +231,7 @@ class Growth(Struct, frozen=True):
 
 
 def growth_of(fact: Blame) -> Growth:
-    """Compute the logarithms and the table once."""
+    """Compute the logarithms and the table once for all redraws."""
     guilty = [i for i, p in enumerate(fact.probes) if p.state == "introduced"]
     guilty = guilty or [i for i, p in enumerate(fact.probes) if p.state == "coarser"]
     errors, noise = (
@@ -239,74 +243,75 @@ def growth_of(fact: Blame) -> Growth:
 
 
 def _log(value: float | None) -> float:
-    return math.log10(value) if value and math.isfinite(value) else _NONE
+    return math.log10(value) if value and math.isfinite(value) else _MINUS_INFINITY
 
 
 def blame_head(fact: Blame, width: int) -> tuple[Line, ...]:
-    """The names of both models, and the answer in a few words."""
+    """Build the two title lines: the names of both models, and the verdict in a few words."""
     # the label of a state begins with the name of its model
     names = f" {safe(fact.before)} → {safe(fact.after.removeprefix(f'{fact.before}, '))}"
     answer = f" {claim(fact).capitalize()}"
     return ((fit(names, width), "strong"),), ((fit(answer, width), "good" if fact.same else "bad"),)
 
 
-def growth_page(growth: Growth, at: int, width: int, height: int) -> list[Line]:
-    """The verdict, the plot and the values around the cursor.
+def growth_page(growth: Growth, cursor: int, width: int, height: int) -> list[Line]:
+    """Build the page: the verdict, the plot and the list of values around the cursor.
 
     Args:
-        growth: The figures.
-        at: Position of the cursor among the values.
-        width: In cells.
-        height: In cells; the list is cut to it and follows the cursor.
+        growth: Figures to draw.
+        cursor: Index of the value under the cursor.
+        width: Width of the page, in cells.
+        height: Height of the page, in lines. The list scrolls with the cursor to fit.
     """
     width -= 1
     fact = growth.fact
     if not fact.probes:
-        return _verdict(fact, width, 20)
-    at = max(0, min(at, len(fact.probes) - 1))
-    lines, rows = _above(growth, width, height)
-    lines += _plot(growth, at, width, rows)
-    lines += _about(growth, at, width, 1 if height < _LOW else 2)
-    return [*lines, *_list(growth, at, width, _room(len(lines), height))]
+        return _verdict_lines(fact, width, 20)
+    cursor = max(0, min(cursor, len(fact.probes) - 1))
+    lines, rows = _lines_above(growth, width, height)
+    lines += _plot_lines(growth, cursor, width, rows)
+    lines += _cursor_lines(growth, cursor, width, 1 if height < _LOW else 2)
+    return [*lines, *_list_lines(growth, cursor, width, _list_height(len(lines), height))]
 
 
-def probe_at(growth: Growth, at: int, row: int, width: int, height: int) -> int | None:
-    """The value in a row of the page of `growth_page`; None where the row shows none."""
+def probe_at(growth: Growth, cursor: int, row: int, width: int, height: int) -> int | None:
+    """Return the index of the value listed in line `row` of `growth_page`, or None for any other line."""
     count = len(growth.fact.probes)
-    above, rows = _above(growth, width - 1, height)
-    before = len(above) + rows + _AROUND + (1 if height < _LOW else 2)
-    room = _room(before, height)
-    probe = first_shown(at, room, count) + row - before - 1
-    return probe if row > before and probe < min(count, first_shown(at, room, count) + room) else None
+    above, rows = _lines_above(growth, width - 1, height)
+    list_top = len(above) + rows + _PLOT_EDGE_LINES + (1 if height < _LOW else 2)
+    room = _list_height(list_top, height)
+    probe = first_shown(cursor, room, count) + row - list_top - 1
+    return probe if row > list_top and probe < min(count, first_shown(cursor, room, count) + room) else None
 
 
-def _above(growth: Growth, width: int, height: int) -> tuple[list[Line], int]:
-    """The lines above the plot, and the height of the plot."""
-    lines = _verdict(growth.fact, width, 1 if height < _LOW else 2 if height < 18 else 4)
+def _lines_above(growth: Growth, width: int, height: int) -> tuple[list[Line], int]:
+    """Return the lines above the plot, and the height of the plot in lines."""
+    lines = _verdict_lines(growth.fact, width, 1 if height < _LOW else 2 if height < 18 else 4)
     if height > 20:
         lines.append(BLANK)
-    # below stand the value under the cursor, the heading of the list, and three of its rows
-    room = height - len(lines) - _AROUND - 4 - (1 if height < _LOW else 2)
+    # 4 lines for the heading and three rows of the list, 1 or 2 for the value under the cursor
+    room = height - len(lines) - _PLOT_EDGE_LINES - 4 - (1 if height < _LOW else 2)
     return lines, max(2, min(14, room * 5 // 8))
 
 
-def _verdict(fact: Blame, width: int, most: int) -> list[Line]:
+def _verdict_lines(fact: Blame, width: int, max_lines: int) -> list[Line]:
     lines = wrap(((f" {safe(fact.verdict)}", "text"),), width, 1)
-    if len(lines) > most:
-        last = "".join(piece for piece, _ in lines[most - 1])
-        lines = [*lines[: most - 1], ((fit(last + " …", width), "text"),)]
+    if len(lines) > max_lines:
+        last = "".join(text for text, _ in lines[max_lines - 1])
+        lines = [*lines[: max_lines - 1], ((fit(last + " …", width), "text"),)]
     return lines
 
 
-def _plot(growth: Growth, at: int, width: int, rows: int) -> list[Line]:
-    """The error of each value, the original's noise over it, and marks where error is introduced."""
+def _plot_lines(growth: Growth, cursor: int, width: int, rows: int) -> list[Line]:
+    """Draw the error of each value, the rounding error of the original, and a mark at each introduced error.
+    """
     probes, count = growth.fact.probes, len(growth.fact.probes)
     powers = decades([*(p.relative for p in probes), *(p.noise for p in probes)]) or (-8, 0)
-    low, high = powers[0], powers[1] + _LARGEST
+    low, high = powers[0], powers[1] + _MARK_DECADES
     ticks = log_ticks(low, high, max(2, rows // 2))
     margin = max(len(f"1e{power}") for power in (*ticks, low))
     across = max(8, width - margin - 2)
-    here = columns_of(at, count, across)
+    cursor_columns = columns_of(cursor, count, across)
 
     def row(value: float) -> int:
         return rows - 1 - spread(value, low, high, rows)
@@ -316,27 +321,27 @@ def _plot(growth: Growth, at: int, width: int, rows: int) -> list[Line]:
     for index in growth.guilty:
         for x in columns_of(index, count, across):
             roles[x] = guilty
-    for x in here:
+    for x in cursor_columns:
         roles[x] = "accent"
     errors = column_values(growth.errors, across)
     cells = filled([max(0.0, (value - low) / (high - low)) for value in errors], rows, roles)
     for x, value in enumerate(column_values(growth.noise, across)):
-        if value > _NONE:
+        if value > _MINUS_INFINITY:
             put(cells, x, row(value), "•", "dim")
     for index in growth.guilty:
-        if (size := _mark(probes[index])) > _NONE:
+        if (size := _mark(probes[index])) > _MINUS_INFINITY:
             put(cells, _middle(columns_of(index, count, across)), row(max(low, size)), "●", guilty)
     largest = max(errors)
-    if largest > _NONE:
+    if largest > _MINUS_INFINITY:
         put(cells, errors.index(largest), max(0, row(largest) - 1), "▼", "warn")
-    put(cells, _middle(here), row(max(low, growth.errors[at])), "◆", "accent")
+    put(cells, _middle(cursor_columns), row(max(low, growth.errors[cursor])), "◆", "accent")
     labels = {row(power): f"1e{power}" for power in reversed(ticks)}
     below = [(0, "first"), (across - 1, "last")]
     if growth.guilty:
         first = growth.guilty[0]
         below.insert(1, (_middle(columns_of(first, count, across)), f"node {probes[first].step:,}"))
     legend = _legend(margin, guilty if growth.guilty else "", 10**largest)
-    return [cut(legend, width), *framed(lines_of(cells), labels, below, mark=_middle(here))]
+    return [cut(legend, width), *framed(lines_of(cells), labels, below, mark=_middle(cursor_columns))]
 
 
 def _middle(columns: range) -> int:
@@ -344,7 +349,7 @@ def _middle(columns: range) -> int:
 
 
 def _legend(margin: int, guilty: str, largest: float) -> Line:
-    """Signs and their meaning; `guilty` is the role of the marks, '' where there are none."""
+    """Build the line that explains the symbols; `guilty` is the role of the marks, or '' without marks."""
     return (
         (" " * (margin + 2) + "█ ", "bar"),
         ("error / value", "dim"),
@@ -358,26 +363,26 @@ def _mark(probe: Probe) -> float:
     return max(_log(probe.relative), _log(probe.introduced))
 
 
-def _about(shown: Growth, at: int, width: int, most: int) -> list[Line]:
-    """Figures of the value under the cursor, in exactly `most` lines."""
-    probes = shown.fact.probes
-    position = Field("value", f"{at + 1:,} of {len(probes):,}")
-    lines = side_by_side(Fields([position, *probe_figures(probes[at]).rows]), width)[:most]
-    return [*lines, *[()] * (most - len(lines))]
+def _cursor_lines(growth: Growth, cursor: int, width: int, line_count: int) -> list[Line]:
+    """Return exactly `line_count` lines with the figures of the value under the cursor."""
+    probes = growth.fact.probes
+    position = Field("value", f"{cursor + 1:,} of {len(probes):,}")
+    lines = side_by_side(Fields([position, *probe_figures(probes[cursor]).rows]), width)[:line_count]
+    return [*lines, *[()] * (line_count - len(lines))]
 
 
-def _room(lines: int, height: int) -> int:
-    """Rows that remain for the list below so many lines."""
+def _list_height(lines: int, height: int) -> int:
+    """Return how many rows of the list fit below `lines` other lines."""
     return max(3, height - lines - 1)
 
 
-def _list(growth: Growth, at: int, width: int, room: int) -> list[Line]:
-    """The values around the cursor, in execution order."""
+def _list_lines(growth: Growth, cursor: int, width: int, room: int) -> list[Line]:
+    """Build the title and the visible rows of the list, in execution order."""
     probes = growth.fact.probes
     lines = [title_line(growth.table, width)]
-    start = first_shown(at, room, len(probes))
+    start = first_shown(cursor, room, len(probes))
     for i in range(start, min(start + room, len(probes))):
-        role = "accent" if i == at else ROLES[STATES[probes[i].state][1]]
-        mark = (" ◆ " if i == at else " ● " if i in growth.guilty else "   ", role)
-        lines.append(row_line(growth.table, i, width, mark=mark, here=i == at))
+        role = "accent" if i == cursor else ROLES[STATES[probes[i].state][1]]
+        mark = (" ◆ " if i == cursor else " ● " if i in growth.guilty else "   ", role)
+        lines.append(row_line(growth.table, i, width, mark=mark, here=i == cursor))
     return lines

@@ -1,4 +1,5 @@
-"""Text of blame, where two models depart: `explorer blame`."""
+"""Text that `explorer blame` prints: the verdict, the first layer that differs, and the growth of the error.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +46,17 @@ _CLAIMS = {
 }
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 64
-_LEAST = 1e-9
-"""Length in decades of the shortest bar, so that the smallest error has one, too."""
+_SHORTEST_BAR = 1e-9
+"""Length of the shortest bar, in decades. The smallest error also gets a visible bar."""
 
 
 def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
-    """The answer of `explorer blame`: verdict, first layer that differs, and growth of the error.
+    """Build the output of `explorer blame`: the verdict, the first layer that differs, and the error growth.
 
     Args:
-        fact: The figures.
-        limit: Rows of the table.
-        plotted: Path of the picture; '' for none.
+        fact: The errors of all compared values.
+        limit: Maximum number of table rows.
+        plotted: Path of the picture that was written, or '' if none was.
     """
     blocks: list[Block] = [
         Line((Span(fact.before, "strong"), Span("   against   ", "quiet"), Span(fact.after, "strong"))),
@@ -64,19 +65,19 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
         Paragraph(fact.verdict, indent=4),
     ]
     if fact.first is not None:
-        blocks += [Line(), Table(_FIGURES, _first(fact.probes[fact.first], fact))]
+        blocks += [Line(), Table(_FIGURES, _first_rows(fact.probes[fact.first], fact))]
     if fact.probes:
         line, axis = curve(fact.probes, _WIDTH)
         growth = Table((Column(""), Column("", role="bar")), [(Span("error growth", "quiet"), line)])
         blocks += [Line(), growth, Paragraph(axis, "quiet")]
         rows = probe_rows(fact, limit)
-        most = len(fact.probes)
-        more = (
-            [Paragraph(f"{len(rows):,} of {most:,} values: the first, the worst; --csv has all", "warning")]
-            if len(rows) < most
+        total = len(fact.probes)
+        limit_note = (
+            [Paragraph(f"{len(rows):,} of {total:,} values: the first, the worst; --csv has all", "warning")]
+            if len(rows) < total
             else []
         )
-        blocks += [Line(), *more, values(fact, rows)]
+        blocks += [Line(), *limit_note, values(fact, rows)]
     if fact.unpaired_count:
         blocks += [Line(), *unpaired(fact, 3)]
     if plotted:
@@ -87,18 +88,18 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
 
 
 def grounds(fact: Blame) -> list[Block]:
-    """The criterion for a difference, and how the figures were measured."""
+    """State the criterion for a difference, and how the errors were measured."""
     criterion = f"{fact.criterion[:1].upper()}{fact.criterion[1:]}."
     return [Paragraph(criterion, "quiet"), Paragraph(_method(fact), "quiet")]
 
 
 def claim(fact: Blame) -> str:
-    """The answer in two or three words."""
+    """Return the verdict in a few words."""
     return _CLAIMS[fact.kind]
 
 
 def _method(fact: Blame) -> str:
-    """How the figures were measured, so that a reader can repeat it."""
+    """Describe the measurement (seeds, sizes, inputs, duration) so that a reader can repeat it."""
     parts = runs_text(fact.seeds, fact.sizes)
     if len(fact.sizes) > 1:
         parts.append(f"figures at {dims_text(fact.at)}")
@@ -108,22 +109,25 @@ def _method(fact: Blame) -> str:
 
 
 def probe_rows(fact: Blame, limit: int) -> list[int]:
-    """Positions of at most `limit` probes, in order: layers at fault, outputs, the largest errors."""
-    every = range(len(fact.probes))
+    """Select at most `limit` values and return their indices in graph order.
+
+    Layers at fault come first, then outputs, then the largest errors, then the remaining values.
+    """
+    all_indices = range(len(fact.probes))
     relative = [probe.relative or 0.0 for probe in fact.probes]
     rank = (
         [i for i in (fact.first, fact.most, fact.worst) if i is not None],
-        [i for i in every if fact.probes[i].output],
-        [i for i in every if fact.probes[i].state == "introduced"],
-        sorted((i for i in every if relative[i]), key=lambda i: -relative[i]),
-        every,
+        [i for i in all_indices if fact.probes[i].output],
+        [i for i in all_indices if fact.probes[i].state == "introduced"],
+        sorted((i for i in all_indices if relative[i]), key=lambda i: -relative[i]),
+        all_indices,
     )
     positions = list(dict.fromkeys(i for group in rank for i in group))[:limit]
     return sorted(positions)
 
 
 def curve(probes: Sequence[Probe], width: int) -> tuple[str, str]:
-    """The relative error along the graph as block characters on a logarithmic scale, and a caption."""
+    """Draw the relative error along the graph with block characters on a logarithmic scale; add a caption."""
     powers = decades(p.relative for p in probes)
     if powers is None:
         return " " * min(width, len(probes)), "no error anywhere"
@@ -139,7 +143,8 @@ def curve(probes: Sequence[Probe], width: int) -> tuple[str, str]:
 
 
 def decades(values: Iterable[float | None]) -> tuple[int, int] | None:
-    """The powers of ten around all values other than 0; None if there is none."""
+    """Return the powers of ten that enclose all nonzero finite values, or None if there are no such values.
+    """
     logs = [math.log10(v) for v in values if v and math.isfinite(v)]
     if not logs:
         return None
@@ -148,15 +153,15 @@ def decades(values: Iterable[float | None]) -> tuple[int, int] | None:
 
 
 def _error(value: float | None) -> str:
-    """A relative error: '1.2e-07', '0', '?'."""
+    """Format a relative error: '1.2e-07', '0', or '?' if unknown."""
     return "?" if value is None else "0" if not value else f"{value:.1e}"
 
 
 _FIGURES = (Column("", role="quiet"), Column("", "right"), Column("", shrink=True, role="quiet"))
 
 
-def _first(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
-    """Figures of the first layer that differs."""
+def _first_rows(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
+    """Build the table rows for the first layer that differs."""
     name_after = "" if probe.layer_after == probe.layer else f", '{probe.layer_after}' in the other"
     count = sum(p.state == "introduced" for p in fact.probes)
     rows: list[tuple[Cell, ...]] = [
@@ -181,7 +186,7 @@ def _first(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
 
 
 def _formats(probe: Probe) -> str:
-    """'int8, per channel, 38.2 dB': the number formats of a layer, and the error they cause."""
+    """Format the number formats of a layer and the error they cause: 'int8, per channel, 38.2 dB'."""
     snr = f", {relative_decibels(probe.introduced):.1f} dB" if probe.introduced else ""
     return f"{probe.formats}{snr}"
 
@@ -207,18 +212,18 @@ _COLUMNS = (
 
 
 def values(fact: Blame, rows: Sequence[int]) -> Table:
-    """A row for each value at the positions `rows`."""
+    """Build a table with a row for each value in `rows`, a sequence of indices."""
     scale = decades(p.relative for p in fact.probes)
     return Table(_COLUMNS, Rows(lambda i: _row(fact.probes[i], i == fact.first, scale), rows))
 
 
 def probe_figures(probe: Probe) -> Fields:
-    """The figures of one value, most important first."""
+    """Build the fields of one value, the most important first."""
     cells = {column.title: cell for column, cell in zip(_COLUMNS, _row(probe, False, None), strict=True)}
-    return Fields([Field(title, cells[title]) for title in _FIRST if cells[title]])
+    return Fields([Field(title, cells[title]) for title in _CURSOR_TITLES if cells[title]])
 
 
-_FIRST = ("relative", "introduced", "noise", "max error", "SNR dB", "cosine", "operator", "shape")
+_CURSOR_TITLES = ("relative", "introduced", "noise", "max error", "SNR dB", "cosine", "operator", "shape")
 
 
 def _row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell, ...]:
@@ -242,17 +247,19 @@ def _row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell
 
 
 def _bar(value: float | None, scale: tuple[int, int] | None) -> str:
-    """A bar as long as the logarithm of an error."""
+    """Draw a bar whose length is the logarithm of an error."""
     if not value or scale is None or not math.isfinite(value):
         return ""
     low, high = scale
-    return bar_text(max(_LEAST, math.log10(value) - low), high - low)
+    return bar_text(max(_SHORTEST_BAR, math.log10(value) - low), high - low)
 
 
-def unpaired(fact: Blame, most: int) -> list[Block]:
-    """The first `most` values that were not compared, each with the reason, and the number of others."""
-    named = [f"{name} ({why})" for name, why in fact.unpaired[:most]]
-    more = fact.unpaired_count - len(named)
-    many = "1 value was" if fact.unpaired_count == 1 else f"{fact.unpaired_count:,} values were"
-    sentence = f"{many} not compared: {', '.join(named)}{f' and {more:,} more' if more else ''}."
+def unpaired(fact: Blame, limit: int) -> list[Block]:
+    """List the first `limit` values that were not compared, each with its reason, and count the remaining
+    ones.
+    """
+    named = [f"{name} ({why})" for name, why in fact.unpaired[:limit]]
+    remaining = fact.unpaired_count - len(named)
+    count_text = "1 value was" if fact.unpaired_count == 1 else f"{fact.unpaired_count:,} values were"
+    sentence = f"{count_text} not compared: {', '.join(named)}{f' and {remaining:,} more' if remaining else ''}."
     return [Paragraph(sentence, "warning")] if fact.unpaired_count else []

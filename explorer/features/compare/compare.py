@@ -1,4 +1,7 @@
-"""Diff of two models as graphs and as trees, and figures of several models side by side."""
+"""Compares states of sessions: graph diff, tree diff, and figures of several models in columns.
+
+A state is a pair of a session's models and an index into its history.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,16 @@ from explorer.session.parts.models import Cancel, Models, OnProgress, State
 
 
 class Comparer:
-    """Compares a state of a session with another state, or with a state of another session."""
+    """Compare a state of this session with other states of this session or of another session."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def diff(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> Diff:
-        """What changed from `before` to `after`, both analyzed at the same sizes."""
+        """Compare two graphs node by node. Both are analyzed at the same sizes if they belong to one session.
+        """
         models, (after_models, after_at) = self._models, after
-        if (changes := self._of_modules(before, after, on_progress, cancel)) is not None:
+        if (changes := self._diff_modules(before, after, on_progress, cancel)) is not None:
             return changes
         analyses = self._analyses(before, after, on_progress, cancel)
         changes = diff(
@@ -49,12 +53,14 @@ class Comparer:
         )
         return replace(changes, before=models.label(before), after=after_models.label(after_at))
 
-    def _of_modules(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> Diff | None:
-        """What changed between two states that are modules; None where one is no module of this session."""
+    def _diff_modules(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> Diff | None:
+        """Compare two torch modules of this session. Return None if either state is not a module of this
+        session.
+        """
         models, (after_models, after_at) = self._models, after
         if after_models is not models or not (models.is_module(before) or models.is_module(after_at)):
             return None
-        opened: list[Any] = [models.opened(at, on_progress) for at in (before, after_at)]
+        opened: list[Any] = [models.opened(index, on_progress) for index in (before, after_at)]
         if not all(hasattr(module, "loaded") for module in opened):
             return None
         from explorer.engine.quantize.torch.differences import ModuleSide, module_diff  # torch
@@ -62,17 +68,17 @@ class Comparer:
         sides = [
             ModuleSide(
                 module.loaded.materialise(),
-                formats_at(models.history, at),
-                models.examined(at, on_progress, cancel).info,
+                formats_at(models.history, index),
+                models.examined(index, on_progress, cancel).info,
             )
-            for module, at in zip(opened, (before, after_at), strict=True)
+            for module, index in zip(opened, (before, after_at), strict=True)
         ]
         return replace(module_diff(*sides), before=models.label(before), after=models.label(after_at))
 
     def _analyses(
         self, before: int, after: State, on_progress: OnProgress, cancel: Cancel
     ) -> tuple[Analysis, Analysis]:
-        """The analyses of both states as graphs."""
+        """Analyze both states in their graph form."""
         models, (after_models, after_at) = self._models, after
         callbacks = on_progress, cancel
         if after_models is models:
@@ -82,10 +88,14 @@ class Comparer:
         return models.graph_analysis(before, *callbacks), after_models.graph_analysis(after_at, *callbacks)
 
     def tree(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> TreeDiff:
-        """Both layer trees side by side; of graphs, if one is a graph and the other can become one."""
+        """Align the layer trees of two states.
+
+        If one state is a graph and the other a PyTorch module, the module is exported first. Two modules are
+        aligned as they are, without comparing the weights' values, unless both belong to this session.
+        """
         before_models, (after_models, after_at) = self._models, after
-        both = (before_models, before), after
-        kinds = [models.opened(at, on_progress).is_graph for models, at in both]
+        states = (before_models, before), after
+        kinds = [models.opened(index, on_progress).is_graph for models, index in states]
         exported = any(kinds) and not all(kinds)
         if all(kinds) or (exported and (before_models if kinds[1] else after_models).from_torch):
             tree = tree_diff(
@@ -96,8 +106,8 @@ class Comparer:
                 cancel=cancel,
             )
         else:
-            examined = [models.examined(at, on_progress, cancel) for models, at in both]
-            changes = self._of_modules(before, after, on_progress, cancel)
+            examined = [models.examined(index, on_progress, cancel) for models, index in states]
+            changes = self._diff_modules(before, after, on_progress, cancel)
             tree = tree_diff(
                 *[result.analysis for result in examined],
                 form="rows",
@@ -113,33 +123,33 @@ class Comparer:
     def totals(
         self,
         before: int,
-        others: Sequence[State],
+        other_states: Sequence[State],
         on_progress: OnProgress,
         cancel: Cancel,
         *,
         prove: Prove | None = None,
         hardware: Hardware | None = None,
     ) -> Comparison:
-        """Figures of a state and of others, and the differences from the first; see `beside`."""
-        every = (self._models, before), *others
-        examined = [models.examined(at, on_progress, cancel) for models, at in every]
+        """Compare totals and operators of a state with those of other states; see `figure_columns`."""
+        states = (self._models, before), *other_states
+        examined = [models.examined(index, on_progress, cancel) for models, index in states]
         compared = compare(
             [result.analysis for result in examined],
             [result.schedule for result in examined],
-            [_zeros(models.opened(at)) for models, at in every],
+            [_zero_test(models.opened(index)) for models, index in states],
         )
-        named = zip(compared.models, every, strict=True)
+        named = zip(compared.models, states, strict=True)
         infos = [
-            replace(info, model=replace(info.model, source=models.label(at))) if at else info
-            for info, (models, at) in named
+            replace(info, model=replace(info.model, source=models.label(index))) if index else info
+            for info, (models, index) in named
         ]
-        names = [models.label(at) for models, at in every]
-        figures = self.beside(every, names, on_progress, cancel, prove=prove, hardware=hardware)
+        names = [models.label(index) for models, index in states]
+        figures = self.figure_columns(states, names, on_progress, cancel, prove=prove, hardware=hardware)
         return replace(compared, models=tuple(infos), figures=figures)
 
-    def beside(
+    def figure_columns(
         self,
-        every: Sequence[State],
+        states: Sequence[State],
         names: Sequence[str],
         on_progress: OnProgress,
         cancel: Cancel,
@@ -147,26 +157,27 @@ class Comparer:
         prove: Prove | None = None,
         hardware: Hardware | None = None,
     ) -> FigureTable:
-        """Figures of several states side by side, of this session or of others.
+        """Build a table of figures with a column for each state, of this session or of others.
 
         Args:
-            every: The states; changes are relative to the first.
-            names: The title of each.
-            on_progress: Receives the progress of each analysis.
-            cancel: Asked now and then; True stops.
-            prove: Proves a state equal to the first; None takes the proof that was made with each state.
-            hardware: The machine; None leaves out times and cycles.
+            states: States to compare. Changes are relative to the first state.
+            names: Column titles, one for each state.
+            on_progress: Callback that receives the progress of each analysis.
+            cancel: Callback that is polled regularly; the work stops when it returns True.
+            prove: Function that proves a state equal to the first. None uses the proof recorded with each
+                state.
+            hardware: Machine for times and cycles, or None to leave them out.
         """
-        infos = [models.examined(at, on_progress, cancel).info for models, at in every]
+        infos = [models.examined(index, on_progress, cancel).info for models, index in states]
         proofs = [
-            models.history.entries[at].verification
+            models.history.entries[index].verification
             if prove is None
-            else prove((models, at))
+            else prove((models, index))
             if place
             else None
-            for place, (models, at) in enumerate(every)
+            for place, (models, index) in enumerate(states)
         ]
-        columns = [_column(state, hardware, proof) for state, proof in zip(every, proofs, strict=True)]
+        columns = [_column(state, hardware, proof) for state, proof in zip(states, proofs, strict=True)]
         notes = _notes(infos, None if prove is None else names[0])
         if prove is None and any(proofs):
             notes.append("proof and largest error: of the step that made a state, against the one before")
@@ -176,15 +187,15 @@ class Comparer:
 
 
 Prove = Callable[[State], Verification]
-"""Proves a state equal to the first of those that are compared."""
+"""Function that proves a state equal to the first compared state."""
 
 
 def _column(state: State, hardware: Hardware | None, proof: Verification | None) -> Figures:
-    models, at = state
-    examined = models.examined(at)
+    models, index = state
+    examined = models.examined(index)
     machine, tiled = roofline_machine(hardware), examined.info.tiled
     timed = machine is not None and examined.info.totals.nodes
-    plan = Tiler(models).tiling(at) if tiled is not None else None
+    plan = Tiler(models).tiling(index) if tiled is not None else None
     return model_figures(
         examined.info,
         roofline=roofline(examined.analysis, machine) if timed and machine is not None else None,
@@ -194,7 +205,7 @@ def _column(state: State, hardware: Hardware | None, proof: Verification | None)
 
 
 def _notes(infos: Sequence[Info], proved: str | None) -> list[str]:
-    """What the reader has to know to compare the figures."""
+    """Return warnings that a reader needs to interpret the figures."""
     notes = []
     shapes = [sorted(str(tensor.shape) for tensor in info.model.inputs) for info in infos]
     if any(shape != shapes[0] for shape in shapes):
@@ -204,14 +215,17 @@ def _notes(infos: Sequence[Info], proved: str | None) -> list[str]:
     return notes
 
 
-def _zeros(opened: Any) -> Callable[[str], bool]:
-    """A function that says whether a parameter of a module is all zeros; False for other formats."""
+def _zero_test(opened: Any) -> Callable[[str], bool]:
+    """Return a function that reports whether a parameter of a torch module is all zeros.
+
+    For other model formats the function always returns False.
+    """
     loaded: Any = getattr(opened, "loaded", None)
     parameters: dict[str, Any] = {}
 
-    def zeros(name: str) -> bool:
+    def is_zero(name: str) -> bool:
         if not parameters and hasattr(loaded, "materialise"):
             parameters.update(loaded.materialise().named_parameters(remove_duplicate=False))
         return name in parameters and not bool(parameters[name].any())
 
-    return zeros
+    return is_zero

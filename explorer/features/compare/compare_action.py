@@ -1,4 +1,4 @@
-"""Keys of verify and diff: prove the current model equal to the opened one; show what differs."""
+"""Actions of the keys `v` and `d`: prove the current model equal to the opened one, and show the diff."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def _verify(context: CommandContext) -> None:
 
 
 def diff(context: CommandContext) -> None:
-    """Show what differs from the opened model; compare first, if needed."""
+    """Open the diff tab. Compare the current model with the opened one first if that is not done yet."""
     if not context.store.can_compare or context.store.changes is not None:
         context.panes.tabs.open("diff")
     else:

@@ -1,4 +1,4 @@
-"""`explorer compare`: totals of several models side by side."""
+"""`explorer compare`: figures of several models in columns, and the reasons for differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verify, blame, diff and compare of model files; a session opens each file."""
+"""Functions that verify, blame, diff and compare model files. Each opens a session for every file."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def verify_files(
     cancel: Cancel = None,
     **options: Unpack[PairKeywords],
 ) -> Verification:
-    """Evidence that the models `a` and `b` compute the same, or differ by no more than `tolerance`.
+    """Verify that the models `a` and `b` compute the same outputs, or outputs within `tolerance`.
 
-    `options` as for `explorer.session.Session`; in `dims` a name may have several sizes. `input` is an .npy
-    or .npz file with the inputs, in place of random ones.
+    `options` are those of `explorer.session.Session`; a name in `dims` may have several sizes. `input` is the
+    path of an .npy or .npz file with inputs; None draws random inputs.
 
     Raises:
-        Misuse: They take other inputs, so that nothing can go into both; and see `Session.verify`.
+        Misuse: The models take different inputs; see also `Session.verify`.
     """
     with opened_pair(a, b, options) as (first, second):
         graphs = first.parts.models.graph(0, on_progress), second.parts.models.graph(0, on_progress)
@@ -73,10 +73,10 @@ def blame_files(
     cancel: Cancel = None,
     **options: Unpack[PairKeywords],
 ) -> Blame:
-    """Where the model `b` departs from `a`, layer by layer.
+    """Find the layers at which the model `b` departs from `a`.
 
-    `options` as for `explorer.session.Session`; in `dims` a name may have several sizes. `input` is an .npy
-    or .npz file with the inputs, in place of random ones.
+    `options` are those of `explorer.session.Session`; a name in `dims` may have several sizes. `input` is the
+    path of an .npy or .npz file with inputs; None draws random inputs.
     """
     with opened_pair(a, b, options) as (first, second):
         graphs = first.parts.models.graph(0, on_progress), second.parts.models.graph(0, on_progress)
@@ -101,7 +101,7 @@ def diff_files(
     cancel: Cancel = None,
     **options: Unpack[PairKeywords],
 ) -> Diff:
-    """What changed from the model `a` to the model `b`; `options` as for `explorer.session.Session`."""
+    """Compare the models `a` and `b` node by node; `options` are those of `explorer.session.Session`."""
     with opened_pair(a, b, options) as (first, second):
         return first.parts.of(Comparer).diff(0, (second.parts.models, 0), on_progress, cancel)
 
@@ -114,7 +114,7 @@ def tree_diff_files(
     cancel: Cancel = None,
     **options: Unpack[PairKeywords],
 ) -> TreeDiff:
-    """The layer trees of two models side by side; `options` as for `explorer.session.Session`."""
+    """Align the layer trees of two models; `options` are those of `explorer.session.Session`."""
     with opened_pair(a, b, options) as (first, second):
         return first.parts.of(Comparer).tree(0, (second.parts.models, 0), on_progress, cancel)
 
@@ -129,25 +129,26 @@ def compare_files(
     cancel: Cancel = None,
     **options: Unpack[OpeningKeywords],
 ) -> Comparison:
-    """Figures of two or more models side by side, which are the best, and differences from the first.
+    """Compare the figures of two or more models with those of the first, and mark the best of each figure.
 
     Args:
-        sources: As for `explorer.session.Session`.
-        hardware: The machine for times and cycles; None leaves them out.
-        verify: Prove that each computes what the first does.
-        draws: Random inputs for each proof.
-        first_seed: Of the first draw of a proof.
-        on_progress: Told the phase of each model.
-        cancel: Asked now and then; True stops.
-        options: As for `explorer.session.Session`; a dimension or input need only exist in one of the models.
+        sources: Paths or names of models, as for `explorer.session.Session`.
+        hardware: Machine for times and cycles, or None to leave them out.
+        verify: Whether to prove that each model computes the same as the first.
+        draws: Number of random inputs for each proof.
+        first_seed: Seed of the first random input of each proof.
+        on_progress: Callback that receives the phase of each model.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
+        options: Options of `explorer.session.Session`. A dimension or input needs to exist in only one of the
+            models.
 
     Raises:
-        Misuse: There is only one model, or no model has a dimension or input that was named.
+        Misuse: There is only one model, or no model has a named dimension or input.
     """
     if len(sources) < 2:
         raise Misuse("there is nothing to compare with", hint="name two models or more")
     with opened(sources, options, on_progress) as sessions:
-        first, *others = [session.parts.models for session in sessions]
+        first, *other_models = [session.parts.models for session in sessions]
 
         def prove(state: tuple[Models, int]) -> Verification:
             graphs = first.graph(0, on_progress), state[0].graph(state[1], on_progress)
@@ -166,6 +167,6 @@ def compare_files(
                 )
             )
 
-        beside = [(models, 0) for models in others]
+        other_states = [(models, 0) for models in other_models]
         proved: dict[str, Any] = {"prove": prove if verify else None, "hardware": hardware}
-        return sessions[0].parts.of(Comparer).totals(0, beside, on_progress, cancel, **proved)
+        return sessions[0].parts.of(Comparer).totals(0, other_states, on_progress, cancel, **proved)

@@ -1,4 +1,4 @@
-"""Text of `explorer compare` and `explorer diff --tree`: models and layer trees side by side."""
+"""Text of `explorer compare` and `explorer diff --tree`: figures of models, and aligned layer trees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from explorer.session.headers import label
 
 
 def compare(fact: Comparison) -> list[Block]:
-    """The answer of `explorer compare`: the verdict, totals and operators side by side, the differences."""
+    """Build the output of `explorer compare`: the verdict, totals, operators and differences."""
     verdict = "a difference in parameters or MACs is not explained"
     if fact.agree:
         verdict = "parameters and MACs are the same, or every difference in them is explained"
@@ -45,17 +45,17 @@ def _differences(fact: Comparison) -> list[Block]:
     if not fact.differences:
         return []
     blocks: list[Block] = []
-    for at in dict.fromkeys(difference.model for difference in fact.differences):
-        source, first = fact.models[at].model.source, fact.models[0].model.source
+    for model_index in dict.fromkeys(difference.model for difference in fact.differences):
+        source, first = fact.models[model_index].model.source, fact.models[0].model.source
         blocks += [Line(), Line((Span(source, "strong"), Span("   against   ", "quiet"), first))]
         for difference in fact.differences:
-            if difference.model == at:
+            if difference.model == model_index:
                 blocks += _difference(difference)
     return blocks
 
 
 def _difference(fact: Difference) -> list[Block]:
-    """The figure and its difference on one line, and the reason below."""
+    """Build a line with the figure and its difference, and a line with the reason."""
     open_ = fact.delta is None or fact.explained != fact.delta
     delta = "?" if fact.delta is None else f"{fact.delta:+,}"
     state = Span("open", "bad") if open_ else Span("explained", "good")
@@ -75,7 +75,7 @@ STATES: Mapping[str, tuple[str, Role]] = {
     "added": ("+", "good"),
     "removed": ("-", "bad"),
 }
-"""Mark and role of a row by its state; states that are differences stand last."""
+"""Mark and role of a row of the layer tree, by its state. States that count as differences come last."""
 
 FIGURES = (
     ("MACs", "macs", False),
@@ -86,7 +86,7 @@ FIGURES = (
     ("writes", "bytes_written", True),
     ("elemwise", "elementwise_ops", False),
 )
-"""The figures of a row: title, field, and whether it is in bytes."""
+"""Figures of a row of the layer tree: title, field name, and whether the unit is bytes."""
 
 _FORMS = {
     "graph": "",
@@ -96,11 +96,11 @@ _FORMS = {
 
 
 def tree_diff(fact: TreeDiff, only: bool = False) -> list[Block]:
-    """The answer of `explorer diff --tree`, with equal groups and tiled layers folded.
+    """Build the output of `explorer diff --tree`; equal groups and tiled layers are folded.
 
     Args:
-        fact: Both trees.
-        only: Leave out rows that are the same.
+        fact: The two aligned layer trees.
+        only: Whether to leave out equal rows.
     """
     head = Line((Span(fact.before, "strong"), Span("   ->   ", "quiet"), Span(fact.after, "strong")))
     blocks: list[Block] = [head, Line(), Line(Span(summary(fact), "good" if fact.equal else ""), 2)]
@@ -109,7 +109,7 @@ def tree_diff(fact: TreeDiff, only: bool = False) -> list[Block]:
     if visible_rows:
         columns = (
             *(Column(""), Column("layer", shrink=True), Column("kind", role="kind", drop=4, shrink=True)),
-            *(Column(f"Δ {title}", "right", drop=at) for at, (title, *_) in enumerate(FIGURES[:4])),
+            *(Column(f"Δ {title}", "right", drop=index) for index, (title, *_) in enumerate(FIGURES[:4])),
             Column(""),
         )
         table = Table(columns, Rows(_row, visible_rows), what="rows", more="--json has all")
@@ -118,24 +118,24 @@ def tree_diff(fact: TreeDiff, only: bool = False) -> list[Block]:
 
 
 def summary(fact: TreeDiff) -> str:
-    """The number of layers in each state, in one line."""
+    """Count the layers in each state, in one line."""
     counts = dict(fact.counts)
-    same = sum(counts.get(state, 0) for state in SAME)
+    same_count = sum(counts.get(state, 0) for state in SAME)
     differing = [f"{counts[state]:,} {state}" for state in STATES if state in counts and state not in SAME]
     if not differing:
         text = (
-            f"the same in all of its {same:,} layers" if not fact.graph else f"{same:,} layers are the same"
+            f"the same in all of its {same_count:,} layers" if not fact.graph else f"{same_count:,} layers are the same"
         )
     elif not set(counts) - {"added", "removed"}:
         text = f"nothing in common: {', '.join(differing)}"
     else:
-        text = ", ".join(differing) + (f"; {same:,} the same" if same else "; none the same")
+        text = ", ".join(differing) + (f"; {same_count:,} the same" if same_count else "; none the same")
     named = counts.get("renamed", 0)
     return f"{text}{f', {named:,} of them under other names' * bool(named)}"
 
 
 def graph_notes(fact: TreeDiff) -> list[Block]:
-    """Differences in inputs and outputs, and a note on the form of the trees."""
+    """List differences in model inputs and outputs, and note the form in which the trees were compared."""
     rows = [
         (row.op_before or row.op_after or "", row.before or row.after or "", field_terms(row.what))
         for row in fact.graph
@@ -145,34 +145,34 @@ def graph_notes(fact: TreeDiff) -> list[Block]:
 
 
 def _folded(fact: TreeDiff, only: bool) -> Iterator[tuple[int, RowPair]]:
-    at = 0
-    while at < len(fact.rows):
-        row = fact.rows[at]
+    index = 0
+    while index < len(fact.rows):
+        row = fact.rows[index]
         if row.differs or not only:
-            yield at, row
-        at = row.end if fact.folds(at) else at + 1
+            yield index, row
+        index = row.end if fact.folds(index) else index + 1
 
 
 def _row(place: tuple[int, RowPair]) -> tuple[Cell, ...]:
-    at, row = place
+    index, row = place
     name = "  " * row.depth + either(row, "name")
     role: Role = "quiet" if row.status in SAME and not row.inside else ""
     deltas = [change(row, field, of_bytes) for _, field, of_bytes in FIGURES[:4]]
     state = "" if row.status == "same" and row.inside else row.status
-    inside = row.end - at - 1
-    text = field_terms(row.what) or (f"{inside:,} in it" if inside and state else "")
+    inner_count = row.end - index - 1
+    text = field_terms(row.what) or (f"{inner_count:,} in it" if inner_count and state else "")
     kind = either(row, "kind")
     return Span(state, STATES[row.status][1]), Span(name, role), kind, *deltas, Span(text, "quiet")
 
 
 def either(row: RowPair, field: str) -> str:
-    """A field of both sides; once if they agree."""
+    """Return a field of both sides as 'before -> after', or once if both sides agree."""
     sides = [getattr(side, field) for side in (row.before, row.after) if side is not None]
     return " -> ".join(dict.fromkeys(sides))
 
 
 def change(row: RowPair, figure: str, of_bytes: bool) -> Span:
-    """The change of a figure of a row; empty where it did not change."""
+    """Format the change of a figure between both sides of a row; empty if the figure did not change."""
     delta = row.delta(figure)
     if delta is None:
         return Span("?", "warning")
@@ -184,7 +184,8 @@ def change(row: RowPair, figure: str, of_bytes: bool) -> Span:
 
 
 def pair_blocks(row: RowPair) -> list[Block]:
-    """Layer, kind, output and figures of a row on both sides, with the differences."""
+    """Build the detail of a row: layer, kind, output shape and figures of both sides, with the differences.
+    """
     sides = row.before, row.after
     shapes = [shape_text(side.output) if side else "" for side in sides]
     rows: list[tuple[Cell, ...]] = [
@@ -204,11 +205,11 @@ def pair_blocks(row: RowPair) -> list[Block]:
         Column("after", shrink=True),
         Column("change"),
     )
-    inside = f", {exact_text(row.inside)} differ in it" if row.inside else ""
+    inner_text = f", {exact_text(row.inside)} differ in it" if row.inside else ""
     reason = field_terms(row.what)
     head = Line(
         (
-            Span(row.status + inside, STATES[row.status][1] if row.differs else "quiet"),
+            Span(row.status + inner_text, STATES[row.status][1] if row.differs else "quiet"),
             f"  {reason}" if reason else "",
         ),
         1,

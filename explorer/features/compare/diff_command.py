@@ -1,4 +1,4 @@
-"""`explorer diff`: what changed from one graph to another."""
+"""`explorer diff`: differences between two graphs or layer trees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Command that sets the current model beside a state or another model, and answers questions about both."""
+"""Command `=`: shows the current model and a second one side by side, and answers questions about both.
+
+The second model is a state of the session's history or another model.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +49,10 @@ _TITLES = {
 
 
 class PairCommand(ScreenCommand):
-    """Sets two models side by side."""
+    """Command that opens the screen with two aligned layer trees."""
 
     def run(self, text: str = "") -> None:
-        """Ask which model to set beside the current one."""
+        """Ask which model to show next to the current one."""
         if self.context.ready():
             self.context.screen.run_worker(self._ask(text), exit_on_error=False)
 
@@ -58,9 +61,9 @@ class PairCommand(ScreenCommand):
         history = self.store.history
         assert history is not None
         dialog = PairDialog(_states(history), text)
-        self.context.ask(dialog, self._answered)
+        self.context.ask(dialog, self._open_choice)
 
-    def _answered(self, choice: str | None) -> None:
+    def _open_choice(self, choice: str | None) -> None:
         history = self.store.history
         if choice is None or history is None:
             return
@@ -72,71 +75,73 @@ class PairCommand(ScreenCommand):
             typed = choice.removeprefix(MODEL)
             self.beside(os.path.expanduser(typed), lambda: self.run(typed))
 
-    def beside(self, other: str, failed: Callable[[], None] = lambda: None) -> None:
-        """Set a model beside the current one; call `failed` where that fails."""
-        self.begin(failed, before=self.store.history_place, other=other)
+    def beside(self, source: str, failed: Callable[[], None] = lambda: None) -> None:
+        """Show the model `source` next to the current one; call `failed` if it cannot be opened."""
+        self.begin(failed, before=self.store.history_place, other=source)
 
-    def begin(self, failed: Callable[[], None], **which: Any) -> None:
-        """Set two models side by side: `before` and `after`, or `before` and `other`."""
-        self.context.start("Side by side", self._align(which), failed)
+    def begin(self, failed: Callable[[], None], **request: Any) -> None:
+        """Align two models; `request` holds `before` and `after`, or `before` and `other`, as for
+        `Session.tree_diff`.
+        """
+        self.context.start("Side by side", self._align(request), failed)
 
-    async def _align(self, which: dict[str, Any]) -> None:
+    async def _align(self, request: dict[str, Any]) -> None:
         try:
-            if "other" in which:
-                await asyncio.to_thread(check_source, which["other"])
-            fact: TreeDiff = await self.jobs.run("setting both side by side", "tree_diff", **which)
+            if "other" in request:
+                await asyncio.to_thread(check_source, request["other"])
+            fact: TreeDiff = await self.jobs.run("setting both side by side", "tree_diff", **request)
         except ExplorerError:
             self.store.beside = ""
             raise
-        _Pair(self, which, fact, await asyncio.to_thread(PairRows, fact)).show()
+        _Pair(self, request, fact, await asyncio.to_thread(PairRows, fact)).show()
 
 
 class _Pair:
-    """Two models side by side, shown again when the answer to a question about them is closed."""
+    """Two aligned models. The screen reopens whenever the user closes the answer to a question."""
 
-    def __init__(self, command: PairCommand, which: dict[str, Any], fact: TreeDiff, rows: PairRows) -> None:
-        self._command, self._which, self._fact, self._rows = command, which, fact, rows
+    def __init__(self, command: PairCommand, request: dict[str, Any], fact: TreeDiff, rows: PairRows) -> None:
+        self._command, self._request, self._fact, self._rows = command, request, fact, rows
         self._cursor = 0
 
     def show(self) -> None:
-        """Show both trees."""
-        second, words = self._which.get("other"), tuple[str, ...]()
-        if second is not None and not self._which["before"]:
+        """Open the screen with both trees."""
+        second, words = self._request.get("other"), tuple[str, ...]()
+        if second is not None and not self._request["before"]:
             words = ("diff", path_word(self._command.store.source), path_word(second), "--tree")
-        screen = PairScreen(self._rows, self._cursor, words, self._keep)
+        screen = PairScreen(self._rows, self._cursor, words, self._keep_cursor)
         self._record(second or "")
-        self._command.context.ask(screen, self._wanted)
+        self._command.context.ask(screen, self._handle_choice)
 
-    def _record(self, beside: str) -> None:
-        """Record the second model, so that a resumed session has it again."""
+    def _record(self, second_model: str) -> None:
+        """Record the second model in the store. A resumed session then reopens it."""
         store = self._command.store
-        store.beside = beside
+        store.beside = second_model
         store.notify("focus")
 
-    def _keep(self, cursor: int) -> None:
+    def _keep_cursor(self, cursor: int) -> None:
         self._cursor = cursor
 
-    def _wanted(self, wish: PairRequest | None) -> None:
+    def _handle_choice(self, choice: PairRequest | None) -> None:
         context = self._command.context
-        if wish is None or wish.what == "tree":
+        if choice is None or choice.question == "tree":
             self._record("")
-        if wish is None:
+        if choice is None:
             return
-        if wish.what == "tree":
-            # a graph exported for the comparison has other rows than the tree on the screen
-            if self._fact.form != "exported" and self._which["before"] == context.store.history_place:
-                self._command.panes.to_layer(wish.at)
+        if choice.question == "tree":
+            # the rows of an exported graph do not match those of the module tree on the screen
+            if self._fact.form != "exported" and self._request["before"] == context.store.history_place:
+                self._command.panes.to_layer(choice.row)
             else:
                 context.store.say("the tree on show is another one: its rows are not these")
             return
-        if wish.what == "profile":
+        if choice.question == "profile":
             self._ask_times()
         else:
-            context.start(wish.what.capitalize(), self._answer(wish.what), self.show)
+            context.start(choice.question.capitalize(), self._answer(choice.question), self.show)
 
     async def _answer(self, question: str) -> None:
         command = self._command
-        fact = await self._run(_TITLES[question], question, **self._which)
+        fact = await self._run(_TITLES[question], question, **self._request)
         names = safe(self._fact.before), safe(self._fact.after)
         if question == "diff":
             page: Any = DiffScreen(fact, *names, exact=command.store.exact, back="both models")
@@ -148,15 +153,15 @@ class _Pair:
             page = PageDialog("Compare", lambda width: draw(compare(fact), width - 1))
         command.context.ask(page, lambda _: self.show())
 
-    async def _run(self, title: str, method: str, **how: Any) -> Any:
+    async def _run(self, title: str, method: str, **arguments: Any) -> Any:
         try:
-            return await self._command.jobs.run(title, method, **how)
+            return await self._command.jobs.run(title, method, **arguments)
         except Cancelled:
             self.show()
             raise
 
     def _ask_times(self) -> None:
-        """Ask how to time both models."""
+        """Ask for the settings of a timing run of both models."""
         store, context = self._command.store, self._command.context
 
         def take(request: ProfileRequest | None) -> None:
@@ -170,38 +175,38 @@ class _Pair:
         context.ask(ProfileDialog(last, graph=store.by_value, states={}), take)
 
     async def _time(self, request: ProfileRequest) -> None:
-        """Time both models in turn; Enter on a layer goes to its row."""
+        """Time both models in turn; Enter on a layer of the result goes to its row."""
         store = self._command.store
         settings = {"spec": request.spec, "batches": (request.size,) * 2, "machine": known_machine(store)}
         comparison: ProfileComparison = await self._run(
-            "profiling both", "compare_profiles", **self._which, **settings
+            "profiling both", "compare_profiles", **self._request, **settings
         )
         await self._command.context.take_history()  # the history keeps the profile of a state
         fact = replace(comparison, names=(self._fact.before, self._fact.after))
 
-        def then(at: int | None) -> None:
-            if at == AGAIN:
+        def on_closed(index: int | None) -> None:
+            if index == AGAIN:
                 self._ask_times()
                 return
-            if at is not None:
-                self._cursor = self._place(largest_first(fact)[at])
+            if index is not None:
+                self._cursor = self._place(largest_first(fact)[index])
             self.show()
 
-        self._command.context.ask(ProfileComparisonScreen(fact, exact=store.exact), then)
+        self._command.context.ask(ProfileComparisonScreen(fact, exact=store.exact), on_closed)
 
     def _place(self, change: LayerChange) -> int:
-        """The place of a timed layer among the visible rows."""
-        for at, row in enumerate(self._fact.rows):
-            before, after = row.before and row.before.path, row.after and row.after.path
-            if change.path in (before, after):
-                return self._rows.reveal(at)
+        """Return the index of a timed layer among the visible rows; open the groups that contain it."""
+        for index, row in enumerate(self._fact.rows):
+            before_path, after_path = row.before and row.before.path, row.after and row.after.path
+            if change.path in (before_path, after_path):
+                return self._rows.reveal(index)
         return self._cursor
 
 
 def _states(history: History) -> list[MenuItem]:
-    """The other states of the history, the opened model first."""
+    """List the other states of the history, the opened model first."""
     return [
-        MenuItem(f"{STATE}{at}", "", state_name(entry, at), "a state of this session")
-        for at, entry in enumerate(history.entries)
-        if at != history.current
+        MenuItem(f"{STATE}{index}", "", state_name(entry, index), "a state of this session")
+        for index, entry in enumerate(history.entries)
+        if index != history.current
     ]

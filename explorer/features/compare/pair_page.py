@@ -1,4 +1,8 @@
-"""Rows of two trees side by side: which are visible, and their lines in one or two columns."""
+"""Rows of two aligned layer trees: which rows are visible, and the text of each row.
+
+In a wide terminal each tree has a column of names; in a narrow one both share a column. A place is the index
+of a row among the visible rows. A row index counts all rows of the `TreeDiff`.
+"""
 
 from __future__ import annotations
 
@@ -28,111 +32,114 @@ if TYPE_CHECKING:
 
 
 FROM = 100
-"""Width in cells from which both names of a row have a column of their own."""
+"""Minimum terminal width, in cells, for a name column for each side."""
 
 _DELTA = 12
-"""Cells of a rounded difference; an exact one takes twice as many."""
+"""Width of a rounded difference, in cells. An exact difference takes twice this width."""
 _KIND, _MACS = 13, 10
 _SHORT = {"activations": "act."}
 
 
 class PairColumns(Struct, frozen=True):
-    """Cells of a side's name, kind and MACs, and of each difference that fits."""
+    """Widths, in cells, of the name, kind and MACs of a side, and of each difference that fits.
+
+    `has_two_sides` tells whether each side has its own name column.
+    """
 
     name: int
     kind: int
     macs: int
     deltas: tuple[int, ...]
-    beside: bool
+    has_two_sides: bool
 
     @property
     def side(self) -> int:
-        """Cells of one side together."""
+        """Total width of one side, in cells."""
         return self.name + self.kind + self.macs
 
 
 def columns(width: int, *, exact: bool) -> PairColumns:
-    """The columns that fit into a width."""
+    """Choose the columns that fit in `width` cells."""
     delta = 2 * _DELTA if exact else _DELTA
-    beside = width >= FROM
-    rest = 68 if beside else 30
-    most = max(1, min(len(FIGURES), (width - rest) // delta))
-    most = min(most, 3 if width < 130 else 4 if width < 180 else len(FIGURES))
-    side = (width - 4 - most * delta) // (2 if beside else 1)
+    has_two_sides = width >= FROM
+    reserved = 68 if has_two_sides else 30
+    delta_count = max(1, min(len(FIGURES), (width - reserved) // delta))
+    delta_count = min(delta_count, 3 if width < 130 else 4 if width < 180 else len(FIGURES))
+    side = (width - 4 - delta_count * delta) // (2 if has_two_sides else 1)
     kind = _KIND if side >= 30 else 0
-    macs = _MACS if beside and side >= 42 else 0
-    return PairColumns(side - kind - macs, kind, macs, (delta,) * most, beside)
+    macs = _MACS if has_two_sides and side >= 42 else 0
+    return PairColumns(side - kind - macs, kind, macs, (delta,) * delta_count, has_two_sides)
 
 
 def head_line(width: int, *, exact: bool) -> Line:
-    """The titles of the columns."""
-    laid = columns(width, exact=exact)
+    """Build the line of column titles."""
+    widths = columns(width, exact=exact)
     line = "   "
-    for title in ("before", "after") if laid.beside else ("layer",):
-        line += fit(title, laid.name) + fit("kind", laid.kind) + fit("MACs ", laid.macs, right=True)
-    for (title, _, _), cells in zip(FIGURES, laid.deltas, strict=False):
+    for title in ("before", "after") if widths.has_two_sides else ("layer",):
+        line += fit(title, widths.name) + fit("kind", widths.kind) + fit("MACs ", widths.macs, right=True)
+    for (title, _, _), cells in zip(FIGURES, widths.deltas, strict=False):
         line += fit(f"Δ {_SHORT.get(title, title)}", cells, right=True)
     return ((line, "dim"),)
 
 
 def row_line(row: RowPair, sign: str, width: int, *, exact: bool) -> Line:
-    """The line of a row; `sign` shows whether it is open."""
-    laid = columns(width, exact=exact)
+    """Build the line of a row; `sign` shows whether its group is open."""
+    widths = columns(width, exact=exact)
     mark, role = STATES[row.status]
     color = ROLES[role] if row.differs else "dim"
     spans: list[Span] = [(f" {mark if row.status != 'same' else '·' if row.inside else ' '} ", color)]
-    if laid.beside:
-        spans += _side(row.before, row, sign, laid, "bad" if row.after is None else "text")
-        spans += _side(row.after, row, sign, laid, "good" if row.before is None else "text")
+    if widths.has_two_sides:
+        spans += _side(row.before, row, sign, widths, "bad" if row.after is None else "text")
+        spans += _side(row.after, row, sign, widths, "good" if row.before is None else "text")
     else:
-        room = max(1, laid.name - 2 * row.depth - 3)
+        room = max(1, widths.name - 2 * row.depth - 3)
         name = middle(safe(either(row, "name")), room)
-        spans.append((fit("  " * row.depth + sign + name, laid.name), "dim" if not row.differs else "text"))
-        spans.append((fit(safe(row.either.kind), laid.kind - 1) + " ", "dim"))
-    for (_, field, of_bytes), cells in zip(FIGURES, laid.deltas, strict=False):
+        spans.append((fit("  " * row.depth + sign + name, widths.name), "dim" if not row.differs else "text"))
+        spans.append((fit(safe(row.either.kind), widths.kind - 1) + " ", "dim"))
+    for (_, field, of_bytes), cells in zip(FIGURES, widths.deltas, strict=False):
         delta = change(row, field, of_bytes)
         text = (delta.exact or delta.text) if exact else delta.text
         spans.append((fit(text, cells, right=True), ROLES[delta.role]))
-    return _joined(spans)
+    return _join_spans(spans)
 
 
-def _joined(spans: Sequence[Span]) -> Line:
-    """Spans with neighbors of one role joined, since each span costs bytes on a remote terminal."""
-    joined: list[Span] = []
+def _join_spans(spans: Sequence[Span]) -> Line:
+    """Merge neighboring spans of the same role, because each span costs bytes on a remote terminal."""
+    merged: list[Span] = []
     for text, role in spans:
-        if joined and (joined[-1][1] == role or not text.strip()):
-            joined[-1] = (joined[-1][0] + text, joined[-1][1])
+        if merged and (merged[-1][1] == role or not text.strip()):
+            merged[-1] = (merged[-1][0] + text, merged[-1][1])
         else:
-            joined.append((text, role))
-    return tuple(joined)
+            merged.append((text, role))
+    return tuple(merged)
 
 
-def _side(side: RowSide | None, row: RowPair, sign: str, laid: PairColumns, role: str) -> list[Span]:
+def _side(side: RowSide | None, row: RowPair, sign: str, widths: PairColumns, role: str) -> list[Span]:
     if side is None:
-        return [(" " * laid.side, "text")]
-    room = max(1, laid.name - 2 * row.depth - 3)
-    name = fit("  " * row.depth + sign + middle(safe(side.name), room), laid.name)
+        return [(" " * widths.side, "text")]
+    room = max(1, widths.name - 2 * row.depth - 3)
+    name = fit("  " * row.depth + sign + middle(safe(side.name), room), widths.name)
     alike = row.before is not None and row.after is not None and row.before.kind == row.after.kind
     macs = "" if side.macs == 0 else count(side.macs).text
     return [
         (name, role if row.differs else "dim"),
-        (fit(safe(side.kind), laid.kind - 1) + " " * bool(laid.kind), "dim" if alike else "accent"),
-        (fit(f"{macs} ", laid.macs, right=True), "number" if row.differs else "dim"),
+        (fit(safe(side.kind), widths.kind - 1) + " " * bool(widths.kind), "dim" if alike else "accent"),
+        (fit(f"{macs} ", widths.macs, right=True), "number" if row.differs else "dim"),
     ]
 
 
 def graph_line(row: NodeDiff, width: int) -> Line:
-    """The line of a difference outside the rows: an input, an output, an operator set."""
-    return ((fit(f" ~ {_of_graph(row)}", width - 1), "warn"),)  # the last cell is the scroll bar's
+    """Build the line of a difference outside the layer tree: an input, an output or an operator set."""
+    return ((fit(f" ~ {_graph_text(row)}", width - 1), "warn"),)  # the last cell is the scroll bar's
 
 
-def _of_graph(row: NodeDiff) -> str:
+def _graph_text(row: NodeDiff) -> str:
     op = row.op_before or row.op_after or ""
     return safe(f"{op} {row.before or row.after or ''}: {field_terms(row.what)}")
 
 
 def title_lines(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
-    """The names of both models, and the number of layers in each state."""
+    """Build the title: the names of both models, and the number of layers in each state."""
     room = max(8, (width - 6) // 2)
     names: Line = (
         (f" {middle(safe(fact.before), room)}", "strong"),
@@ -144,15 +151,15 @@ def title_lines(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
 
 
 def about_lines(row: RowPair | NodeDiff, width: int, height: int) -> list[Line]:
-    """Both sides of the row under the cursor, one below the other, with their figures and differences."""
+    """Build the details of the row under the cursor: both sides, their figures and differences."""
     if isinstance(row, NodeDiff):
-        return wrap(((f" {_of_graph(row)}", "warn"),), width, 1)[:height]
+        return wrap(((f" {_graph_text(row)}", "warn"),), width, 1)[:height]
     if height >= 12:
         return draw(pair_blocks(row), width - 1)[:height]
     mark = ROLES[STATES[row.status][1]] if row.differs else "dim"
-    inside = f", {row.inside:,} differ in it" if row.inside else ""
+    inner_text = f", {row.inside:,} differ in it" if row.inside else ""
     reason = f"  {safe(field_terms(row.what))}" if row.what else ""
-    lines = wrap(((f" {row.status}{inside}", mark), (reason, "text")), width, 1)[: max(1, height - 4)]
+    lines = wrap(((f" {row.status}{inner_text}", mark), (reason, "text")), width, 1)[: max(1, height - 4)]
     for title, side in (("before", row.before), ("after", row.after)):
         layer = f"{side.path}  {side.kind}" if side else "-"
         lines.append(cut(((f" {title:<7}", "dim"), (safe(layer), "text")), width))
@@ -161,24 +168,26 @@ def about_lines(row: RowPair | NodeDiff, width: int, height: int) -> list[Line]:
         text = size if of_bytes else count
         sides = [text(getattr(side, field)).text for side in (row.before, row.after) if side is not None]
         delta = change(row, field, of_bytes)
-        name, grown = (f"{label} ", "dim"), (f"  {delta.text}", ROLES[delta.role])
+        name, delta_span = (f"{label} ", "dim"), (f"  {delta.text}", ROLES[delta.role])
         if delta.text and len(sides) == 2:
-            pieces.append((name, (" → ".join(sides), "number"), grown))
+            pieces.append((name, (" → ".join(sides), "number"), delta_span))
         elif field in ("macs", "params"):
             pieces.append((name, (sides[0], "number")))
     return [*lines, *flow(pieces, width)][:height] or [BLANK]
 
 
 class PairRows:
-    """The visible rows of a `TreeDiff`.
+    """The rows of a `TreeDiff`, some of them folded or hidden.
 
     Args:
-        fact: Both trees.
+        fact: The two aligned layer trees.
 
     Attributes:
-        only: Whether equal rows are left out.
-        visible: Positions of the visible rows; -1, -2, ... stand for differences outside the rows.
-        stops: Rows with a difference, where `n` stops; of a group that was added or removed, the group.
+        only: Whether equal rows are hidden.
+        visible: Indices of the visible rows. Negative values -1, -2, ... are differences outside the layer
+            tree.
+        stops: Indices of the rows with a difference, where the key `n` stops. A group that was added or
+            removed counts once.
     """
 
     def __init__(self, fact: TreeDiff) -> None:
@@ -186,58 +195,61 @@ class PairRows:
         self.only = False
         self.open: set[int] = set()
         self.stops: list[int] = []
-        at, rows = 0, fact.rows
-        while at < len(rows):
-            row = rows[at]
-            whole = fact.folds(at)
+        index, rows = 0, fact.rows
+        while index < len(rows):
+            row = rows[index]
+            is_folded = fact.folds(index)
             if row.status not in SAME:
-                self.stops.append(at)
-            if not whole:
-                self.open.add(at)
-            at = row.end if whole else at + 1
+                self.stops.append(index)
+            if not is_folded:
+                self.open.add(index)
+            index = row.end if is_folded else index + 1
         self._above = tuple(-1 - place for place in range(len(fact.graph)))
         self.visible: list[int] = []
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Compute the visible rows."""
-        self.visible = [*self._above, *self._within(0, len(self.fact.rows))]
+        """Recompute `visible` from the open groups and from `only`."""
+        self.visible = [*self._above, *self._visible_between(0, len(self.fact.rows))]
 
-    def _within(self, at: int, stop: int) -> list[int]:
+    def _visible_between(self, index: int, stop: int) -> list[int]:
         rows, places = self.fact.rows, []
-        while at < stop:
-            row = rows[at]
+        while index < stop:
+            row = rows[index]
             if not self.only or row.differs or row.status == "part":
-                places.append(at)
-            at = at + 1 if at in self.open else row.end
+                places.append(index)
+            index = index + 1 if index in self.open else row.end
         return places
 
     def row(self, place: int) -> RowPair | None:
-        """The row at a visible place; None for a difference outside the rows."""
-        at = self.visible[place]
-        return None if at < 0 else self.fact.rows[at]
+        """Return the row at a place, or None for a difference outside the layer tree."""
+        index = self.visible[place]
+        return None if index < 0 else self.fact.rows[index]
 
     def has_inside(self, place: int) -> bool:
-        """Whether a row can be opened."""
-        at = self.visible[place]
-        return at >= 0 and self.fact.rows[at].end > at + 1
+        """Return whether the row at a place has rows inside it."""
+        index = self.visible[place]
+        return index >= 0 and self.fact.rows[index].end > index + 1
 
     def toggle(self, place: int, want: bool | None = None) -> bool:
-        """Open or close a row, or do only what `want` says; return whether the rows changed."""
-        at = self.visible[place]
-        if not self.has_inside(place) or (want is not None and want == (at in self.open)):
+        """Open or close the group at a place and return whether the visible rows changed.
+
+        `want` True only opens, False only closes, None toggles.
+        """
+        index = self.visible[place]
+        if not self.has_inside(place) or (want is not None and want == (index in self.open)):
             return False
-        end = self.fact.rows[at].end
-        if at in self.open:
-            self.open.discard(at)
+        end = self.fact.rows[index].end
+        if index in self.open:
+            self.open.discard(index)
             del self.visible[place + 1 : bisect_left(self.visible, end, place + 1)]
         else:
-            self.open.add(at)
-            self.visible[place + 1 : place + 1] = self._within(at + 1, end)
+            self.open.add(index)
+            self.visible[place + 1 : place + 1] = self._visible_between(index + 1, end)
         return True
 
     def parent(self, place: int) -> int | None:
-        """The place of the group that contains a row."""
+        """Return the place of the group that contains a row, or None at the top level."""
         row = self.row(place)
         if row is None or not row.depth:
             return None
@@ -248,50 +260,53 @@ class PairRows:
         return None
 
     def show_only(self, only: bool, place: int) -> int:
-        """Show all rows or only different ones; return the new place of the cursor."""
-        at = self.visible[place] if self.visible else 0
+        """Show all rows, or only rows that differ. Return the new place of the cursor."""
+        index = self.visible[place] if self.visible else 0
         self.only = only
         self.rebuild()
-        return self.place_of(at)
+        return self.place_of(index)
 
     def fold_all(self, place: int) -> int:
-        """Close every row; return the new place of the cursor."""
-        at = self.visible[place] if self.visible else 0
+        """Close every group. Return the new place of the cursor."""
+        index = self.visible[place] if self.visible else 0
         self.open.clear()
         self.rebuild()
-        return self.place_of(at)
+        return self.place_of(index)
 
-    def place_of(self, at: int) -> int:
-        """The place of a row among the visible ones, or of the last visible one before it."""
-        if at < 0:
-            return -1 - at
+    def place_of(self, index: int) -> int:
+        """Return the place of a row, or of the last visible row before it."""
+        if index < 0:
+            return -1 - index
         first = len(self._above)
-        return max(0, bisect_right(self.visible, at, first) - 1)
+        return max(0, bisect_right(self.visible, index, first) - 1)
 
     def next_stop(self, place: int, step: int) -> tuple[int, int] | None:
-        """Go to the next difference, or to the one before, and open the groups around it.
+        """Find the next (`step` 1) or previous (`step` -1) difference and open the groups that contain it.
 
         Returns:
-            Its place, and its number among the differences; None if there is none.
+            The place of the difference and its number among the differences, or None without differences.
         """
         if not self.stops:
             return None
-        at = self.visible[place] if self.visible else -1
-        number = bisect_right(self.stops, at) if step > 0 else bisect_left(self.stops, at) - 1
-        number %= len(self.stops)  # from the last to the first, as a search goes
+        index = self.visible[place] if self.visible else -1
+        number = bisect_right(self.stops, index) if step > 0 else bisect_left(self.stops, index) - 1
+        number %= len(self.stops)  # wrap around at the ends
         return self.reveal(self.stops[number]), number
 
     def reveal(self, goal: int) -> int:
-        """Open the groups around a row; return its place, or that of the row before it if it is left out."""
-        rows, closed = self.fact.rows, False
-        around = 0
-        while around < goal:
-            if rows[around].end > goal:
-                closed |= around not in self.open
-                self.open.add(around)
-                around += 1
+        """Open the groups that contain row `goal` and return its place.
+
+        If the row is hidden, return the place of the last visible row before it.
+        """
+        rows, has_closed = self.fact.rows, False
+        group = 0
+        while group < goal:
+            if rows[group].end > goal:
+                has_closed |= group not in self.open
+                self.open.add(group)
+                group += 1
             else:
-                around = rows[around].end
-        if closed:
+                group = rows[group].end
+        if has_closed:
             self.rebuild()
         return self.place_of(goal)

@@ -1,4 +1,7 @@
-"""Screen of two models side by side, with one cursor in both; the dialog that asks for the second."""
+"""Screen that shows two aligned layer trees, and the dialog that asks for the second model.
+
+One cursor moves through both trees.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +51,17 @@ PAIR_KEYS = key_group(
 
 
 class PairRequest(Struct, frozen=True):
-    """The choice of the user: a question about both, such as 'diff'; or row `at` of the 'tree'."""
+    """The user's choice: a question about both models ('diff', 'blame', ...), or 'tree' to go to a layer.
 
-    what: str
-    at: int = 0
+    `row` is the id of that layer in the first model.
+    """
+
+    question: str
+    row: int = 0
 
 
 class _Rows(LineList):
-    """The rows of both trees."""
+    """List widget with the rows of both trees."""
 
     def __init__(self, pair: PairRows, cursor: int) -> None:
         super().__init__(id="pair")
@@ -67,32 +73,32 @@ class _Rows(LineList):
         return len(self.pair.visible)
 
     def row_line(self, index: int, width: int) -> Line:
-        """The line of row `index`, `width` cells wide."""
-        at = self.pair.visible[index]
-        if at < 0:
-            return page.graph_line(self.pair.fact.graph[-1 - at], width)
+        """Build the line of visible row `index`, `width` cells wide."""
+        row_index = self.pair.visible[index]
+        if row_index < 0:
+            return page.graph_line(self.pair.fact.graph[-1 - row_index], width)
         sign = "  "
         if self.pair.has_inside(index):
-            sign = "▾ " if at in self.pair.open else "▸ "
-        return page.row_line(self.pair.fact.rows[at], sign, width, exact=self.exact)
+            sign = "▾ " if row_index in self.pair.open else "▸ "
+        return page.row_line(self.pair.fact.rows[row_index], sign, width, exact=self.exact)
 
     def toggle_row(self, index: int, want: bool | None = None) -> bool:
         """Open or close a row."""
         return self.pair.toggle(index, want)
 
     def parent_of(self, index: int) -> int | None:
-        """The group that contains row `index`."""
+        """Return the index of the group that contains row `index`, or None at the top level."""
         return self.pair.parent(index)
 
 
 class PairScreen(SubScreen[PairRequest]):
-    """Shows two models side by side.
+    """Show two aligned layer trees; the result is a `PairRequest`, or None if the user leaves.
 
     Args:
-        pair: The rows, folded as the user left them.
-        cursor: Its first position.
-        words: The command line that prints the same; empty if there is none.
-        leave: Receives the position of the cursor when the user leaves the screen.
+        pair: Rows of both trees with their open groups.
+        cursor: Initial index of the cursor among the visible rows.
+        words: Words of the command line that prints the same page; empty if there is no such command.
+        leave: Callback that receives the index of the cursor when the user leaves the screen.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(PAIR_KEYS)
@@ -109,7 +115,7 @@ class PairScreen(SubScreen[PairRequest]):
         self._pair, self._cursor, self._words, self._tell_cursor = pair, cursor, words, leave
 
     def compose(self) -> ComposeResult:
-        """Yield the title, the rows, the details and the keys."""
+        """Yield the title bar, the column titles, the rows, the details and the key line."""
         yield TitleBar()
         yield PaneHead(id="pair-head")
         yield _Rows(self._pair, self._cursor)
@@ -119,11 +125,11 @@ class PairScreen(SubScreen[PairRequest]):
 
     @property
     def rows(self) -> _Rows:
-        """The list of rows."""
+        """The list widget."""
         return self.query_one(_Rows)
 
     def on_mount(self) -> None:
-        """Show the rows."""
+        """Draw the rows and the details."""
         self.query_one("#pair-rule", PaneHead).show(lambda width: ((("─" * width, "track"),),))
         self._fit()
         self.rows.rows_changed()
@@ -140,18 +146,18 @@ class PairScreen(SubScreen[PairRequest]):
         self.query_one("#pair-about").styles.height = 12 if height >= 34 else 6 if height >= 20 else 4
 
     def page_blocks(self) -> list[Block]:
-        """The blocks that `explorer diff --tree` prints."""
+        """Return the same blocks that `explorer diff --tree` prints."""
         return tree_diff(self._pair.fact, self._pair.only)
 
     def verb_words(self, source: str) -> list[str]:
-        """The command line that prints the same; empty for two states of a session."""
+        """Return the command line that prints the same page; empty for two states of a session."""
         return [*self._words, *(["--differences"] if self._pair.only else [])] if self._words else []
 
     def _draw(self) -> None:
         pair, rows = self._pair, self.rows
         self.query_one(TitleBar).show(lambda width: page.title_lines(pair.fact, pair.only, width))
         head = self.query_one("#pair-head", PaneHead)
-        # the rows are narrower where they have a scroll bar
+        # a scroll bar narrows the rows
         head.show(lambda width: (page.head_line(rows.size.width or width, exact=rows.exact),))
         self.query_one("#pair-about", PanelView).again()
 
@@ -159,21 +165,21 @@ class PairScreen(SubScreen[PairRequest]):
         pair, cursor = self._pair, self.rows.cursor
         if not pair.visible or height < 1:
             return []
-        at = pair.visible[cursor]
-        row = pair.fact.graph[-1 - at] if at < 0 else pair.fact.rows[at]
+        row_index = pair.visible[cursor]
+        row = pair.fact.graph[-1 - row_index] if row_index < 0 else pair.fact.rows[row_index]
         return page.about_lines(row, width, height)
 
     @on(LineList.RowHighlighted)
-    def _moved(self) -> None:
+    def _show_details(self) -> None:
         self.query_one("#pair-about", PanelView).again()
 
     @on(LineList.SizeChanged)
-    def _resized(self) -> None:
+    def _redraw(self) -> None:
         self._draw()
 
     @on(LineList.RowSelected)
-    def _chosen(self) -> None:
-        """Go to the layer in the tree of the first model, if that has it."""
+    def _go_to_layer(self) -> None:
+        """Close the screen and go to the layer in the tree of the first model, if that model has it."""
         row = self._pair.row(self.rows.cursor)
         if row is not None and row.before is not None:
             self._leave(PairRequest("tree", row.before.id))
@@ -185,11 +191,11 @@ class PairScreen(SubScreen[PairRequest]):
         self.dismiss(wish)
 
     def action_leave(self) -> None:
-        """Go back to the first model."""
+        """Close the screen without a choice."""
         self._leave(None)
 
     def action_ask(self, question: str) -> None:
-        """Ask something else about both models."""
+        """Close the screen and ask `question` about both models."""
         self._leave(PairRequest(question))
 
     def _to(self, place: int) -> None:
@@ -199,7 +205,7 @@ class PairScreen(SubScreen[PairRequest]):
         self._draw()
 
     def action_pair_next(self, step: int) -> None:
-        """Go to the next difference, or to the one before."""
+        """Move to the next or previous difference."""
         rows, count = self.rows, len(self._pair.visible)
         stop = self._pair.next_stop(rows.cursor, step)
         if stop is None:
@@ -207,13 +213,13 @@ class PairScreen(SubScreen[PairRequest]):
             return
         place, number = stop
         if len(self._pair.visible) == count:
-            rows.move_to(place)  # draws two lines instead of the whole pane
+            rows.move_to(place)  # redraws two lines instead of the whole pane
         else:
             self._to(place)
         self._say(f"{number + 1:,} of {len(self._pair.stops):,}")
 
     def action_only(self) -> None:
-        """Leave out equal rows, or show them again."""
+        """Hide equal rows, or show them again."""
         pair = self._pair
         if not pair.stops and not pair.fact.graph:
             self._refuse("nothing differs")
@@ -231,7 +237,7 @@ class PairScreen(SubScreen[PairRequest]):
         self._draw()
 
     def action_copy_command(self) -> None:
-        """Send the command that prints the same to the terminal."""
+        """Copy the command that prints the same page to the terminal's clipboard."""
         if self._words:
             self.app.copy_to_clipboard(shlex.join(["explorer", *self._words]))
             self._say("sent to terminal")
@@ -240,18 +246,18 @@ class PairScreen(SubScreen[PairRequest]):
 
 
 STATE, MODEL, FOLDER = "state:", "model:", "folder:"
-"""Prefixes of the id of a state, of a model, and of a folder."""
+"""Prefixes of the item ids of the dialog: a state of the history, a model, a folder."""
 _MOST = 2_000
-"""Largest number of files to list from a folder."""
+"""Maximum number of files listed from a folder."""
 _VISIBLE = 12
 
 
 class PairDialog(PickDialog):
-    """Asks for a model: states first, then files as they are typed.
+    """Ask for a model: lists states of the history, then files that match the typed text.
 
     Args:
-        states: Other states of the history.
-        text: First text of the entry.
+        states: List items of the other states of the history.
+        text: Initial text of the entry.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "complete", show=False, priority=True)]
@@ -262,7 +268,7 @@ class PairDialog(PickDialog):
         self.HINT = "a file, a folder or a name · Tab completes · Enter · Esc close"
 
     def on_mount(self, event: events.Mount | None = None) -> None:
-        """Show the text of the entry and the choices for it, in a list of fixed height."""
+        """Show the entry and the matching items, in a list of fixed height."""
         if event is not None:
             event.prevent_default()
         rows, entry = self.query_one(LineList), self.query_one(Input)
@@ -274,7 +280,11 @@ class PairDialog(PickDialog):
         entry.focus()
 
     def narrow(self, text: str) -> None:
-        """Show states that match the words, files that begin with the text, the text itself, other files."""
+        """List the items that match the typed text.
+
+        The order is: matching states, files that begin with the text, the text itself, other matching files.
+        A text that names an existing file or ends in a slash comes first.
+        """
         words = text.lower().split()
         states = [s for s in self._states if all(w in f"{s.title} {s.tip}".lower() for w in words)]
         typed = text.strip()
@@ -282,13 +292,13 @@ class PairDialog(PickDialog):
         typed_name = [MenuItem(MODEL + typed, "", typed, "")] if typed else []
         files = [file for file in _files(typed) if file.id != MODEL + typed]
         begin = [file for file in files if file.title.startswith(typed)]
-        within = [file for file in files if not file.title.startswith(typed)]
+        containing = [file for file in files if not file.title.startswith(typed)]
         self.show_choices(
-            [*(typed_name if exists else ()), *states, *begin, *(() if exists else typed_name), *within]
+            [*(typed_name if exists else ()), *states, *begin, *(() if exists else typed_name), *containing]
         )
 
     def action_complete(self) -> None:
-        """Put the chosen file or folder into the entry."""
+        """Copy the selected file or folder into the entry."""
         rows, entry = self.query_one(LineList), self.query_one(Input)
         choice = rows.rows[rows.cursor] if rows.rows else None
         if choice is None or choice.id.startswith(STATE):
@@ -299,12 +309,12 @@ class PairDialog(PickDialog):
 
 
 def _files(text: str) -> Iterator[MenuItem]:
-    """Files and folders of the typed folder whose names contain the rest of the text."""
+    """Yield files and folders of the typed folder whose names contain the typed name."""
     folder, begin = os.path.split(text)
     try:
-        where = os.path.expanduser(folder) or os.curdir
-        confinement.check(where)
-        with os.scandir(where) as entries:
+        folder_path = os.path.expanduser(folder) or os.curdir
+        confinement.check(folder_path)
+        with os.scandir(folder_path) as entries:
             listed = sorted(islice(entries, _MOST), key=lambda entry: entry.name)
         for entry in listed:
             hidden = entry.name.startswith(".") and not begin.startswith(".")

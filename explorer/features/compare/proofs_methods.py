@@ -1,4 +1,4 @@
-"""Proofs and differences between two states of a session."""
+"""Session methods that prove models equal, or show where they differ."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def check_input(session: Facade, input: PathText, *, on_progress: OnProgress = None) -> None:
-    """Refuses, before anything is worked out, a file of inputs that the current model cannot be run on.
+    """Check early that the current model can run on a file of inputs.
 
     Args:
-        input: An .npy or .npz file.
-        on_progress: Told where the job stands.
+        input: Path of an .npy or .npz file.
+        on_progress: Callback that receives the progress.
 
     Raises:
         Misuse: The file cannot be read, or does not fit the model.
@@ -51,31 +51,33 @@ def verify(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Verification:
-    """Evidence that two models compute the same, both of the history unless `other` names one.
+    """Verify that two models compute the same outputs.
+
+    Both are states of the history; `other` replaces the second one by another model.
 
     Args:
-        before: The original.
-        after: The other model; None is the current one.
-        draws: Random inputs to run both on.
-        seed: Of the first draw.
-        dims: Sizes of open dimensions, or several of each, in place of those of the session.
-        input: An .npy or .npz file with the inputs, in place of random ones.
-        tolerance: By how much the outputs may differ: then only they are compared.
-        other: A path or name, as for `Session`: a model in place of `after`.
-        on_progress: Told where the proof stands.
-        cancel: Asked now and then; True stops.
+        before: Index of the original state.
+        after: Index of the state to verify, or None for the current state.
+        draws: Number of random inputs to run both models on.
+        seed: Seed of the first random input.
+        dims: Sizes of open dimensions, one or several for each name, instead of those of the session.
+        input: Path of an .npy or .npz file with inputs, instead of random ones.
+        tolerance: Largest permitted difference of the outputs. With it, only the outputs are compared.
+        other: Path or name of a model, as for `Session`, instead of `after`.
+        on_progress: Callback that receives the progress of the proof.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Raises:
         Misuse: A size or the input does not fit the model.
-        BadModel: onnxruntime cannot run one of them.
-        Cancelled: `cancel` said so.
+        BadModel: onnxruntime cannot run one of the models.
+        Cancelled: `cancel` returned True.
     """
     models, a = session.parts.models, session.parts.models.at(before)
-    beside, b = session.parts.beside(after, other)
+    other_models, b = session.parts.beside(after, other)
     evidence = session.parts.of(Prover).verify(
         models.graph(a, on_progress),
-        beside.graph(b, on_progress),
-        plan_between(models.history, a, b) if beside is models else None,
+        other_models.graph(b, on_progress),
+        plan_between(models.history, a, b) if other_models is models else None,
         state=a,
         draws=draws,
         seed=seed,
@@ -85,7 +87,7 @@ def verify(
         on_progress=on_progress,
         cancel=cancel,
     )
-    return replace(evidence, before=models.label(a), after=beside.label(b))
+    return replace(evidence, before=models.label(a), after=other_models.label(b))
 
 
 def blame(
@@ -102,31 +104,32 @@ def blame(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Blame:
-    """The first layer in which one model departs from another, and how the error grows.
+    """Find the first layer at which one model departs from another, and how the error grows.
 
     Args:
-        before: The original.
-        after: The other model; None is the current one.
-        spec: In place of both: the current model, and what `tile` makes of it, which is looked at only.
-        draws: Random inputs to run both on.
-        seed: Of the first draw.
-        dims: Sizes of open dimensions, or several of each, in place of those of the session.
-        input: An .npy or .npz file with the inputs, in place of random ones.
-        other: A path or name, as for `Session`: a model in place of `after`.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops.
+        before: Index of the original state.
+        after: Index of the state to compare, or None for the current state.
+        spec: Tiling to apply to the current model, instead of `before` and `after`. The tiled model is
+            compared with the current one and then discarded.
+        draws: Number of random inputs to run both models on.
+        seed: Seed of the first random input.
+        dims: Sizes of open dimensions, one or several for each name, instead of those of the session.
+        input: Path of an .npy or .npz file with inputs, instead of random ones.
+        other: Path or name of a model, as for `Session`, instead of `after`.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Raises:
         Misuse: A size or the input does not fit the model.
-        BadModel: onnxruntime cannot run one of them.
-        Cancelled: `cancel` said so.
+        BadModel: onnxruntime cannot run one of the models.
+        Cancelled: `cancel` returned True.
     """
     models = session.parts.models
     with contextlib.ExitStack() as stack:
         if spec is None:
-            a, (beside, b) = models.at(before), session.parts.beside(after, other)
-            graphs = models.graph(a, on_progress), beside.graph(b, on_progress)
-            labels = models.label(a), beside.label(b)
+            a, (other_models, b) = models.at(before), session.parts.beside(after, other)
+            graphs = models.graph(a, on_progress), other_models.graph(b, on_progress)
+            labels = models.label(a), other_models.label(b)
         else:
             graphs = stack.enter_context(session.parts.of(Tiler).tried(spec, on_progress, cancel))
             labels = models.label(models.current), spec.label
@@ -151,7 +154,7 @@ def diff(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Diff:
-    """What changed between two models, as ONNX graphs; arguments as for `tree_diff`."""
+    """Compare two models node by node as ONNX graphs; the arguments are those of `tree_diff`."""
     where = session.parts.models.at(before), session.parts.beside(after, other)
     return session.parts.of(Comparer).diff(*where, on_progress, cancel)
 
@@ -165,19 +168,19 @@ def tree_diff(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> TreeDiff:
-    """The layer trees of two models side by side, aligned as `diff` matches them.
+    """Align the layer trees of two models with the matching rules of `diff`.
 
     Args:
-        before: A state of the history.
-        after: Another; None is the current one.
-        other: A path or name, as for `Session`: a model in place of `after`.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops.
+        before: Index of a state of the history.
+        after: Index of another state, or None for the current state.
+        other: Path or name of a model, as for `Session`, instead of `after`.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Raises:
-        Misuse: The history has no such entry, or the other model cannot be opened so.
-        BadModel: The other is no model, or one of the two cannot be made a graph where the other is one.
-        Cancelled: `cancel` said so.
+        Misuse: The history has no such state, or the other model does not accept the session's options.
+        BadModel: `other` cannot be read, or one model is a graph and the other cannot become one.
+        Cancelled: `cancel` returned True.
     """
     where = session.parts.models.at(before), session.parts.beside(after, other)
     return session.parts.of(Comparer).tree(*where, on_progress, cancel)
@@ -192,7 +195,7 @@ def compare(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Comparison:
-    """The totals of two models side by side, and why they differ; arguments as for `tree_diff`."""
+    """Compare the totals of two models and explain the differences; arguments as for `tree_diff`."""
     where = session.parts.models.at(before), [session.parts.beside(after, other)]
     return session.parts.of(Comparer).totals(*where, on_progress, cancel)
 
@@ -209,20 +212,23 @@ def beside(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> FigureTable:
-    """Figures of two states or more beside each other, relative to the first, and which are the best.
+    """Build a table of figures with a column for each of two or more states.
+
+    Changes are relative to the first state, and the best value of each figure is marked.
 
     Args:
-        states: Numbers or names.
-        others: Paths or names of other models, as they are opened; nothing is proved of them.
-        hardware: The machine for times and cycles (see `explorer.settings.machines.hardware`).
-        verify: Hold each against the first; else the proof that was made with each is shown.
-        draws: Random inputs for each proof.
-        seed: Of the first draw.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops.
+        states: Indices or names of states.
+        others: Paths or names of other models. They are shown as opened and without a proof.
+        hardware: Machine for times and cycles (see `explorer.settings.machines.hardware`).
+        verify: Whether to verify each state against the first. Otherwise the proof recorded with each state
+            is shown.
+        draws: Number of random inputs for each proof.
+        seed: Seed of the first random input.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Raises:
-        Misuse: There are fewer than two, or there is no such state.
+        Misuse: Fewer than two models are named, or a state does not exist.
     """
     models = session.parts.models
     numbers = [models.at(s) if isinstance(s, int) else models.history.state(s) for s in states]
@@ -231,18 +237,18 @@ def beside(
         raise Misuse("states of one session are proved equal here", hint="compare --verify proves models")
     if len(numbers) + len(others) < 2:
         raise Misuse("there is nothing to compare with", hint="name two states or more")
-    entries = [models.history.entries[at] for at in numbers]
-    titles = [e.name or (e.label if at else "as opened") for at, e in zip(numbers, entries, strict=True)]
+    entries = [models.history.entries[index] for index in numbers]
+    titles = [e.name or (e.label if index else "as opened") for index, e in zip(numbers, entries, strict=True)]
     settings: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
-    names = [models.label(at) if others else f"{at} {name}" for at, name in zip(numbers, titles, strict=True)]
+    names = [models.label(index) if others else f"{index} {name}" for index, name in zip(numbers, titles, strict=True)]
     opened = [models.beside(source) for source in others]
     try:
-        return session.parts.of(Comparer).beside(
-            [*((models, at) for at in numbers), *((model, 0) for model in opened)],
+        return session.parts.of(Comparer).figure_columns(
+            [*((models, index) for index in numbers), *((model, 0) for model in opened)],
             [*names, *others],
             on_progress,
             cancel,
-            prove=_against(session, numbers[0], settings) if verify else None,
+            prove=_prover_against(session, numbers[0], settings) if verify else None,
             hardware=hardware,
         )
     finally:
@@ -250,8 +256,8 @@ def beside(
             model.close()
 
 
-def _against(
+def _prover_against(
     session: Facade, first: int, settings: Mapping[str, Any]
 ) -> Callable[[tuple[Models, int]], Verification]:
-    """A function that proves a state equal to `first`."""
+    """Return a function that proves a state equal to state `first`."""
     return lambda state: verify(session, first, state[1], **settings)

@@ -1,4 +1,4 @@
-"""`explorer verify`: the proof that two models compute the same."""
+"""`explorer verify`: evidence that two models compute the same outputs."""
 
 from __future__ import annotations
 

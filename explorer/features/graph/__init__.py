@@ -1,4 +1,4 @@
-"""Models drawn as graphs and as flame views."""
+"""Draw a model as a graph of its layers, or as a flame view of its groups."""
 
 from explorer.base.features import Feature
 

@@ -1,4 +1,8 @@
-"""Flame view: a model's groups as an icicle that the arrow keys walk, by time, MACs, parameters or bytes."""
+"""Flame view: draws the groups of a model as nested boxes whose widths show a figure.
+
+The figure is measured time, MACs, parameters, weights or activations. Levels are drawn from the top down (an
+icicle plot). The arrow keys move between boxes.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +44,15 @@ if TYPE_CHECKING:
 
 
 FILL = "fill--"
-"""Prefix of the role of a box that is filled with the color of its family."""
+"""Prefix of the roles that fill a box with the color of its operator family."""
 CHOSEN = "chosen"
-"""Stands for the family of the box under the cursor: the usual accent resembles some family colors."""
+"""Role suffix of the box under the cursor. The usual accent color resembles some family colors."""
 _TALLEST, _NARROW = 5, 3
-"""Most lines of a level, and least width of a box with a name."""
+"""Maximum height of a level in lines, and minimum width of a box with a name in cells."""
 
 
 def heights(boxes: Sequence[IcicleBox], height: int) -> int:
-    """Lines that a level takes."""
+    """Return the height of each level in lines, so that all levels fit if possible."""
     levels = 1 + max((box.level for box in boxes), default=0)
     return max(1, min(_TALLEST, height // levels))
 
@@ -61,78 +65,78 @@ def flame_lines(
     height: int,
     letters: bool,
 ) -> list[Line]:
-    """The boxes as lines, level below level; the chosen one stands out.
+    """Draw the boxes as lines, one level below the other, with the chosen box highlighted.
 
     Args:
-        boxes: As `icicle` lays them out.
-        labels: A label for each box.
-        figures: For a box its figure and its share of the top, as text.
-        chosen_box: Which one is.
-        height: In lines.
-        letters: Mark families by letters and box edges, for a terminal with too few colors.
+        boxes: Boxes laid out by `icicle`.
+        labels: Label of each box.
+        figures: Function that returns the figure of a box and its share of the top box, as text.
+        chosen_box: Index of the highlighted box.
+        height: Available height, in lines.
+        letters: Whether to mark families by letters and to draw box edges, for terminals with few colors.
     """
     tall = heights(boxes, height)
     levels: list[list[int]] = [[] for _ in range(1 + max((box.level for box in boxes), default=0))]
-    for at, box in enumerate(boxes):
-        levels[box.level].append(at)
+    for index, box in enumerate(boxes):
+        levels[box.level].append(index)
     lines: list[Line] = []
     for level in levels:
         for y in range(tall):
             line: list[Span] = []
             x = 0
-            for at in level:
-                box, label = boxes[at], labels[at]
+            for index in level:
+                box, label = boxes[index], labels[index]
                 if box.start > x:
                     line.append((" " * (box.start - x), "text"))
                 room = box.width - 1 - letters
-                text = _said(y, label, figures(at), room, letters) if room > 0 else ""
-                filled = FILL + (CHOSEN if at == chosen_box else label.family)
-                role = filled if not letters else "mark" if at == chosen_box else label.family
+                text = _box_text(y, label, figures(index), room, letters) if room > 0 else ""
+                filled = FILL + (CHOSEN if index == chosen_box else label.family)
+                role = filled if not letters else "mark" if index == chosen_box else label.family
                 line.append((_cells(text, box.width, letters), role))
                 x = box.start + box.width
             lines.append(tuple(line))
     return lines[:height]
 
 
-def _said(y: int, label: FlameLabel, figures: tuple[str, str], room: int, letters: bool) -> str:
-    """Line `y` of a box: its name, its figure, its operator."""
+def _box_text(y: int, label: FlameLabel, figures: tuple[str, str], room: int, letters: bool) -> str:
+    """Return line `y` of a box: its name, its figure, or its operator."""
     if y == 0:
         return _name(label, room, letters)
     return _figure_text(figures, room) if y == 1 else label.kind if y == 2 and room >= _NARROW else ""
 
 
-def _figure_text(said: tuple[str, str], room: int) -> str:
-    """A figure and a share, or the share alone if there is no room for both."""
-    figure, share = said
+def _figure_text(texts: tuple[str, str], room: int) -> str:
+    """Join the figure and the share; return the share alone if both do not fit."""
+    figure, share = texts
     if len(figure) + len(share) + 2 * bool(share) <= room:
         return f"{figure}  {share}".rstrip()
     return share if share and len(share) <= room else ""
 
 
 def _name(label: FlameLabel, room: int, letters: bool) -> str:
-    """The name of a box after the letter of its family; a narrow box has only the letter."""
+    """Return the name of a box after the letter of its family, or only the letter in a narrow box."""
     mark = FAMILIES[label.family].letter if letters and label.family != "other" else ""
     if room < _NARROW + 2 * bool(mark):
         return mark
     return f"{mark} {safe(label.name)}".lstrip()
 
 
-def _cells(said: str, width: int, letters: bool) -> str:
-    """A line of a box with its edges."""
+def _cells(text: str, width: int, letters: bool) -> str:
+    """Pad a line of a box and add the box edges."""
     last = "▕" if letters and width > 1 else ""
     room = width - 1 - len(last)
-    return f"▏{fit(said, room)}{last}" if room > 0 else f"▏{last}"[:width]
+    return f"▏{fit(text, room)}{last}" if room > 0 else f"▏{last}"[:width]
 
 
 def chosen_line(
     name: str, kind: str, amount: tuple[str, float], parts: Sequence[tuple[str, float]], width: int
 ) -> Line:
-    """The chosen box in a line: name, kind, figure, and its share of the boxes around it.
+    """Describe the chosen box in one line: name, kind, figure, and its share of each enclosing box.
 
-    `parts` are the boxes around it: name and figure of each.
+    `parts` holds the name and figure of each enclosing box.
     """
     figure, value = amount
-    shares = [f"{share_text(value, whole)} of {safe(part)}" for part, whole in parts if whole]
+    shares = [f"{share_text(value, total)} of {safe(part)}" for part, total in parts if total]
     figure = " · ".join(filter(None, (safe(kind), figure, *shares)))
     room = max(10, width - cell_len(figure) - 4)
     name = ending(safe(name), room)
@@ -140,7 +144,7 @@ def chosen_line(
 
 
 def rows_text(box: IcicleBox, layers: Sequence[Layer]) -> str:
-    """The rows that share one box: the first, and how many there are."""
+    """Describe a box that stands for several thin rows: how many there are, and the first one."""
     return f"{many_text(box.rows, 'row')} from {layers[box.first].path or '(unnamed)'}"
 
 
@@ -161,11 +165,11 @@ FLAME_KEYS = key_group(
 # fmt: on
 
 _Top = tuple[int, int, int]
-"""The rows of the box at the top: first, one past the last, and how many siblings it joins."""
+"""The top box: index of its first row, index after its last row, and how many sibling rows it joins."""
 
 
 class _Panel(PanelView):
-    """The pane of the boxes, filled with the colors of their families."""
+    """Widget that draws the boxes filled with the colors of their families."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"{FILL}{name}" for name in (*FAMILIES, CHOSEN)}
 
@@ -180,14 +184,16 @@ class _Panel(PanelView):
 
 
 class FlameView(SubScreen[int]):
-    """Shows an icicle; `t`, or Enter on a layer, answers with its row.
+    """Show the flame view; the result is the row of the layer that the user goes to.
+
+    The keys `t`, and Enter on a layer, close the view with that row.
 
     Args:
-        figures: What boxes can be as wide as; the first is shown first.
-        layers: The rows of the tree.
-        model: What the model is called.
-        chosen_row: Row of the layer that is chosen first.
-        exact: Exact or rounded numbers.
+        figures: Figures that can set the box widths; the first one is shown first.
+        layers: Rows of the layer tree.
+        model: Name of the model.
+        chosen_row: Row of the layer whose box is chosen first, or -1 for the whole model.
+        exact: Whether to show exact instead of rounded numbers.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(FLAME_KEYS)
@@ -214,19 +220,19 @@ class FlameView(SubScreen[int]):
     ) -> None:
         super().__init__()
         self._figures, self._layers, self._model, self._exact = figures, layers, model, exact
-        self._by = 0
+        self._figure_index = 0
         self._top: _Top | None = None
         self._zooms: list[tuple[_Top | None, IcicleBox]] = []
         self._boxes: list[IcicleBox] = []
         self._labels: list[FlameLabel] = []
-        self._laid: tuple[object, ...] = ()
+        self._layout_key: tuple[object, ...] = ()
         self._target: IcicleBox | int = chosen_row
         self.chosen = 0
 
     @property
     def figure(self) -> FlameFigure:
-        """The figure that sets the width of boxes."""
-        return self._figures[self._by]
+        """The figure that sets the box widths."""
+        return self._figures[self._figure_index]
 
     @property
     def box(self) -> IcicleBox | None:
@@ -234,19 +240,19 @@ class FlameView(SubScreen[int]):
         return self._boxes[self.chosen] if self._boxes else None
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the title bar, the boxes, the line of the chosen box and the key line."""
         yield TitleBar()
         yield _Panel(self._page, id="flame")
         yield Status(id="flame-box")
         yield Status(id="flame-keys")
 
     def on_mount(self) -> None:
-        """Show the whole model."""
+        """Draw the whole model."""
         self.show_keys()
         self._draw()
 
     def verb_words(self, source: str) -> list[str]:
-        """The command that draws the same boxes as a picture."""
+        """Return the command that draws the same boxes as a picture."""
         words = ["plot", source, "--what", "flame", "--by", self.figure.id]
         if self._top is not None and self._top[2] == 1:
             words += ["--layer", self._layers[self._top[0]].path]
@@ -257,16 +263,16 @@ class FlameView(SubScreen[int]):
         self._show_title()
 
     def _page(self, width: int, height: int) -> list[Line]:
-        """The boxes; laid out anew for another figure, top or size."""
-        layout_key = self._by, self._top, width, height
+        """Draw the boxes. Recompute the layout when the figure, the top box or the size changed."""
+        layout_key = self._figure_index, self._top, width, height
         if height < 1:
             return []
-        if layout_key != self._laid:
-            self._laid = layout_key
+        if layout_key != self._layout_key:
+            self._layout_key = layout_key
             self._lay_out(width, height)
             self.call_later(self._show_title)
         letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
-        return flame_lines(self._boxes, self._labels, self._said, self.chosen, height, letters)
+        return flame_lines(self._boxes, self._labels, self._figure_texts, self.chosen, height, letters)
 
     def _lay_out(self, width: int, height: int) -> None:
         weights, top, target = self.figure.weights, self._top, self._target
@@ -276,23 +282,23 @@ class FlameView(SubScreen[int]):
         if isinstance(target, int):
             self.chosen = box_of(self._boxes, target)
             return
-        same = [i for i, box in enumerate(self._boxes) if box.span == target.span and box.name == target.name]
-        self.chosen = same[0] if same else box_of(self._boxes, target.first)
+        matches = [i for i, box in enumerate(self._boxes) if box.span == target.span and box.name == target.name]
+        self.chosen = matches[0] if matches else box_of(self._boxes, target.first)
 
-    def _said(self, at: int) -> tuple[str, str]:
-        box, whole = self._boxes[at], self._boxes[0].value
-        share = share_text(box.value, whole) if at and whole else ""
+    def _box_text(self, index: int) -> tuple[str, str]:
+        box, total = self._boxes[index], self._boxes[0].value
+        share = share_text(box.value, total) if index and total else ""
         return self.figure.text(box.value, self._exact), share
 
     def _show_title(self) -> None:
-        """Show the title and the chosen box."""
+        """Update the title and the line of the chosen box."""
         figure, box = self.figure, self.box
         if box is None:
             return
         top = self._boxes[0]
-        around = safe(self._title_of(top))
+        top_title = safe(self._title_of(top))
         drawn = heights(self._boxes, self.query_one(_Panel).size.height)
-        folded = sum(piece.rows for piece in self._boxes if piece.rows > 1)
+        folded = sum(thin_box.rows for thin_box in self._boxes if thin_box.rows > 1)
         summary = f" by {figure.title}: {figure.text(top.value, self._exact)}"
         summary += f"; {folded:,} rows are too thin for a box of their own" if folded else ""
         summary += "; no row has any" if not top.value else ""
@@ -302,14 +308,14 @@ class FlameView(SubScreen[int]):
 
         def title(width: int) -> tuple[Line, ...]:
             return (
-                ((" Flame ", "head"), (ending(around, max(8, width - 8)), "strong")),
+                ((" Flame ", "head"), (ending(top_title, max(8, width - 8)), "strong")),
                 ((fit(summary, width), "dim"),),
             )
 
         self.query_one(TitleBar).show(title)
         kind = self._layers[box.first].kind_text if box.rows == 1 else ""
-        whole = figure.weights.whole
-        parts = [("the model", whole)] if self.chosen or self._top else []
+        model_total = figure.weights.whole
+        parts = [("the model", model_total)] if self.chosen or self._top else []
         if self._top is not None and self.chosen:
             parts.append((self._labels[0].name, top.value))
         amount = f"{figure.text(box.value, self._exact)} {figure.title}"
@@ -328,34 +334,34 @@ class FlameView(SubScreen[int]):
             return self._model
         return self._layers[box.first].path or "(unnamed)" if box.rows == 1 else rows_text(box, self._layers)
 
-    def _choose(self, at: int | None) -> None:
-        if at is not None and at != self.chosen:
-            self.chosen, self._target = at, self._boxes[at]
+    def _choose(self, index: int | None) -> None:
+        if index is not None and index != self.chosen:
+            self.chosen, self._target = index, self._boxes[index]
             self._draw()
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the clicked box; zoom into it if it is chosen already."""
+        """Choose the clicked box, or zoom into it if it is chosen already."""
         if getattr(event.widget, "id", "") != "flame" or not self._boxes:
             return
         level = event.y // heights(self._boxes, self.query_one(_Panel).size.height)
-        for at, box in enumerate(self._boxes):
+        for index, box in enumerate(self._boxes):
             if box.level == level and box.start <= event.x < box.start + box.width:
-                if at == self.chosen:
+                if index == self.chosen:
                     self.action_flame_into()
                 else:
-                    self._choose(at)
+                    self._choose(index)
                 return
 
     # keys
 
     def action_flame_beside(self, step: int) -> None:
-        """Move to the next box of the level."""
-        box, at = self.box, self.chosen + step
-        if box is not None and 0 <= at < len(self._boxes) and self._boxes[at].level == box.level:
-            self._choose(at)
+        """Move to the next (`step` 1) or previous (`step` -1) box of the same level."""
+        box, index = self.box, self.chosen + step
+        if box is not None and 0 <= index < len(self._boxes) and self._boxes[index].level == box.level:
+            self._choose(index)
 
     def action_flame_up(self) -> None:
-        """Move to the box that contains the chosen one."""
+        """Move to the box that encloses the chosen one."""
         if self._boxes:
             self._choose(parent_of(self._boxes, self.chosen))
 
@@ -365,7 +371,7 @@ class FlameView(SubScreen[int]):
             self._choose(child_of(self._boxes, self.chosen))
 
     def action_flame_into(self) -> None:
-        """Zoom into the chosen box, or go to the layer if nothing lies in it."""
+        """Zoom into the chosen box. If it has no boxes inside, close the view and go to its layer."""
         box = self.box
         if box is None or not box.rows:
             self.app.bell()
@@ -385,35 +391,35 @@ class FlameView(SubScreen[int]):
             self.app.bell()
 
     def action_flame_whole(self) -> None:
-        """The whole model."""
+        """Zoom out to the whole model."""
         if self._top is not None and (box := self.box) is not None:
             self._zooms.append((self._top, box))
             self._zoom(None, box)
 
-    def _zoom(self, top: _Top | None, wanted: IcicleBox) -> None:
-        self._top, self._target = top, wanted
+    def _zoom(self, top: _Top | None, target: IcicleBox) -> None:
+        self._top, self._target = top, target
         self._draw()
 
     def action_flame_figure(self) -> None:
-        """Switch to the next figure; the chosen box, or the one that contains it, stays chosen."""
-        self._by = (self._by + 1) % len(self._figures)
+        """Switch to the next figure. The chosen box, or the smallest box that encloses it, stays chosen."""
+        self._figure_index = (self._figure_index + 1) % len(self._figures)
         self._draw()
 
     def action_flame_tree(self) -> None:
-        """Leave for the layer in the tree."""
+        """Close the view and go to the layer in the tree."""
         if self.box is not None and self.box.rows:
             self.dismiss(self.box.first)
         else:
             self.app.bell()
 
     def action_flame_exact(self) -> None:
-        """Write the figures out, or round them."""
+        """Switch between exact and rounded figures."""
         self._exact = not self._exact
         self._draw()
 
 
 def flame(context: CommandContext) -> None:
-    """Open the flame view: by measured time if the model was timed, and by counted figures."""
+    """Open the flame view. It starts with measured time if the model was profiled."""
     context.start("Flame", _show(context))
 
 
@@ -421,8 +427,8 @@ async def _show(context: CommandContext) -> None:
     store, model = context.store, context.tree.model
     assert store.analysis is not None
     totals, structure, profile = store.analysis.info.totals, model.structure, store.profile
-    counted = [name for name, of in COUNTED.items() if max(structure.columns[of], default=0) > 0]
-    figures = [counted_figure(name, structure, totals) for name in counted]
+    figure_names = [name for name, column in COUNTED.items() if max(structure.columns[column], default=0) > 0]
+    figures = [counted_figure(name, structure, totals) for name in figure_names]
     if profile is not None:
         seconds = await context.jobs.ask("column", MEASURED)
         figures.insert(0, measured_figure(structure, seconds, profile))

@@ -1,4 +1,5 @@
-"""`explorer graph`: which layer feeds which, as a picture, a page, or node data for Model Explorer."""
+"""`explorer graph`: writes the graph of layers as a picture, a page, text, or node data for Model Explorer.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    # imported here because they load the facts, and the help of all verbs reads this file
+    # imported here to keep `--help` fast: these modules load the facts, and help imports every command
     from explorer.features.graph import graph_files as write
     from explorer.features.graph import graph_labels as labels
 
@@ -44,9 +45,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         if format == write.NODE_DATA:
             node_figures = session.node_figures(color, overlay=outside, on_progress=progress)
             if node_figures.missing:
-                every = node_figures.missing + len(node_figures.values)
-                few = f"{node_figures.missing:,} of {every:,} nodes"
-                warning = f"{color} of {few} is not known, and not in the file"
+                total = node_figures.missing + len(node_figures.values)
+                missing_text = f"{node_figures.missing:,} of {total:,} nodes"
+                warning = f"{color} of {missing_text} is not known, and not in the file"
             return node_figures
         figures = None if outside is None else session.overlay(outside)
         if figures is not None:
@@ -68,7 +69,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         if format != write.TEXT:
             write.write(fact, color, format, path)
             return
-        from explorer.features.graph.graph_page import plain  # with rich, for this kind of file alone
+        from explorer.features.graph.graph_page import plain  # imports rich, which only text files need
 
         with output_files.text(path) as file:
             file.writelines(plain(fact))

@@ -1,8 +1,8 @@
-"""Writes a drawing to a file: Graphviz's DOT, a page that folds, node data for Model Explorer, or SVG.
+"""Writes a drawing to a file: SVG, Graphviz's DOT, an HTML page that folds, or node data for Model Explorer.
 
-The ending of the file selects the format. The page pans, zooms and folds in one file that loads nothing else:
-it holds the layout of every group, and the browser only makes room for opened groups. The names in a model
-come from strangers, so the page sets all text as text, never as HTML.
+The file extension selects the format. The HTML page is self-contained: it holds the layout of every group,
+and the browser only moves boxes when a group opens. Model files are untrusted, so the page inserts all their
+names as text, never as HTML.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from explorer.host import output_files
 from explorer.report.json_text import pieces
 
 CELL = (8, 14)
-"""Width and height of a character cell."""
+"""Width and height of a character cell, in pixels."""
 _MARGIN, _LINE = 24, 16
 _STYLE = (
     "text{font:12px 'DejaVu Sans',Verdana,sans-serif}.n{font-weight:600}.e{fill:none;stroke:#7a7a7a}"
@@ -48,11 +48,11 @@ _STYLE = (
 
 
 def svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
-    """The picture, a piece at a time.
+    """Draw the graph as SVG; yield the text in pieces.
 
     Args:
-        drawing: What is drawn.
-        color: 'family' or a figure.
+        drawing: Graph to draw.
+        color: 'family' or the name of a figure; sets the fill of the boxes.
     """
     note_lines, keys = notes(drawing), [*legend(drawing, color)]
     top = _MARGIN + _LINE * (2 + len(note_lines)) + (_LINE + 8) * bool(keys)
@@ -69,8 +69,8 @@ def svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n'
         f'<text class="h" x="{_MARGIN}" y="{_MARGIN + 4}">{escape(heading(drawing))}</text>\n'
     )
-    for at, line in enumerate(note_lines):
-        yield f'<text class="d" x="{_MARGIN}" y="{_MARGIN + _LINE * (at + 2)}">{escape(line)}</text>\n'
+    for index, line in enumerate(note_lines):
+        yield f'<text class="d" x="{_MARGIN}" y="{_MARGIN + _LINE * (index + 2)}">{escape(line)}</text>\n'
     yield from _legend(keys, top - _LINE - 8)
     yield f'<g transform="translate({_MARGIN} {top})">\n'
     followed = drawing.route is not None
@@ -92,9 +92,9 @@ def _arrow(id: str, color: str) -> str:
 
 
 def curve(edge: GraphEdge) -> str:
-    """The path of an edge: straight through the ranks, bent between them."""
+    """Return the SVG path of an edge: straight within the ranks, curved between them."""
     points = [(x * CELL[0] + CELL[0] // 2, y * CELL[1]) for x, y in edge.points]
-    # the last point stands one cell above the box, where a terminal draws its arrow
+    # the last point is one cell above the box, where a terminal draws the arrowhead
     points[-1] = points[-1][0], points[-1][1] + (0 if edge.back else CELL[1])
     words = [f"M{points[0][0]} {points[0][1]}"]
     for (x, y), (to_x, to_y) in pairwise(points):
@@ -109,14 +109,14 @@ def _box(box: GraphBox, color: str, lines: Sequence[str], faint: bool) -> Iterat
     shape = {"group": 3, "part": 3, "layer": 6}.get(box.role, height // 2)
     style = ' class="u"' if faint else ""
     yield f"<g{style}><title>{escape(box_title(box))}</title>"
-    if box.role in ("group", "part"):  # as a pile
+    if box.role in ("group", "part"):  # a second outline shows that the box can be opened
         yield _rect(x + 5, y + 5, width, height, shape, color)
     yield _rect(x, y, width, height, shape, color, ' class="p"' if box.lit else ' stroke="#6a6a6a"')
     first = y + height / 2 - 8 * (len(lines) - 1) + 4
-    for at, line in enumerate(lines):
-        style = ' class="n"' if not at else ""
+    for index, line in enumerate(lines):
+        style = ' class="n"' if not index else ""
         yield (
-            f'<text{style} x="{x + width // 2}" y="{first + 16 * at:g}" text-anchor="middle"'
+            f'<text{style} x="{x + width // 2}" y="{first + 16 * index:g}" text-anchor="middle"'
             f' fill="{ink(color)}">{escape(line)}</text>'
         )
     yield "</g>\n"
@@ -129,16 +129,16 @@ def _rect(
 
 
 def _labels(edges: Sequence[GraphEdge]) -> Iterator[str]:
-    """Shapes beside edges; equal shapes of one box once."""
+    """Write the tensor shape at the start of each edge; equal shapes from one box are written once."""
     labeled: set[tuple[int, str]] = set()
     for edge in edges:
         text = tensor_text(edge.tensor, edge.tensors)
         if edge.points and (edge.source, text) not in labeled:
-            same = sum(source == edge.source for source, _ in labeled)
+            label_count = sum(source == edge.source for source, _ in labeled)
             labeled.add((edge.source, text))
             x, y = edge.points[0]
             yield (
-                f'<text class="l" x="{x * CELL[0] + 10}" y="{y * CELL[1] + 17 + 12 * same}">'
+                f'<text class="l" x="{x * CELL[0] + 10}" y="{y * CELL[1] + 17 + 12 * label_count}">'
                 f"{escape(text)}</text>\n"
             )
 
@@ -155,21 +155,21 @@ _SHAPES = {"layer": "box", "group": "box3d", "part": "box3d"}
 
 
 def dot(drawing: GraphDrawing, color: str) -> Iterator[str]:
-    """The graph in Graphviz's DOT language, a line at a time.
+    """Write the graph in Graphviz's DOT language; yield one line at a time.
 
     Args:
-        drawing: What is drawn.
-        color: 'family' or a figure.
+        drawing: Graph to draw.
+        color: 'family' or the name of a figure; sets the fill of the boxes.
     """
     yield "digraph model {\n"
     yield f"  label={_text([heading(drawing), *notes(drawing)])};\n  labelloc=t;\n"
     yield '  node [style=filled, fontname="Helvetica", fontsize=10];\n'
     yield '  edge [color="#7a7a7a", fontname="Helvetica", fontsize=8];\n'
-    for at, (box, color_of) in enumerate(zip(drawing.boxes, fill(drawing, color), strict=True)):
+    for index, (box, color_of) in enumerate(zip(drawing.boxes, fill(drawing, color), strict=True)):
         shape = _SHAPES.get(box.role, "ellipse")
         lit = f', color="{LIT_COLOR}", penwidth=2.5' if box.lit else ""
         yield (
-            f"  n{at} [label={_text(box_lines(box, color))}, shape={shape},"
+            f"  n{index} [label={_text(box_lines(box, color))}, shape={shape},"
             f' fillcolor="{color_of}", fontcolor="{ink(color_of)}"{lit}];\n'
         )
     for edge in drawing.edges:
@@ -180,17 +180,17 @@ def dot(drawing: GraphDrawing, color: str) -> Iterator[str]:
 
 
 def _text(lines: list[str]) -> str:
-    """Lines as one DOT string, with backslashes and quotes escaped."""
+    """Join lines into one quoted DOT string, with backslashes and quotes escaped."""
     quoted = (line.replace("\\", "\\\\").replace('"', '\\"') for line in lines)
     return '"' + "\\n".join(quoted) + '"'
 
 
 def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
-    """The page that pans, zooms and folds, in pieces.
+    """Write the HTML page that pans, zooms and folds; yield the text in pieces.
 
     Args:
-        drawing: What is drawn, nested.
-        color: 'family' or a figure: what is chosen at first.
+        drawing: Graph to draw, with a nested drawing in each group.
+        color: 'family' or the name of a figure; the coloring that is selected first.
     """
     outside = dict.fromkeys(name for box in _boxes(drawing) for name in box.outside)
     page_data = {
@@ -203,15 +203,15 @@ def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
         "cell": CELL,
         "graph": _graph_fields(drawing, [*FIGURES, *outside]),
     }
-    before, after = files(__package__).joinpath("page.html").read_text("utf-8").split("DATA", 1)
-    yield before
-    # no text in it may end the script element that holds it
+    page_start, page_end = files(__package__).joinpath("page.html").read_text("utf-8").split("DATA", 1)
+    yield page_start
+    # escape `<` so that no name in the data can close the script element
     yield json.dumps(page_data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    yield after
+    yield page_end
 
 
 def _boxes(drawing: GraphDrawing) -> Iterator[GraphBox]:
-    """All boxes, nested ones included."""
+    """Yield all boxes, including nested ones."""
     for box in drawing.boxes:
         yield box
         if box.inside is not None:
@@ -250,14 +250,15 @@ def _box_fields(box: GraphBox, figures: Sequence[str]) -> dict[str, Any]:
 
 
 def node_data(figures: NodeFigures) -> dict[str, Any]:
-    """Figures as Model Explorer's node data, to be laid over its picture of the same model.
+    """Convert figures to Model Explorer's node data, which it overlays on its own picture of the model.
 
     The fields are those of `GraphNodeData`, `NodeDataResult` and `GradientItem` in the package
-    `ai-edge-model-explorer`, and a test compares them. Data of one graph is laid over the graph on show. The
-    key 'results' means data of many graphs, so figures with a node of that name are nested under their graph.
+    `ai-edge-model-explorer`; a test compares them. Data without a graph name applies to the displayed graph.
+    The key 'results' marks the data of one graph. If a node is itself named 'results', the data is therefore
+    nested under the name of its graph.
 
     Args:
-        figures: What is laid over the picture.
+        figures: Values to overlay, by node name.
     """
     document = {
         "results": {name: {"value": value} for name, value in figures.values.items()},
@@ -269,14 +270,14 @@ def node_data(figures: NodeFigures) -> dict[str, Any]:
 
 _WRITERS: dict[str, Callable[[GraphDrawing, str], Iterable[str]]] = {".svg": svg, ".dot": dot, ".html": page}
 NODE_DATA, TEXT = ".json", ".txt"
-"""Endings of node data, and of text, which is drawn as the screen draws it."""
+"""File extensions of node data, and of text that looks like the screen."""
 
 
 def check(path: str) -> str:
-    """The format of a file, by its ending.
+    """Return the format of a file: its extension in lower case.
 
     Raises:
-        Misuse: The ending is none of the formats.
+        Misuse: The extension is not a known format.
     """
     ending = os.path.splitext(path)[1].lower()
     if ending not in (*_WRITERS, NODE_DATA, TEXT):
@@ -285,13 +286,13 @@ def check(path: str) -> str:
 
 
 def write(fact: GraphDrawing | NodeFigures, color: str, format: str, path: str) -> None:
-    """Writes a drawing, or node data for Model Explorer.
+    """Write a drawing, or node data for Model Explorer.
 
     Args:
-        fact: What is drawn.
-        color: 'family' or a figure.
-        format: The ending that the file will have.
-        path: Where to write.
+        fact: Graph or node data to write.
+        color: 'family' or the name of a figure.
+        format: File extension of the final file, such as '.svg'.
+        path: Path to write to.
     """
     with output_files.text(path) as file:
         if isinstance(fact, NodeFigures):

@@ -1,4 +1,4 @@
-"""Labels and colors of a drawing, the same for every file format."""
+"""Labels and colors of a drawing, shared by all file formats and the screen."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from explorer.report.present.figures import value_text
 from explorer.report.present.look.layers import same_name_text
 
 COLORINGS = ("family", *FIGURES)
-"""Figures that boxes can be colored by."""
+"""Values of `--color`: by operator family, or by a figure."""
 _BYTES = frozenset({"activations", "weights", "read", "written"})
 _NOUNS = {"macs": "MACs", "params": "parameters", "ops": "elementwise operations"}
 PALE_COLOR, FULL_COLOR = "#fff5eb", "#d94801"
-"""Colors of zero and of the largest figure."""
+"""Fill colors of zero and of the largest figure."""
 LIT_COLOR = "#c2185b"
-"""Color of a path that is followed."""
+"""Color of the highlighted paths."""
 _BLANK = "#f4f4f4"
 _TINT = 0.45
-"""Share of the family's color in the fill of its boxes; the rest is white."""
+"""Share of the family color in the fill of a box; the remainder is white."""
 _LONGEST = 30
 _MOST = 24
-"""Most attributes of a layer in its title."""
+"""Maximum number of attributes in the tooltip of a box."""
 
 
 def check_coloring(color: str, outside: Sequence[str]) -> None:
-    """Checks that boxes can be colored by a figure.
+    """Check that `color` names a figure of the program or a column of the overlay (`outside`).
 
     Raises:
-        Misuse: It is neither a figure of the program nor a column of an overlay.
+        Misuse: `color` is neither of them.
     """
     colorings = (*COLORINGS, *outside)
     if color not in colorings:
@@ -41,21 +41,21 @@ def check_coloring(color: str, outside: Sequence[str]) -> None:
         raise Misuse(f"no figure is called '{cut(color)}'", where="--color", hint=hint)
 
 
-def cut(text: str, most: int = _LONGEST) -> str:
-    """A name from a file as one printable line; of a long one only the end."""
+def cut(text: str, max_length: int = _LONGEST) -> str:
+    """Make a name from a file printable and shorten it to its last `max_length` characters."""
     text = printable(text)
-    return text if len(text) <= most else f"…{text[1 - most :].lstrip('./')}"
+    return text if len(text) <= max_length else f"…{text[1 - max_length :].lstrip('./')}"
 
 
 def figure_text(figure: str, value: float | None) -> str:
-    """A figure with its unit, rounded: '70.28 M MACs'."""
+    """Format a figure with its unit, rounded: '70.28 M MACs'."""
     noun = _NOUNS.get(figure, figure)
     value = None if value is None else round(value)
     return f"{bytes_text(value) if figure in _BYTES else count_text(value)} {noun}"
 
 
 def box_lines(box: GraphBox, color: str) -> list[str]:
-    """The lines in a box: name, kind, then tiles or a figure."""
+    """Return the lines in a box: the name, the kind, and tiles, a figure or the number of layers."""
     lines = [cut(box.name), cut(box.kind_text)]
     figure = "macs" if color == "family" else color
     if box.tiles and color == "family":
@@ -66,20 +66,20 @@ def box_lines(box: GraphBox, color: str) -> list[str]:
 
 
 def value_of(box: GraphBox, figure: str) -> float | None:
-    """A figure of a box; None if it is unknown, or the box does not have it."""
+    """Return a figure of a box, or None if it is unknown or the box does not have it."""
     outside = box.outside.get(figure)
     return box.figures.get(figure) if outside is None else outside.value
 
 
 def figure_label(box: GraphBox, figure: str) -> str:
-    """A figure of a box with its unit; '' for none."""
+    """Format a figure of a box with its unit; return '' if the box does not have it."""
     if (outside := box.outside.get(figure)) is not None:
         return _outside_text(outside, outside.value)
     return figure_text(figure, box.figures[figure]) if figure in box.figures else ""
 
 
 def _outside_text(figure: OutsideFigure, value: float) -> str:
-    """A figure from outside with its head: '12.5 µs latency'."""
+    """Format a figure of an overlay with its column name: '12.5 µs latency'."""
     if figure.unit == "bytes":
         text = bytes_text(round(value))
     elif figure.unit == "seconds":
@@ -90,7 +90,7 @@ def _outside_text(figure: OutsideFigure, value: float) -> str:
 
 
 def box_title(box: GraphBox) -> str:
-    """Everything about a box, a line for each."""
+    """Return the tooltip of a box: every figure and attribute, one per line."""
     lines = [printable(box.path), printable(box.kind_text)]
     if box.layers > 1:
         lines.append(f"{box.layers:,} layers")
@@ -109,7 +109,7 @@ def box_title(box: GraphBox) -> str:
 
 
 def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
-    """The shape of the tensor on an edge: '1×64×55×55', '1×64×55×55 and 2 more'."""
+    """Format the shape of the tensor on an edge: '1×64×55×55', or '1×64×55×55 and 2 more' for several."""
     if tensor.shape is None:
         text = "?"
     else:
@@ -119,41 +119,41 @@ def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
 
 
 def fill(drawing: GraphDrawing, color: str) -> list[str]:
-    """The color of every box, '#rrggbb': by family, or by its share of the largest figure."""
+    """Return the fill color of every box ('#rrggbb'), by family or by its share of the largest figure."""
     if color == "family":
         return [
             _BLANK if not _is_work(box) else "#ffffff" if _is_plain(box) else _tint(box.family)
             for box in drawing.boxes
         ]
     values = [value_of(box, color) for box in drawing.boxes]
-    most = max((value for value in values if value), default=0)
+    largest = max((value for value in values if value), default=0)
     return [
-        _BLANK if value is None or value < 0 or not most > 0 else _mix(PALE_COLOR, FULL_COLOR, value / most)
+        _BLANK if value is None or value < 0 or not largest > 0 else _mix(PALE_COLOR, FULL_COLOR, value / largest)
         for value in values
     ]
 
 
 def ink(color: str) -> str:
-    """The color of text on a filled box, dark or white."""
+    """Return the text color for a filled box: white on dark fills, dark on light ones."""
     red, green, blue = _parts(color)
     return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#1c1c1c"
 
 
 def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
-    """Colors of the legend and their labels."""
+    """Yield the colors of the legend with their labels."""
     if color == "family":
-        there = {box.family for box in drawing.boxes if _is_work(box) and not _is_plain(box)}
-        yield from ((_tint(name), name) for name in FAMILIES if name in there)
+        families = {box.family for box in drawing.boxes if _is_work(box) and not _is_plain(box)}
+        yield from ((_tint(name), name) for name in FAMILIES if name in families)
         return
-    most = max((value_of(box, color) or 0 for box in drawing.boxes), default=0)
+    largest = max((value_of(box, color) or 0 for box in drawing.boxes), default=0)
     outside = next((box.outside[color] for box in drawing.boxes if color in box.outside), None)
-    for share, value in ((0.0, 0), (1.0, most)) if most else ((0.0, 0),):
+    for share, value in ((0.0, 0), (1.0, largest)) if largest else ((0.0, 0),):
         label = figure_text(color, value) if outside is None else _outside_text(outside, value)
         yield _mix(PALE_COLOR, FULL_COLOR, share), label
 
 
 def notes(drawing: GraphDrawing) -> list[str]:
-    """Notes under the title: the path, folded layers, layers of the same name."""
+    """Return the lines under the title: the highlighted paths, layers of the same name, folded layers."""
     folded = drawing.folded
     fold_note = [f"{folded:,} layer{'s' * (folded != 1)} folded away: constants, shapes, no-ops"]
     route = [] if drawing.route is None else [route_text(drawing.route)]
@@ -162,17 +162,17 @@ def notes(drawing: GraphDrawing) -> list[str]:
 
 
 def route_text(route: GraphRoute) -> str:
-    """The path that is lit: '3 paths from conv1 to layer2.0, 24 layers on them'."""
-    many = "" if route.paths is None else "1 path" if route.paths == 1 else f"{count_text(route.paths)} paths"
+    """Describe the highlighted paths: '3 paths from conv1 to layer2.0, 24 layers on them'."""
+    paths_text = "" if route.paths is None else "1 path" if route.paths == 1 else f"{count_text(route.paths)} paths"
     layers = f"{route.layers:,} layer{'s' * (route.layers != 1)}"
     return (
-        f"{many or 'paths'} from {printable(route.source)} to {printable(route.target)},"
+        f"{paths_text or 'paths'} from {printable(route.source)} to {printable(route.target)},"
         f" {layers} on {'it' if route.paths == 1 else 'them'}"
     )
 
 
 def heading(drawing: GraphDrawing) -> str:
-    """The title of the drawing: the model and the group."""
+    """Return the title of the drawing: the model, and the group if only one is drawn."""
     source = printable(drawing.source.rstrip("/").rpartition("/")[2])
     return f"{source}: {printable(drawing.path)}" if drawing.path else source
 

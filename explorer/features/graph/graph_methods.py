@@ -1,4 +1,4 @@
-"""Graphs of a session's models: which layer feeds which, laid out for a drawing."""
+"""Session methods that lay out the graph of a model's layers for a drawing."""
 
 from __future__ import annotations
 
@@ -38,23 +38,24 @@ def graph(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> GraphDrawing:
-    """A model laid out as a graph of its layers, with groups folded.
+    """Lay out a model as a graph of its layers, with groups folded.
 
     Args:
-        layer: A group draws its inside; a layer is drawn with the layers around it. A path, a name, a glob
-            or filter that matches one, or an id. None draws the whole model.
-        depth: How many levels of groups to open (1: none); for a layer, how many edges away to draw. None
-            opens as many as fit a readable drawing.
-        steps: Draw the layer, or the group as one box, with everything up to so many edges away.
-        unfold: Groups to open in their place, with the groups around them. Named like `layer`; a name
-            opens all groups that have it. Rows as in `GraphBox.unfolds` work too.
-        between: Two layers or groups: the paths from the first to the second are lit, and
+        layer: Group or layer to draw: a path, a name, a glob or filter with one match, or an id. For a group
+            its inside is drawn; for a layer, the layer and its neighbors. None draws the whole model.
+        depth: Number of group levels to open; 1 opens none. For a layer, the distance in edges up to which
+            neighbors are drawn. None opens as many levels as fit a readable drawing.
+        steps: Distance in edges. Draws the layer, or the group as one box, with all neighbors up to this
+            distance.
+        unfold: Groups to open, with the groups that contain them. Each is named like `layer`; a name opens
+            all groups that have it. Row ranges as in `GraphBox.unfolds` also work.
+        between: Two layers or groups. The paths from the first to the second are highlighted, and
             `GraphDrawing.route` counts them.
-        nested: Keep all groups closed, and give each one a drawing of its inside.
-        overlay: Figures from outside for the boxes (see `overlay`).
-        index: The model of the history; None is the current one.
-        on_progress: Receives the progress of the analysis.
-        cancel: Polled now and then; True stops.
+        nested: Whether to keep all groups closed and give each one a drawing of its inside.
+        overlay: Figures from another tool for the boxes (see `overlay`).
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the progress of the analysis.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Raises:
         Misuse: There is no such layer; a name to unfold is that of a layer; no path connects the two of
@@ -65,10 +66,10 @@ def graph(
     row_of, ends = partial(figures.row, models), None
     if between is not None:
         ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
-    # a row number, which the screen passes for a search result, means the groups around it
+    # the screen passes the row of a search result: the groups that contain this row are opened
     opened = [figures.groups(models, x, index, "--unfold") if isinstance(x, str) else [x] for x in unfold]
-    for at in (at for at in unfold if isinstance(at, int)):
-        figures.row(session.parts.models, at, index)
+    for row in (row for row in unfold if isinstance(row, int)):
+        figures.row(session.parts.models, row, index)
     with _others_named(examined.analysis.layers, between or ()):
         drawing = session.parts.of(_graphs).draw(
             examined,
@@ -82,8 +83,8 @@ def graph(
             outside=figures.outside(models, overlay, index),
             cancel=cancel,
         )
-    others = figures.same_name(examined.analysis.layers, layer)
-    return replace(drawing, same_name=others) if others else drawing
+    same_name_paths = figures.same_name(examined.analysis.layers, layer)
+    return replace(drawing, same_name=same_name_paths) if same_name_paths else drawing
 
 
 def node_figures(
@@ -95,27 +96,27 @@ def node_figures(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> NodeFigures:
-    """A figure of every node of the graph, by the node names that Model Explorer uses.
+    """Return a figure of every node of the graph, by the node names that Model Explorer uses.
 
     For a PyTorch model these are the nodes of its torch.export program.
 
     Args:
-        figure: One of `explorer.facts.graph.drawing.FIGURES`: 'macs', 'params', 'activations', ...; or a
-            column of the overlay.
-        overlay: Figures from outside (see `overlay`).
-        index: Which model of the history; None is the current one.
-        on_progress: Receives the progress of the analysis.
-        cancel: Polled now and then; True stops.
+        figure: Name in `explorer.facts.graph.drawing.FIGURES` ('macs', 'params', ...), or a column of the
+            overlay.
+        overlay: Figures from another tool (see `overlay`).
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the progress of the analysis.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Raises:
         Misuse: There is no such figure, or the model has no nodes with names.
-        BadModel: torch.export cannot take the module.
+        BadModel: torch.export cannot export the module.
     """
-    at = session.parts.models.at(index)
-    examined = session.parts.models.examined(at, on_progress, cancel)
+    state_index = session.parts.models.at(index)
+    examined = session.parts.models.examined(state_index, on_progress, cancel)
     outside = figures.outside(session.parts.models, overlay, index)
     return session.parts.of(_graphs).node_figures(
-        examined, session.parts.models.opened(at), session.parts.models.source, figure, outside
+        examined, session.parts.models.opened(state_index), session.parts.models.source, figure, outside
     )
 
 
@@ -125,12 +126,12 @@ def _graphs(_: Models) -> ModelGraphs:
 
 @contextmanager
 def _others_named(layers: Sequence[Layer], ends: Sequence[str | int]) -> Iterator[None]:
-    """Adds to a refusal which other layers have the name of an end of the path."""
+    """Context manager that adds to a `Misuse` the other layers with the same name as an end of the path."""
     try:
         yield
     except Misuse as error:
-        others = [path for end in ends for path in figures.same_name(layers, end)]
-        if not others:
+        same_name_paths = [path for end in ends for path in figures.same_name(layers, end)]
+        if not same_name_paths:
             raise
-        hint = f"other layers of that name: {', '.join(others[:4])}"
+        hint = f"other layers of that name: {', '.join(same_name_paths[:4])}"
         raise Misuse(error.what, where=error.where, hint=hint) from None

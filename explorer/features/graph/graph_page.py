@@ -1,7 +1,7 @@
-"""Graph page: draws the engine's layout in cells, and finds the way from box to box along its edges.
+"""Graph page: draws a laid-out graph with characters, and moves from box to box along its edges.
 
-Boxes and points have their places already; what is done here is lines, corners and arrows, once for a
-drawing, and the part of it that a pane has room for.
+The engine has already placed the boxes and the points of the edges. This module draws lines, corners and
+arrows once for each drawing, and returns the part that fits in a pane.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from explorer.tui.text.lines import Line, ending, fit, joined, line_text, safe
 
 _WIDEST, _HIGHEST, _NARROWEST = 24, 20, 4
 _LEAST = (48, 10)
-"""Least width and height of a pane that shows the map."""
+"""Minimum width and height, in cells, of a pane that shows the overview map."""
 _HALVES = " ▀▄█"
-"""Characters of a cell: empty, upper half, lower half, full."""
+"""Map characters by fill: empty, upper half, lower half, full."""
 
 
 class View(NamedTuple):
-    """The part of a drawing that a pane shows."""
+    """The part of a drawing that a pane shows, in cells."""
 
     left: int
     top: int
@@ -34,29 +34,32 @@ class View(NamedTuple):
 
 
 def overlaid(lines: Sequence[Line], drawing: GraphDrawing, chosen_box: int, view: View) -> list[Line]:
-    """The lines of a pane with the map in a corner, unless all is in view or there is no room."""
-    fits = drawing.width <= view.width and drawing.height <= view.height
-    if fits or view.width < _LEAST[0] or view.height < _LEAST[1]:
+    """Draw the overview map over a corner of the pane.
+
+    There is no map if the whole drawing is visible or the pane is too small.
+    """
+    fits_view = drawing.width <= view.width and drawing.height <= view.height
+    if fits_view or view.width < _LEAST[0] or view.height < _LEAST[1]:
         return [*lines]
     map_rows = _map(drawing, chosen_box, view)
     width, height = len(map_rows[0]), len(map_rows)
     box = drawing.boxes[chosen_box]
     x, y = view.width - width, 0
     if box.x + box.width > view.left + x and box.y < view.top + height:
-        y = view.height - height  # not over the chosen box
+        y = view.height - height  # keep the chosen box visible
     return [
-        (*_cut(line, x), *joined(map_rows[at - y])) if y <= at < y + height else line
-        for at, line in enumerate(lines)
+        (*_cut(line, x), *joined(map_rows[row_index - y])) if y <= row_index < y + height else line
+        for row_index, line in enumerate(lines)
     ]
 
 
 def _map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[tuple[str, str]]]:
-    """The map in a frame, in cells."""
-    most = min(_WIDEST, view.width // 4), min(_HIGHEST, view.height // 2) - 2
-    scale = max(drawing.width / most[0], drawing.height / most[1])  # a cell is twice as high as wide
-    width = min(most[0], max(_NARROWEST, round(drawing.width / scale)))
-    height = min(most[1], max(2, round(drawing.height / scale)))
-    across, down = drawing.width / width, drawing.height / (2 * height)
+    """Draw the framed overview map as rows of cells."""
+    max_size = min(_WIDEST, view.width // 4), min(_HIGHEST, view.height // 2) - 2
+    scale = max(drawing.width / max_size[0], drawing.height / max_size[1])  # half a cell is about square
+    width = min(max_size[0], max(_NARROWEST, round(drawing.width / scale)))
+    height = min(max_size[1], max(2, round(drawing.height / scale)))
+    across, cell_height = drawing.width / width, drawing.height / (2 * height)
 
     def cells(box: GraphBox | View) -> tuple[Sequence[int], Sequence[int]]:
         left, top = (box.x, box.y) if isinstance(box, GraphBox) else (box.left, box.top)
@@ -64,19 +67,19 @@ def _map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[tuple[
         bottom = min(top + box.height, drawing.height) - 1
         return (
             range(max(0, int(left / across)), min(width - 1, int(right / across)) + 1),
-            range(max(0, int(top / down)), min(2 * height - 1, int(bottom / down)) + 1),
+            range(max(0, int(top / cell_height)), min(2 * height - 1, int(bottom / cell_height)) + 1),
         )
 
     filled: dict[tuple[int, int], bool] = {}
     for box in drawing.boxes:
         columns, rows = cells(box)
-        # a gap of half a cell stays visible, and every box keeps at least one cell
-        rows = [y for y in rows if box.y <= (y + 0.5) * down < box.y + box.height] or rows[:1]
+        # keep gaps of half a cell visible, and at least one cell for every box
+        rows = [y for y in rows if box.y <= (y + 0.5) * cell_height < box.y + box.height] or rows[:1]
         columns = [x for x in columns if box.x <= (x + 0.5) * across < box.x + box.width] or columns[:1]
         for spot in ((x, y) for x in columns for y in rows):
             filled[spot] = filled.get(spot, False) or box.lit
     columns, rows = cells(view)
-    here, there = cells(drawing.boxes[chosen_box])
+    chosen_columns, chosen_rows = cells(drawing.boxes[chosen_box])
     map_rows = [[("╭", "dim"), *[("─", "dim")] * width, ("╮", "dim")]]
     for y in range(height):
         line = [("│", "dim")]
@@ -84,33 +87,33 @@ def _map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[tuple[
             halves = [(x, 2 * y) in filled, (x, 2 * y + 1) in filled]
             lit = any(filled.get((x, 2 * y + half)) for half in (0, 1))
             in_view = x in columns and (2 * y in rows or 2 * y + 1 in rows)
-            at = x in here and (2 * y in there or 2 * y + 1 in there)
-            role = "mark" if at else "accent" if lit else "dim" if in_view else "track"
+            is_chosen = x in chosen_columns and (2 * y in chosen_rows or 2 * y + 1 in chosen_rows)
+            role = "mark" if is_chosen else "accent" if lit else "dim" if in_view else "track"
             char = _HALVES[halves[0] + 2 * halves[1]]
-            line.append(("◆" if at else char if char != " " or not in_view else "·", role))
+            line.append(("◆" if is_chosen else char if char != " " or not in_view else "·", role))
         map_rows.append([*line, ("│", "dim")])
     return [*map_rows, [("╰", "dim"), *[("─", "dim")] * width, ("╯", "dim")]]
 
 
 def _cut(line: Line, width: int) -> Line:
-    """The line cut or padded to a width; half of a wide character becomes a blank."""
+    """Cut or pad a line to `width` cells; half of a wide character becomes a space."""
     spans: list[tuple[str, str]] = []
     remaining = width
-    for piece, role in line:
-        size = cell_len(piece)
+    for text, role in line:
+        size = cell_len(text)
         if size >= remaining:
-            spans.append((set_cell_size(piece, remaining), role))
+            spans.append((set_cell_size(text, remaining), role))
             return tuple(spans)
-        spans.append((piece, role))
+        spans.append((text, role))
         remaining -= size
     return (*spans, (" " * remaining, "text"))
 
 
 _N, _E, _S, _W = 1, 2, 4, 8
 _CORNERS = dict(enumerate(" ╵╶└╷│┌├╴┘─┴┐┤┬┼"))
-"""Line characters, by the sum of the sides by which lines leave the cell."""
+"""Line characters. The index is the sum of the sides (`_N`, `_E`, `_S`, `_W`) where lines leave the cell."""
 _HEAVY = dict(enumerate(" ╹╺┗╻┃┏┣╸┛━┻┓┫┳╋"))
-"""The same for a path that is followed."""
+"""Heavy line characters, for highlighted paths."""
 _LIT = str.maketrans("┌─┐│└┘╘═╛", "┏━┓┃┗┛┗━┛")
 _MARK = "◆"
 _WORK = frozenset({"layer", "group", "part"})
@@ -118,14 +121,14 @@ _MARKED = frozenset({"layer", "group"})
 
 
 class GraphCanvas:
-    """A drawing in characters, each with a role; empty cells are not stored.
+    """A drawing as characters with roles; empty cells are not stored.
 
     Args:
-        drawing: What is drawn.
-        marks: Rows of the layers that are marked.
+        drawing: Graph to draw.
+        marks: Rows of the marked layers.
 
     Attributes:
-        width: Cells up to the right end of the drawing, labels of edges included.
+        width: Width of the drawing with its edge labels, in cells.
     """
 
     def __init__(self, drawing: GraphDrawing, marks: Sequence[int] = ()) -> None:
@@ -145,11 +148,12 @@ class GraphCanvas:
                 self._set(x, y, "▲" if edge.back else "▼", "accent" if edge.lit else "dim")
         for box in drawing.boxes:
             self._draw(box)
-        self.width = max((at + 1 for row in self._rows.values() for at in row), default=0)
+        self.width = max((column + 1 for row in self._rows.values() for column in row), default=0)
 
-    def lines(self, chosen: int | None, left: int, top: int, width: int, height: int) -> list[Line]:
-        """The part from (left, top) on; the chosen box stands out."""
-        box = None if chosen is None else self.drawing.boxes[chosen]
+    def lines(self, chosen_box: int | None, left: int, top: int, width: int, height: int) -> list[Line]:
+        """Return the visible part, whose top left cell is (`left`, `top`), with the chosen box highlighted.
+        """
+        box = None if chosen_box is None else self.drawing.boxes[chosen_box]
         return [self._line(y, box, left, width) for y in range(top, top + height)]
 
     def _line(self, y: int, box: GraphBox | None, left: int, width: int) -> Line:
@@ -161,7 +165,7 @@ class GraphCanvas:
         for x in range(left, left + width):
             char, role = row.get(x, (" ", "text"))
             if (not char and x == left) or (x == left + width - 1 and cell_len(char) > 1):
-                char = " "  # half of a wide one
+                char = " "  # half of a wide character
             if x in marked:
                 role = "mark"
             spans.append((char, role))
@@ -171,14 +175,16 @@ class GraphCanvas:
         row = self._rows.setdefault(y, {})
         for char in text:
             cells = cell_len(char)
-            if not cells and x - 1 in row:  # an accent of the character before
+            if not cells and x - 1 in row:  # combining accent
                 row[x - 1] = row[x - 1][0] + char, role
-            for at in range(cells):  # a wide one has nothing in its second cell
-                row[x + at] = "" if at else char, role
+            for offset in range(cells):  # the second cell of a wide character is empty
+                row[x + offset] = "" if offset else char, role
             x += cells
 
     def _draw(self, box: GraphBox) -> None:
-        """Draws a box: rounded if it is no layer, with a double bottom if it can be unfolded."""
+        """Draw a box: rounded corners unless it is a layer or group, a double bottom line if it can be
+        opened.
+        """
         wide, role = box.width - 2, box.family if box.role in _WORK else "dim"
         faint = self.drawing.route is not None and not box.lit
         if box.lit or faint:
@@ -195,16 +201,17 @@ class GraphCanvas:
         self._set(box.x, box.y + box.height - 1, low, role)
         labels = [cut(line, wide) for line in box_lines(box, "family")][: box.height - 2]
         labels = [line if cell_len(line) <= wide else fit(line, wide) for line in labels]
-        for at in range(1, box.height - 1):
-            self._set(box.x, box.y + at, sides, role)
-            if at <= len(labels):
-                style = "dim" if faint else "strong" if at == 1 else "text" if box.role in _WORK else "dim"
+        for line_index in range(1, box.height - 1):
+            self._set(box.x, box.y + line_index, sides, role)
+            if line_index <= len(labels):
+                style = "dim" if faint else "strong" if line_index == 1 else "text" if box.role in _WORK else "dim"
                 self._set(
-                    box.x + 1 + (wide - cell_len(labels[at - 1])) // 2, box.y + at, labels[at - 1], style
+                    box.x + 1 + (wide - cell_len(labels[line_index - 1])) // 2, box.y + line_index, labels[line_index - 1], style
                 )
 
     def _label(self, edges: Sequence[GraphEdge]) -> None:
-        """Writes the shapes beside edges where there is room; equal shapes of one box once."""
+        """Write tensor shapes next to edges where there is room; equal shapes from one box are written once.
+        """
         labeled: set[tuple[int, str]] = set()
         for edge in edges:
             text = tensor_text(edge.tensor, edge.tensors)
@@ -213,90 +220,91 @@ class GraphCanvas:
             labeled.add((edge.source, text))
             x, y = edge.points[0]
             row = self._rows.get(y, {})
-            if not any(at in row for at in range(x + 1, x + 3 + len(text))):
+            if not any(column in row for column in range(x + 1, x + 3 + len(text))):
                 self._set(x + 2, y, text, "dim")
 
 
 def _route(edge: GraphEdge, lines: dict[tuple[int, int], int]) -> None:
-    """Adds the cells of an edge, each with the sides by which the edge leaves it."""
+    """Add the cells of an edge to `lines`, each with the sides where the edge leaves the cell."""
     points = edge.points[::-1] if edge.back else edge.points
     last = len(points) - 2
-    for at, ((x, y), (to_x, to_y)) in enumerate(pairwise(points)):
-        # turn in the middle of the gap; the last point lies above its box, the others in their rank
-        turn = to_y if x == to_x else max(y, to_y - (1 if at == last else 2))
+    for index, ((x, y), (to_x, to_y)) in enumerate(pairwise(points)):
+        # turn in the gap between ranks; the last point is above its box, the others are inside their rank
+        turn = to_y if x == to_x else max(y, to_y - (1 if index == last else 2))
         corners = [(x, y), (x, turn), (to_x, turn), (to_x, to_y)]
         for (a, b), (c, d) in pairwise(corners):
             step = ((c > a) - (c < a), (d > b) - (d < b))
-            way, back = {(1, 0): (_E, _W), (-1, 0): (_W, _E), (0, 1): (_S, _N), (0, -1): (_N, _S)}.get(
+            exit_side, back = {(1, 0): (_E, _W), (-1, 0): (_W, _E), (0, 1): (_S, _N), (0, -1): (_N, _S)}.get(
                 step, (0, 0)
             )
             while (a, b) != (c, d):
-                lines[a, b] = lines.get((a, b), 0) | way
+                lines[a, b] = lines.get((a, b), 0) | exit_side
                 a, b = a + step[0], b + step[1]
                 lines[a, b] = lines.get((a, b), 0) | back
 
 
 def plain(drawing: GraphDrawing) -> Iterator[str]:
-    """The drawing as a text, a line at a time."""
+    """Draw the whole graph as text; yield one line at a time."""
     yield from (f"{line}\n" for line in (heading(drawing), *notes(drawing), ""))
     canvas = GraphCanvas(drawing)
     for line in canvas.lines(None, 0, 0, canvas.width, drawing.height):
         yield f"{line_text(line).rstrip()}\n"
 
 
-def neighbour(drawing: GraphDrawing, at: int, way: str) -> int | None:
-    """The box that an arrow key leads to: up and down along the straightest edge, sideways in its rank.
+def neighbour(drawing: GraphDrawing, start: int, direction: str) -> int | None:
+    """Return the index of the box that an arrow key leads to, or None.
 
-    From a box on a followed path, up and down stay on the path.
+    Up and down follow the straightest edge; left and right stay in the same rank. From a box on a highlighted
+    path, up and down stay on the path.
     """
-    box = drawing.boxes[at]
-    if way in ("left", "right"):
-        step = 1 if way == "right" else -1
+    box = drawing.boxes[start]
+    if direction in ("left", "right"):
+        step = 1 if direction == "right" else -1
         return next(
             (
                 i
                 for i, b in enumerate(drawing.boxes)
-                if b.rank == box.rank and b.order == _order_beside(drawing, at, step)
+                if b.rank == box.rank and b.order == _next_order(drawing, start, step)
             ),
             None,
         )
     ends = [
-        (edge.target, edge.source)[way == "up"]
+        (edge.target, edge.source)[direction == "up"]
         for edge in drawing.edges
-        if (edge.lit or not box.lit) and (edge.source, edge.target)[way == "up"] == at
+        if (edge.lit or not box.lit) and (edge.source, edge.target)[direction == "up"] == start
     ]
     middle = box.x + box.width / 2
 
-    def far(index: int) -> tuple[float, float]:
-        there = drawing.boxes[index]
-        return abs(there.rank - box.rank), abs(there.x + there.width / 2 - middle)
+    def distance(index: int) -> tuple[float, float]:
+        target_box = drawing.boxes[index]
+        return abs(target_box.rank - box.rank), abs(target_box.x + target_box.width / 2 - middle)
 
-    return min(ends, key=far, default=None)
+    return min(ends, key=distance, default=None)
 
 
-def _order_beside(drawing: GraphDrawing, at: int, step: int) -> int | None:
-    """The order of the next box in the same rank, past edges in between."""
-    box = drawing.boxes[at]
+def _next_order(drawing: GraphDrawing, index: int, step: int) -> int | None:
+    """Return the order of the next box in the same rank; edges that pass between boxes are skipped."""
+    box = drawing.boxes[index]
     orders = [b.order for b in drawing.boxes if b.rank == box.rank and (b.order - box.order) * step > 0]
     return min(orders, key=lambda order: abs(order - box.order), default=None)
 
 
 def title_lines(drawing: GraphDrawing, steps: int | None, width: int) -> tuple[Line, ...]:
-    """The two title lines: the group or layer drawn, and the notes."""
+    """Build the two title lines: the drawn group or layer, and the notes."""
     name = safe(drawing.path) or "the whole model"
     if steps is not None:
         name = f"{steps} step{'s' * (steps > 1)} around {name}"
     note_text = "; ".join(notes(drawing))
     style = "accent" if drawing.route is not None else "dim"
-    many = f" {len(drawing.boxes):,} boxes"
+    count_text = f" {len(drawing.boxes):,} boxes"
     return (
         ((" Graph ", "head"), (ending(name, max(8, width - 8)), "strong")),
-        ((many, "dim"), (fit(f"; {note_text}" if note_text else "", max(0, width - len(many))), style)),
+        ((count_text, "dim"), (fit(f"; {note_text}" if note_text else "", max(0, width - len(count_text))), style)),
     )
 
 
 def box_line(box: GraphBox, width: int) -> Line:
-    """The chosen box in a line."""
+    """Describe the chosen box in one line."""
     figures: Mapping[str, int | None] = box.figures
     figure_texts = [
         figure_text(name, figures[name]) for name in ("macs", "params", "activations") if figures.get(name)
@@ -319,4 +327,4 @@ GRAPH_FOOTER = (
     ("i o", "into, out"),
     ("Esc", "back"),
 )
-"""Keys of the graph view, the most used first."""
+"""Key line of the graph view, the most used keys first."""

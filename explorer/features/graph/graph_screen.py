@@ -1,4 +1,4 @@
-"""Graph view: a model's layers as boxes that the arrow keys walk through along the edges."""
+"""Graph view: draws layers as boxes; the arrow keys move from box to box along the edges."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ _Span = tuple[int, int]
 
 
 class GraphRequest(NamedTuple):
-    """Arguments of `Session.graph`: a group by its row (None: the whole model), and options."""
+    """Arguments of `Session.graph`.
+
+    `row` is the row of the group or layer to draw, or None for the whole model.
+    """
 
     row: int | None = None
     steps: int | None = None
@@ -82,15 +85,15 @@ _STEPS = key_group("", *((f"graph_around({n})", (str(n),), str(n), "What is arou
 
 
 class GraphView(SubScreen[int]):
-    """Shows a drawing; Enter answers with the row of the chosen box.
+    """Show a graph; Enter closes the view with the row of the chosen box as result.
 
     Args:
-        drawing: What is shown first.
-        request: What it was asked for with.
-        chosen_row: Row of the layer that is chosen first, if it has a box.
-        draw: Makes other drawings.
-        layers: The rows of the tree.
-        about: The page of a row at a width.
+        drawing: Graph that is shown first.
+        request: Request that produced `drawing`.
+        chosen_row: Row of the layer whose box is chosen first, or None for the first box.
+        draw: Async function that lays out another graph.
+        layers: Rows of the layer tree.
+        about: Function that returns the detail page of a row at a width in cells.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings([*GRAPH_KEYS, *_STEPS])
@@ -118,7 +121,7 @@ class GraphView(SubScreen[int]):
     def _take(self, drawing: GraphDrawing, request: GraphRequest, chosen_row: int | None) -> None:
         self.request = request._replace(unfold=drawing.unfolded)
         self.drawing, self._canvas = drawing, GraphCanvas(drawing, self._marks)
-        first = next((at for at, box in enumerate(drawing.boxes) if box.layers), 0)
+        first = next((index for index, box in enumerate(drawing.boxes) if box.layers), 0)
         self.chosen = first if chosen_row is None else _box_of(drawing, chosen_row, first)
         self._corner = (0, 0)
 
@@ -128,7 +131,8 @@ class GraphView(SubScreen[int]):
         return self.drawing.boxes[self.chosen] if self.drawing.boxes else None
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the title bar, the graph with its detail page, the line of the chosen box and the key line.
+        """
         yield TitleBar()
         with Horizontal(id="graph-panes"):
             yield PanelView(self._page, id="graph")
@@ -143,15 +147,15 @@ class GraphView(SubScreen[int]):
         self._show()
 
     def on_resize(self) -> None:
-        """Show the page beside the drawing if there is room."""
+        """Show the detail page if there is room for it."""
         self._lay_out()
 
     def page_text(self) -> str:
-        """The whole drawing."""
+        """Return the whole drawing as text."""
         return "".join(plain(self.drawing))
 
     def verb_words(self, source: str) -> list[str]:
-        """The command that writes the same drawing as text."""
+        """Return the command that writes the same drawing as text."""
         row, steps, unfold, between = self.request
         words = ["graph", source, "-o", "graph.txt"]
         if row is not None:
@@ -160,11 +164,11 @@ class GraphView(SubScreen[int]):
         for group in unfold:
             words += ["--unfold", self._layers[group if isinstance(group, int) else group[0]].path]
         ends = () if between is None else zip(("--from", "--to"), between, strict=True)
-        return [*words, *(word for way, end in ends for word in (way, self._layers[end].path))]
+        return [*words, *(word for flag, end in ends for word in (flag, self._layers[end].path))]
 
     def _lay_out(self) -> None:
-        beside = self.size.width >= _WIDE and not self.app.has_class("remote")  # each cell goes over a wire
-        self.set_class(beside if self._beside is None else self._beside, "-about")
+        has_room = self.size.width >= _WIDE and not self.app.has_class("remote")  # every cell costs bytes there
+        self.set_class(has_room if self._beside is None else self._beside, "-about")
 
     def _show(self) -> None:
         self.query_one(TitleBar).show(lambda width: title_lines(self.drawing, self.request.steps, width))
@@ -179,11 +183,11 @@ class GraphView(SubScreen[int]):
             page = () if row is None else lambda width: self._about(row, width)
             self.query_one("#graph-about", LineView).show(page or (lambda width: ()), top=True)
 
-    def _say(self, said: str, role: str = "warn") -> None:
-        self.query_one("#graph-box", Status).show(lambda width: (text(f" {said}"[:width], role),))
+    def _say(self, message: str, role: str = "warn") -> None:
+        self.query_one("#graph-box", Status).show(lambda width: (text(f" {message}"[:width], role),))
 
     def _page(self, width: int, height: int) -> list[Line]:
-        """The visible part of the drawing; it scrolls only when the chosen box leaves it."""
+        """Return the visible part of the drawing. It scrolls only when the chosen box leaves it."""
         drawing, box = self.drawing, self.box
         if box is None or height < 1:
             return [text("nothing in it is to be drawn", "dim")]
@@ -202,54 +206,54 @@ class GraphView(SubScreen[int]):
         return overlaid(lines, drawing, self.chosen, View(left, top, width, height)) if self._map else lines
 
     async def on_click(self, event: events.Click) -> None:
-        """Choose the clicked box; unfold it if it is chosen already."""
+        """Choose the clicked box, or open it if it is chosen already."""
         if getattr(event.widget, "id", "") != "graph":
             return
         x, y = event.x + self._corner[0], event.y + self._corner[1]
-        for at, box in enumerate(self.drawing.boxes):
+        for index, box in enumerate(self.drawing.boxes):
             if 0 <= x - box.x < box.width and 0 <= y - box.y < box.height:
-                if at == self.chosen:
+                if index == self.chosen:
                     self.action_graph_unfold()
-                self.chosen = at
+                self.chosen = index
                 self._moved()
 
     # keys: from box to box
 
-    def action_graph_step(self, way: str) -> None:
-        """To the next box."""
-        if self.drawing.boxes and (found := neighbour(self.drawing, self.chosen, way)) is not None:
-            self.chosen = found
+    def action_graph_step(self, direction: str) -> None:
+        """Move to the next box in a direction: 'up', 'down', 'left' or 'right'."""
+        if self.drawing.boxes and (neighbor_index := neighbour(self.drawing, self.chosen, direction)) is not None:
+            self.chosen = neighbor_index
             self._moved()
 
     def action_graph_edge(self, end: int) -> None:
-        """To the first or the last box."""
+        """Move to the first (`end` 0) or last (`end` 1) box."""
         if self.drawing.boxes:
             self.chosen = len(self.drawing.boxes) - 1 if end else 0
             self._moved()
 
     def action_graph_to_tree(self) -> None:
-        """Leave for the layer in the tree."""
+        """Close the view and go to the layer in the tree."""
         if self.box is not None and (row := self.box.row) is not None:
             self.dismiss(row)
 
     def action_graph_about(self) -> None:
-        """Show the page beside, or not."""
+        """Show or hide the detail page."""
         self._beside = not self.has_class("-about")
         self._lay_out()
 
     def action_graph_scroll(self, step: int) -> None:
-        """Scroll the page beside."""
+        """Scroll the detail page."""
         self.query_one("#graph-about", LineView).action_scroll_page(step)
 
     def action_graph_map(self) -> None:
-        """Show the map, or not."""
+        """Show or hide the overview map."""
         self._map = not self._map
         self._moved()
 
     # keys: other drawings
 
     def action_graph_unfold(self) -> None:
-        """What stands in the chosen box, in its place."""
+        """Open the chosen box: replace it by the boxes inside it."""
         box = self.box
         if box is not None and box.unfolds is not None:
             unfold = (*self.drawing.unfolded, box.unfolds)
@@ -258,14 +262,14 @@ class GraphView(SubScreen[int]):
             self._say("nothing stands in it: it is one operator" if box.layers else "it stands outside")
 
     def action_graph_fold(self) -> None:
-        """The smallest group on show that the chosen box stands in is a box again."""
+        """Close the smallest open group that contains the chosen box. Without one, draw the outer group."""
         rows = None if self.box is None else self.box.rows
-        around = [span for span in self.drawing.unfolded if rows is not None and _within(rows, span)]
-        if not around:
+        enclosing = [span for span in self.drawing.unfolded if rows is not None and _is_within(rows, span)]
+        if not enclosing:
             self.action_graph_out()
             return
-        span = min(around, key=lambda span: span[1] - span[0])
-        unfolded = tuple([group for group in self.drawing.unfolded if not _within(group, span)])
+        span = min(enclosing, key=lambda span: span[1] - span[0])
+        unfolded = tuple([group for group in self.drawing.unfolded if not _is_within(group, span)])
         # a mark inside the folded group becomes a mark of the group
         self._marks = [span[0] if span[0] <= mark < span[1] else mark for mark in self._marks]
         between = self.request.between
@@ -274,22 +278,22 @@ class GraphView(SubScreen[int]):
         self._go(self.request._replace(unfold=unfolded, between=between), span[0], keeps_place=True)
 
     def action_graph_into(self) -> None:
-        """Draw the inside of the chosen box alone."""
+        """Draw only the inside of the chosen group."""
         if self.box is not None and self.box.role == "group":
             self._go(GraphRequest(self.box.row), None)
 
     def action_graph_out(self) -> None:
-        """Draw what is around what is on show."""
+        """Draw the group that contains the drawn group or layer."""
         row = self.request.row
         if row is not None:
             self._go(GraphRequest(self._layers[row].parent), row)
 
     def action_graph_whole(self) -> None:
-        """Draw the whole model, closed."""
+        """Draw the whole model with all groups closed."""
         self._go(GraphRequest(), None if self.box is None else self.box.row)
 
     def action_graph_around(self, steps: int) -> None:
-        """Draw what is around the chosen box."""
+        """Draw the chosen box with its neighbors up to `steps` edges away."""
         if self.box is not None and self.box.row is not None:
             if self.box.role == "part":
                 self._say("a part has no neighbours of its own: + shows what stands in it")
@@ -297,15 +301,15 @@ class GraphView(SubScreen[int]):
                 self._go(GraphRequest(self.box.row, steps), self.box.row)
 
     def action_graph_back(self) -> None:
-        """Draw what was on show before."""
+        """Return to the previous drawing."""
         if self._earlier:
-            request, chosen = self._earlier.pop()
-            self._go(request, chosen, back=True)
+            request, chosen_row = self._earlier.pop()
+            self._go(request, chosen_row, back=True)
 
     # keys: paths
 
     def action_graph_mark(self) -> None:
-        """Mark the chosen layer or group as an end of a path; the oldest of three is none any more."""
+        """Mark or unmark the chosen layer or group as an end of a path. A third mark replaces the oldest."""
         box = self.box
         if box is None or box.role not in ("layer", "group") or box.row is None:
             self._say("only layers and groups are marked")
@@ -316,7 +320,7 @@ class GraphView(SubScreen[int]):
         self._moved()
 
     def action_graph_follow(self) -> None:
-        """Light the paths between the marks, or let them go dark again."""
+        """Highlight the paths between the two marks, or remove the highlight."""
         if self.request.between is not None:
             self._go(self.request._replace(between=None), self._chosen_row, keeps_place=True)
             return
@@ -344,30 +348,30 @@ class GraphView(SubScreen[int]):
     # keys: search
 
     def action_graph_find(self) -> None:
-        """Look for a layer, wherever it stands."""
+        """Search for a layer in the whole model and show it."""
         dialog = SearchDialog((), self._layers)
 
-        def chosen(id: str | None) -> None:
+        def on_chosen(id: str | None) -> None:
             if id is not None and dialog.search is not None:
                 match = dialog.listed[id]
                 self._matches = dialog.search.walk(match)
                 self._reveal(match.layers[0])
 
-        self.app.push_screen(dialog, chosen)
+        self.app.push_screen(dialog, on_chosen)
 
     def action_graph_next(self, step: int) -> None:
-        """The next of what was found, round and round."""
+        """Go to the next or previous search result, with wraparound."""
         if not self._matches:
             self._say("nothing was searched for: / does")
             return
-        here = -1 if self._chosen_row is None else self._chosen_row
-        ahead = [row for row in self._matches if (row - here) * step > 0]
-        self._reveal(min(ahead or self._matches) if step > 0 else max(ahead or self._matches))
+        current_row = -1 if self._chosen_row is None else self._chosen_row
+        candidates = [row for row in self._matches if (row - current_row) * step > 0]
+        self._reveal(min(candidates or self._matches) if step > 0 else max(candidates or self._matches))
 
     def _reveal(self, row: int) -> None:
-        at = _box_of(self.drawing, row, -1)
-        if at >= 0 and self.drawing.boxes[at].row == row:
-            self.chosen = at
+        index = _box_of(self.drawing, row, -1)
+        if index >= 0 and self.drawing.boxes[index].row == row:
+            self.chosen = index
             self._moved()
         elif self.request.steps is None and self._stands_in(row, self.request.row):
             self._go(self.request._replace(unfold=(*self.drawing.unfolded, row)), row, keeps_place=True)
@@ -386,8 +390,8 @@ class GraphView(SubScreen[int]):
     async def _draw(
         self, request: GraphRequest, chosen_row: int | None, keeps_place: bool, back: bool
     ) -> None:
-        """Asks for a drawing; `keeps_place`: the chosen box stays where it is on the screen."""
-        before = self.request, self._chosen_row
+        """Request a drawing and show it; `keeps_place` keeps the chosen box at its place on the screen."""
+        previous = self.request, self._chosen_row
         box, corner = self.box, self._corner
         try:
             drawing = await self._request_drawing(request)
@@ -395,15 +399,15 @@ class GraphView(SubScreen[int]):
             self._say(str(error))
             return
         if not back:
-            self._earlier.append(before)
+            self._earlier.append(previous)
         self._take(drawing, request, chosen_row)
         if keeps_place and box is not None and self.box is not None:
-            now = self.box
-            self._corner = corner[0] + now.x - box.x, corner[1] + now.y - box.y
+            moved_box = self.box
+            self._corner = corner[0] + moved_box.x - box.x, corner[1] + moved_box.y - box.y
         self._show()
 
     async def _request_drawing(self, request: GraphRequest) -> GraphDrawing:
-        """The drawing; of a path whichever way it goes."""
+        """Request a drawing. If no path leads from the first end to the second, try the other direction."""
         try:
             return await self._ask(request)
         except Misuse:
@@ -417,25 +421,27 @@ class GraphView(SubScreen[int]):
 
 
 _WIDE = 124
-"""Least columns at which the page stands beside the drawing."""
+"""Minimum width of the screen, in cells, for the detail page next to the drawing."""
 
 
-def _within(rows: _Span, span: _Span) -> bool:
-    """Whether `rows` lie within `span`."""
+def _is_within(rows: _Span, span: _Span) -> bool:
+    """Return whether the row range `rows` is inside the row range `span`."""
     return span[0] <= rows[0] and rows[1] <= span[1]
 
 
 def _box_of(drawing: GraphDrawing, row: int, otherwise: int) -> int:
-    """The index of a row's own box, else of the smallest box around it, else of the first box inside it."""
-    boxes = [(box.rows, at) for at, box in enumerate(drawing.boxes) if box.rows and box.role != "outside"]
-    exact = [at for _, at in boxes if drawing.boxes[at].row == row]
-    around = [(rows[1] - rows[0], at) for rows, at in boxes if rows[0] <= row < rows[1]]
-    inside = [(rows[0], at) for rows, at in boxes if rows[0] > row]
+    """Return the index of the box of a row; else of the smallest box around it; else of the first box inside
+    it.
+    """
+    boxes = [(box.rows, index) for index, box in enumerate(drawing.boxes) if box.rows and box.role != "outside"]
+    exact = [index for _, index in boxes if drawing.boxes[index].row == row]
+    around = [(rows[1] - rows[0], index) for rows, index in boxes if rows[0] <= row < rows[1]]
+    inside = [(rows[0], index) for rows, index in boxes if rows[0] > row]
     return exact[0] if exact else min(around or inside, default=(0, otherwise))[1]
 
 
 def draw_graph(context: CommandContext) -> None:
-    """Draw the inside of the chosen group, or the group around the chosen layer."""
+    """Draw the inside of the chosen group, or the group that contains the chosen layer."""
     context.start("Graph", _show(context))
 
 
