@@ -1,4 +1,4 @@
-"""Stages of a pipeline, and parts taken out of a model."""
+"""Split a model into the stages of a pipeline, run the stages, and extract a part of a model."""
 
 from explorer.base.features import Feature
 

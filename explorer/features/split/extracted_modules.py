@@ -1,4 +1,4 @@
-"""Extracts parts of a session's nn.Modules: a file of torch's that is read back and run before it is kept."""
+"""Extracts a part of an nn.Module to a torch file, then reads the file back and runs it as a check."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def extract(
     models: Models,
-    at: int,
+    state_index: int,
     spec: PartSpec,
     output: str,
     *,
@@ -35,10 +35,14 @@ def extract(
     on_progress: OnProgress,
     cancel: Cancel,
 ) -> Extraction:
-    """Writes a part of a state that is an nn.Module; it computes what it computed in the whole."""
+    """Write a part of a state that is an nn.Module.
+
+    With `verify`, the part must give the values that the whole module computes; otherwise the file is
+    discarded.
+    """
     started = time.perf_counter()
     models.check_target(output, overwrite)
-    opened = models.opened(at, on_progress)
+    opened = models.opened(state_index, on_progress)
     if not hasattr(opened, "loaded"):
         raise Misuse(
             "a part of a graph is an ONNX file", where=output, hint="give it a name that ends in .onnx"
@@ -47,31 +51,34 @@ def extract(
     options = models.options
     report(on_progress, cancel, "exporting (torch.export)")
     inputs = bind(loaded, options["input_shapes"], options["dims"])
-    layers = models.examined(at, on_progress, cancel).analysis.layers
+    layers = models.examined(state_index, on_progress, cancel).analysis.layers
     part = parts.module_part(loaded, inputs, layers, spec, seed)
-    fact = _described(part, layers, models)
+    fact = _describe(part, layers, models)
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
         report(on_progress, cancel, "writing")
         ConversionJob(target=output, path=temporary).write(part.module, lambda: parts.save(part, temporary))
         if verify:
             report(on_progress, cancel, "running the part")
-            fact = replace(fact, exact=_same(part, parts.read_back(part, temporary)))
+            fact = replace(fact, exact=_compare_values(part, parts.read_back(part, temporary)))
             if fact.exact is False:
                 raise output_files.Discard
     path = output if fact.exact is not False else ""
     return replace(fact, output=path, seconds=time.perf_counter() - started)
 
 
-def _same(part: ExtractedModule, values: tuple[torch.Tensor, ...]) -> bool | None:
-    """Whether a part gives the whole's own values; None where it gives its own random numbers alone."""
+def _compare_values(part: ExtractedModule, values: tuple[torch.Tensor, ...]) -> bool | None:
+    """Return whether the part gives exactly the values of the whole module.
+
+    Values drawn at random are skipped; if all values are, return None.
+    """
     if not part.faithful or len(values) != len(part.made):
         return False
     pairs = zip(part.makes, values, part.made, strict=True)
-    same = [parts.identical(value, expected) for name, value, expected in pairs if name not in part.drawn]
-    return all(same) if same else None
+    matches = [parts.identical(value, expected) for name, value, expected in pairs if name not in part.drawn]
+    return all(matches) if matches else None
 
 
-def _described(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) -> Extraction:
+def _describe(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) -> Extraction:
     rows = [layers[row] for row in part.rows]
     leaves = [layers[row] for row in dict.fromkeys(part.rows) if not layers[row].group]
     macs = [row.macs for row in leaves]

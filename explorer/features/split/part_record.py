@@ -1,4 +1,4 @@
-"""Record of an extracted part in the history."""
+"""History record of an extracted part."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from explorer.facts.change import ChangeRecord
 
 
 class PartRecord(ChangeRecord, frozen=True):
-    """Which part of a model a state is.
+    """Record of a state that was extracted from another state.
 
     Attributes:
-        words: The options of `explorer extract` that take it out.
+        words: Options of `explorer extract` that extract the same part.
     """
 
     ending: ClassVar[str] = "_part"

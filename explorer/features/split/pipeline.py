@@ -1,4 +1,4 @@
-"""Running a folder of stages as a pipeline of processes."""
+"""Runs the stages of a folder as a pipeline of processes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from explorer.facts.split.run import PipelineRun
 from explorer.host import output_files
 from explorer.session.parts.models import Cancel, OnProgress
 
-_MOST = 100_000
-_DRAWN = 16
-"""Different random micro-batches; further ones repeat them."""
+_MAX_MICRO_BATCHES = 100_000
+_DISTINCT_BATCHES = 16
+"""Number of different random micro-batches. Further micro-batches repeat them."""
 
 
 def run_pipeline(
@@ -47,40 +47,41 @@ def run_pipeline(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> PipelineRun:
-    """Runs the stages that `Session.split` wrote, a process each, with micro-batches through them.
+    """Run the stages that `Session.split` wrote, one process per stage, and send micro-batches through them.
 
     Args:
-        folder: With stages.json.
-        input: A .npz or .npy file, cut along the first axis into micro-batches; None: random inputs.
-        batch: Samples of a micro-batch, where the first size is open.
-        micro_batches: How many random ones, sixteen of them different; None: as many as a second takes, from
-            16 to 512.
-        dims: Sizes of open dimensions.
-        threads: Of each stage's operators.
-        seed: Of the first micro-batch.
-        output: A .npz file for what comes out, micro-batches one behind the other.
-        overwrite: Whether it may be replaced.
-        scheduler: Of a Dask cluster, 'tcp://host:port', whose workers run the stages instead: all of it is
-            trusted, and the stages lie at the same paths there.
-        on_progress: Told how many came out.
-        cancel: Asked many times a second; True stops, and no process is left.
+        folder: Folder with the stages and stages.json.
+        input: Path of a .npz or .npy file that is cut into micro-batches along the first axis. None draws
+            random inputs.
+        batch: Samples per micro-batch if the first dimension is open.
+        micro_batches: Number of random micro-batches, sixteen of them different. None runs as many as fit in
+            one second, but 16 to 512.
+        dims: Sizes of open dimensions, by name.
+        threads: Number of operator threads in each stage.
+        seed: Seed of the first random micro-batch.
+        output: Path of a .npz file for the outputs of all micro-batches, in order.
+        overwrite: Whether to replace an existing output file.
+        scheduler: Address of a Dask cluster, 'tcp://host:port', whose workers run the stages. The cluster
+            must be trusted, and must see the stages at the same paths.
+        on_progress: Callback that receives the number of completed micro-batches.
+        cancel: Callback that is polled many times per second. If it returns True, all processes end.
 
     Raises:
         Misuse: There is no such folder, an input does not fit, or a number is out of range.
-        BadModel: A stage's file is missing or changed, or a stage cannot run; which is said.
-        EngineDied: A stage's process or worker ended; the others are stopped.
-        Cancelled: `cancel` said so.
+        BadModel: The named stage cannot run, or its file is missing or changed.
+        EngineDied: The process or worker of a stage ended. The remaining ones are stopped.
+        Cancelled: `cancel` returned True.
     """
-    _check(_DRAWN if micro_batches is None else micro_batches, threads)
+    _check_counts(_DISTINCT_BATCHES if micro_batches is None else micro_batches, threads)
     if output is not None:
         _check_output(output, overwrite, input)
     stage_list = manifest.read(folder)
-    feeds, texts = _feeds(folder, stage_list, input, batch, micro_batches, dict(dims or {}), seed)
+    batches, texts = _build_inputs(folder, stage_list, input, batch, micro_batches, dict(dims or {}), seed)
     fact, outputs = pipeline.run(
         folder,
         stage_list,
-        feeds,
-        len(feeds) if input is not None else micro_batches,
+        batches,
+        len(batches) if input is not None else micro_batches,
         keep=output is not None,
         threads=threads,
         texts=texts,
@@ -88,35 +89,35 @@ def run_pipeline(
         on_progress=on_progress,
         cancel=cancel,
     )
-    return fact if output is None else replace(fact, output=_saved(stage_list, outputs, output, overwrite))
+    return fact if output is None else replace(fact, output=_save_outputs(stage_list, outputs, output, overwrite))
 
 
 def _check_output(output: str, overwrite: bool, input: PathText | None) -> None:
-    """Refuses the output file before any work is done."""
+    """Check before the run that the output file can be written."""
     if not output.endswith(".npz"):
         raise Misuse("the ending says the format", where=output, hint="use .npz")
     read = [input] if input is not None else []
     output_files.check_target(output, overwrite=overwrite, models=[], weights=(), inputs=read)
 
 
-def _saved(stage_list: Manifest, outputs: Sequence[Mapping[str, Array]], output: str, overwrite: bool) -> str:
+def _save_outputs(stage_list: Manifest, outputs: Sequence[Mapping[str, Array]], output: str, overwrite: bool) -> str:
     arrays: dict[str, Any] = {
-        tensor.name: _stacked([values[tensor.name] for values in outputs]) for tensor in stage_list.outputs
+        tensor.name: _join_batches([values[tensor.name] for values in outputs]) for tensor in stage_list.outputs
     }
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
         np.savez(temporary, **arrays)
     return output
 
 
-def _check(micro_batches: int, threads: int) -> None:
-    if not 1 <= micro_batches <= _MOST:
-        raise Misuse(f"'{micro_batches}' is out of range", where="--micro-batches", hint=f"1 to {_MOST:,}")
+def _check_counts(micro_batches: int, threads: int) -> None:
+    if not 1 <= micro_batches <= _MAX_MICRO_BATCHES:
+        raise Misuse(f"'{micro_batches}' is out of range", where="--micro-batches", hint=f"1 to {_MAX_MICRO_BATCHES:,}")
     if threads < 1:
         raise Misuse(f"'{threads}' is too few", where="--threads", hint="1 at least")
     check_threads(threads)
 
 
-def _feeds(
+def _build_inputs(
     folder: str,
     stage_list: Manifest,
     input: PathText | None,
@@ -125,28 +126,28 @@ def _feeds(
     dims: dict[str, int],
     seed: int,
 ) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
-    """Inputs of each micro-batch, and a line of text about each."""
-    whole = _whole(folder, stage_list)
-    sizes = dims_of(whole, dims)
+    """Return the inputs of each micro-batch, and one line of text about each input."""
+    model = _load_joined(folder, stage_list)
+    sizes = dims_of(model, dims)
     if unknown := [name for name in dims if name not in sizes]:
         raise Misuse(f"the stages have no dimension '{unknown[0]}'", where="--dim")
     if input is None:
-        first = {value.shape[0] for value in whole.graph.feeds if value.shape}
+        first = {value.shape[0] for value in model.graph.batches if value.shape}
         named = [name for name in first if isinstance(name, str)]
         if batch is not None and not named and batch not in first:
             raise Misuse("the first size of no input is open", where="--batch", hint="leave it out")
         sizes |= {} if batch is None else dict.fromkeys(named, batch)
-        drawn = plan_inputs(whole, sizes)
-        feeds = [draw(drawn, seed + at) for at in range(min(micro_batches or _DRAWN, _DRAWN))]
-        return feeds, tuple([plan.text() for plan in drawn])
-    specs = [InputSpec(value.name, value.dtype, value.shape) for value in whole.graph.feeds]
+        drawn = plan_inputs(model, sizes)
+        batches = [draw(drawn, seed + offset) for offset in range(min(micro_batches or _DISTINCT_BATCHES, _DISTINCT_BATCHES))]
+        return batches, tuple([plan.text() for plan in drawn])
+    specs = [InputSpec(value.name, value.dtype, value.shape) for value in model.graph.batches]
     parts = read_input(input).samples(specs, batch)
-    each = [given_inputs(whole, part) for part in parts]
-    return [draw(plan, seed) for plan in each], tuple([plan.text() for plan in each[0]])
+    plans = [given_inputs(model, part) for part in parts]
+    return [draw(plan, seed) for plan in plans], tuple([plan.text() for plan in plans[0]])
 
 
-def _whole(folder: str, stage_list: Manifest) -> Model:
-    """The stages joined to one graph; of torch's stages only the inputs and outputs."""
+def _load_joined(folder: str, stage_list: Manifest) -> Model:
+    """Join the stages into one graph. For torch stages, the graph has only inputs and outputs."""
 
     def values(tensors: Sequence[ManifestTensor]) -> tuple[Value, ...]:
         return tuple([Value(tensor.name, tensor.dtype, tensor.shape) for tensor in tensors])
@@ -159,6 +160,6 @@ def _whole(folder: str, stage_list: Manifest) -> Model:
     return joined(replace(stages[0], graph=graph), stages)
 
 
-def _stacked(parts: Sequence[Array]) -> Array:
-    """A result of all micro-batches, concatenated; stacked where it has no axis."""
+def _join_batches(parts: Sequence[Array]) -> Array:
+    """Concatenate one output of all micro-batches along the first axis; stack scalars."""
     return np.concatenate(parts) if parts[0].ndim else np.stack(parts)

@@ -1,8 +1,8 @@
-"""Keys of the main screen that split the current model into stages, and that extract layers from it.
+"""Actions of the keys that split the current model into stages, and that extract layers from it.
 
-A split adds no state to the history: the current model stays as it is, and the stages are files of their own.
-The cuts are kept with the state that they belong to. An extracted part is a new state: it can be looked at,
-tiled and compared before `w` writes it, and `u` leads back to the whole.
+A split adds no state to the history: the stages are separate files. The cuts are stored with the state that
+they split. An extracted part is a new state that can be viewed, tiled and compared. `w` writes it to a file,
+and `u` returns to the whole model.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 class SplitCommand(ScreenCommand):
-    """The key that splits the current model into stages."""
+    """Command that opens the Split screen for the current model."""
 
     def run(self) -> None:
-        """Show the stages as they were left; the first time the best ones."""
+        """Show the stages with the cuts of the last visit, or with the best cuts on the first visit."""
         if not self.context.ready():
             return
         store, analysis = self.store, self.store.analysis
@@ -65,51 +65,54 @@ class SplitCommand(ScreenCommand):
         )
         self.context.ask(screen, partial(self._show_stages, split))
 
-    def _show_stages(self, split: SplitState, layer: int | None) -> None:
-        """Add the column of stages to the main tree, and go to a layer."""
+    def _show_stages(self, split: SplitState, layer_id: int | None) -> None:
+        """Add the stage column to the main tree, then move the cursor to a layer."""
         rows, where, parent = split.rows, split.where, self.tree.model.structure.parent
         if rows is not None and where is not None and split.draft is not None:
             rows.chosen = -1
             if split.layers is not None:
                 places = rows.places
-                rows = StageRows.of(_of_modules(where, split.layers, self.tree.model.layers), parent)
+                rows = StageRows.of(_to_module_rows(where, split.layers, self.tree.model.layers), parent)
                 rows.places = places
 
-            def lay(model: TreeModel) -> None:
+            def add_column(model: TreeModel) -> None:
                 columns = chosen_columns(model)
                 model.lay_stages(rows)
                 model.set_columns(in_front(model, columns, [STAGE]))
 
-            self.panes.rearrange(lay)
-            self.store.notify("focus")  # the heads of the columns change, too
-        if layer is not None:
-            self.panes.to_layer(layer)
+            self.panes.rearrange(add_column)
+            self.store.notify("focus")  # redraws the column titles
+        if layer_id is not None:
+            self.panes.to_layer(layer_id)
 
 
-def _of_modules(where: CutPlaces, graph: Sequence[Layer], modules: Sequence[Layer]) -> CutPlaces:
-    """Places of cuts as rows of a module's tree: a node of the graph is named after its modules."""
+def _to_module_rows(where: CutPlaces, graph: Sequence[Layer], modules: Sequence[Layer]) -> CutPlaces:
+    """Convert the places of cuts in an exported graph to rows of the module tree.
+
+    The path of a graph node contains the name of its module.
+    """
     ids = {layer.path: layer.id for layer in modules}
 
-    def module(row: int) -> int:
+    def module_row(row: int) -> int:
         if row < 0:
             return -1
         node = graph[row]
-        around = "" if node.parent is None else graph[node.parent].path
+        parent_path = "" if node.parent is None else graph[node.parent].path
         *_, last = ["", *node.path.split("/")[:-1]]
-        # what stands in a Sequential is called after it: downsample.0
-        outer = around.rpartition(".")[0]
-        names = (f"{around}.{last}", f"{outer}.{last}", around) if around else (last,)
+        # children of a Sequential are named after it: downsample.0
+        outer = parent_path.rpartition(".")[0]
+        names = (f"{parent_path}.{last}", f"{outer}.{last}", parent_path) if parent_path else (last,)
         return next((ids[name] for name in names if name in ids), -1)
 
-    return replace(where, layers=tuple([module(row) for row in where.layers]))
+    return replace(where, layers=tuple([module_row(row) for row in where.layers]))
 
 
 def extract(context: CommandContext) -> None:
-    """Extract the chosen layers as a model of their own."""
+    """Extract the chosen layers as a new state of the history."""
 
     def begin(layers: list[Layer]) -> None:
-        inside = {layer.id for layer in layers}
-        paths = tuple([layer.path for layer in layers if layer.parent not in inside])
+        chosen_ids = {layer.id for layer in layers}
+        paths = tuple([layer.path for layer in layers if layer.parent not in chosen_ids])
         if paths:
             context.start("Extract", _extract(context, PartSpec(paths)))
 

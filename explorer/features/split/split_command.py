@@ -1,4 +1,4 @@
-"""`explorer split`, `pipeline` and `extract`: cut a model into stages, run them, take a part out."""
+"""Commands `explorer split`, `pipeline` and `extract`: cut a model into stages, run them, extract a part."""
 
 from __future__ import annotations
 

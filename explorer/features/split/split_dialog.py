@@ -1,4 +1,7 @@
-"""The settings of a split and the dialog that asks for them, and the split that a screen shows."""
+"""Settings of a split, the dialog that asks for them, and the state of the Split screen.
+
+A unit is a step of the graph that stays in one stage. A place is the number of units before a cut.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +36,15 @@ _FORMS = ("onnx", "torch")
 
 
 class SplitRequest(NamedTuple):
-    """What was typed; empty for the usual.
+    """Text of the dialog fields; an empty field means the default.
 
     Attributes:
-        stages, micro_batches: Numbers.
-        memory: Most bytes of a stage, which says how many there are where `stages` is empty.
-        at: Globs of modules, between commas.
-        machines: Names, one for all stages or one for each.
-        links: Bytes a second between stages.
-        form: What a module's stages are written as.
+        stages, micro_batches: Number of stages and of micro-batches.
+        memory: Memory limit of a stage in bytes. It sets the number of stages if `stages` is empty.
+        at: Globs of modules before which a cut may be, separated by commas.
+        machines: Machine names, separated by commas: one for all stages, or one for each.
+        links: Bandwidth between stages, in bytes per second.
+        form: File format of the stages of a module.
     """
 
     stages: str = "4"
@@ -57,42 +60,42 @@ class SplitRequest(NamedTuple):
 
     @property
     def spec(self) -> SplitSpec:
-        """How the model is cut.
+        """The request as a `SplitSpec`.
 
         Raises:
-            Misuse: Something cannot be read, or nothing says how many stages there are.
+            Misuse: A field cannot be parsed, or no field sets the number of stages.
         """
         named = len(_names(self.machines))
         if not self.stages and not self.memory and named < 2:
             raise Misuse("into how many stages is not said", hint="type a number, or the memory of a stage")
         usual = SplitSpec()
-        many, unsaid = self.micro_batches, named if named > 1 else None
+        micro_batches_text, machine_count = self.micro_batches, named if named > 1 else None
         return SplitSpec(
-            stages=parse_count(self.stages, "stages", 2) if self.stages else unsaid,
+            stages=parse_count(self.stages, "stages", 2) if self.stages else machine_count,
             by=self.by,
             stage_memory=parse_card(self.memory, "memory") if self.memory else None,
             at=tuple(_names(self.at)),
             links=parse_rate(self.links, "links") if self.links else None,
-            micro_batches=parse_count(many, "micro-batches", 1) if many else usual.micro_batches,
+            micro_batches=parse_count(micro_batches_text, "micro-batches", 1) if micro_batches_text else usual.micro_batches,
             schedule="gpipe" if self.schedule == "gpipe" else "1f1b",
             optimizer=self.optimizer,
         )
 
     @property
     def named_machines(self) -> tuple[Machine, ...]:
-        """The machines that were typed.
+        """The machines that the user named.
 
         Raises:
-            Misuse: There is no such machine.
+            Misuse: A machine does not exist.
         """
         return tuple([machines.find(name, None, None) for name in _names(self.machines)])
 
     def words(self, cuts: str = "", machine: str = "") -> list[str]:
-        """The same as options of `explorer split`.
+        """Return the options of `explorer split` that make the same split.
 
         Args:
-            cuts: Layers that begin a stage, where these were moved.
-            machine: The one that was chosen, where none is typed.
+            cuts: First layers of the stages, separated by commas, if the user moved cuts; else ''.
+            machine: Name of the session's machine, which is used if the request names none.
         """
         usual = SplitRequest()
         typed = {**self._asdict(), "machines": ",".join(_names(self.machines)) or machine}
@@ -123,16 +126,16 @@ _ROWS = (
     (("machines", "machines", _NO_MACHINE), ("links", "links", "10GB/s, or no time")),
     (("micro_batches", "micro-batch", "8"), ("at", "cut at", "layer*, or anywhere")),
 )
-"""Fields that are typed into, two a line: their ids, labels, and what stands in them where they are empty."""
+"""Text fields, two per line: id, label and placeholder."""
 
 
 class SplitDialog(FormDialog[SplitRequest]):
-    """Asks how a model is to be cut.
+    """Ask for the settings of a split.
 
     Args:
-        last: What was typed last.
-        machine: The machine that holds where none is typed; '' for none.
-        module: Whether it is a module, whose stages may be modules, too.
+        last: Initial content of the fields.
+        machine: Name of the session's machine, used if the field is empty; '' if none is set.
+        module: Whether the model is a torch module, whose stages can be modules, too.
     """
 
     TITLE_TEXT = "Split into stages"
@@ -143,15 +146,15 @@ class SplitDialog(FormDialog[SplitRequest]):
         self._last, self._machine, self._module = last, machine, module
 
     def fields(self) -> ComposeResult:
-        """The fields."""
+        """Yield the option fields and the text fields."""
         last = self._last
         yield OptionField("balance", BALANCED, last.by, id="by")
         for row in _ROWS:
             with Horizontal(classes="form-row"):
-                for at, (id, label, usual) in enumerate(row):
+                for position, (id, label, usual) in enumerate(row):
                     if id == "machines" and self._machine:
                         usual = f"{safe(self._machine)}, that of m"
-                    text = f" {label}" if at else label
+                    text = f" {label}" if position else label
                     yield from self.pair_entry(text, getattr(last, id), usual, id)
         yield OptionField("schedule", _SCHEDULES, last.schedule, id="schedule")
         yield OptionField("optimizer", tuple(OPTIMIZERS), last.optimizer, id="optimizer")
@@ -159,18 +162,18 @@ class SplitDialog(FormDialog[SplitRequest]):
             yield OptionField("write as", _FORMS, last.form, id="form")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What will happen."""
+        """Describe the split that the current settings make."""
         request = self.answer()
         spec, named = request.spec, request.named_machines
-        many = f"{spec.stages:,} stages" if spec.stages else "As few stages as the memory allows"
+        count_text = f"{spec.stages:,} stages" if spec.stages else "As few stages as the memory allows"
         if len(named) > 1 and len(named) != spec.stages:
             return [(f"{len(named):,} machines: name one for all stages, or one for each", "warn")]
         on = ", ".join(machine.name for machine in named) or self._machine
-        sentence = f"{many}, the largest as small as can be{f', on {on}' if on else ''}."
+        sentence = f"{count_text}, the largest as small as can be{f', on {on}' if on else ''}."
         return [(sentence, "dim"), ("The cuts are searched anew.", "dim")]
 
     def answer(self) -> SplitRequest:
-        """What the fields say."""
+        """Return the content of the fields; check that they can be parsed."""
         typed = {id: self.text_of(id).strip() for row in _ROWS for id, _, _ in row}
         words = {str(field.id): field.value for field in self.query(OptionField)}
         request = SplitRequest(
@@ -185,23 +188,23 @@ class SplitDialog(FormDialog[SplitRequest]):
 
 
 def _names(typed: str) -> list[str]:
-    return [name for piece in typed.split(",") if (name := piece.strip())]
+    return [name for part in typed.split(",") if (name := part.strip())]
 
 
 class SplitState(Struct):
-    """The split of one state of the history, as it was left.
+    """State of the Split screen for one state of the history, kept while the screen is closed.
 
     Attributes:
-        request: The settings.
-        draft: The figures that the engine computed last.
-        where: Where cuts may lie.
-        rows: Rows of the tree, with the places of the cuts.
-        layers: Layers of the tree, where they are not the model's: of the graph that a module becomes.
-        moved: Whether cuts were moved away from the best ones.
-        shape: Which rows of the tree were open, and the cursor.
-        folder: Where the stages were written last.
-        written: Cuts and form of the stages in `folder`; None where nothing was written.
-        resumes: Places of the cuts in the saved session that is resumed.
+        request: Settings of the split.
+        draft: Latest figures that the engine computed.
+        where: Places where a cut is possible.
+        rows: Rows of the layer tree with the places of the cuts.
+        layers: Layers of the exported graph if the model is a module, else None.
+        moved: Whether the user moved cuts away from the best places.
+        shape: Open rows and cursor of the tree.
+        folder: Folder of the last written stages.
+        written: Cuts and file format of the stages in `folder`, or None if no stages were written.
+        resumes: Places of the cuts in the saved session that is being resumed.
     """
 
     request: SplitRequest = SplitRequest()
@@ -217,12 +220,12 @@ class SplitState(Struct):
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Where the cuts lie now; `draft` may still have figures of other cuts."""
+        """Current places of the cuts. `draft` may still hold the figures of previous places."""
         return self.resumes if self.rows is None else tuple(self.rows.places)
 
     @classmethod
     def resumed(cls, saved: SavedSplit) -> SplitState:
-        """The split of a saved session; with default settings where its request cannot be read."""
+        """Restore the split of a saved session; use default settings if its request cannot be read."""
         try:
             request = convert(list(saved.request), SplitRequest)
         except ValidationError:
@@ -230,16 +233,19 @@ class SplitState(Struct):
         return cls(request, moved=bool(saved.places), resumes=saved.places)
 
     def saved(self, state: int) -> SavedSplit:
-        """The split as a session saves it; `state` is its place in the history."""
+        """Convert to the form that a session saves; `state` is the index of the state in the history."""
         return SavedSplit(state, tuple(self.request), self.places if self.moved else ())
 
     @property
     def cut_names(self) -> str:
-        """First layers of the stages, between commas; '' unless cuts were moved."""
+        """First layers of the stages, separated by commas, or '' if no cut was moved."""
         return ",".join(cut.before for cut in self.draft.split.cuts) if self.draft and self.moved else ""
 
     def next_cut(self, unit: int, step: int) -> int:
-        """The number of the cut after the cursor's unit (`step` 1), or before it (-1); no unit is -1."""
+        """Return the index of the cut after (`step` 1) or before (`step` -1) unit `unit`.
+
+        If `unit` is -1, return the chosen cut.
+        """
         assert self.rows is not None
         places, cut = self.rows.places, self.rows.chosen
         if unit in places:
@@ -249,19 +255,19 @@ class SplitState(Struct):
         return cut % len(places)
 
     def moved_by(self, step: int) -> list[int] | None:
-        """Places of the cuts after the chosen one moved by some layers; None where it cannot move.
+        """Return the places of the cuts after moving the chosen cut by `step` layers.
 
-        It stays between the cuts beside it.
+        The cut stays between its neighboring cuts. Return None if it cannot move.
         """
         assert self.rows is not None
         assert self.where is not None
         named, places, cut = self.where.named, list(self.rows.places), self.rows.chosen
-        least = places[cut - 1] + 1 if cut else 1
-        most = places[cut + 1] - 1 if cut + 1 < len(places) else len(self.where.layers) - 1
-        at = bisect_left(named, places[cut])
-        at += step - (step > 0 and (at == len(named) or named[at] != places[cut]))
-        low, high = bisect_left(named, least), bisect_left(named, most + 1) - 1
-        if low > high or named[max(low, min(high, at))] == places[cut]:
+        first_place = places[cut - 1] + 1 if cut else 1
+        last_place = places[cut + 1] - 1 if cut + 1 < len(places) else len(self.where.layers) - 1
+        position = bisect_left(named, places[cut])
+        position += step - (step > 0 and (position == len(named) or named[position] != places[cut]))
+        low, high = bisect_left(named, first_place), bisect_left(named, last_place + 1) - 1
+        if low > high or named[max(low, min(high, position))] == places[cut]:
             return None
-        places[cut] = named[max(low, min(high, at))]
+        places[cut] = named[max(low, min(high, position))]
         return places

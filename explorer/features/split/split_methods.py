@@ -1,4 +1,4 @@
-"""Splits: a session's models in parts."""
+"""Session methods that split a model into stages, run stages, and extract parts."""
 
 from __future__ import annotations
 
@@ -33,27 +33,30 @@ def split(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Split:
-    """Cuts a model into stages of a pipeline: the largest as small as can be, then the fewest bytes over
-    the cuts; exact for the order of the file.
+    """Split a model into the stages of a pipeline.
+
+    The largest stage is as small as possible; among such splits, the fewest bytes cross the cuts. The result
+    is exact for the node order of the file.
 
     Args:
-        spec: How many, what is balanced, where it may be cut.
-        machines: One for all stages or one for each, for their times (see `explorer.settings.machines`).
-        output: A folder for the stages and stages.json; None writes nothing.
-        overwrite: Whether stages in it may be replaced.
-        verify: Prove the stages before they get their names. What fails is not kept: then `Split.output`
-            is empty.
-        seed: Of the random inputs on which they run.
-        index: Which model of the history; None is the current one.
-        form: What the stages are; of a module 'torch' cuts it by `torch.distributed.pipelining` into .pt2
-            files, writes a script for torchrun beside them, and trains a step of each schedule as proof.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job and leaves nothing behind.
+        spec: Number of stages, the cost to balance, and the layers where cuts are permitted.
+        machines: Machines that predict times: one for all stages or one for each (see
+            `explorer.settings.machines`).
+        output: Folder for the stages and stages.json, or None to write nothing.
+        overwrite: Whether to replace stages in the folder.
+        verify: Whether to verify the stages before they are kept. If the check fails, the files are deleted
+            and `Split.output` is empty.
+        seed: Seed of the random inputs of the check.
+        index: Index of the state in the history, or None for the current state.
+        form: File format of the stages. 'torch' cuts a module with `torch.distributed.pipelining` into .pt2
+            files, adds a script for torchrun, and checks a training step of each schedule.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 
     Raises:
-        Misuse: There are no such stages, a size is not known, or the folder cannot be written.
+        Misuse: The stages are not possible, a size is unknown, or the folder cannot be written.
         BadModel: onnxruntime cannot run the model or a stage.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     return session.parts.of(Splitter).split(
         spec,
@@ -79,22 +82,23 @@ def split_draft(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> SplitDraft:
-    """The stages of a model while its cuts move: as `split` tells them, and nothing is written.
+    """Return the figures of the stages while the user moves cuts; nothing is written.
 
     Args:
-        spec: As for `split`. What was found out for it is kept, so that other cuts are told at once.
-        places: Number of units before each cut; None for the cuts that `spec` leads to.
-        machines: As for `split`.
-        index: Which model of the history; None is the current one.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then.
+        spec: Settings as for `split`. The search for the last `spec` is kept, so that calls with other cuts
+            are fast.
+        places: Number of units before each cut, or None for the best cuts for `spec`.
+        machines: Machines as for `split`.
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Returns:
-        The stages; where `places` were not given or `spec` is another than last, also where cuts may lie.
+        Figures of the stages. If `places` is None or `spec` is new, also the places where cuts are possible.
 
     Raises:
-        Misuse: There are no such stages, or a size is not known.
-        Cancelled: `cancel` said so.
+        Misuse: The stages are not possible, or a size is unknown.
+        Cancelled: `cancel` returned True.
     """
     return session.parts.of(Splitter).draft(
         spec, machines, places, index=index, on_progress=on_progress, cancel=cancel
@@ -110,20 +114,20 @@ def run_stages(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> PipelineRun:
-    """Runs the stages that `split` wrote, a process each, at the session's sizes of open dimensions.
+    """Run the stages that `split` wrote, one process per stage, with the session's sizes of open dimensions.
 
     Args:
-        folder: With stages.json.
-        micro_batches: How many random ones go through; None: as many as a second takes, from 16 to 512.
-        threads: Of each stage's operators.
-        on_progress: Told how many came out.
-        cancel: Asked many times a second; True stops, and no process is left.
+        folder: Folder with the stages and stages.json.
+        micro_batches: Number of random micro-batches. None runs as many as fit in one second, but 16 to 512.
+        threads: Number of operator threads in each stage.
+        on_progress: Callback that receives the number of completed micro-batches.
+        cancel: Callback that is polled many times per second. If it returns True, all processes end.
 
     Raises:
-        Misuse: There is no such folder, a number is out of range, or a size is not known.
-        BadModel: A stage's file is missing or changed, or a stage cannot run; which is said.
-        EngineDied: A stage's process ended; the others are stopped.
-        Cancelled: `cancel` said so.
+        Misuse: There is no such folder, a number is out of range, or a size is unknown.
+        BadModel: The named stage cannot run, or its file is missing or changed.
+        EngineDied: The process of a stage ended. The remaining processes are stopped.
+        Cancelled: `cancel` returned True.
     """
     return session.parts.of(Splitter).run(folder, micro_batches, threads, on_progress, cancel)
 
@@ -140,24 +144,26 @@ def extract(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Extraction:
-    """Writes a part of a model as an ONNX model that runs alone, with inputs as in the whole.
+    """Extract a part of a model as a model that runs alone.
+
+    The inputs of the part are the tensors that it reads in the whole model.
 
     Args:
-        spec: Layers, or from some to others.
-        output: The file; of an nn.Module also a program (.pt2, without sample inputs) or a state_dict
-            (.pt, .pth). None makes a state of the part, as ONNX, which becomes the current one.
-        overwrite: Whether it may be replaced.
-        verify: Run the part on the whole's own values, and compare, before it gets its name. What differs
-            is not kept: then `Extraction.output` is empty.
-        seed: Of the whole's random inputs.
-        index: Which model of the history; None is the current one.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job and leaves nothing behind.
+        spec: Layers of the part: a selection, or all layers between two ends.
+        output: File to write. For an nn.Module also a program (.pt2, without sample inputs) or a state_dict
+            (.pt, .pth). None adds the part to the history as an ONNX model and makes it current.
+        overwrite: Whether to replace an existing file.
+        verify: Whether to run the part on values from the whole model and compare the results. If they
+            differ, the file is deleted and `Extraction.output` is empty.
+        seed: Seed of the random inputs of the whole model.
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 
     Raises:
-        Misuse: There is no such layer, nothing lies between two, or the file cannot be written.
+        Misuse: A layer does not exist, no layers are between the two ends, or the file cannot be written.
         BadModel: onnxruntime cannot run the model or the part.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     if output is not None and output.lower().endswith(MODULE_PARTS):
         return session.parts.of(Splitter).extract(

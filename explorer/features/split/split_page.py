@@ -1,4 +1,4 @@
-"""The figures of a split beside its tree: its title, its stages, its pipeline and its cuts."""
+"""Text of the Split screen besides the layer tree: title, stages, pipeline schedule and cuts."""
 
 from __future__ import annotations
 
@@ -26,26 +26,29 @@ if TYPE_CHECKING:
     from explorer.facts.split.split import Split
     from explorer.report.blocks import Block
 
-_GANTT, _MOST = 9, 128
-"""Cells around a schedule, and of it at most."""
+_GANTT, _MAX_GANTT = 9, 128
+"""Cells reserved beside a schedule, and its maximum width in cells."""
 _WORDS = {"macs": "MACs", "training": "training memory"}
 
 
 def title_lines(
     source: str, draft: SplitDraft | None, width: int, *, moved: bool, exact: bool
 ) -> tuple[Line, ...]:
-    """Two lines of title: model and measure, then a summary; `moved`: the cuts are not the best ones."""
+    """Build the two title lines: model and balanced cost, then a summary.
+
+    `moved` tells that the user moved cuts away from the best places.
+    """
     head = (" Split  ", "strong"), (safe(os.path.basename(source)), "text")
     if draft is None:
         return head, ()
     fact = draft.split
     count = f"   {many_text(len(fact.stages), 'stage')} by {_WORDS.get(fact.by, fact.by)}", "dim"
-    more = " · cuts moved" if moved else "", "warn"
-    return cut((*head, count, more), width), cut(_summary(fact, exact), width)
+    moved_note = " · cuts moved" if moved else "", "warn"
+    return cut((*head, count, moved_note), width), cut(_summary(fact, exact), width)
 
 
 def _summary(fact: Split, exact: bool) -> Line:
-    """Balance, traffic, bubble and throughput in one line."""
+    """Summarize balance, traffic, pipeline bubble and throughput in one line."""
     crossing = sum(crossed.bytes for crossed in fact.cuts)
     spans: list[tuple[str, str]] = [
         (" balance ", "dim"),
@@ -64,14 +67,14 @@ def _summary(fact: Split, exact: bool) -> Line:
 
 
 def figure_lines(fact: Split, width: int, *, roomy: bool, exact: bool) -> Sequence[Line]:
-    """Stages, pipeline, cuts and other numbers of stages; `roomy` puts blank lines between them."""
+    """Build the tables of stages, pipeline, cuts and alternatives; `roomy` adds blank lines between them."""
     forecast, timed = fact.forecast or fact.by_macs, fact.forecast is not None
     gap = [Row()] * roomy
     blocks: list[Block] = [stage_table(fact, named=False)]
     if forecast is not None:
-        cells, many = max(16, min(width - _GANTT, _MOST)), len(fact.stages)
-        blocks += [*gap, *gantt(forecast.works, many, cells, timed=timed), *gap]
-        blocks += [*pipeline_figures(fact), *gap, *gantt(forecast.steps, many, cells, timed=timed)]
+        cells, stage_count = max(16, min(width - _GANTT, _MAX_GANTT)), len(fact.stages)
+        blocks += [*gap, *gantt(forecast.works, stage_count, cells, timed=timed), *gap]
+        blocks += [*pipeline_figures(fact), *gap, *gantt(forecast.steps, stage_count, cells, timed=timed)]
     blocks += [*gap, Heading("Cuts"), cut_table(fact)]
     if any(stage.training is not None for stage in fact.stages):
         blocks += [*gap, Heading("Training step"), training_table(fact)]

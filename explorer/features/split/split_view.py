@@ -1,4 +1,4 @@
-"""The Split screen: the tree with a stage column beside the stages, and cuts that move by keys."""
+"""Split screen: shows the layer tree with a stage column next to the figures; keys move the cuts."""
 
 from __future__ import annotations
 
@@ -72,26 +72,29 @@ SPLIT_KEYS = key_group(
     ("split_copy", ("y",), "y", "Copy", "Send the command that makes this split to the terminal"),
 )
 # fmt: on
-_BESIDE, _TALL = 118, 22
-"""Columns from which on both stand beside each other, and rows from which on one below the other."""
+_MIN_WIDTH, _MIN_HEIGHT = 118, 22
+"""Minimum screen width, in cells, for tree and figures side by side; minimum height, in lines, for stacking them.
+
+A smaller screen shows one of the two.
+"""
 _COLUMNS = (STAGE, "macs", CROSSING, "kind", "params", "activations")
-_ROOMY = 30
-"""Rows from which on lines are left blank."""
+_SPACED_HEIGHT = 30
+"""Minimum screen height, in lines, for blank lines between the tables."""
 _UNTIMED = "time is not known: s names machines, or % times the model"
 
 
 class SplitScreen(SubScreen[int]):
-    """The stages of a model; answers with the id of a layer to go to.
+    """Show the stages of a model; the result is the id of a layer to go to, or None.
 
     Args:
-        source: The model's name.
-        saved: Its file, which a command can name; '' for none.
-        engine: Answers.
-        split: The split of that state; the screen changes it.
-        state: Of the history, whose model is cut.
-        model: Its tree.
-        totals: Of the whole.
-        machine: The one that was chosen, where the settings name none.
+        source: Name of the model.
+        saved: Path of the file of this state, for the copied command, or '' if it was not saved.
+        engine: Engine process that computes the figures.
+        split: State of this screen, which it updates.
+        state: Index of the state in the history.
+        model: Layer tree of the state.
+        totals: Totals of the whole model.
+        machine: Session's machine, used if the settings name none, or None.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop", show=False), *bindings(SPLIT_KEYS)]
@@ -119,11 +122,11 @@ class SplitScreen(SubScreen[int]):
         self._model, self._totals, self._machine = model, totals, machine
         self._exact = exact
         self._jobs = Jobs(engine, self._show_status)
-        self._said, self._began = "", 0.0
+        self._message, self._began = "", 0.0
         self._figures = self._following = False
 
     def compose(self) -> ComposeResult:
-        """The widgets of the screen."""
+        """Yield the title bar, the tree, the figures, the status line and the key line."""
         yield TitleBar()
         with Container(id="split"):
             with Container(id="split-left"):
@@ -135,16 +138,16 @@ class SplitScreen(SubScreen[int]):
 
     @property
     def layer_tree(self) -> LayerTree:
-        """The layers."""
+        """The layer tree."""
         return self.query_one("#split-tree", LayerTree)
 
     @property
     def page(self) -> LineView:
-        """The figures."""
+        """The widget that shows the figures."""
         return self.query_one("#split-page", LineView)
 
     def on_mount(self) -> None:
-        """Show the stages as they were left, or search the best cuts."""
+        """Show the stages of the last visit, or search for the best cuts."""
         self.show_keys()
         self.layer_tree.exact = self._exact
         self._lay_out()
@@ -154,16 +157,16 @@ class SplitScreen(SubScreen[int]):
         self._search(self._split.request, self._split.places if self._split.moved else None)
 
     def on_resize(self) -> None:
-        """Lay tree and figures out anew."""
+        """Update the layout for the new size."""
         self._lay_out()
         self._show()
 
     def _lay_out(self) -> None:
-        beside, tall = self.size.width >= _BESIDE, self.size.height >= _TALL
-        alone = not beside and not tall
-        self.set_class(beside, "-beside")
-        self.query_one("#split-left").display = not (alone and self._figures)
-        self.page.display = self._figures or not alone
+        is_wide, is_tall = self.size.width >= _MIN_WIDTH, self.size.height >= _MIN_HEIGHT
+        shows_one_pane = not is_wide and not is_tall
+        self.set_class(is_wide, "-beside")
+        self.query_one("#split-left").display = not (shows_one_pane and self._figures)
+        self.page.display = self._figures or not shows_one_pane
 
     # showing
 
@@ -188,7 +191,7 @@ class SplitScreen(SubScreen[int]):
         return title_lines(self._source, self._split.draft, width, moved=self._split.moved, exact=self._exact)
 
     def _page(self, width: int) -> Sequence[Line]:
-        draft, roomy = self._split.draft, self.size.height >= _ROOMY
+        draft, roomy = self._split.draft, self.size.height >= _SPACED_HEIGHT
         return () if draft is None else figure_lines(draft.split, width, roomy=roomy, exact=self._exact)
 
     def _show_status(self) -> None:
@@ -197,21 +200,21 @@ class SplitScreen(SubScreen[int]):
     def _status(self, width: int) -> Line:
         running = self._jobs.current
         if running is None:
-            return done_line("", self._said, width)
+            return done_line("", self._message, width)
         elapsed = time.monotonic() - self._began
         return job_line(running.title, running.job.progress, elapsed, width, refused=False)
 
-    def _say(self, said: str) -> None:
-        self._said = said
+    def _say(self, message: str) -> None:
+        self._message = message
         self._show_status()
 
     def page_blocks(self) -> Sequence[Block]:
-        """The page as `explorer split` prints it."""
+        """Return the same blocks that `explorer split` prints."""
         draft = self._split.draft
         return () if draft is None else split_blocks(draft.split)
 
     def verb_words(self, source: str) -> Sequence[str]:
-        """The command line that prints the same."""
+        """Return the command line that makes the same split."""
         split = self._split
         if split.draft is None:
             return ()
@@ -222,24 +225,28 @@ class SplitScreen(SubScreen[int]):
 
     @property
     def _machines(self) -> tuple[Machine, ...]:
-        """The machines of the request; without any the chosen one."""
+        """The machines of the request, or the session's machine if the request names none."""
         named = self._split.request.named_machines
         return named or (() if self._machine is None else (self._machine,))
 
     def _search(
         self, request: SplitRequest, places: Sequence[int] | None = None, untimed: SplitRequest | None = None
     ) -> None:
-        """Search cuts for a request; `untimed` is the request to fall back on where times are unknown."""
+        """Start a search for the best cuts, or for the figures of cuts at `places`.
+
+        `untimed` is the request to use if times are unknown.
+        """
         if self._jobs.current is None:
-            self.run_worker(self._searched(request, places, untimed), group="split", exit_on_error=False)
+            self.run_worker(self._find_cuts(request, places, untimed), group="split", exit_on_error=False)
         else:
             self.app.bell()
 
-    async def _searched(
+    async def _find_cuts(
         self, request: SplitRequest, places: Sequence[int] | None, untimed: SplitRequest | None
     ) -> None:
-        """Show the best cuts for a request, or cuts at `places`; an error changes nothing."""
-        split, before = self._split, self._split.request
+        """Search the best cuts, or figures of cuts at `places`. After an error the request stays unchanged.
+        """
+        split, previous_request = self._split, self._split.request
         split.request = request
         self._began = time.monotonic()
         try:
@@ -252,43 +259,43 @@ class SplitScreen(SubScreen[int]):
                 index=self._state,
             )
         except Cancelled:
-            split.request = before
-            self._stopped()
+            split.request = previous_request
+            self._handle_stop()
         except ExplorerError as error:
-            split.request = before
-            if places is not None and error.where == "places":  # of a model that has changed since
-                await self._searched(request, None, None)
+            split.request = previous_request
+            if places is not None and error.where == "places":  # the places belong to an older version of the model
+                await self._find_cuts(request, None, None)
             elif untimed is not None and error.code == "untimed":
-                await self._searched(untimed, None, None)
+                await self._find_cuts(untimed, None, None)
                 self._say(_UNTIMED)
             else:
-                self._failed(error, request)
+                self._show_error(error, request)
         else:
             split.moved = places is not None
-            self._take(draft)
+            self._take_draft(draft)
             self._say("")
 
-    def _stopped(self) -> None:
+    def _handle_stop(self) -> None:
         if self._split.draft is None:
             self.dismiss(None)
         else:
             self._say("stopped, nothing was changed")
 
-    def _failed(self, error: ExplorerError, request: SplitRequest) -> None:
-        """Show the error, then the dialog of settings again."""
-        more = "D binds open sizes" if error.code == "open_sizes" else ""
-        message = MessageDialog("Split", without_options(error), hint=more)
-        leave = bool(more) and self._split.draft is None
+    def _show_error(self, error: ExplorerError, request: SplitRequest) -> None:
+        """Show the error, followed by the settings dialog."""
+        hint = "D binds open sizes" if error.code == "open_sizes" else ""
+        message = MessageDialog("Split", without_options(error), hint=hint)
+        leave = bool(hint) and self._split.draft is None
 
-        def then(_: object) -> None:
+        def on_closed(_: object) -> None:
             if leave:
                 self.dismiss(None)
             else:
                 self._ask(request)
 
-        self.app.push_screen(message, then)
+        self.app.push_screen(message, on_closed)
 
-    def _take(self, draft: SplitDraft) -> None:
+    def _take_draft(self, draft: SplitDraft) -> None:
         """Show new figures of the stages."""
         split = self._split
         if draft.where is not None:
@@ -301,7 +308,7 @@ class SplitScreen(SubScreen[int]):
             self._show()
 
     def _lay_tree(self) -> None:
-        """Show the model's tree with the columns of a split, or the graph's tree of an exported module."""
+        """Show the layer tree with the stage columns. A module shows the tree of its exported graph."""
         split, tree = self._split, self.layer_tree
         assert split.where is not None
         layers, first = split.layers or self._model.layers, tree.model.count == 0
@@ -326,8 +333,8 @@ class SplitScreen(SubScreen[int]):
 
     # moving cuts
 
-    def _place(self, places: Sequence[int], number: int) -> None:
-        """Move the cuts to these places; ask for their figures."""
+    def _move_cuts(self, places: Sequence[int], number: int) -> None:
+        """Move the cuts to `places` on the screen and request their figures; `number` is the chosen cut."""
         rows = self._split.rows
         assert rows is not None
         rows.chosen = number
@@ -337,10 +344,10 @@ class SplitScreen(SubScreen[int]):
         self._say("")
         if not self._following:
             self._following = True
-            self.run_worker(self._follow(), group="follow", exit_on_error=False)
+            self.run_worker(self._refresh_figures(), group="follow", exit_on_error=False)
 
-    async def _follow(self) -> None:
-        """Ask for figures until they are those of the cuts on screen."""
+    async def _refresh_figures(self) -> None:
+        """Request figures until they match the cuts on the screen."""
         split = self._split
         try:
             while split.draft is not None and split.draft.places != split.places:
@@ -348,7 +355,7 @@ class SplitScreen(SubScreen[int]):
                 options = {"machines": self._machines, "index": self._state}
                 draft = await self._jobs.ask("split_draft", spec, places, **options)
                 if split.places == places:
-                    self._take(draft)
+                    self._take_draft(draft)
         except ExplorerError as error:
             assert split.draft is not None
             self._lay_cuts(split.draft.places)
@@ -356,16 +363,16 @@ class SplitScreen(SubScreen[int]):
         finally:
             self._following = False
 
-    def _to_cut(self, chosen: int) -> None:
-        """Put the cursor on the layer after a cut."""
+    def _to_cut(self, cut_index: int) -> None:
+        """Move the cursor to the layer after a cut."""
         where = self._split.where
         assert where is not None
-        if (row := where.layers[self._split.places[chosen]]) >= 0:
+        if (row := where.layers[self._split.places[cut_index]]) >= 0:
             self.layer_tree.to_layer(row)
 
     @on(LineList.RowHighlighted)
-    def _choose(self) -> None:
-        """Choose the cut before the cursor's stage: the keys move that one."""
+    def _select_cut(self) -> None:
+        """Select the cut at the start of the cursor's stage, which the keys then move."""
         rows, row = self._split.rows, self.layer_tree.current_row
         if rows is None or row is None:
             return
@@ -376,7 +383,7 @@ class SplitScreen(SubScreen[int]):
             self.layer_tree.refresh()
 
     def action_split_next(self, step: int) -> None:
-        """Go to the next cut, or to the previous one."""
+        """Move the cursor to the next (`step` 1) or previous (`step` -1) cut."""
         rows = self._split.rows
         if rows is None or not rows.places:
             return
@@ -388,7 +395,7 @@ class SplitScreen(SubScreen[int]):
         self._say(f"cut {rows.chosen + 1:,} of {len(rows.places):,}")
 
     def action_split_move(self, step: int) -> None:
-        """Move the chosen cut by some layers, up to the cuts beside it."""
+        """Move the selected cut by `step` layers, at most to its neighboring cuts."""
         rows = self._split.rows
         if rows is None or not rows.places:
             return
@@ -396,10 +403,10 @@ class SplitScreen(SubScreen[int]):
         if places is None:
             self._refuse("the cut can go no further: another stage, or the model, ends there")
         else:
-            self._place(places, rows.chosen)
+            self._move_cuts(places, rows.chosen)
 
     def action_split_cut(self) -> None:
-        """Add a cut at the cursor, or remove the one there."""
+        """Add a cut before the cursor's layer, or remove the cut there."""
         rows, where, row = self._split.rows, self._split.where, self.layer_tree.current_row
         if rows is None or where is None or row is None:
             return
@@ -408,38 +415,38 @@ class SplitScreen(SubScreen[int]):
             if len(places) == 1:
                 self._refuse("a split has two stages at least")
                 return
-            at = places.index(unit)
+            cut_index = places.index(unit)
             places.remove(unit)
-            self._place(places, min(at, len(places) - 1))
+            self._move_cuts(places, min(cut_index, len(places) - 1))
         elif unit in where.named:
             places = sorted([*places, unit])
-            self._place(places, places.index(unit))
+            self._move_cuts(places, places.index(unit))
         else:
             self._refuse("no stage can begin here")
 
     # other splits
 
     def action_split_count(self, step: int) -> None:
-        """Search the best cuts for another number of stages."""
-        many = len(self._split.places) + 1 + step
-        if many < 2:
+        """Search the best cuts for one stage more or less."""
+        stage_count = len(self._split.places) + 1 + step
+        if stage_count < 2:
             self._refuse("a split has two stages at least")
             return
-        self._search(self._split.request._replace(stages=str(many)))
+        self._search(self._split.request._replace(stages=str(stage_count)))
 
     def action_split_by(self) -> None:
-        """Balance the stages by the next figure."""
+        """Balance the next cost: MACs, parameters, memory, training memory, time."""
         request = self._split.request
-        by = BALANCED[(BALANCED.index(request.by) + 1) % len(BALANCED)]
+        figure = BALANCED[(BALANCED.index(request.by) + 1) % len(BALANCED)]
         first = request._replace(by=BALANCED[0])
-        self._search(request._replace(by=by), untimed=first if by == "time" else None)
+        self._search(request._replace(by=figure), untimed=first if figure == "time" else None)
 
     def action_split_best(self) -> None:
-        """Search the best cuts, in place of those that were moved."""
+        """Search the best cuts again and drop the moved ones."""
         self._search(self._split.request)
 
     def action_split_settings(self) -> None:
-        """Ask for other settings."""
+        """Open the settings dialog."""
         if self._jobs.current is None:
             self._ask(self._split.request._replace(stages=str(len(self._split.places) + 1)))
         else:
@@ -448,27 +455,27 @@ class SplitScreen(SubScreen[int]):
     def _ask(self, request: SplitRequest) -> None:
         name = "" if self._machine is None else self._machine.name or "as typed"
 
-        def answered(answer: SplitRequest | None) -> None:
+        def on_answer(answer: SplitRequest | None) -> None:
             if answer is not None:
                 self._search(answer)
             elif self._split.draft is None:
                 self.dismiss(None)
 
         module = self._split.layers is not None
-        self.app.push_screen(SplitDialog(request, name, module=module), answered)
+        self.app.push_screen(SplitDialog(request, name, module=module), on_answer)
 
     # writing
 
     def action_split_write(self) -> None:
-        """Ask where, write the stages, and show their proof."""
+        """Ask for a folder, write and verify the stages, and show the result."""
         split = self._split
         if split.draft is None or self._jobs.current is not None or self._following:
             self.app.bell()
             return
         stem = os.path.basename(self._source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
-        many = many_text(len(split.places) + 1, "stage")
+        stage_count_text = many_text(len(split.places) + 1, "stage")
         form = "modules (.pt2) with run.py" if split.request.form == "torch" else "ONNX files"
-        text = f"{many} as {form} and stages.json, proved to be the model, into the folder"
+        text = f"{stage_count_text} as {form} and stages.json, proved to be the model, into the folder"
         ask_path(
             self.app,
             "Write the stages",
@@ -477,22 +484,22 @@ class SplitScreen(SubScreen[int]):
             self._write,
         )
 
-    def _write(self, folder: str, _: bool, again: object) -> None:
-        def go(yes: bool | None) -> None:
+    def _write(self, folder: str, _: bool, retry: object) -> None:
+        def on_confirmed(yes: bool | None) -> None:
             if yes:
-                self.run_worker(self._written(folder, overwrite=there), group="split", exit_on_error=False)
+                self.run_worker(self._write_stages(folder, overwrite=exists), group="split", exit_on_error=False)
             else:
                 self.action_split_write()
 
         self._split.folder = folder
-        there = os.path.lexists(os.path.join(folder, "stages.json"))
-        if there:
+        exists = os.path.lexists(os.path.join(folder, "stages.json"))
+        if exists:
             question = f"{folder} has stages already. Replace them?"
-            self.app.push_screen(ConfirmDialog("Replace the stages?", question), go)
+            self.app.push_screen(ConfirmDialog("Replace the stages?", question), on_confirmed)
         else:
-            go(True)
+            on_confirmed(True)
 
-    async def _written(self, folder: str, *, overwrite: bool) -> None:
+    async def _write_stages(self, folder: str, *, overwrite: bool) -> None:
         split, fresh = self._split, not os.path.isdir(folder)
         spec = split.request.spec
         if cuts := self._split.cut_names:
@@ -522,14 +529,14 @@ class SplitScreen(SubScreen[int]):
             self._show_proof(fact)
 
     def _show_proof(self, fact: Split) -> None:
-        """Show whether the written stages compute what the model computes."""
+        """Show whether the written stages compute the same as the model."""
         good = bool(fact.output)
         if good:
             self._split.written = self._split.places, self._split.request.form
-        done = f"{many_text(len(fact.stages), 'stage')} written to {fact.output}"
-        text = done if good else "nothing was written: the stages are not the model"
-        more = [Row(Span("r runs them as a pipeline", "quiet"))] if good else []
-        blocks = [*proof_blocks(fact), Row(), Row(text), *more]
+        success_text = f"{many_text(len(fact.stages), 'stage')} written to {fact.output}"
+        text = success_text if good else "nothing was written: the stages are not the model"
+        hint_rows = [Row(Span("r runs them as a pipeline", "quiet"))] if good else []
+        blocks = [*proof_blocks(fact), Row(), Row(text), *hint_rows]
         self._say(text)
         page = PageDialog(
             "The stages are the model" if good else "The stages are NOT the model",
@@ -542,7 +549,7 @@ class SplitScreen(SubScreen[int]):
     # running
 
     def action_split_run(self) -> None:
-        """Run the stages that were written as a pipeline."""
+        """Run the written stages as a pipeline."""
         split = self._split
         if self._jobs.current is not None or self._following:
             self.app.bell()
@@ -551,9 +558,9 @@ class SplitScreen(SubScreen[int]):
         elif split.written != (split.places, split.request.form):
             self._refuse("other cuts were written than these: w writes the stages")
         else:
-            self.run_worker(self._ran(split.folder), group="split", exit_on_error=False)
+            self.run_worker(self._run_stages(split.folder), group="split", exit_on_error=False)
 
-    async def _ran(self, folder: str) -> None:
+    async def _run_stages(self, folder: str) -> None:
         self._began = time.monotonic()
         try:
             fact = await self._jobs.run("running the pipeline", "run_stages", folder)
@@ -571,7 +578,7 @@ class SplitScreen(SubScreen[int]):
     # panes
 
     def action_split_figures(self) -> None:
-        """Show figures or layers, where there is no room for both."""
+        """Switch between figures and layers on a screen that shows one of them."""
         self._figures = not self._figures
         self._lay_out()
         (
@@ -588,13 +595,13 @@ class SplitScreen(SubScreen[int]):
             self._show_head()
 
     def action_split_exact(self) -> None:
-        """Show exact numbers, or rounded ones."""
+        """Switch between exact and rounded numbers."""
         self._exact = self.layer_tree.exact = not self._exact
         self.layer_tree.refresh()
         self._show()
 
     def action_split_copy(self) -> None:
-        """Send the command that makes this split to the terminal's clipboard."""
+        """Copy the command that makes this split to the terminal's clipboard."""
         words = self.verb_words(self._saved) if self._saved else ()
         if not words:
             self._refuse("the state is in no file yet: w on the main screen saves it")
@@ -603,7 +610,7 @@ class SplitScreen(SubScreen[int]):
         self._say("sent to terminal")
 
     @on(LineList.RowSelected)
-    def _selected(self) -> None:
+    def _go_to_layer(self) -> None:
         """Close the screen and go to the layer in the main tree."""
         layer = self.layer_tree.current_layer
         if layer is not None and self._split.layers is None:
@@ -617,10 +624,10 @@ class SplitScreen(SubScreen[int]):
         self.dismiss(layer)
 
     def action_stop(self) -> None:
-        """Stop the running job; without one go back."""
+        """Stop the running job, or leave the screen if no job runs."""
         if not self._jobs.stop():
             self._leave(None)
 
     def action_leave(self) -> None:
-        """Go back, even while a job runs."""
+        """Leave the screen and stop a running job."""
         self._leave(None)

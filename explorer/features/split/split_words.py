@@ -1,4 +1,4 @@
-"""Answers of `explorer split`, `pipeline` and `extract` in text."""
+"""Text output of `explorer split`, `pipeline` and `extract`."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ from explorer.report.present.figures import (
 from explorer.report.present.look.info import title
 from explorer.report.terms import clauses
 
-_WIDE = 64
-"""Cells of a schedule."""
+_GANTT_WIDTH = 64
+"""Width of a schedule, in cells."""
 
 
 def split(about: Info, fact: Split, *, proved: bool = True, plot: str = "") -> list[Block]:
-    """The answer of `explorer split`.
+    """Build the output of `explorer split`.
 
     Args:
-        about: The model.
-        fact: Its stages.
-        proved: Whether a proof was asked for.
-        plot: File of a picture that was drawn; '' for none.
+        about: Information about the model.
+        fact: Stages of the model.
+        proved: Whether a proof was requested.
+        plot: Path of the picture that was drawn, or '' if none was.
     """
     blocks = [*title(about.model), Line(), *split_blocks(fact)]
     if fact.verification is not None:
@@ -69,7 +69,7 @@ def split(about: Info, fact: Split, *, proved: bool = True, plot: str = "") -> l
 
 
 def split_blocks(fact: Split) -> list[Block]:
-    """Stages, cuts, the pipeline, and other numbers of stages."""
+    """Build the tables of stages and cuts, the pipeline figures, and the table of alternatives."""
     blocks: list[Block] = [figures(fact), Line(), stage_table(fact), Line(), cut_table(fact)]
     if any(stage.training is not None for stage in fact.stages):
         blocks += [Line(), training_table(fact)]
@@ -81,7 +81,7 @@ def split_blocks(fact: Split) -> list[Block]:
 
 
 def proof_blocks(fact: Split) -> list[Block]:
-    """Whether the stages compute what the whole model does, and how that was tested."""
+    """Tell whether the stages compute the same as the whole model, and how that was tested."""
     assert fact.verification is not None
     blocks: list[Block] = [*evidence(fact.verification), Line()]
     module = fact.stages[0].file.endswith(".pt2")
@@ -101,14 +101,15 @@ def proof_blocks(fact: Split) -> list[Block]:
 
 
 def at_cuts(rounded: str) -> str:
-    """A clause about rounding, where the whole's values at the cuts had to be rounded; else ''."""
+    """Return a clause about rounding to the type `rounded` at the cuts, or '' if no rounding was needed."""
     if not rounded:
         return ""
     return f", with its values at the cuts rounded to {rounded}: inside of a graph the runtime keeps float32"
 
 
 def as_optimised(outputs: Sequence[OutputEvidence], subject: str) -> list[Block]:
-    """Errors of outputs under the runtime's optimization, and which outputs are not compared."""
+    """Report output errors with the runtime's optimizations on, and name the outputs that are not compared.
+    """
     blocks: list[Block] = []
     drawn = [output.name for output in outputs if output.drawn]
     if drawn:
@@ -121,19 +122,21 @@ def as_optimised(outputs: Sequence[OutputEvidence], subject: str) -> list[Block]
 
 
 def _step_block(step: StepProof) -> Paragraph:
-    """A training step in processes: the output or gradient that differs most from the whole's."""
-    every = (*step.outputs, *step.gradients)
-    worst = max(every, key=lambda tensor: (not tensor.passed, tensor.relative_rms or 0.0))
+    """Report a training step in processes, with the output or gradient that differs most from the whole
+    model's.
+    """
+    tensors = (*step.outputs, *step.gradients)
+    worst = max(tensors, key=lambda tensor: (not tensor.passed, tensor.relative_rms or 0.0))
     error = clauses(worst.reason)[0]
     result = f"of {many_text(len(step.gradients), 'gradient')}, the furthest: {worst.name}, {error}"
-    if all(tensor.equal for tensor in every):
+    if all(tensor.equal for tensor in tensors):
         result = f"outputs and {many_text(len(step.gradients), 'gradient')} bit for bit the whole's"
     head = f"a training step by {step.schedule}, {step.micro_batches:,} micro-batches, a process a stage: "
-    return Paragraph(f"{head}{result}", "passed" if all(tensor.passed for tensor in every) else "bad")
+    return Paragraph(f"{head}{result}", "passed" if all(tensor.passed for tensor in tensors) else "bad")
 
 
 def figures(fact: Split) -> Fields:
-    """Number, balance and traffic of the stages."""
+    """Build the fields for the number, balance and traffic of the stages."""
     crossing = sum(cut.bytes for cut in fact.cuts)
     words = {"memory": "weights and activations", "training": "memory of a training step"}
     largest = max(stage.cost for stage in fact.stages)
@@ -144,15 +147,15 @@ def figures(fact: Split) -> Fields:
         Field("Over the cuts", size(crossing), "a run", "cuts"),
     ]
     if fact.shared:
-        more = f" and {len(fact.shared) - 2:,} more" if len(fact.shared) > 2 else ""
+        more_text = f" and {len(fact.shared) - 2:,} more" if len(fact.shared) > 2 else ""
         rows.append(
-            Field("Shared", plain(len(fact.shared)), f"in several stages: {', '.join(fact.shared[:2])}{more}")
+            Field("Shared", plain(len(fact.shared)), f"in several stages: {', '.join(fact.shared[:2])}{more_text}")
         )
     return Fields(rows)
 
 
 def cost(value: float, unit: str) -> Span:
-    """The cost of a stage, in its unit."""
+    """Format the cost of a stage with its unit."""
     if unit == "s":
         return seconds(value)
     text = bytes_text(int(value)) if unit == "bytes" else f"{count_text(int(value))} {unit}"
@@ -160,31 +163,31 @@ def cost(value: float, unit: str) -> Span:
 
 
 def stage_table(fact: Split, *, named: bool = True) -> Table:
-    """A row a stage; `named`: with its first and last layer."""
+    """Build a table with one row per stage; `named` adds the first and last layer."""
     stages, machines = fact.stages, fact.machines if len(fact.machines) > 1 else ()
     timed = any(stage.seconds is not None for stage in stages)
     largest = max(stage.cost for stage in stages) or 1.0
 
-    def of_largest(at: int) -> Span:
-        return Span(share_text(stages[at].cost, largest), value=stages[at].cost)
+    def of_largest(index: int) -> Span:
+        return Span(share_text(stages[index].cost, largest), value=stages[index].cost)
 
     ends: list[tuple[Column, Callable[[int], Cell]]] = [
-        (Column("from", shrink=True), lambda at: stages[at].first),
-        (Column("to", shrink=True, drop=1), lambda at: stages[at].last),
+        (Column("from", shrink=True), lambda index: stages[index].first),
+        (Column("to", shrink=True, drop=1), lambda index: stages[index].last),
     ]
     runs_on = Column("machine", shrink=True, drop=6, role="quiet")
     return table_of(
         range(len(stages)),
         (
-            (Column("stage", "right"), lambda at: plain(at + 1)),
+            (Column("stage", "right"), lambda index: plain(index + 1)),
             *(ends if named else []),
-            (Column("layers", "right", drop=5), lambda at: plain(stages[at].layers)),
-            (Column("params", "right", drop=3), lambda at: count(stages[at].params)),
-            (Column("MACs", "right"), lambda at: count(stages[at].macs)),
-            (Column("weights", "right", drop=2), lambda at: size(stages[at].weight_bytes)),
-            (Column("activations", "right", drop=4), lambda at: size(stages[at].activation_bytes)),
-            (Column("time" * timed, "right"), lambda at: seconds(stages[at].seconds) if timed else ""),
-            (Column("", role="bar", drop=7), lambda at: Span(bar_text(stages[at].cost, largest), "bar")),
+            (Column("layers", "right", drop=5), lambda index: plain(stages[index].layers)),
+            (Column("params", "right", drop=3), lambda index: count(stages[index].params)),
+            (Column("MACs", "right"), lambda index: count(stages[index].macs)),
+            (Column("weights", "right", drop=2), lambda index: size(stages[index].weight_bytes)),
+            (Column("activations", "right", drop=4), lambda index: size(stages[index].activation_bytes)),
+            (Column("time" * timed, "right"), lambda index: seconds(stages[index].seconds) if timed else ""),
+            (Column("", role="bar", drop=7), lambda index: Span(bar_text(stages[index].cost, largest), "bar")),
             (Column("of largest", "right"), of_largest),
             *([(runs_on, machines.__getitem__)] if machines else []),
         ),
@@ -193,20 +196,20 @@ def stage_table(fact: Split, *, named: bool = True) -> Table:
 
 
 def cut_table(fact: Split) -> Table:
-    """A row a cut."""
+    """Build a table with one row per cut."""
     timed, cuts = any(cut.seconds is not None for cut in fact.cuts), fact.cuts
 
-    def tensors(at: int) -> Span:
-        names = [tensor.name for tensor in cuts[at].tensors]
+    def tensors(index: int) -> Span:
+        names = [tensor.name for tensor in cuts[index].tensors]
         return Span(f"{len(names):,}: " * (len(names) > 1) + ", ".join(names), "quiet")
 
     return table_of(
         range(len(cuts)),
         (
-            (Column("cut", "right"), lambda at: plain(at + 1)),
-            (Column("before", shrink=True), lambda at: cuts[at].before),
-            (Column("bytes", "right"), lambda at: size(cuts[at].bytes)),
-            (Column("time" * timed, "right"), lambda at: seconds(cuts[at].seconds) if timed else ""),
+            (Column("cut", "right"), lambda index: plain(index + 1)),
+            (Column("before", shrink=True), lambda index: cuts[index].before),
+            (Column("bytes", "right"), lambda index: size(cuts[index].bytes)),
+            (Column("time" * timed, "right"), lambda index: seconds(cuts[index].seconds) if timed else ""),
             (Column("tensors", shrink=True, drop=1), tensors),
         ),
         what="cuts",
@@ -214,25 +217,25 @@ def cut_table(fact: Split) -> Table:
 
 
 def training_table(fact: Split) -> Table:
-    """Memory of a training step: a row a stage."""
+    """Build a table of the training memory with one row per stage."""
     steps = [stage.training for stage in fact.stages if stage.training is not None]
     return table_of(
         range(len(steps)),
         (
-            (Column("stage", "right"), lambda at: plain(at + 1)),
-            (Column("parameters", "right"), lambda at: size(steps[at].parameters)),
-            (Column("gradients", "right", drop=2), lambda at: size(steps[at].gradients)),
-            (Column("optimizer", "right", drop=3), lambda at: size(steps[at].optimizer)),
-            (Column("kept a micro-batch", "right", drop=1), lambda at: size(steps[at].activations)),
-            (Column("in flight", "right"), lambda at: plain(steps[at].in_flight)),
-            (Column("training", "right"), lambda at: size(steps[at].total)),
+            (Column("stage", "right"), lambda index: plain(index + 1)),
+            (Column("parameters", "right"), lambda index: size(steps[index].parameters)),
+            (Column("gradients", "right", drop=2), lambda index: size(steps[index].gradients)),
+            (Column("optimizer", "right", drop=3), lambda index: size(steps[index].optimizer)),
+            (Column("kept a micro-batch", "right", drop=1), lambda index: size(steps[index].activations)),
+            (Column("in flight", "right"), lambda index: plain(steps[index].in_flight)),
+            (Column("training", "right"), lambda index: size(steps[index].total)),
         ),
         what="stages",
     )
 
 
 def pipeline_blocks(fact: Split) -> list[Block]:
-    """Figures and schedule of the pipeline; nothing where not even MACs are known."""
+    """Build figures and schedules of the pipeline; empty if neither times nor MACs are known."""
     forecast = fact.forecast or fact.by_macs
     if forecast is None:
         return []
@@ -247,7 +250,7 @@ def pipeline_blocks(fact: Split) -> list[Block]:
 
 
 def pipeline_figures(fact: Split) -> list[Block]:
-    """Latency, throughput and bubble of the pipeline."""
+    """Build the fields for latency, throughput and bubble of the pipeline."""
     if fact.forecast is not None:
         return [Heading("Pipeline", "predicted"), Fields(_times(fact.forecast))]
     if fact.by_macs is not None:
@@ -257,39 +260,42 @@ def pipeline_figures(fact: Split) -> list[Block]:
 
 
 def _times(fact: PipelineForecast) -> list[Field]:
-    many = f"{fact.micro_batches:,} micro-batches"
+    batches_text = f"{fact.micro_batches:,} micro-batches"
     step = f"{fact.schedule}, backward twice forward; bubble {share_text(fact.training_bubble, 1.0)}"
     return [
         Field("Latency", seconds(fact.latency), "of one micro-batch alone", "latency"),
         Field(
             "Period", seconds(fact.period), "between two results, the longest of stages and links", "period"
         ),
-        Field("Throughput", Span(rate_text(fact.throughput, "runs/s"), "figure"), f"over {many}", "rate"),
+        Field("Throughput", Span(rate_text(fact.throughput, "runs/s"), "figure"), f"over {batches_text}", "rate"),
         Field("Bubble", share(fact.bubble, 1.0), "of the stages' time is waiting", "bubble"),
         Field("Training step", seconds(fact.training_seconds), step, "training"),
     ]
 
 
 def _shares(fact: PipelineForecast) -> list[Field]:
-    """Figures that do not depend on the time of a MAC."""
+    """Build the fields that do not depend on the duration of a MAC."""
     ideal = fact.latency / fact.period if fact.period else 1.0
-    many = f"{fact.micro_batches:,} micro-batches"
+    batches_text = f"{fact.micro_batches:,} micro-batches"
     step = f"{fact.schedule}, backward twice forward"
     return [
-        Field("Bubble", share(fact.bubble, 1.0), f"of the stages' time is waiting, over {many}", "bubble"),
+        Field("Bubble", share(fact.bubble, 1.0), f"of the stages' time is waiting, over {batches_text}", "bubble"),
         Field("  in training", share(fact.training_bubble, 1.0), step, "in training"),
         Field("Speed", Span(f"{ideal:.2f}x", "figure", value=ideal), "of one device, once all work", "speed"),
     ]
 
 
 _FORWARD: tuple[Role, Role] = "figure", "formula"
-"""Roles of forward work: of even micro-batches, and of odd ones."""
+"""Roles of forward work in a schedule: even micro-batches, odd micro-batches."""
 
 
 def gantt(
-    works: Sequence[ScheduledWork], stages: int, cells: int = _WIDE, *, timed: bool = True
+    works: Sequence[ScheduledWork], stages: int, cells: int = _GANTT_WIDTH, *, timed: bool = True
 ) -> list[Block]:
-    """A schedule, a line a stage: forward work as the micro-batch's last digit, backward work as a letter."""
+    """Draw a schedule with one line per stage.
+
+    Forward work shows the last digit of the micro-batch number, backward work a letter.
+    """
     if not works:
         return []
     until = max(work.end for work in works)
@@ -297,10 +303,10 @@ def gantt(
     for work in works:
         of_stage[work.stage].append(work)
     lines: list[Block] = []
-    for at, mine in enumerate(of_stage):
+    for index, stage_works in enumerate(of_stage):
         signs: list[str] = ["·"] * cells
         roles: list[Role] = ["quiet"] * cells
-        for work in mine:
+        for work in stage_works:
             first, last = (round(edge / until * cells) if until else 0 for edge in (work.start, work.end))
             forward = work.work == "forward"
             sign = "0123456789" if forward else "abcdefghij"
@@ -308,7 +314,7 @@ def gantt(
             roles[first:last] = [_FORWARD[work.micro_batch % 2] if forward else "good"] * (last - first)
         runs = itertools.groupby(zip(signs, roles, strict=True), key=itemgetter(1))
         spans = [Span("".join(sign for sign, _ in run), role) for role, run in runs]
-        lines.append(Line((Span(f"{at + 1:>5}  ", "quiet"), *spans)))
+        lines.append(Line((Span(f"{index + 1:>5}  ", "quiet"), *spans)))
     backward = any(work.work == "backward" for work in works)
     words = ["forward 0-9, backward a-j"] * backward
     words += [f"{seconds_text(until)} from left to right"] * timed
@@ -316,13 +322,13 @@ def gantt(
 
 
 def count_table(fact: Split) -> Table:
-    """Other numbers of stages; the one of least cost is marked."""
+    """Build a table of splits into other numbers of stages; the cheapest one is marked."""
     timed = any(row.period is not None for row in fact.counts)
     best = min(fact.counts, key=_rank)
 
     def marks(row: StageCount) -> Span:
-        here = "asked for" if row.stages == len(fact.stages) else ""
-        text = ", ".join(filter(None, (here, "least cost" if row is best else "")))
+        requested_text = "asked for" if row.stages == len(fact.stages) else ""
+        text = ", ".join(filter(None, (requested_text, "least cost" if row is best else "")))
         return Span(text, "good" if row is best else "quiet")
 
     return table_of(
@@ -340,12 +346,15 @@ def count_table(fact: Split) -> Table:
 
 
 def _rank(row: StageCount) -> tuple[float, float, int]:
-    """Cost of all stages together: each occupies its machine for as long as the largest one works."""
+    """Sort key of a number of stages: the total machine time, then the bytes that cross the cuts.
+
+    Each stage occupies its machine as long as the largest stage works.
+    """
     return (row.period or row.cost) * row.stages, row.cut_bytes, row.stages
 
 
 def extraction(source: str, fact: Extraction) -> list[Block]:
-    """The answer of `explorer extract`."""
+    """Build the output of `explorer extract`."""
     head = Line((Span("part of ", "quiet"), Span(source, "strong")))
     blocks = [head, *part_blocks(fact), Line()]
     if not fact.output:
@@ -354,7 +363,8 @@ def extraction(source: str, fact: Extraction) -> list[Block]:
 
 
 def part_blocks(fact: Extraction) -> list[Block]:
-    """What goes into a part and comes out, how large it is, and whether it gives the whole's numbers."""
+    """Describe a part: its inputs, outputs and size, and whether it gives the same values as the whole model.
+    """
     rows = [
         Field("Layers", plain(fact.layers), f"of {fact.layers_whole:,}: {fact.first} to {fact.last}"),
         Field("Parameters", count(fact.params)),
@@ -382,13 +392,13 @@ def part_blocks(fact: Extraction) -> list[Block]:
     return [*blocks, *as_optimised(fact.compared, "it"), *(Paragraph(text, "quiet") for text in fact.drawn)]
 
 
-_DRAWN = 16
-"""Micro-batches of which a picture shows who works when."""
+_SHOWN_BATCHES = 16
+"""Number of micro-batches in the schedule of `explorer pipeline`."""
 
 
 def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
-    """The answer of `explorer pipeline`."""
-    many = f"{fact.micro_batches:,} micro-batches" if fact.micro_batches > 1 else "1 micro-batch"
+    """Build the output of `explorer pipeline`."""
+    batches_text = f"{fact.micro_batches:,} micro-batches" if fact.micro_batches > 1 else "1 micro-batch"
     far = any(stage.worker for stage in fact.stages)
     kind = "on workers" if far else "a process each"
     head = f"   {len(fact.stages):,} stages, {kind}, {many_text(fact.threads, 'thread')} in each"
@@ -396,7 +406,7 @@ def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
         Field(
             "Throughput",
             Span(rate_text(fact.throughput, "runs/s"), "figure"),
-            f"{many} in {seconds_text(fact.seconds)}",
+            f"{batches_text} in {seconds_text(fact.seconds)}",
         ),
         Field(
             "  predicted",
@@ -416,10 +426,10 @@ def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
     )
 
     def row(numbered: tuple[int, StageRun]) -> tuple[str | Span, ...]:
-        at, stage = numbered
-        last = at == len(fact.stages) - 1
+        index, stage = numbered
+        last = index == len(fact.stages) - 1
         return (
-            plain(at + 1),
+            plain(index + 1),
             stage.file,
             seconds(stage.seconds),
             "" if last else seconds(stage.link_seconds),
@@ -434,8 +444,8 @@ def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
         Line(),
         Table(columns, Rows(row, tuple(enumerate(fact.stages))), what="stages"),
         Line(),
-        *gantt([work for work in fact.works if work.micro_batch < _DRAWN], len(fact.stages)),
-        *([Line(Span(f"the first {_DRAWN} of {many}", "quiet"), 7)] if fact.micro_batches > _DRAWN else []),
+        *gantt([work for work in fact.works if work.micro_batch < _SHOWN_BATCHES], len(fact.stages)),
+        *([Line(Span(f"the first {_SHOWN_BATCHES} of {batches_text}", "quiet"), 7)] if fact.micro_batches > _SHOWN_BATCHES else []),
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
         *([Line(), *written(fact.output)] if fact.output else []),

@@ -1,4 +1,4 @@
-"""The folder of stages, which is written as a whole or not at all, with its manifest."""
+"""Writes a folder of stages with its manifest, all files or none."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from explorer.session.parts.models import Models
 
 
 def check(models: Models, folder: str, overwrite: bool) -> None:
-    """Refuses a folder before any work is done.
+    """Check before any work that the folder can be written.
 
     Raises:
-        Misuse: It cannot be written, or holds stages.
+        Misuse: It cannot be write_folder, or holds stages.
     """
     confinement.check(folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
@@ -30,11 +30,12 @@ def check(models: Models, folder: str, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def written(folder: str, overwrite: bool) -> Iterator[str]:
-    """Yields a temporary path for the manifest; files written beside it go to the folder at the end.
+def write_folder(folder: str, overwrite: bool) -> Iterator[str]:
+    """Context manager that yields a temporary path for the manifest, in a temporary folder.
 
-    After an error the folder is as it was; `output_files.Discard` does the same without an error. Stages of
-    the replaced split that the new one does not have are deleted.
+    Files written next to the manifest move to the folder at the end. After an error, or after
+    `output_files.Discard`, the folder is unchanged. Stage files of a replaced split that the new split does
+    not have are deleted.
     """
     target = os.path.join(folder, manifest.NAME)
     old = _stages(target) if overwrite else {}
@@ -48,7 +49,7 @@ def written(folder: str, overwrite: bool) -> Iterator[str]:
 
 
 def _stages(path: str) -> dict[str, str]:
-    """Stage files that a manifest names, with their digests; empty without a readable manifest."""
+    """Return the stage files that a manifest names, with their digests; empty without a readable manifest."""
     try:
         return manifest.files(manifest.listed(path)) if os.path.isfile(path) else {}
     except ExplorerError:
@@ -56,7 +57,7 @@ def _stages(path: str) -> dict[str, str]:
 
 
 def _delete_old_stages(folder: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Deletes stages of the replaced split, but not files that were changed since."""
+    """Delete the stage files of the replaced split, except files that were changed after it was written."""
     for name in old.keys() - new.keys():
         path = os.path.join(folder, name)
         if not os.path.islink(path) and os.path.isfile(path) and manifest.sha256(path) == old[name]:
@@ -64,10 +65,10 @@ def _delete_old_stages(folder: str, old: Mapping[str, str], new: Mapping[str, st
 
 
 def check_free(folder: str, name: str, overwrite: bool) -> None:
-    """Refuses to overwrite a file without `overwrite`.
+    """Check that a file of the folder does not exist, unless `overwrite` is True.
 
     Raises:
-        Misuse: It is there, and may not be replaced.
+        Misuse: The file exists and `overwrite` is False.
     """
     if not overwrite and os.path.lexists(os.path.join(folder, name)):
         raise Misuse(

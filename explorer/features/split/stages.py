@@ -1,4 +1,4 @@
-"""Pipeline stages and parts of a session's models: cut by the engine, written into a folder, and proved."""
+"""Splits states into ONNX stages and extracts ONNX parts; writes and verifies the files."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from explorer.features.split.torch_stages import TorchSplitter
 
 MODULE_PARTS = (".pt2", ".pt", ".pth")
-"""Endings of files of parts of modules: a program that torch.export wrote, and state_dicts."""
+"""File extensions of extracted module parts: a torch.export program, and state_dicts."""
 
 
 class Splitter:
-    """Cuts models of a session into stages."""
+    """Split states of a session into stages, and extract parts of them."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -60,7 +60,7 @@ class Splitter:
     def run(
         self, folder: str, micro_batches: int | None, threads: int, on_progress: OnProgress, cancel: Cancel
     ) -> PipelineRun:
-        """Runs the stages in a folder as processes, at the session's sizes."""
+        """Run the stages in a folder as processes, with the session's sizes of open dimensions."""
         open_sizes = {size for tensor in manifest.read(folder).inputs for size in tensor.shape or ()}
         dims = {name: size for name, size in self._models.options["dims"].items() if name in open_sizes}
         return run_pipeline(
@@ -86,26 +86,26 @@ class Splitter:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Split:
-        """The stages of a state; `output` writes them there and proves them."""
+        """Split a state into stages; with `output`, also write and verify them."""
         started = time.perf_counter()
-        at = self._models.at(index)
+        state_index = self._models.at(index)
         if output is not None:
             stage_folder.check(self._models, output, overwrite)
-        if form == "torch" and not hasattr(self._models.opened(at, on_progress), "loaded"):
+        if form == "torch" and not hasattr(self._models.opened(state_index, on_progress), "loaded"):
             raise Misuse(
                 "it is no module of PyTorch's",
                 where="--to torch",
                 hint="leave it out: the stages are ONNX models then",
             )
-        if form == "torch" or (output is None and self._is_too_large(at, on_progress)):
-            splitter = self._of_modules(at, on_progress, cancel)
+        if form == "torch" or (output is None and self._is_too_large(state_index, on_progress)):
+            splitter = self._module_splitter(state_index, on_progress, cancel)
             fact = splitter.split(spec, machines, output, overwrite=overwrite, verify=verify, seed=seed)
             return replace(fact, seconds=time.perf_counter() - started)
-        subject = self._subject(at, spec, machines, on_progress, cancel)
+        subject = self._subject(state_index, spec, machines, on_progress, cancel)
         fact, parts = split(subject, spec, on_progress, cancel)
         fact = replace(fact, notes=(*self._models.random_weights(), *fact.notes))
         if output is not None:
-            fact = self._written(subject, fact, parts, output, overwrite, verify, seed, on_progress, cancel)
+            fact = self._write_stages(subject, fact, parts, output, overwrite, verify, seed, on_progress, cancel)
         return replace(fact, seconds=time.perf_counter() - started)
 
     def draft(
@@ -118,40 +118,43 @@ class Splitter:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> SplitDraft:
-        """The stages of a state at these cuts, or at the best; the search is kept for the next call."""
-        at = self._models.at(index)
-        options, profile = self._models.options, self._models.history.entries[at].profile
+        """Return the figures of cuts at `places`, or of the best cuts if None.
+
+        The search is kept for the next call with the same arguments.
+        """
+        state_index = self._models.at(index)
+        options, profile = self._models.options, self._models.history.entries[state_index].profile
         sizes = dict(options["dims"]), dict(options["input_shapes"])
-        key = at, spec, tuple(machines), sizes, profile
+        key = state_index, spec, tuple(machines), sizes, profile
         if is_same_search := self._draft is not None and self._draft[0] == key:
             draft = self._draft[1]
         else:
-            draft = self._drafted(at, spec, machines, on_progress, cancel)
+            draft = self._build_draft(state_index, spec, machines, on_progress, cancel)
         fact = draft.at(places)
         self._draft = key, draft
         if is_same_search and places is not None:
             return fact
-        module = not self._models.opened(at, on_progress).is_graph
+        module = not self._models.opened(state_index, on_progress).is_graph
         rows = tuple(draft.search.subject.layers) if module else None
         return replace(fact, where=draft.where(), rows=rows)
 
-    def _drafted(
-        self, at: int, spec: SplitSpec, machines: Sequence[Machine], on_progress: OnProgress, cancel: Cancel
+    def _build_draft(
+        self, state_index: int, spec: SplitSpec, machines: Sequence[Machine], on_progress: OnProgress, cancel: Cancel
     ) -> StageDraft:
-        if self._is_too_large(at, on_progress):
-            return self._of_modules(at, on_progress, cancel).draft(spec, machines)
-        subject = self._subject(at, spec, machines, on_progress, cancel)
+        if self._is_too_large(state_index, on_progress):
+            return self._module_splitter(state_index, on_progress, cancel).draft(spec, machines)
+        subject = self._subject(state_index, spec, machines, on_progress, cancel)
         report(on_progress, cancel, "searching cuts")
         return graph_draft(subject, StageSearch(graph_sequence(subject), spec, cancel))
 
-    def _is_too_large(self, at: int, on_progress: OnProgress) -> bool:
-        """Whether a module is cut by its own calls: an export of all its weights would take too long."""
-        return not self._models.is_module(at) and self._models.is_planned_as_traced(at, on_progress)
+    def _is_too_large(self, state_index: int, on_progress: OnProgress) -> bool:
+        """Return whether a model is too large to export quickly, so that the traced module is cut instead."""
+        return not self._models.is_module(state_index) and self._models.is_planned_as_traced(state_index, on_progress)
 
-    def _of_modules(self, at: int, on_progress: OnProgress, cancel: Cancel) -> TorchSplitter:
+    def _module_splitter(self, state_index: int, on_progress: OnProgress, cancel: Cancel) -> TorchSplitter:
         from explorer.features.split.torch_stages import TorchSplitter  # torch
 
-        return TorchSplitter(self._models, at, on_progress, cancel)
+        return TorchSplitter(self._models, state_index, on_progress, cancel)
 
     def extract(
         self,
@@ -165,7 +168,7 @@ class Splitter:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Extraction:
-        """Writes a part of a state as a program or weights of an nn.Module."""
+        """Write a part of a state as a torch.export program or a state_dict."""
         from explorer.features.split import extracted_modules  # torch
 
         return extracted_modules.extract(
@@ -181,28 +184,28 @@ class Splitter:
         )
 
     def steps(self, spec: PartSpec, work: Work) -> Steps:
-        """Makes a model of a part of the current state, and compares it with the whole."""
+        """Extract a part of the current state as a new state or file, and compare it with the whole model."""
         started = time.perf_counter()
         on_progress, cancel, request = work.on_progress, work.cancel, work.proof
         subject = self._subject(self._models.current, SplitSpec(), (), on_progress, cancel)
         part = extract(subject, spec)
         drawn = plan_inputs(subject.model, subject.dims, subject.shapes) if request.verify else ()
-        facts = self._described(subject, part)
+        facts = self._describe(subject, part)
 
-        def judge(written: Model, path: str) -> SplitRuns:
+        def run_part(written_model: Model, path: str) -> SplitRuns:
             report(on_progress, cancel, "running the part")
-            return proof.part_runs(subject.model, written, draw(drawn, request.seed))
+            return proof.part_runs(subject.model, written_model, draw(drawn, request.seed))
 
         text = self._state_text(spec, facts, request)
         state = text if work.output is None else None
-        written = yield ChangeStep(part.model, state, judge if request.verify else None)
+        written = yield ChangeStep(part.model, state, run_part if request.verify else None)
         if (runs := written.evidence) is not None:
             texts = tuple([plan.text() for plan in drawn])
             facts = replace(facts, exact=runs.exact, rounded=runs.rounded, compared=runs.outputs, drawn=texts)
         return replace(facts, output=written.output, seconds=time.perf_counter() - started)
 
     def _state_text(self, spec: PartSpec, facts: Extraction, request: ProofRequest) -> StateText:
-        """Label, record and command of the state that an extracted part becomes."""
+        """Return the label, record and command of the state of an extracted part."""
         words = words_of(spec)
         words += [] if request.verify else ["--no-verify"]
         words += ["--seed", str(request.seed)] if request.seed else []
@@ -210,7 +213,7 @@ class Splitter:
         command = scripts.headless(self._models, "extract", None, "_part.onnx", *words)
         return StateText(label, PartRecord(tuple(words)), command)
 
-    def _described(self, subject: SplitSubject, part: Part) -> Extraction:
+    def _describe(self, subject: SplitSubject, part: Part) -> Extraction:
         types = infer(subject.model, dims_of(subject.model, subject.dims), subject.shapes).values
         totals = examine(part.model, **bound(part.model, types, subject.dims)).info.totals
 
@@ -233,28 +236,28 @@ class Splitter:
         )
 
     def _subject(
-        self, at: int, spec: SplitSpec, machines: Sequence[Machine], on_progress: OnProgress, cancel: Cancel
+        self, state_index: int, spec: SplitSpec, machines: Sequence[Machine], on_progress: OnProgress, cancel: Cancel
     ) -> SplitSubject:
         models = self._models
-        opened = models.opened(at, on_progress)
-        model = models.graph(at, on_progress)
-        dims, shapes = models.sizes(at, model)
-        examined = models.graph_examined(at, on_progress, cancel)
+        opened = models.opened(state_index, on_progress)
+        model = models.graph(state_index, on_progress)
+        dims, shapes = models.sizes(state_index, model)
+        examined = models.graph_examined(state_index, on_progress, cancel)
         step = None
         if spec.by == "training":
             gradients = training_of_graphs.step(model, dims=dims, input_shapes=shapes)
             step = training(gradients, spec.optimizer)
-        # a profile that another command measured is used; only a split by time measures one
-        profile = models.profile(at) if spec.by == "time" else models.history.entries[at].profile
+        # use a profile that another command measured; only a split by time measures a new one
+        profile = models.profile(state_index) if spec.by == "time" else models.history.entries[state_index].profile
         modules: Sequence[Layer] = ()
-        if profile is not None and not opened.is_graph:  # its modules were measured, not this export
-            taken = spec.by == "time" and not machines and profile.runtime.startswith("torch")
-            profile = profile if taken else None
-            modules = models.analysis(at, on_progress, cancel).layers if taken else ()
+        if profile is not None and not opened.is_graph:  # the profile times torch modules, not this exported graph
+            is_used = spec.by == "time" and not machines and profile.runtime.startswith("torch")
+            profile = profile if is_used else None
+            modules = models.analysis(state_index, on_progress, cancel).layers if is_used else ()
         layers, order = examined.analysis.layers, lambda: examined.schedule
         return SplitSubject(model, layers, order, dims, shapes, tuple(machines), profile, modules, step)
 
-    def _written(
+    def _write_stages(
         self,
         subject: SplitSubject,
         fact: Split,
@@ -266,8 +269,8 @@ class Splitter:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Split:
-        """Writes the stages, all or none of them, and proves that they are the whole."""
-        with stage_folder.written(output, overwrite) as temporary:
+        """Write all stages or none, and verify that together they compute the same as the whole model."""
+        with stage_folder.write_folder(output, overwrite) as temporary:
             place = os.path.dirname(temporary)
             stages = []
             for number, (stage, part) in enumerate(zip(fact.stages, parts, strict=True), 1):
@@ -277,14 +280,14 @@ class Splitter:
                 stages.append(_with_digest(stage, place, name))
             fact = replace(fact, stages=tuple(stages))
             if prove:
-                fact = self._proved(subject, fact, place, seed, on_progress, cancel)
-                if not _passed(fact):
+                fact = self._prove_stages(subject, fact, place, seed, on_progress, cancel)
+                if not _is_proved(fact):
                     raise output_files.Discard
             with output_files.binary(temporary) as file:
                 file.write(manifest.encoded(self._manifest(subject.model, fact, parts)))
-        return replace(fact, output=output) if _passed(fact) else fact
+        return replace(fact, output=output) if _is_proved(fact) else fact
 
-    def _proved(
+    def _prove_stages(
         self,
         subject: SplitSubject,
         fact: Split,
@@ -293,18 +296,18 @@ class Splitter:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Split:
-        """Compares the written stages with the whole model."""
-        whole = subject.model
+        """Compare the written stages with the whole model."""
+        model = subject.model
         parts = [validate(reader.read(os.path.join(place, stage.file))) for stage in fact.stages]
         options: dict[str, Any] = {"dims": subject.dims, "input_shapes": subject.shapes}
         evidence = verify(
-            whole, joined(whole, parts), seed=seed, on_progress=on_progress, cancel=cancel, **options
+            model, joined(model, parts), seed=seed, on_progress=on_progress, cancel=cancel, **options
         )
-        evidence = proof.of_random(evidence, whole)
+        evidence = proof.of_random(evidence, model)
         names = replace(evidence, before=self._models.label(self._models.current), after="the stages")
         report(on_progress, cancel, "running the stages")
-        feeds = draw(plan_inputs(whole, subject.dims, subject.shapes), seed)
-        ran = proof.runs(whole, parts, feeds)
+        feeds = draw(plan_inputs(model, subject.dims, subject.shapes), seed)
+        ran = proof.runs(model, parts, feeds)
         return replace(fact, verification=names, exact=ran.exact, rounded=ran.rounded, outputs=ran.outputs)
 
     def _manifest(self, model: Model, fact: Split, parts: Sequence[Model]) -> manifest.Manifest:
@@ -329,9 +332,9 @@ def _with_digest(stage: Stage, place: str, name: str) -> Stage:
     )
 
 
-def _passed(found: Split) -> bool:
-    return found.verification is None or (
-        found.verification.passed and found.exact is not False and all(one.passed for one in found.outputs)
+def _is_proved(fact: Split) -> bool:
+    return fact.verification is None or (
+        fact.verification.passed and fact.exact is not False and all(output.passed for output in fact.outputs)
     )
 
 

@@ -1,4 +1,7 @@
-"""Pipeline stages of a session's modules (torch): cut, written, and trained a step in processes as proof."""
+"""Splits torch modules of a session into stages that are modules; writes them and verifies a training step.
+
+The check runs a training step of each schedule with one process per stage.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +39,19 @@ from explorer.session.parts.models import Models
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-_BATCHES = 4
-"""Micro-batches of the step that is the proof, where there are no more stages."""
+_MIN_BATCHES = 4
+"""Minimum number of micro-batches in the checked training step; with more stages, one for each stage."""
 
 Values = Mapping[str, torch.Tensor]
 
 
 class TorchSplitter:
-    """Cuts a module of a session into stages that are modules."""
+    """Split a module of a session into stages that are modules."""
 
-    def __init__(self, models: Models, at: int, on_progress: OnProgress, cancel: Cancel) -> None:
-        self._models, self._at = models, at
+    def __init__(self, models: Models, state_index: int, on_progress: OnProgress, cancel: Cancel) -> None:
+        self._models, self._state_index = models, state_index
         self._on_progress, self._cancel = on_progress, cancel
-        opened = models.opened(at, on_progress)
+        opened = models.opened(state_index, on_progress)
         assert isinstance(opened, TorchModel)
         if models.options["past"] is not None:
             raise Misuse("a module is cut as it runs on whole inputs", where="--past", hint="leave it out")
@@ -64,15 +67,15 @@ class TorchSplitter:
         verify: bool,
         seed: int,
     ) -> Split:
-        """The stages; with `output` they are written there, and proved."""
+        """Split the module into stages; with `output`, also write and verify them."""
         loaded = self._opened.loaded
         inputs, program, search = self._search(spec, machines)
         report(self._on_progress, self._cancel, "searching cuts")
         cuts = search.cuts()
-        facts = [_stage(search, mine) for mine in stage_spans(search, cuts.places)]
+        facts = [_describe_stage(search, span) for span in stage_spans(search, cuts.places)]
         fact = split_figures(search, cuts, facts, _shared(search, cuts.places), others=not spec.cuts)
         shared = [name for name in _shared(search, cuts.places) if name in search.subject.elements]
-        notes = *self._models.random_weights(), *fact.notes, *self._notes(inputs), *_tied(shared)
+        notes = *self._models.random_weights(), *fact.notes, *self._notes(inputs), *_shared_weight_notes(shared)
         fact = replace(fact, notes=notes)
         if output is None:
             return fact
@@ -83,17 +86,17 @@ class TorchSplitter:
         report(self._on_progress, self._cancel, "cutting the module")
         with loaded.quiet():
             parts = stages.module_stages(
-                module, args, kwargs, {calls[at] for at in cuts.places}, self._models.source
+                module, args, kwargs, {calls[place] for place in cuts.places}, self._models.source
             )
-        return self._written(fact, parts, module, inputs, output, overwrite, verify, seed)
+        return self._write_stages(fact, parts, module, inputs, output, overwrite, verify, seed)
 
     def draft(self, spec: SplitSpec, machines: Sequence[Machine]) -> StageDraft:
-        """The stages while their cuts move, as figures: no module is cut."""
+        """Prepare the figures of stages for moving cuts, without cutting the module."""
         _, _, search = self._search(spec, machines)
-        return StageDraft(search, partial(_stage, search), partial(_shared, search))
+        return StageDraft(search, partial(_describe_stage, search), partial(_shared, search))
 
     def _search(self, spec: SplitSpec, machines: Sequence[Machine]) -> tuple[BoundInputs, Any, StageSearch]:
-        """The inputs, the program that was exported with them, and the search for its cuts."""
+        """Return the inputs, the program exported with them, and the search for cuts."""
         options, loaded = self._models.options, self._opened.loaded
         inputs = bind(loaded, options["input_shapes"], options["dims"])
         report(self._on_progress, self._cancel, "exporting (torch.export)")
@@ -101,16 +104,16 @@ class TorchSplitter:
         return inputs, program, StageSearch(self._sequence(program, spec, machines), spec, self._cancel)
 
     def _sequence(self, program: Any, spec: SplitSpec, machines: Sequence[Machine]) -> CutSequence:
-        models, at = self._models, self._at
-        analysis = models.examined(at, self._on_progress, self._cancel).analysis
+        models, state_index = self._models, self._state_index
+        analysis = models.examined(state_index, self._on_progress, self._cancel).analysis
         step = training(self._opened.training(None), spec.optimizer) if spec.by == "training" else None
         by_time = spec.by == "time" and not machines
-        profile = models.profile(at) if by_time else models.history.entries[at].profile
+        profile = models.profile(state_index) if by_time else models.history.entries[state_index].profile
         measures: Any = {"profile": None if machines else profile, "by_time": by_time, "training": step}
         return program_sequence(program, analysis.layers, machines=tuple(machines), **measures)
 
     def _notes(self, inputs: BoundInputs) -> tuple[str, ...]:
-        """Notes on stages that were exported in evaluation, at fixed sizes."""
+        """Return notes on the limits of stages that are exported in evaluation mode at fixed sizes."""
         notes = [*inputs.notes, "the stages take micro-batches of the sizes that are bound, and no others"]
         modules = list(self._opened.loaded.meta().modules())
         if any(isinstance(module, _NORMS) for module in modules):
@@ -122,7 +125,7 @@ class TorchSplitter:
             notes.append("dropout lets everything pass, as in evaluation")
         return tuple(notes)
 
-    def _written(
+    def _write_stages(
         self,
         fact: Split,
         parts: ModuleStages,
@@ -133,29 +136,29 @@ class TorchSplitter:
         prove: bool,
         seed: int,
     ) -> Split:
-        """Writes the stages, all or none of them, and proves that they are the whole."""
+        """Write all stages or none, and verify that together they compute the same as the whole module."""
         feeds, texts = drawn_inputs(self._opened.loaded, inputs, seed)
         first = dict(zip(parts.inputs, feeds, strict=True))
-        with stage_folder.written(output, overwrite) as temporary:
+        with stage_folder.write_folder(output, overwrite) as temporary:
             place = os.path.dirname(temporary)
-            for name in (stages.SCRIPT, *(f"stage{at + 1}.pt2" for at in range(len(parts.stages)))):
+            for name in (stages.SCRIPT, *(f"stage{index + 1}.pt2" for index in range(len(parts.stages)))):
                 stage_folder.check_free(output, name, overwrite)
-            infos, facts = self._saved(fact, parts, first, place)
+            infos, facts = self._save_stages(fact, parts, first, place)
             fact = replace(fact, stages=tuple(facts))
             with output_files.binary(os.path.join(place, stages.SCRIPT)) as file:
                 file.write(input_files.content(pipeline_script.__file__, internal=True))
             with output_files.binary(temporary) as file:
                 file.write(manifest.encoded(self._manifest(fact, parts, infos)))
             if prove:
-                fact = self._proved(fact, parts, module, inputs, first, texts, place)
-                if not _passed(fact):
+                fact = self._prove_stages(fact, parts, module, inputs, first, texts, place)
+                if not _is_proved(fact):
                     raise output_files.Discard
-        return replace(fact, output=output) if _passed(fact) else fact
+        return replace(fact, output=output) if _is_proved(fact) else fact
 
-    def _saved(
+    def _save_stages(
         self, split: Split, parts: ModuleStages, inputs: Values, place: str
     ) -> tuple[dict[str, TensorInfo], list[Stage]]:
-        """Writes the files; returns the type of every value, and the stages with their files."""
+        """Write the stage files; return the type of every value, and the stages with their file names."""
         values = dict(inputs)
         facts = []
         for number, (part, fact) in enumerate(zip(parts.stages, split.stages, strict=True), 1):
@@ -173,7 +176,7 @@ class TorchSplitter:
             for part, fact in zip(parts.stages, facts, strict=True)
         ]
 
-    def _proved(
+    def _prove_stages(
         self,
         fact: Split,
         parts: ModuleStages,
@@ -190,8 +193,8 @@ class TorchSplitter:
                 where="--to torch",
                 hint="--no-verify writes the stages without a training step",
             )
-        count = max(_BATCHES, len(parts.stages))
-        batches = [{name: _other(value, at) for name, value in first.items()} for at in range(count)]
+        count = max(_MIN_BATCHES, len(parts.stages))
+        batches = [{name: _vary(value, offset) for name, value in first.items()} for offset in range(count)]
         if any(not value.dim() for value in first.values()):
             raise Misuse(
                 "an input without an axis cannot be cut into micro-batches",
@@ -208,7 +211,7 @@ class TorchSplitter:
             evidence, exact, steps = proof.prove(
                 module, call, parts, place, files, batches, texts, self._on_progress, self._cancel
             )
-        evidence = replace(evidence, before=self._models.label(self._at))
+        evidence = replace(evidence, before=self._models.label(self._state_index))
         return replace(fact, verification=evidence, exact=exact, outputs=evidence.outputs, steps=steps)
 
     def _manifest(
@@ -218,7 +221,7 @@ class TorchSplitter:
             return manifest.tensors(_infos(infos, names))
 
         return manifest.Manifest(
-            model=self._models.label(self._at),
+            model=self._models.label(self._state_index),
             by=split.by,
             inputs=declared(parts.inputs),
             outputs=declared(parts.outputs),
@@ -234,8 +237,8 @@ class TorchSplitter:
         )
 
 
-def _tied(shared: Sequence[str]) -> list[str]:
-    """A note on each weight that is in several stages: they share its gradient."""
+def _shared_weight_notes(shared: Sequence[str]) -> list[str]:
+    """Return a note on each weight that several stages share, with its gradient."""
     return [
         f"{name} is in several stages, which train it alike: {stages.SCRIPT} adds up their gradients"
         for name in shared
@@ -246,43 +249,43 @@ def _infos(infos: Mapping[str, TensorInfo], names: Sequence[str]) -> tuple[Tenso
     return tuple([infos[name] for name in names])
 
 
-def _stage(search: StageSearch, mine: range) -> Stage:
-    """The figures of a stage, read off the program; its cost is not filled in."""
+def _describe_stage(search: StageSearch, span: range) -> Stage:
+    """Return the figures of a stage, read from the program; its cost is not filled in."""
     subject = search.subject
-    weights = {name for unit in mine for name in search.units.stored[unit]}
-    macs = None if subject.macs is None else int(subject.macs[mine.start : mine.stop].sum())
-    born = {value.name for value in search.units.values if value.born in mine}
+    weights = {name for unit in span for name in search.units.stored[unit]}
+    macs = None if subject.macs is None else int(subject.macs[span.start : span.stop].sum())
+    born = {value.name for value in search.units.values if value.born in span}
     return Stage(
         file="",
         inputs=tuple(
-            [v.info for v in search.units.values if v.name not in born and v.born < mine.start <= v.dies]
+            [v.info for v in search.units.values if v.name not in born and v.born < span.start <= v.dies]
         ),
-        outputs=tuple([v.info for v in search.units.values if v.name in born and v.dies >= mine.stop]),
-        first=search.path(mine[0]),
-        last=search.path(mine[-1]),
-        layers=len(mine),
+        outputs=tuple([v.info for v in search.units.values if v.name in born and v.dies >= span.stop]),
+        first=search.path(span[0]),
+        last=search.path(span[-1]),
+        layers=len(span),
         params=sum(subject.elements.get(name, 0) for name in weights),
         macs=macs,
         weight_bytes=sum(search.sizes[name] for name in weights),
-        activation_bytes=int(live_bytes(search.units)[mine.start : mine.stop].max()),
+        activation_bytes=int(live_bytes(search.units)[span.start : span.stop].max()),
         cost=0.0,
     )
 
 
 def _shared(search: StageSearch, places: Sequence[int]) -> list[str]:
     spans = stage_spans(search, places)
-    return in_several({name for unit in mine for name in search.units.stored[unit]} for mine in spans)
+    return in_several({name for unit in span for name in search.units.stored[unit]} for span in spans)
 
 
 def _weights(parts: Sequence[StageModule]) -> list[manifest.ManifestWeight]:
-    """Parameters that several stages have, with the name in each."""
+    """Return the parameters that several stages share, with their name in each stage."""
     places: dict[str, dict[str, str]] = {}
     tensors: dict[str, nn.Parameter] = {}
     for number, part in enumerate(parts, 1):
         for name, tensor in part.module.named_parameters():
-            whole = part.parameters[name]
-            places.setdefault(whole, {})[str(number)] = name
-            tensors[whole] = tensor
+            name_in_module = part.parameters[name]
+            places.setdefault(name_in_module, {})[str(number)] = name
+            tensors[name_in_module] = tensor
     return [
         manifest.ManifestWeight(
             name, described(tensors[name], name)[0].dtype or "", tuple(tensors[name].shape), names_by_stage
@@ -292,12 +295,13 @@ def _weights(parts: Sequence[StageModule]) -> list[manifest.ManifestWeight]:
     ]
 
 
-def _other(value: torch.Tensor, at: int) -> torch.Tensor:
-    """A tensor for another micro-batch: its numbers rolled; vectors of integers (lengths) unchanged."""
+def _vary(value: torch.Tensor, offset: int) -> torch.Tensor:
+    """Roll the values of a tensor for another micro-batch. Integer vectors, such as lengths, stay unchanged.
+    """
     if value.dim() < 2 and not value.is_floating_point():
         return value
-    return value.roll(at)
+    return value.roll(offset)
 
 
-def _passed(found: Split) -> bool:
-    return found.verification is None or found.verification.passed
+def _is_proved(fact: Split) -> bool:
+    return fact.verification is None or fact.verification.passed
