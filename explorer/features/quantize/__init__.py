@@ -1,4 +1,4 @@
-"""Number formats: chosen for layers, tried, written, proved."""
+"""Quantize layers: choose number formats, try them, write the model and measure the error."""
 
 from explorer.base.features import Feature
 

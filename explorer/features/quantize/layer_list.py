@@ -1,4 +1,4 @@
-"""The list of a quantization's layers: the format and loss of each."""
+"""List widget with the format and the loss of each quantized layer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from explorer.tui.widgets.line_view import LineList
 
 
 class QuantizedLayers(LineList):
-    """One row for each layer; layers without a format are dim."""
+    """List of layers, one per row; layers without a format are dim."""
 
     rows: Sequence[QuantizedLayer] = ()
     exact = False
 
     def take(self, rows: Sequence[QuantizedLayer]) -> None:
-        """Show these layers; the cursor stays on the one that it was on."""
+        """Show other layers. The cursor stays on the same layer if possible."""
         name = self.current.name if self.current is not None else ""
         self.rows, self.table = rows, layers(rows)
         self.to_layer(name)
@@ -34,22 +34,22 @@ class QuantizedLayers(LineList):
         return self.rows[self.cursor] if self.cursor < len(self.rows) else None
 
     def to_layer(self, name: str) -> None:
-        """Put the cursor on a layer, if it is there."""
-        at = next((at for at, layer in enumerate(self.rows) if layer.name == name), None)
-        if at is not None:
-            self.move_to(at)
+        """Move the cursor to a layer if the list contains it."""
+        index = next((index for index, layer in enumerate(self.rows) if layer.name == name), None)
+        if index is not None:
+            self.move_to(index)
 
     def title(self, width: int) -> Line:
-        """The titles of the columns."""
+        """Build the line of column titles."""
         return title_line(self.table, width - 1, self.exact) if self.rows else ()
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
+        """Build the line of row `index`, `width` cells wide."""
         line = row_line(self.table, index, width - 1, self.exact, mark=("   ", "text"))
         return tuple((text, "dim") for text, _ in line) if self.rows[index].reason else line
 
     def action_up(self) -> None:
-        """One row up, or out of the list of a dialog."""
+        """Move up one row. From the first row of a dialog's list, move to the previous field."""
         if self.cursor or not self.screen.is_modal:
             super().action_up()
         else:
@@ -57,5 +57,5 @@ class QuantizedLayers(LineList):
 
 
 def by_loss(rows: Sequence[QuantizedLayer]) -> list[QuantizedLayer]:
-    """The layers by loss at their output, the worst first; layers that did not run come last."""
+    """Sort layers by the SNR at their output, worst first; layers without a value come last."""
     return sorted(rows, key=lambda layer: math.inf if layer.output_snr_db is None else layer.output_snr_db)

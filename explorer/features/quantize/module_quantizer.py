@@ -1,6 +1,6 @@
 """Quantizes the layers of an nn.Module in PyTorch, without an ONNX file.
 
-The result is an nn.Module outside of the history, or a new state.
+The result is a new nn.Module for the caller, or a new state of the history.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _AS_ONNX = "quantize it as ONNX, to a file that ends in .onnx"
 
 
 class ModuleQuantizer:
-    """Makes quantized modules of the current state."""
+    """Create quantized modules from the current state."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -53,17 +53,19 @@ class ModuleQuantizer:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> tuple[nn.Module, Quantization]:
-        """The quantized module, and what became of it."""
+        """Return the quantized module and the record of the quantization."""
         options: dict[str, Any] = {"overwrite": overwrite, "measured": measured, "cancel": cancel}
         command = self.command(request, output, dynamic or {}) if output is not None else ""
-        result = self._quantized(request, output, dynamic, on_progress, from_object=True, **options)
+        result = self._quantize_module(request, output, dynamic, on_progress, from_object=True, **options)
         return result.module, replace(result.fact, command=command)
 
     def quantized_state(
         self, request: QuantizeRequest, output: str | None, on_progress: OnProgress, **options: Any
     ) -> Quantization:
-        """Quantizes the current state to a module, a new state; `options` as for `quantize`."""
-        result, models = self._quantized(request, output, None, on_progress, **options), self._models
+        """Quantize the current state as a module and add it to the history; `options` are those of
+        `quantize`.
+        """
+        result, models = self._quantize_module(request, output, None, on_progress, **options), self._models
         fact = replace(result.fact, command=self.command(request, output, {}))
         text = state_text(request, fact, ranges=result.ranges)
         entry = HistoryEntry(
@@ -72,7 +74,7 @@ class ModuleQuantizer:
         models.append(entry, result.opened)
         return fact
 
-    def _quantized(
+    def _quantize_module(
         self,
         request: QuantizeRequest,
         output: str | None,
@@ -98,7 +100,7 @@ class ModuleQuantizer:
         return replace(result, fact=replace(result.fact, notes=self._models.random_weights()))
 
     def choice(self, request: QuantizeRequest) -> Quantization:
-        """What `quantized_state` would do to the current state."""
+        """Predict the result of `quantized_state` without quantizing."""
         analysis, spec = self._analysis(), request.spec
         if request.calibrate:
             check_samples(self._opened(), request)
@@ -106,7 +108,7 @@ class ModuleQuantizer:
         return replace(fact, command=self.command(request, None, {}))
 
     def settings(self, spec: QuantizeSpec) -> QuantizeSettings:
-        """The settings of every layer of the current state under `spec`."""
+        """Return the settings of every layer of the current state under `spec`."""
         settings = in_force(spec, self._choice(spec).choices)
         return replace(settings, layers=tuple(replace(layer, form="module") for layer in settings.layers))
 
@@ -114,11 +116,12 @@ class ModuleQuantizer:
         subject = self._opened(), spec, self._analysis()
         return choice_on_shapes(*subject) or module_choice(*subject)
 
-    def takes(self, output: str | None) -> bool:
-        """Whether the current state, a PyTorch model, is quantized by its modules.
+    def quantizes_modules(self, output: str | None) -> bool:
+        """Return whether the current state, a PyTorch model, is quantized as a module instead of an ONNX
+        graph.
 
         Raises:
-            Misuse: `output` is a file of modules, and the state is no nn.Module.
+            Misuse: `output` is a module file, but the state is not an nn.Module.
         """
         if output is not None and not output.lower().endswith(MODULE_ENDINGS):
             return False
@@ -128,7 +131,7 @@ class ModuleQuantizer:
     def command(
         self, request: QuantizeRequest, output: str | None, dynamic: Mapping[str, Mapping[int, str]]
     ) -> str:
-        """The command that quantizes the opened module headless; '' where no command can."""
+        """Return the shell command that quantizes the opened module, or '' if no command can."""
         words = scripts.quantize_words(request, modules=True)
         if self._models.current or words is None:
             return ""

@@ -1,4 +1,4 @@
-"""Record of a quantization in the history."""
+"""History record of a quantization."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ class QuantizationRecord(ChangeRecord, frozen=True):
     """Request and result of a quantization.
 
     Attributes:
-        quantize: The request.
-        quantization: The result: formats, errors, times.
-        ranges: Ranges of the layers' inputs, of an nn.Module that is in no file: to make it again.
+        quantize: Request of the user.
+        quantization: Result: formats, errors, times.
+        ranges: Input ranges of the layers, by layer name, for an nn.Module that is not saved in a file. The
+            module is rebuilt with them.
     """
 
     ending: ClassVar[str] = "_quantized"
@@ -26,5 +27,5 @@ class QuantizationRecord(ChangeRecord, frozen=True):
 
     @property
     def rounds(self) -> bool:
-        """True: a quantization rounds."""
+        """True: quantization rounds weights and inputs."""
         return True

@@ -1,4 +1,8 @@
-"""Quantization of a session's models: the choice, the calibration, and the file that becomes a state."""
+"""Quantizes ONNX states of a session: choose formats, calibrate ranges, write the model, measure the error.
+
+The number format of a tensor together with its scale is called a grid. A spec gives rules for layers; a
+choice is the result for one layer.
+"""
 
 from __future__ import annotations
 
@@ -54,27 +58,27 @@ from explorer.settings.filter import is_query
 from explorer.settings.quantize import BY_HAND, for_layer
 from explorer.settings.quantize import as_toml as formats_as_toml
 
-_LEFT = ("float32", "")
-"""Formats of parts that a quantization does not touch."""
+_UNCHANGED_FORMATS = ("float32", "")
+"""Format names of a layer part (weight, input) that a quantization leaves unchanged."""
 _SATURATES = (
     "this processor has no VNNI: where onnxruntime optimizes a file it adds two products of bytes in 16 bits,"
     " which saturate; the errors told are without that, as with session.x64quantprecision = 1"
 )
-_LOSS = 10.0
-"""Decibels that a calibrator may lose against minmax before a note says so."""
-_SAME = 80.0
-"""SNR in dB below which folding changed more than rounding: float32 has about 120."""
+_LOSS_NOTE_DB = 10.0
+"""Loss in dB, relative to the minmax calibrator, from which a note warns the user."""
+_MIN_FOLD_SNR = 80.0
+"""Minimum SNR in dB after folding. Rounding alone, in float32, gives about 120 dB."""
 _IN_MEMORY = 48 << 20
-"""Bytes of new weights up to which a trial runs without a file."""
+"""Maximum size in bytes of the new weights for a trial in memory, without a file."""
 
 
 class ModelChoices(Struct, frozen=True):
-    """A specification applied to a model.
+    """The result of applying a spec to a model.
 
     Attributes:
-        model: The model, in an operator set that can express the choices.
-        shapes: Shapes of the values of its main graph.
-        choices: The choice for each layer.
+        model: Model, converted to an operator set that can express the choices.
+        shapes: Shapes of the values of the main graph, by value name.
+        choices: Choice for each layer.
     """
 
     model: Model
@@ -83,104 +87,107 @@ class ModelChoices(Struct, frozen=True):
 
 
 class Quantizer:
-    """Quantizes states: the choice alone, a trial, or a new state."""
+    """Quantize states: predict the choice, run a trial, or create a new state."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._original: tuple[object, OriginalRuns] | None = None
-        self._reached: tuple[tuple[Model, bool], Model] | None = None
+        self._original_runs: tuple[object, OriginalRuns] | None = None
+        self._last_graph: tuple[tuple[Model, bool], Model] | None = None
         self._folds = False
 
     def _graph(self, on_progress: OnProgress) -> Model:
-        """The current model with its layers in reach; for form `chain` with batch norms folded."""
+        """Return the current model with the layers of inner graphs moved to the main graph.
+
+        For form `chain`, batch normalizations are folded into the weights.
+        """
         model = self._models.graph(self._models.current, on_progress)
-        last = self._reached
+        last = self._last_graph
         if last is None or last[0][0] is not model or last[0][1] is not self._folds:
             reached = in_reach(model)
             last = (model, self._folds), fold(reached, "batchnorm")[0] if self._folds else reached
-            self._reached = last
+            self._last_graph = last
         return last[1]
 
     def _analysis(self, sizes: Mapping[str, int]) -> Analysis:
-        """The figures of the layers, at these sizes of inputs."""
-        model, own = self._graph(None), self._models.graph(self._models.current)
-        return self._models.analysis_at(self._models.current, sizes, None if model is own else model)
+        """Analyze the graph to quantize, with `sizes` for its open dimensions."""
+        model, state_graph = self._graph(None), self._models.graph(self._models.current)
+        return self._models.analysis_at(self._models.current, sizes, None if model is state_graph else model)
 
     def choice(self, request: QuantizeRequest, on_progress: OnProgress) -> Quantization:
-        """What `quantize` would do to the current state; the model does not run."""
-        request, notes = self._resolved(request, on_progress)
-        plan = self._chosen(request.spec, on_progress)
+        """Predict what `quantize` does to the current state, without running the model."""
+        request, notes = self._resolve_form(request, on_progress)
+        plan = self._choose_layers(request.spec, on_progress)
         if request.calibrate:
             self._samples(plan.model, request).check()
         grids = Grids({})
         plan = replace(plan, choices=sound(plan.choices, grids))
         return replace(self._answer(plan, grids, {}, request, None, weights=False), notes=notes)
 
-    def _resolved(
+    def _resolve_form(
         self, request: QuantizeRequest, on_progress: OnProgress
     ) -> tuple[QuantizeRequest, tuple[str, ...]]:
-        """The request with form `fast` replaced by the form it stands for, and notes on why."""
+        """Replace form `fast` by the form that runs fastest here; return notes with the reasons."""
         self._folds = request.spec.form == "chain"
         if request.spec.form != "fast":
             return request, ()
         model = self._graph(on_progress)
         plain = replace(request.spec, form="auto")
-        operators = [choice.layer.op for choice in self._of(model, plain).choices if not choice.reason]
+        operators = [choice.layer.op for choice in self._apply_spec(model, plain).choices if not choice.reason]
         fast = resolved(request.spec, operators, instructions(), onnxruntime.__version__)
         self._folds = fast.spec.form == "chain"
         return replace(request, spec=fast.spec), fast.notes
 
     def settings(self, spec: QuantizeSpec, on_progress: OnProgress) -> QuantizeSettings:
-        """What `spec` asks of every layer of the current model."""
+        """Return the settings that `spec` gives every layer of the current model."""
         model = self._graph(on_progress)
-        spec = self._resolved(QuantizeRequest(spec), on_progress)[0].spec
-        return in_force(spec, sound(self._of(model, spec, sized=True).choices, Grids({}), ("weight",)))
+        spec = self._resolve_form(QuantizeRequest(spec), on_progress)[0].spec
+        return in_force(spec, sound(self._apply_spec(model, spec, sized=True).choices, Grids({}), ("weight",)))
 
     def steps(self, request: QuantizeRequest, work: Work) -> Steps:
-        """Steps of the change: calibrates, quantizes, and measures what the written model loses."""
+        """Calibrate, quantize, and measure the error of the written model, as steps of a change."""
         started = time.perf_counter()
         on_progress, cancel, measured = work.on_progress, work.cancel, work.proof.verify
-        request, notes = self._resolved(request, on_progress)
+        request, notes = self._resolve_form(request, on_progress)
         models, spec = self._models, request.spec
-        plan = self._chosen(spec, on_progress)
+        plan = self._choose_layers(spec, on_progress)
         samples = self._samples(plan.model, request)
-        notes += self._folding(next(iter(samples)))
+        notes += self._check_folding(next(iter(samples)))
         ranges, uses = {}, range_uses(plan.choices)
         axes = read_axes([choice.layer for choice in plan.choices]) if spec.bias_correction else {}
-        means = ChannelMeans(axes) if axes else None
+        channel_means = ChannelMeans(axes) if axes else None
         if uses:
             tell = partial(report, on_progress, cancel, "calibrating")
             ranges = calibration.ranges(
-                plan.model, uses, samples, spec.calibrator, spec.percentile, tell, means
+                plan.model, uses, samples, spec.calibrator, spec.percentile, tell, channel_means
             )
         grids = Grids(ranges)
-        plan = _sound(plan, grids, means)
-        rounded = quantized(plan.model, plan.choices, grids, self._declared(plan))
+        plan = _checked_plan(plan, grids, channel_means)
+        rounded = quantized(plan.model, plan.choices, grids, self._declared_shapes(plan))
 
         errors: dict[str, Any] = {}
         in_runtime: dict[str, Any] = {}
         by_layer: dict[str, str] = {}
 
-        def look(written: Model, _: str) -> None:
-            in_runtime["kernels"], kernels = stock_runtime.kernels(written, plan.choices)
+        def measure(written_model: Model, _: str) -> None:
+            in_runtime["kernels"], kernels = stock_runtime.kernels(written_model, plan.choices)
             by_layer.update(kernels)
             if not measured:
                 return
             tell = partial(report, on_progress, cancel, "comparing")
-            layers, outputs = run_errors(plan.model, written, plan.choices, grids.of, samples, tell)
+            layers, outputs = run_errors(plan.model, written_model, plan.choices, grids.of, samples, tell)
             errors.update(layers=layers, outputs=outputs)
             check = partial(report, on_progress, cancel, "timing", 0, 1)
-            times = stock_runtime.run_times(plan.model, written, next(iter(samples)), check)
+            times = stock_runtime.run_times(plan.model, written_model, next(iter(samples)), check)
             in_runtime["untimed" if isinstance(times, str) else "times"] = times
 
-        def fact(written: Written) -> Quantization:
+        def build_fact(written_file: Written) -> Quantization:
             weighed = measured or bool(spec.accumulator)
             fact = self._answer(plan, grids, errors, request, work.output, weights=weighed)
             lost = self._lost_by_calibrator(request, errors.get("outputs") or {}, on_progress, cancel)
             return replace(
                 fact,
                 layers=tuple(replace(row, kernel=by_layer.get(row.name, "")) for row in fact.layers),
-                output=written.path,
+                output=written_file.path,
                 calibration=samples.text if uses or measured else "",
                 seconds=time.perf_counter() - started,
                 notes=(*models.random_weights(), *notes, *_saturation(plan.choices), *lost),
@@ -189,11 +196,11 @@ class Quantizer:
 
         facts: list[Quantization] = []
 
-        def text(written: Written) -> StateText:
-            facts.append(fact(written))
+        def build_text(written_file: Written) -> StateText:
+            facts.append(build_fact(written_file))
             return state_text(request, facts[0])
 
-        yield ChangeStep(rounded, text, look)
+        yield ChangeStep(rounded, build_text, measure)
         return facts[0]
 
     def _lost_by_calibrator(
@@ -203,14 +210,14 @@ class Quantizer:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> tuple[str, ...]:
-        """A note where another calibrator than minmax costs an output `_LOSS` dB or more beside minmax."""
+        """Return a note if the calibrator loses `_LOSS_NOTE_DB` or more at an output, relative to minmax."""
         spec = request.spec
         if spec.calibrator == "minmax" or not outputs:
             return ()
         usual = self.trial(replace(request, spec=replace(spec, calibrator="minmax")), on_progress, cancel)
         for usual_output in usual.outputs:
             mine = outputs[usual_output.name].snr_db if usual_output.name in outputs else None
-            if mine is not None and usual_output.snr_db is not None and usual_output.snr_db - mine >= _LOSS:
+            if mine is not None and usual_output.snr_db is not None and usual_output.snr_db - mine >= _LOSS_NOTE_DB:
                 return (
                     f"calibrator {spec.calibrator} gives {mine:.1f} dB at '{usual_output.name}',"
                     f" minmax {usual_output.snr_db:.1f} dB on the same samples",
@@ -218,24 +225,27 @@ class Quantizer:
         return ()
 
     def trial(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> Quantization:
-        """What `quantize` would lose at the outputs; the original model runs only in the first trial."""
+        """Measure the error of `quantize` at the outputs, without creating a state.
+
+        The original model runs only in the first of several trials on the same samples.
+        """
         started = time.perf_counter()
-        request, notes = self._resolved(request, on_progress)
+        request, notes = self._resolve_form(request, on_progress)
         spec = request.spec
-        plan = self._chosen(spec, on_progress)
+        plan = self._choose_layers(spec, on_progress)
         original = self._run_once(request, on_progress, cancel)
         step = partial(report, on_progress, cancel, "calibrating")
         uses = range_uses(plan.choices)
         ranges = original.ranges(plan.model, uses, spec.calibrator, spec.percentile, step)
         grids = Grids(ranges)
-        plan = _sound(plan, grids, original.means if spec.bias_correction else None)
-        rounded = quantized(plan.model, plan.choices, grids, self._declared(plan))
+        plan = _checked_plan(plan, grids, original.means if spec.bias_correction else None)
+        rounded = quantized(plan.model, plan.choices, grids, self._declared_shapes(plan))
         step = partial(report, on_progress, cancel, "comparing")
         tensors = rounded.graph.initializers.values()
         if sum(tensor.nbytes for tensor in tensors if not isinstance(tensor.payload, FileSpan)) <= _IN_MEMORY:
-            # the runtime maps the other weights where the original has them
-            there = replace(rounded, path=self._graph(None).path)
-            outputs = original.agreement(there, step)
+            # unchanged weights stay in the original's file; the runtime maps them from there
+            located = replace(rounded, path=self._graph(None).path)
+            outputs = original.agreement(located, step)
         else:
             with scratch.folder() as folder:
                 path = os.path.join(folder, "trial.onnx")
@@ -246,45 +256,48 @@ class Quantizer:
         return replace(answered, calibration=original.samples.text, seconds=seconds, notes=notes)
 
     def _run_once(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> OriginalRuns:
-        """The original's values on the samples of a request; kept for further trials on them."""
+        """Run the original model on the samples of a request; keep the values for further trials."""
         models, spec = self._models, request.spec
         fine = spec.calibrator != "minmax"
-        key = models.current, _stamp(request.calibrate), request.draws, request.seed, fine, self._folds
-        if self._original is None or self._original[0] != key:
+        key = models.current, _file_stamps(request.calibrate), request.draws, request.seed, fine, self._folds
+        if self._original_runs is None or self._original_runs[0] != key:
             model = self._graph(on_progress)
             step = partial(report, on_progress, cancel, "calibrating")
-            self._original = key, OriginalRuns(model, self._samples(model, request), fine=fine, step=step)
-        return self._original[1]
+            self._original_runs = key, OriginalRuns(model, self._samples(model, request), fine=fine, step=step)
+        return self._original_runs[1]
 
-    def _folding(self, feeds: Mapping[str, Any]) -> tuple[str, ...]:
-        """A note on normalizations that were folded into weights; checks that this only rounds.
+    def _check_folding(self, feeds: Mapping[str, Any]) -> tuple[str, ...]:
+        """Check that folding normalizations into weights only rounds; return a note on the folded nodes.
 
         Raises:
             BadModel: An output changed by more than rounding.
         """
         original, folded = in_reach(self._models.graph(self._models.current)), self._graph(None)
-        many = _normalizations(original) - _normalizations(folded)
-        if not many:
+        folded_count = _normalizations(original) - _normalizations(folded)
+        if not folded_count:
             return ()
-        nodes = f"{many:,} BatchNormalization node{'s' * (many > 1)}"
+        nodes = f"{folded_count:,} BatchNormalization node{'s' * (folded_count > 1)}"
         runs = [RuntimeSession(model, what="the model").run(feeds) for model in (original, folded)]
         agreements = {name: Agreement() for name in runs[0]}
         agree(agreements, *runs)
         if any(
-            agreement.snr_db is not None and agreement.snr_db < _SAME for agreement in agreements.values()
+            agreement.snr_db is not None and agreement.snr_db < _MIN_FOLD_SNR for agreement in agreements.values()
         ):
             problem = f"{nodes} cannot be folded into weights without other numbers"
             raise BadModel(problem, where=self._models.source, hint="pass --form qdq, which folds nothing")
         return (f"{nodes} folded into weights first, as `explorer fold` does",)
 
-    def _declared(self, chosen: ModelChoices) -> Mapping[str, TensorInfo]:
-        """Shapes of the model's values, without the sizes that the session binds to open dimensions."""
+    def _declared_shapes(self, plan: ModelChoices) -> Mapping[str, TensorInfo]:
+        """Return the value shapes without the sizes that the session binds to open dimensions."""
         options = self._models.options
-        bound = options["dims"] or options["input_shapes"]
-        return shapes.infer(chosen.model).values if bound else chosen.shapes
+        has_sizes = options["dims"] or options["input_shapes"]
+        return shapes.infer(plan.model).values if has_sizes else plan.shapes
 
     def asked_again(self, layer: str, values: Mapping[str, Any]) -> tuple[QuantizeRequest, int]:
-        """The current state's request with another choice for one layer, and the state it was made of."""
+        """Change the choice for one layer in the request that made the current state.
+
+        Returns the new request and the index of the state to quantize.
+        """
         models = self._models
         history = models.history
         entry = history.entries[history.current]
@@ -293,7 +306,7 @@ class Quantizer:
             raise Misuse("the current model was not quantized here", hint="quantize it first")
         names = [row.name for row in record.quantization.layers]
         if entry.path is None and layer not in names:
-            # a blame of a module names layers as its export does
+            # `blame` names the layers of a module by their path in the exported graph
             scopes = accumulate(scope_of(layer).split("."), "{}.{}".format)
             layer = max({*scopes} & {*names}, key=len, default=layer)
         if layer not in names:
@@ -303,7 +316,7 @@ class Quantizer:
         return replace(record.quantize, spec=spec, as_graph=exported), entry.parent
 
     def command(self, request: QuantizeRequest, output: str | None) -> str:
-        """The command that does the same headless; '' where no command can."""
+        """Return the shell command that makes the same quantization, or '' if no command can."""
         words = scripts.quantize_words(request)
         if words is None:
             return ""
@@ -332,26 +345,26 @@ class Quantizer:
             accumulator_bits=bits,
             unchanged=kept_names(plan.model, plan.choices),
         )
-        if self._folds:  # the original's bytes, with its normalizations
+        if self._folds:  # count the bytes of the original, before folding
             original_bytes = self._models.analysis_at(self._models.current, {}).info.totals.weight_bytes
-            both = replace(fact.totals.weight_bytes, before=original_bytes)
-            fact = replace(fact, totals=replace(fact.totals, weight_bytes=both))
+            byte_change = replace(fact.totals.weight_bytes, before=original_bytes)
+            fact = replace(fact, totals=replace(fact.totals, weight_bytes=byte_change))
         return replace(fact, command=self.command(request, output))
 
     def _samples(self, model: Model, request: QuantizeRequest) -> Samples:
-        dims, given = self._models.sizes(self._models.current, model)
+        dims, input_shapes = self._models.sizes(self._models.current, model)
         if request.calibrate:
-            return read_samples(model, request.calibrate, dims, given)
-        return random_samples(model, request.draws, request.seed, dims, given)
+            return read_samples(model, request.calibrate, dims, input_shapes)
+        return random_samples(model, request.draws, request.seed, dims, input_shapes)
 
-    def _chosen(self, spec: QuantizeSpec, on_progress: OnProgress) -> ModelChoices:
-        """The choices of all layers, for the model in an operator set that can express them."""
+    def _choose_layers(self, spec: QuantizeSpec, on_progress: OnProgress) -> ModelChoices:
+        """Apply `spec` to the current model, converted to an operator set that can express the choices."""
         model = self._graph(on_progress)
-        chosen = self._of(model, spec)
-        needed = least_opset(chosen.choices)
-        return chosen if needed <= model.opset else self._of(raised(model, needed), spec)
+        plan = self._apply_spec(model, spec)
+        needed = least_opset(plan.choices)
+        return plan if needed <= model.opset else self._apply_spec(raised(model, needed), spec)
 
-    def _of(self, model: Model, spec: QuantizeSpec, *, sized: bool = False) -> ModelChoices:
+    def _apply_spec(self, model: Model, spec: QuantizeSpec, *, sized: bool = False) -> ModelChoices:
         models = self._models
         dims, input_shapes = models.sizes(models.current, model)
         types = shapes.infer(model, dims, input_shapes).values
@@ -368,22 +381,22 @@ def _normalizations(model: Model) -> int:
     return sum(node.op == "BatchNormalization" for node in node_sequence(model.graph.nodes))
 
 
-def _sound(chosen: ModelChoices, grids: Grids, means: ChannelMeans | None) -> ModelChoices:
-    """The choices, without layers whose weights hold NaN; `means` corrects their biases."""
-    choices = sound(chosen.choices, grids)
-    return replace(chosen, choices=choices if means is None else corrected(choices, grids, means))
+def _checked_plan(plan: ModelChoices, grids: Grids, channel_means: ChannelMeans | None) -> ModelChoices:
+    """Drop layers whose weights hold NaN; correct biases by `channel_means` unless it is None."""
+    choices = sound(plan.choices, grids)
+    return replace(plan, choices=choices if channel_means is None else corrected(choices, grids, channel_means))
 
 
 def _saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:
-    """A note where a stock onnxruntime saturates int8 weights on this processor."""
-    open_ones = [c for c in choices if not c.reason and not c.unsaturated]
-    taken = [(c.weight, c.input) for c in open_ones if c.weight is not None and c.input]
-    bytes_ = [w for w, x in taken if w.element_type == "int8" and x.element_type in ("int8", "uint8")]
-    return (_SATURATES,) if bytes_ and saturates_bytes() else ()
+    """Return a warning if onnxruntime saturates int8 weights on this processor."""
+    open_choices = [c for c in choices if not c.reason and not c.unsaturated]
+    integer_pairs = [(c.weight, c.input) for c in open_choices if c.weight is not None and c.input]
+    int8_weights = [w for w, x in integer_pairs if w.element_type == "int8" and x.element_type in ("int8", "uint8")]
+    return (_SATURATES,) if int8_weights and saturates_bytes() else ()
 
 
-def _stamp(path: str) -> tuple[tuple[str, int, int], ...]:
-    """Name, time and size of each file of samples, which change when the samples do."""
+def _file_stamps(path: str) -> tuple[tuple[str, int, int], ...]:
+    """Return name, modification time and size of each sample file, as a key that changes with the samples."""
     names = [path]
     if os.path.isdir(path):
         names = [os.path.join(path, name) for name in input_files.names(path)]
@@ -392,39 +405,39 @@ def _stamp(path: str) -> tuple[tuple[str, int, int], ...]:
 
 
 def state_text(request: QuantizeRequest, fact: Quantization, **more: Any) -> StateText:
-    """Label, record and command of a quantized state; `more` are further fields of the record."""
+    """Return label, record and command of a quantized state; `more` holds further fields of the record."""
     return StateText(
         f"quantize {_label(request.spec)}", QuantizationRecord(request, fact, **more), fact.command
     )
 
 
 def _label(spec: QuantizeSpec) -> str:
-    """Label of a state: 'int8', 'weight int4, input int8', 'int8, 2 layers by hand'."""
+    """Return the label of a state: 'int8', 'weight int4, input int8', 'int8, 2 layers by hand'."""
     parts = [(part, getattr(spec, part)) for part in ("weight", "input")]
     named = ", ".join(f"{part} {fmt}" for part, fmt in parts if fmt != "float32") or "some layers"
     hands = sum(rule.origin == BY_HAND for rule in spec.rules)
-    more = f", {hands:,} layer{'s' * (hands > 1)} by hand" if hands else ""
-    return (spec.weight if spec.weight == spec.input else named) + more
+    hand_text = f", {hands:,} layer{'s' * (hands > 1)} by hand" if hands else ""
+    return (spec.weight if spec.weight == spec.input else named) + hand_text
 
 
-def formats_at(history: History, at: int) -> dict[str, QuantizedLayer]:
-    """Quantized layers of a state by name, from all quantizations on the way to it."""
+def formats_at(history: History, state_index: int) -> dict[str, QuantizedLayer]:
+    """Return the quantized layers of a state by name, from all quantizations that led to it."""
     layers: dict[str, QuantizedLayer] = {}
-    for place in history.line_to(at):
+    for place in history.line_to(state_index):
         record = history.entries[place].record
         for layer in record.quantization.layers if isinstance(record, QuantizationRecord) else ():
             if not layer.reason:
-                layers[layer.name] = _over(layers.get(layer.name), layer)
+                layers[layer.name] = _merge_formats(layers.get(layer.name), layer)
     return layers
 
 
-def _over(before: QuantizedLayer | None, layer: QuantizedLayer) -> QuantizedLayer:
-    """A layer that was quantized twice: parts that the second one leaves keep their first format."""
-    if before is None:
+def _merge_formats(earlier: QuantizedLayer | None, layer: QuantizedLayer) -> QuantizedLayer:
+    """Merge two quantizations of a layer: parts that the second leaves unchanged keep the first format."""
+    if earlier is None:
         return layer
-    if layer.weight in _LEFT:
-        layer = replace(layer, weight=before.weight, granularity=before.granularity)
-    return replace(layer, input=before.input) if layer.input in _LEFT else layer
+    if layer.weight in _UNCHANGED_FORMATS:
+        layer = replace(layer, weight=earlier.weight, granularity=earlier.granularity)
+    return replace(layer, input=earlier.input) if layer.input in _UNCHANGED_FORMATS else layer
 
 
 def _steps(request: QuantizeRequest, work: Work) -> Steps:
@@ -444,14 +457,14 @@ def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     return named, formats_as_toml(request.spec)
 
 
-def _again(entry: HistoryEntry, before: Any, analysis: Analysis) -> Any:
+def _requantize(entry: HistoryEntry, original: Any, analysis: Analysis) -> Any:
     from explorer.engine.convert.module_to_quantized import quantized_again  # torch
 
-    return quantized_again(before, entry.record.quantize.spec, entry.record.ranges or {}, analysis)
+    return quantized_again(original, entry.record.quantize.spec, entry.record.ranges or {}, analysis)
 
 
 def _reads(request: QuantizeRequest) -> tuple[str | None, ...]:
     return request.calibrate, request.spec.config
 
 
-CHANGE = Change("quantize", QuantizeRequest, _steps, _words, _reads, _again)
+CHANGE = Change("quantize", QuantizeRequest, _steps, _words, _reads, _requantize)

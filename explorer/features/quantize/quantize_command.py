@@ -1,4 +1,4 @@
-"""`explorer quantize`: number formats for weights, inputs and biases, and what they cost in accuracy."""
+"""`explorer quantize`: changes the number formats of weights, inputs and biases, and measures the error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MODULES = (".pt2", ".pt", ".pth", ".ts", ".torchscript")
-"""Endings of files that hold an nn.Module."""
+"""File extensions of an nn.Module."""
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:

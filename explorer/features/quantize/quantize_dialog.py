@@ -1,4 +1,4 @@
-"""The quantize dialog: which layers would take which number formats, live as it is typed."""
+"""Quantize dialog: asks for number formats and shows, while the user types, which layers take them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FORMATS = (
     *("int8", "int4", "fixed8.4", "fixed16.8", "mxfp8", "mxfp6", "mxfp4", "mxint8", "uint8", "int16"),
     *("float8e4m3", "float8e5m2", "float16", "bfloat16", "floatE3M2", "float32"),
 )
-"""Names that are offered; others can be typed."""
+"""Format names in the lists; the user can type further names."""
 WEIGHTS = (*FORMATS, "ternary", "binary")
 SAME = "as weights"
 BIASES = ("auto", "float32", "float16", "bfloat16", "fixed16.8")
@@ -56,23 +56,23 @@ _BLOCKS = option_of(QuantizeSpec, "block").declared.words
 _ZEROS = {"auto": None, "0": True, "any": False}
 _BEFORE = "as before"
 _PAUSE = 0.15
-"""Seconds without a key before the choice is asked for again."""
+"""Delay in seconds after the last key before the choice is computed again."""
 _FEW_LINES = 3
-"""Lines of an error where no layers have room below it."""
-_SECOND = 9
-"""Cells of the label of the second field in a row."""
+"""Maximum number of lines of an error in a dialog too small for the layer list."""
+_SECOND_LABEL_WIDTH = 9
+"""Width of the label of the second field in a row, in cells."""
 _WRITTEN = tuple(form for form in get_args(QuantizeForm) if form != "torchao")
-"""How a state can be written."""
+"""Forms that a state of the history can have."""
 
 
 class QuantizeDialog(Dialog[QuantizeRequest]):
-    """Asks for number formats.
+    """Ask for number formats.
 
     Args:
-        ask_choice: Asks the engine what a spec would do.
-        layers: The layer or run under the tree's cursor, with everything inside it.
-        by_value: See `names_in`.
-        last: The last request, which fills the fields.
+        ask_choice: Async function that asks the engine for the choice under a spec.
+        layers: Layer or layer group under the tree's cursor, with all layers inside it.
+        by_value: Whether the rows are values of a graph; see `names_in`.
+        last: Initial content of the fields, or None for the defaults.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -100,31 +100,31 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         super().__init__()
         self._ask_choice, self._chosen, self._by_value = ask_choice, layers, by_value
         self._last = last or QuantizeRequest(QuantizeSpec(form="fast"))
-        self._every: Quantization | None = None
+        self._all_choices: Quantization | None = None
         self._request: QuantizeRequest | None = None
         self._asking = self._entered = False
         self.choice: Quantization | None = None
         self._room, self._small = 2, False
 
     def body(self) -> ComposeResult:
-        """What is in the box."""
+        """Yield the fields, the headline, the layer list and the line about one layer."""
         spec = self._last.spec
-        same = SAME if spec.input == spec.weight else spec.input
+        input_format = SAME if spec.input == spec.weight else spec.input
         zeros = next(word for word, value in _ZEROS.items() if value is spec.symmetric)
         yield ComboField("weights", WEIGHTS, spec.weight, id="weight")
-        yield ComboField("inputs", (SAME, *FORMATS), same, id="input")
+        yield ComboField("inputs", (SAME, *FORMATS), input_format, id="input")
         with Horizontal(classes="form-row"):
             yield ComboField("bias", BIASES, spec.bias, id="bias")
             yield ComboField(
-                "block", _BLOCKS, str(spec.block or _BLOCKS[0]), id="quantize-block", label_width=_SECOND
+                "block", _BLOCKS, str(spec.block or _BLOCKS[0]), id="quantize-block", label_width=_SECOND_LABEL_WIDTH
             )
         with Horizontal(classes="form-row"):
             for option in _SCALES:
                 value = getattr(spec, option.name)
                 yield OptionField(option.declared.label, option.declared.words, value, id=option.name)
-            yield OptionField("zero", tuple(_ZEROS), zeros, id="symmetric", label_width=_SECOND)
-        before = (_BEFORE,) if spec.ops or spec.sites else ()
-        yield ComboField("layers", ("all", "this", "its kind", *before), id="layers")
+            yield OptionField("zero", tuple(_ZEROS), zeros, id="symmetric", label_width=_SECOND_LABEL_WIDTH)
+        kept_words = (_BEFORE,) if spec.ops or spec.sites else ()
+        yield ComboField("layers", ("all", "this", "its kind", *kept_words), id="layers")
         with Horizontal(classes="form-row"):
             yield Static("calibrate", classes="form-label", markup=False)
             typed = samples_text(self._last.calibrate, self._last.draws)
@@ -139,7 +139,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             percentile = f"{spec.percentile:g}"
             ranges = percentile if spec.calibrator == "percentile" else spec.calibrator
             yield ComboField("ranges by", get_args(Calibrator), ranges, id="calibrator")
-            yield AccumulatorField(spec.accumulator, id="quantize-accumulator", label_width=_SECOND)
+            yield AccumulatorField(spec.accumulator, id="quantize-accumulator", label_width=_SECOND_LABEL_WIDTH)
         yield OptionField("written", _WRITTEN, spec.form, id="form")
         yield LineView(id="plan", focusable=False)
         yield LineView(id="choice-head", focusable=False)
@@ -147,7 +147,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         yield LineView(id="about", focusable=False)
 
     def on_mount(self) -> None:
-        """Ask what the first choices would do."""
+        """Fill the fields and compute the first choice."""
         self._fit()
         if self._last.spec.ops or self._last.spec.sites:
             self.query_one("#layers", ComboField).take(_BEFORE)
@@ -155,24 +155,24 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         self._ask()
 
     def on_resize(self) -> None:
-        """The hint stays in the box."""
+        """Adapt the height of the layer list."""
         self._fit()
 
     def _fit(self) -> None:
-        # the box has two borders, nine or thirteen rows of fields, a headline and a line about one layer
+        # the dialog needs two borders, 9 or 13 rows of fields, a headline and a line about one layer
         room = int(self.app.size.height * 0.94) - (17 if self.stacks_fields else 13)
         figures, plan = self.query_one(QuantizedLayers), self.query_one("#plan")
         self.query_one("#choice-head").display = room > 3
         self.query_one("#about").display = room > 2
         self._room, self._small = max(1, min(20, room - 2)), room < _FEW_LINES
-        rows = len(self._every.layers) if self._every is not None else self._room
+        rows = len(self._all_choices.layers) if self._all_choices is not None else self._room
         figures.styles.height = min(self._room, rows)
         plan.set_class(room > 6, "roomy")
         plan.styles.max_height = 2 if room < 2 else None
 
     @on(Input.Changed, "#quantize-config")
-    def _named(self) -> None:
-        """Take the settings of a file into the fields as soon as its name exists."""
+    def _load_config(self) -> None:
+        """Fill the fields from the config file as soon as a file of the typed name exists."""
         if (path := self._config) and os.path.isfile(path):
             try:
                 self._show_spec(spec_of(path, {}))
@@ -212,17 +212,17 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
 
     @on(OptionField.OptionChanged)
     def _ask(self) -> None:
-        self._request = None  # the choice on show is out of date
+        self._request = None  # the displayed choice is outdated
         self._asking, self._entered = True, False
         self.run_worker(self._refresh_choice(), group="choice", exclusive=True, exit_on_error=False)
 
     async def _refresh_choice(self) -> None:
         await asyncio.sleep(_PAUSE if self.choice is not None else 0)
         try:
-            if self._every is None:
+            if self._all_choices is None:
                 self._say("asking the engine…", "dim")
-                self._every = await self._ask_choice(QuantizeSpec(ops=("*",)))
-                self._name_layers(self._every.layers)
+                self._all_choices = await self._ask_choice(QuantizeSpec(ops=("*",)))
+                self._name_layers(self._all_choices.layers)
             request = self.request()
             choice = self.choice = await self._ask_choice(request.spec)
         except Cancelled:
@@ -245,31 +245,31 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         figures = self.query_one(QuantizedLayers)
         figures.take(rows)
         self.query_one("#choice-head", LineView).show(lambda width: [figures.title(width)])
-        self._tell()
+        self._show_layer()
 
     @on(LineList.RowHighlighted)
-    def _tell(self) -> None:
+    def _show_layer(self) -> None:
         layer = self.query_one(QuantizedLayers).current
         text = "" if layer is None else layer.reason or layer_summary(layer)
         role = "warn" if layer is not None and layer.reason else "dim"
         self.query_one("#about", LineView).show(lambda width: [cut(((f" {safe(text)}", role),), width)])
 
-    def _name_layers(self, every: Sequence[QuantizedLayer]) -> None:
-        here, ops = self._here(every)
-        kin = sum(layer.op in ops for layer in every)
-        counts = zip(("all", "this", "its kind"), (len(every), len(here), kin), strict=True)
+    def _name_layers(self, all_layers: Sequence[QuantizedLayer]) -> None:
+        chosen_names, ops = self._names_and_operators(all_layers)
+        kin = sum(layer.op in ops for layer in all_layers)
+        counts = zip(("all", "this", "its kind"), (len(all_layers), len(chosen_names), kin), strict=True)
         self._fit()
         field = self.query_one("#layers", ComboField)
         field.set_words([*(f"{word} {count:,}" for word, count in counts), *field.words[3:]])
 
-    def _here(self, every: Sequence[QuantizedLayer]) -> tuple[list[str], list[str]]:
-        """The names of the chosen layers, and their operators."""
-        names = names_in(self._chosen, [layer.name for layer in every], by_value=self._by_value)
-        inside = set(names)
-        return names, list(dict.fromkeys(layer.op for layer in every if layer.name in inside))
+    def _names_and_operators(self, all_layers: Sequence[QuantizedLayer]) -> tuple[list[str], list[str]]:
+        """Return the names of the layers under the tree's cursor, and their operators."""
+        names = names_in(self._chosen, [layer.name for layer in all_layers], by_value=self._by_value)
+        name_set = set(names)
+        return names, list(dict.fromkeys(layer.op for layer in all_layers if layer.name in name_set))
 
     def _say(self, text: str, role: str) -> None:
-        """Show a text in place of the choice, an error cut to the room there is."""
+        """Show a text instead of the choice; an error is cut to the available lines."""
         plan, small = self.query_one("#plan", LineView), self._small
         self.query_one(QuantizedLayers).display = not (small and role == "bad")
         room = _FEW_LINES if small else None
@@ -290,10 +290,10 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         return self.query_one(f"#{id}", OptionField).value
 
     def request(self) -> QuantizeRequest:
-        """What the fields say.
+        """Return the request that the fields describe.
 
         Raises:
-            ExplorerError: One of them cannot be, or none of the chosen layers multiplies.
+            ExplorerError: A field is invalid, or none of the chosen layers can be quantized.
         """
         weight, input_format, ranges = self._value("weight"), self._value("input"), self._value("calibrator")
         ops, sites = self._layers()
@@ -310,14 +310,14 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             sites=sites,
             **_calibrator(ranges),
         )
-        before = self._last.spec
-        for name in ("unsaturated", "bias_correction"):  # they hold only for the form they were given for
-            values[name] = getattr(before, name) and before.form == values["form"]
+        last_spec = self._last.spec
+        for name in ("unsaturated", "bias_correction"):  # these options belong to one form only
+            values[name] = getattr(last_spec, name) and last_spec.form == values["form"]
         calibrate, seed = (self.query_one(f"#{id}", Input).value for id in ("calibrate", "quantize-seed"))
         return replace(self._last, spec=self._spec(values), **samples_of(calibrate, seed))
 
     def _spec(self, values: dict[str, Any]) -> QuantizeSpec:
-        """The spec of the fields, over that of the config file where one is named."""
+        """Return the spec of the fields. Fields that differ from the named config file override it."""
         spec, path = self._last.spec, self._config
         if not path and not spec.config:
             return replace(spec, **values)
@@ -337,7 +337,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         return value
 
     def _layers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Globs over operators, and over names."""
+        """Return globs for operators, and globs for layer names."""
         field = self.query_one("#layers", ComboField)
         if field.typed:
             return (), _sites(field.typed)
@@ -345,25 +345,25 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             return (), ()
         if field.value == _BEFORE:
             return self._last.spec.ops, self._last.spec.sites
-        here, ops = self._here(self._every.layers if self._every is not None else ())
-        if not here:
+        names, ops = self._names_and_operators(self._all_choices.layers if self._all_choices is not None else ())
+        if not names:
             where = self._chosen[0].path if self._chosen else "no layer"
             raise Misuse("no layer here multiplies or holds weights", where=where)
-        return (tuple(ops), ()) if field.index == 2 else ((), tuple(map(glob.escape, here)))
+        return (tuple(ops), ()) if field.index == 2 else ((), tuple(map(glob.escape, names)))
 
     def action_choice_page(self, step: int) -> None:
-        """A page of the layers on or back."""
+        """Scroll the layer list by one page."""
         self.query_one(QuantizedLayers).action_page(step)
 
     def action_apply(self) -> None:
-        """Do it, if the choice on show is that of what the fields say."""
+        """Close the dialog with the request, as soon as the choice for it is computed."""
         if self._request is not None:
-            self.dismiss(self.request())  # with the samples, which do not change the choice
+            self.dismiss(self.request())  # read the fields again: samples do not affect the choice, so they may be newer
         elif self._asking:
             self._entered = True
             self._say("waiting for the choice, then it begins", "dim")
         else:
-            self.app.bell()  # the error on show says why not
+            self.app.bell()  # the displayed error explains why
 
 
 def _text(line: Line) -> str:
@@ -371,17 +371,17 @@ def _text(line: Line) -> str:
 
 
 def _sites(typed: str) -> tuple[str, ...]:
-    """Names, globs, a regular expression or a filter; the first two by commas."""
+    """Split comma-separated names and globs; a regular expression or a filter stays whole."""
     if typed.startswith("re:") or is_query(typed):
         return (typed,)
-    return tuple(name for piece in typed.split(",") if (name := piece.strip()))
+    return tuple(name for part in typed.split(",") if (name := part.strip()))
 
 
 def _calibrator(typed: str) -> dict[str, Any]:
-    """How ranges are chosen; a number is a percentile.
+    """Parse the field `ranges by`: the name of a calibrator, or a number as percentile.
 
     Raises:
-        Misuse: It is neither.
+        Misuse: The text is neither of them.
     """
     try:
         percent = float(typed)
@@ -391,30 +391,30 @@ def _calibrator(typed: str) -> dict[str, Any]:
 
 
 def _headline(choice: Quantization, width: int) -> list[Line]:
-    """How many layers take a format, and what is saved."""
-    taken = sum(not layer.reason for layer in choice.layers)
+    """Summarize how many layers take a format, and how much smaller the model becomes."""
+    changed_count = sum(not layer.reason for layer in choice.layers)
     rows = (
-        Field("modules" if choice.modules else "layers", f"{taken:,} of {len(choice.layers):,}"),
+        Field("modules" if choice.modules else "layers", f"{changed_count:,} of {len(choice.layers):,}"),
         *totals(choice).rows,
     )
     return side_by_side(Fields(rows), width)
 
 
 DRAWS = 4
-"""Random inputs, where nothing is typed."""
+"""Number of random inputs if the field is empty."""
 SAMPLES_HINT = f"{DRAWS} random inputs; another number, an .npz, a folder"
 
 
 def samples_text(calibrate: str, draws: int) -> str:
-    """What stands in the field; '' for the usual."""
+    """Return the text of the samples field; '' for the default."""
     return calibrate or (str(draws) if draws != DRAWS else "")
 
 
 def samples_of(typed: str, seed: str) -> dict[str, Any]:
-    """Fields `calibrate`, `draws` and `seed` of a request.
+    """Parse the fields into `calibrate`, `draws` and `seed` of a request.
 
     Raises:
-        Misuse: The seed is no number.
+        Misuse: The seed is not a whole number.
     """
     typed, seed = typed.strip(), seed.strip()
     if seed and not seed.isdecimal():

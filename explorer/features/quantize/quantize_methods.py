@@ -1,4 +1,4 @@
-"""Quantization of a session's models: number formats for some layers, and the state that they make."""
+"""Session methods that quantize a model, or predict the result."""
 
 from __future__ import annotations
 
@@ -39,44 +39,44 @@ def quantize_choice(
     seed: Natural = 0,
     on_progress: OnProgress = None,
 ) -> Quantization:
-    """What `quantize` would do to the current model, without doing it: formats, bits, BitOPs and bytes.
+    """Predict what `quantize` does to a model: formats, bits, BitOPs and bytes.
 
     Args:
-        spec: Formats, layers, how they are written.
-        state: Another state of the history; None for the current one.
+        spec: Number formats, layers and form.
+        state: Index of a state in the history, or None for the current state.
         as_graph: See `quantize`.
-        calibrate: See `quantize`. The samples are read and held against the inputs; the model does not run.
+        calibrate: See `quantize`. The samples are checked against the model's inputs; the model does not run.
         draws: See `quantize`.
         seed: See `quantize`.
-        on_progress: Told where the job stands.
+        on_progress: Callback that receives the progress.
 
     Raises:
-        Misuse: A format is not known, a pattern means no layer, no layer takes a format, or the samples do
+        Misuse: A format is unknown, a pattern matches no layer, no layer takes a format, or the samples do
             not fit.
     """
     request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
     with changing(session.parts.models, state):
-        if not as_graph and _as_module(session, spec, None, on_progress):
-            return _modules(session).choice(_of_modules(request))
+        if not as_graph and _uses_modules(session, spec, None, on_progress):
+            return _module_quantizer(session).choice(_module_request(request))
         return session.parts.of(Quantizer).choice(request, on_progress)
 
 
-def _as_module(session: Facade, spec: QuantizeSpec, output: PathText | None, on_progress: OnProgress) -> bool:
-    """Whether the current model is quantized by its modules: the forms are ways to write ONNX."""
+def _uses_modules(session: Facade, spec: QuantizeSpec, output: PathText | None, on_progress: OnProgress) -> bool:
+    """Return whether the current model is quantized as a module; most forms need ONNX."""
     opened = session.parts.models.opened(session.parts.models.current, on_progress)
     if spec.form == "torchao" and not hasattr(opened, "loaded"):
         problem = "torchao is for layers of an nn.Module"
         raise Misuse(problem, where="--form", hint="leave it out for a file of operators")
     if spec.form not in ("auto", "fast", "torchao") or not hasattr(opened, "loaded"):
         return False
-    return _modules(session).takes(output)
+    return _module_quantizer(session).quantizes_modules(output)
 
 
-def _of_modules(request: QuantizeRequest) -> QuantizeRequest:
-    """The request as modules can answer it: forms are ways to write a file for onnxruntime.
+def _module_request(request: QuantizeRequest) -> QuantizeRequest:
+    """Adapt a request to modules, which do not have forms.
 
     Raises:
-        Misuse: It asks for what only such a file has.
+        Misuse: The request has an option that only an ONNX file supports.
     """
     spec = request.spec
     options = (("--unsaturated", spec.unsaturated), ("--bias-correction", spec.bias_correction))
@@ -90,13 +90,13 @@ def _of_modules(request: QuantizeRequest) -> QuantizeRequest:
 def quantize_settings(
     session: Facade, spec: QuantizeSpec, *, on_progress: OnProgress = None
 ) -> QuantizeSettings:
-    """What `spec` asks of every layer of the current model, and who said so.
+    """Return the settings that `spec` gives every layer of the current model, and the source of each value.
 
     Raises:
         Misuse: See `quantize_choice`.
     """
-    if _as_module(session, spec, None, on_progress):
-        return _modules(session).settings(_of_modules(QuantizeRequest(spec)).spec)
+    if _uses_modules(session, spec, None, on_progress):
+        return _module_quantizer(session).settings(_module_request(QuantizeRequest(spec)).spec)
     return session.parts.of(Quantizer).settings(spec, on_progress)
 
 
@@ -116,46 +116,47 @@ def quantize(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Quantization:
-    """Quantizes the current model; the result becomes the current one, and every other state stays.
+    """Quantize a model; the result becomes the current state, and all other states stay.
 
-    An nn.Module is quantized by its modules, to one of them (see `quantize_module`), unless the form,
-    `output` or `as_graph` asks for ONNX.
+    An nn.Module becomes a quantized nn.Module (see `quantize_module`), unless the form, `output` or
+    `as_graph` asks for ONNX.
 
     Args:
-        spec: Formats, layers, how they are written.
-        state: Another state of the history, of which a branch is made; None for the current one.
+        spec: Number formats, layers and form.
+        state: Index of the state to quantize, which starts a branch of the history. None for the current
+            state.
         onnx: The ONNX export of an nn.Module, and not its modules.
-        output: Where to write it; None keeps it in the session until `save`.
-        overwrite: Whether an existing `output` may be replaced.
-        calibrate: An .npy or .npz file, or a folder of such, with inputs; None draws random ones. Ranges
-            are chosen on them, and errors are measured.
-        draws: How many random inputs.
-        seed: Of the first.
-        report: Measure errors of weights, layers and outputs, which runs both models.
-        as_graph: An nn.Module is quantized as the graph that it is exported to, as `quantize_trial` does.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job and leaves nothing behind.
+        output: Path of the file to write, or None to keep the model in the session until `save`.
+        overwrite: Whether to replace an existing `output`.
+        calibrate: Path of an .npy or .npz file with inputs, or of a folder with such files. None draws random
+            inputs. They set the ranges, and errors are measured on them.
+        draws: Number of random inputs.
+        seed: Seed of the first random input.
+        report: Whether to measure errors of weights, layers and outputs, which runs both models.
+        as_graph: Whether to quantize the exported graph of an nn.Module, as `quantize_trial` does.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 
     Raises:
         Misuse: See `quantize_choice`; or the samples do not fit, or `output` cannot be written or exists.
         BadModel: A weight holds NaN, or the model does not run.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     options = {"output": output, "overwrite": overwrite, "on_progress": on_progress, "cancel": cancel}
     request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
-    return _quantized(session, request, state, report, options)
+    return _quantize_state(session, request, state, report, options)
 
 
-def _quantized(
+def _quantize_state(
     session: Facade, request: QuantizeRequest, state: int | None, measured: bool, options: Mapping[str, Any]
 ) -> Quantization:
     with changing(session.parts.models, state):
         modules = not request.as_graph
-        if request.spec.form == "torchao" and _as_module(session, request.spec, None, options["on_progress"]):
+        if request.spec.form == "torchao" and _uses_modules(session, request.spec, None, options["on_progress"]):
             raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
-        if modules and _as_module(session, request.spec, options["output"], options["on_progress"]):
-            module_request = _of_modules(request)
-            return _modules(session).quantized_state(module_request, measured=measured, **options)
+        if modules and _uses_modules(session, request.spec, options["output"], options["on_progress"]):
+            module_request = _module_request(request)
+            return _module_quantizer(session).quantized_state(module_request, measured=measured, **options)
         fact: Quantization = session.do("quantize", request, proof=ProofRequest(measured), **options)
         return fact
 
@@ -174,33 +175,33 @@ def quantize_module(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> tuple[nn.Module, Quantization]:
-    """An nn.Module like the opened one whose layers round to number formats; that stays as it is.
+    """Return a copy of the opened nn.Module whose layers round to number formats.
 
-    Weights and biases are stored rounded, in float32; inputs are rounded where they come in, by standard
-    operators of PyTorch. Layers keep their names, so that a state_dict fits both. The operator of a layer
-    is its type: 'Linear', 'Conv2d', 'LSTM'.
+    Weights and biases are rounded once and stored as float32. Inputs are rounded at each call by standard
+    operators of PyTorch. Layers keep their names, so that a state_dict fits both modules. The operator of a
+    layer is its type: 'Linear', 'Conv2d', 'LSTM'.
 
     Args:
-        spec: Formats and layers; `form` is 'auto', or 'torchao' for weights that are tensors of torchao's
-            where it has the layer and the format (the extra `torchao`): no file of those is written.
-        output: Where to write it: .pt2, or TorchScript by another ending; None writes nothing.
-        overwrite: Whether an existing `output` may be replaced.
-        dynamic: Axes that a .pt2 file leaves open: {'x': {0: 'batch'}}.
+        spec: Number formats and layers. Its `form` is 'auto', or 'torchao' for weight tensors of torchao, if
+            torchao has the layer and the format (needs the extra `torchao`; cannot be written to a file).
+        output: Path of the file to write: .pt2, or another extension for TorchScript. None writes no file.
+        overwrite: Whether to replace an existing `output`.
+        dynamic: Axes that stay open in a .pt2 file: {'x': {0: 'batch'}}.
         calibrate: See `quantize`.
         draws: See `quantize`.
         seed: See `quantize`.
         report: See `quantize`.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job and leaves nothing behind.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 
     Raises:
-        Misuse: The model is no nn.Module, or was quantized or tiled as ONNX already; and see `quantize`.
+        Misuse: The model is not an nn.Module, or is already quantized or tiled as ONNX; see also `quantize`.
         BadModel: A weight holds NaN, or the module cannot be run or written.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     session.parts.of(Tiler).check_module(on_progress)
-    request = _of_modules(QuantizeRequest(spec, calibrate or "", draws, seed))
-    return _modules(session).quantize(
+    request = _module_request(QuantizeRequest(spec, calibrate or "", draws, seed))
+    return _module_quantizer(session).quantize(
         request,
         output=output,
         overwrite=overwrite,
@@ -221,18 +222,18 @@ def quantize_trial(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Quantization:
-    """What `quantize` would lose at the outputs, and save, without making a state.
+    """Measure the error of `quantize` at the outputs, and the size reduction, without creating a state.
 
-    The errors of single layers are left out. Of many trials on the same samples the original is run in
-    the first one alone.
+    Errors of single layers are not measured. The original model runs only in the first of several trials on
+    the same samples.
 
     Args:
         spec: See `quantize`.
         calibrate: See `quantize`.
         draws: See `quantize`.
         seed: See `quantize`.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Raises:
         Misuse: See `quantize`.
@@ -255,30 +256,30 @@ def requantize(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Quantization:
-    """Makes the current, quantized state anew with another choice for one layer: a branch beside it.
+    """Repeat the quantization of the current state with another choice for one layer, as a new branch.
 
     Args:
-        layer: Its name, as `Quantization.layers` and a blame have it.
-        weight: Another number format; None leaves it as it was asked for.
-        input: Likewise.
-        bias: Likewise.
-        on: False leaves the layer as it was before any quantization.
+        layer: Name of the layer in `Quantization.layers` or in a blame.
+        weight: New number format of the weight, or None to keep it.
+        input: New number format of the input, or None to keep it.
+        bias: New number format of the bias, or None to keep it.
+        on: False leaves the layer unquantized, True quantizes it, None keeps the choice.
         report: See `quantize`.
-        on_progress: Told where the job stands.
-        cancel: As for `quantize`.
+        on_progress: Callback that receives the progress.
+        cancel: See `quantize`.
 
     Raises:
-        Misuse: The current state is no quantization, or has no such layer; and see `quantize`.
+        Misuse: The current state is not quantized, or has no such layer; see also `quantize`.
         BadModel: See `quantize`.
         Cancelled: See `quantize`.
     """
     values = {"weight": weight, "input": input, "bias": bias, "on": on}
     options = {"output": None, "overwrite": False, "on_progress": on_progress, "cancel": cancel}
-    request, before = session.parts.of(Quantizer).asked_again(layer, values)
-    return _quantized(session, request, before, report, options)
+    request, parent_state = session.parts.of(Quantizer).asked_again(layer, values)
+    return _quantize_state(session, request, parent_state, report, options)
 
 
-def _modules(session: Facade) -> ModuleQuantizer:
+def _module_quantizer(session: Facade) -> ModuleQuantizer:
     from explorer.features.quantize.module_quantizer import ModuleQuantizer  # torch
 
     return session.parts.of(ModuleQuantizer)

@@ -1,4 +1,4 @@
-"""The Quantization screen: the format and loss of each layer, and keys to quantize one otherwise."""
+"""Quantization screen: lists the format and loss of each layer; keys quantize a layer in another way."""
 
 from __future__ import annotations
 
@@ -58,39 +58,39 @@ _STAYS = "as it is"
 
 
 class LayerRequest(Struct, frozen=True):
-    """The answer of a screen about a quantization: go to a layer, remake it, or quantize anew.
+    """Result of a screen about a quantization: show a layer, remake one layer, or quantize the model anew.
 
     Attributes:
-        values: For `remake`: arguments of `Session.requantize`.
+        values: Arguments of `Session.requantize`, for the action `remake`.
     """
 
-    what: Literal["layer", "remake", "anew"]
+    action: Literal["layer", "remake", "anew"]
     layer: str = ""
     values: dict[str, Any] = {}
 
 
 def exclude(layer: QuantizedLayer) -> LayerRequest:
-    """The layer without a format; one that has none with one again."""
+    """Request to quantize again without this layer, or with it if it has no format now."""
     return LayerRequest("remake", layer.name, {"on": bool(layer.reason)})
 
 
 def other_format(screen: Screen[LayerRequest], layer: QuantizedLayer) -> None:
-    """Ask for other formats of a layer, and dismiss the screen with them."""
+    """Ask for other formats of a layer, then close the screen with the request."""
 
-    def answered(values: dict[str, str] | None) -> None:
+    def on_answer(values: dict[str, str] | None) -> None:
         if values is not None:
             screen.dismiss(
                 LayerRequest("remake", layer.name, {**values, **({"on": True} if layer.reason else {})})
             )
 
-    screen.app.push_screen(FormatDialog(layer), answered)
+    screen.app.push_screen(FormatDialog(layer), on_answer)
 
 
 class FormatDialog(FormDialog[dict[str, str]]):
-    """Asks for other formats of a layer; answers with those that are other.
+    """Ask for other formats of a layer; the result holds only the changed parts.
 
     Args:
-        layer: The layer as it is.
+        layer: Layer with its present formats.
     """
 
     TITLE_TEXT = "Another format"
@@ -101,23 +101,23 @@ class FormatDialog(FormDialog[dict[str, str]]):
         self._layer = layer
 
     def fields(self) -> ComposeResult:
-        """The fields."""
+        """Yield a field for each part of the layer."""
         words = {"weight": WEIGHTS, "input": FORMATS, "bias": BIASES}
         for part, formats in words.items():
             if getattr(self._layer, part):
                 yield ComboField(part, (_STAYS, *formats), _STAYS, id=f"other-{part}")
 
     def first(self) -> Widget:
-        """The weight, where there is one."""
+        """Return the first field: the weight, if the layer has one."""
         return self.query(ComboField).first()
 
     def meaning(self) -> list[tuple[str, str]]:
-        """Which layer it is, and what happens."""
+        """Describe the layer and the effect of the dialog."""
         text = f"{self._layer.name}: {self._layer.reason or layer_summary(self._layer)}"
         return [(text, "text"), ("The model is made again of what it was before: a branch.", "dim")]
 
     def answer(self) -> dict[str, str]:
-        """What is other."""
+        """Return the parts with another format than now."""
         fields = {
             field.id.removeprefix("other-"): field.value for field in self.query(ComboField) if field.id
         }
@@ -128,13 +128,13 @@ class FormatDialog(FormDialog[dict[str, str]]):
 
 
 class QuantizationScreen(SubScreen[LayerRequest]):
-    """The layers of a quantization: formats and losses.
+    """List the layers of a quantization with their formats and losses.
 
     Args:
-        fact: The quantization.
-        state: The name of its state.
-        layer: The layer to put the cursor on; '' for the worst one.
-        exact: Exact or rounded numbers.
+        fact: Quantization to show.
+        state: Name of its state.
+        layer: Name of the layer for the cursor, or '' for the layer with the largest loss.
+        exact: Whether to show exact instead of rounded numbers.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(QUANTIZE_KEYS)
@@ -157,7 +157,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         self._sorted = False
 
     def compose(self) -> ComposeResult:
-        """The widgets of the screen."""
+        """Yield the title bar, the layer list, the details and the key line."""
         yield TitleBar()
         yield PaneHead(id="quantized-head")
         yield QuantizedLayers(id="quantized")
@@ -165,30 +165,30 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         yield Status(id="quantized-keys")
 
     def on_mount(self) -> None:
-        """Show the layers, the cursor on the worst."""
+        """Show the layers, with the cursor on the requested one."""
         fact = self._fact
-        taken = sum(not layer.reason for layer in fact.layers)
+        changed_count = sum(not layer.reason for layer in fact.layers)
         total = many_text(len(fact.layers), "module" if fact.modules else "layer")
-        text = f" {taken:,} of {total} took a format"
+        text = f" {changed_count:,} of {total} took a format"
         text += f"   {fact.calibration}" if fact.calibration else ""
         head = (((" Quantization", "strong"), (f"   {safe(self._state)}", "dim")), ((safe(text), "dim"),))
         self.query_one(TitleBar).show(lambda width: head)
         self._fit()
         self._show()
         self.rows.to_layer(self._layer)
-        self._tell()
+        self._show_layer()
 
     def on_resize(self) -> None:
-        """The list takes what it needs, and half of the screen at most."""
+        """Adapt the height of the layer list: at most half of the screen."""
         self._fit()
 
     def _fit(self) -> None:
-        most = max(3, (self.size.height - 4) // 2)
-        self.rows.styles.height = min(len(self._fact.layers), most)
+        max_height = max(3, (self.size.height - 4) // 2)
+        self.rows.styles.height = min(len(self._fact.layers), max_height)
 
     @property
     def rows(self) -> QuantizedLayers:
-        """The layers."""
+        """The widget that lists the layers."""
         return self.query_one(QuantizedLayers)
 
     def _show(self) -> None:
@@ -198,7 +198,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         self.query_one("#quantized-head", PaneHead).show(lambda width: (rows.title(width),))
 
     @on(LineList.RowHighlighted)
-    def _tell(self) -> None:
+    def _show_layer(self) -> None:
         self.query_one("#quantized-facts", LineView).show(self._page)
         self._say("")
 
@@ -214,15 +214,15 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         return [BLANK, *wrap(line, width - 1, 1), BLANK, *draw(around_layers(about), width - 1, self._exact)]
 
     def page_blocks(self) -> list[Block]:
-        """The page as `explorer quantize` prints it."""
+        """Return the same blocks that `explorer quantize` prints."""
         return quantize_blocks(self._fact)
 
     def verb_words(self, source: str) -> list[str]:
-        """The command line that does the same; empty where there is none."""
+        """Return the command line that makes the same quantization; empty if there is no such command."""
         return shlex.split(self._fact.command)[1:]
 
     @on(LineList.RowSelected)
-    def _chosen(self) -> None:
+    def _go_to_layer(self) -> None:
         if self.rows.current is not None:
             self.dismiss(LayerRequest("layer", self.rows.current.name))
 
@@ -243,24 +243,24 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         self.dismiss(LayerRequest("anew"))
 
     def action_quantized_sort(self) -> None:
-        """Sort in order of execution, or by loss."""
+        """Switch between execution order and largest loss first."""
         self._sorted = not self._sorted
         self._show()
-        self._tell()
+        self._show_layer()
         self._say("what lost most first" if self._sorted else "as executed")
 
     def action_quantized_worst(self) -> None:
-        """Go to the layer that lost most."""
+        """Move to the layer with the largest loss."""
         self.rows.to_layer(self._fact.worst)
 
     def action_quantized_exact(self) -> None:
-        """Show exact numbers, or rounded ones."""
+        """Switch between exact and rounded numbers."""
         self._exact = not self._exact
         self._show()
-        self._tell()
+        self._show_layer()
 
     def action_quantized_copy(self) -> None:
-        """Send the command to the terminal's clipboard."""
+        """Copy the command to the terminal's clipboard."""
         if not self._fact.command:
             self._refuse("no command does the same")
             return
@@ -269,10 +269,10 @@ class QuantizationScreen(SubScreen[LayerRequest]):
 
 
 class QuantizeCommand(ScreenCommand):
-    """Gives layers other number formats."""
+    """Command that quantizes the current state, or shows its quantization."""
 
     def run(self) -> None:
-        """Show what the current state lost, if it was quantized; else ask for formats."""
+        """Show the quantization of the current state, or ask for formats if it is not quantized."""
         if not self.context.ready():
             return
         entry = self.store.entry
@@ -282,28 +282,28 @@ class QuantizeCommand(ScreenCommand):
             self._begin(None)
 
     def show(self, fact: Quantization, layer: str = "") -> None:
-        """What the current state lost; the cursor on a layer."""
+        """Open the quantization screen for the current state, with the cursor on `layer`."""
         assert self.store.entry is not None
         name = state_name(self.store.entry, self.store.history_place)
         self.context.ask(QuantizationScreen(fact, name, layer=layer, exact=self.store.exact), self.take)
 
-    def take(self, wish: LayerRequest | None) -> None:
-        """Act on the answer of a screen about a quantization: go to a layer, or quantize again."""
-        if wish is None:
+    def take(self, request: LayerRequest | None) -> None:
+        """Act on the result of a screen: show a layer, or quantize again."""
+        if request is None:
             return
-        if wish.what == "layer":
-            self.context.go_to_layer(wish.layer)
-        elif wish.what == "anew":
+        if request.action == "layer":
+            self.context.go_to_layer(request.layer)
+        elif request.action == "anew":
             self._begin(self.store.history.parent(self.store.history_place) if self.store.history else None)
         else:
-            work = partial(self.jobs.run, "quantizing again", "requantize", wish.layer, **wish.values)
+            work = partial(self.jobs.run, "quantizing again", "requantize", request.layer, **request.values)
             record = None if self.store.entry is None else self.store.entry.record
             fact = record.quantization if isinstance(record, QuantizationRecord) else None
-            back = partial(self.show, fact, wish.layer) if fact is not None else None
-            self.context.start("Quantize", self._made(work, wish.layer), back)
+            back = partial(self.show, fact, request.layer) if fact is not None else None
+            self.context.start("Quantize", self._show_result(work, request.layer), back)
 
     def _begin(self, state: int | None) -> None:
-        """Ask for formats of a state; None for the current one."""
+        """Ask for formats of a state, or of the current state if `state` is None."""
         self.context.with_layers(*self.tree.cursor_range, partial(self._ask, state))
 
     def _ask(self, state: int | None, layers: list[Layer]) -> None:
@@ -311,7 +311,7 @@ class QuantizeCommand(ScreenCommand):
         record = store.entry.record if state is not None and store.entry is not None else None
         request = record.quantize if isinstance(record, QuantizationRecord) else None
         if request is None and (request := store.quantize_request) is not None:
-            # layers and rules by hand belong to the state that the last request was for
+            # layers and manual rules belong to the state of the last request
             request = replace(request, spec=replace(request.spec, ops=(), sites=(), rules=()), as_graph=False)
         options = {"state": state, "as_graph": request is not None and request.as_graph}
         dialog = QuantizeDialog(
@@ -323,7 +323,7 @@ class QuantizeCommand(ScreenCommand):
         self.context.ask(dialog, partial(self.make, state))
 
     def make(self, state: int | None, request: QuantizeRequest | None) -> None:
-        """Quantize a state as it was chosen, here or elsewhere."""
+        """Quantize a state with a request from the dialog or from another screen."""
         if self.jobs.current is not None:
             self.jobs.stop()  # the choice that the dialog asked for
         if request is None:
@@ -338,11 +338,11 @@ class QuantizeCommand(ScreenCommand):
             seed=request.seed,
             as_graph=request.as_graph,
         )
-        self.context.start_next("Quantize", self._made(work), partial(self._begin, state))
+        self.context.start_next("Quantize", self._show_result(work), partial(self._begin, state))
 
-    async def _made(self, work: Callable[[], Awaitable[Quantization]], layer: str = "") -> None:
-        before = self.store.history_place
+    async def _show_result(self, work: Callable[[], Awaitable[Quantization]], layer: str = "") -> None:
+        previous_state = self.store.history_place
         fact = await work()
         await self.context.take_history()
-        await self.context.show_made("go", before, command=fact.command)
+        await self.context.show_made("go", previous_state, command=fact.command)
         self.show(fact, layer)

@@ -1,4 +1,4 @@
-"""Answers of `explorer quantize` and `explorer settings --formats` in text."""
+"""Text output of `explorer quantize` and `explorer settings --formats`."""
 
 from __future__ import annotations
 
@@ -49,31 +49,31 @@ from explorer.report.present.row_groups import alike, and_more
 
 
 def quantize(about: Info, fact: Quantization) -> list[Block]:
-    """The answer of `explorer quantize`."""
+    """Build the output of `explorer quantize`."""
     return [*title(about.model), Line(), *quantize_blocks(fact)]
 
 
 def quantize_blocks(fact: Quantization) -> list[Block]:
-    """Which operators and layers took a format, what they lose, and what is saved."""
+    """Build the tables of operators, layers, totals and outputs."""
     changed = [layer for layer in fact.layers if not layer.reason]
     blocks: list[Block] = [by_operator(fact), Line()]
     if changed:
         blocks += [layers(changed), *_worst(fact, changed), *_overflows(fact), Line()]
     if len(changed) < len(fact.layers):
-        blocks += [_left(fact), Line()]
-    blocks += [totals(fact), *_compared(fact), *in_runtime(fact), Line(), *_rests_on(fact)]
+        blocks += [_unchanged_table(fact), Line()]
+    blocks += [totals(fact), *_compared(fact), *in_runtime(fact), Line(), *_source_notes(fact)]
     return [*blocks, *([Line(), *written(fact.output)] if fact.output else [])]
 
 
 def around_layers(fact: Quantization) -> list[Block]:
-    """The same without the rows of layers, which the screen lists itself; totals come first."""
+    """Build the same blocks without the table of layers, for the screen that lists them itself."""
     narrow = _overflows(fact)
-    ends = [Line(), by_operator(fact), *narrow, Line(), *_rests_on(fact)]
+    ends = [Line(), by_operator(fact), *narrow, Line(), *_source_notes(fact)]
     return [totals(fact), *_compared(fact), *in_runtime(fact), *ends]
 
 
 def in_runtime(fact: Quantization) -> list[Block]:
-    """How many layers onnxruntime runs on integer kernels, and how long a run takes beside the original's."""
+    """Report how many layers onnxruntime runs with integer kernels, and the run times of both models."""
     if fact.kernels is None:
         return []
     blocks: list[Block] = [Line(), Heading("in onnxruntime", _machine(fact.kernels))]
@@ -90,7 +90,7 @@ def _machine(kernels: RuntimeKernels) -> str:
 
 
 def _kernels_text(kernels: RuntimeKernels) -> str:
-    """'20 of 21 layers run on integer kernels: 19 QLinearConv, 1 QGemm'."""
+    """Summarize the kernels: '20 of 21 layers run on integer kernels: 19 QLinearConv, 1 QGemm'."""
     if kernels.integer_layers is None:
         return f"? of {kernels.layers:,} layers run on integer kernels: {printable(kernels.problem)}"
     names = ", ".join(f"{kernel.layers:,} {kernel.op}" for kernel in kernels.kernels)
@@ -99,7 +99,7 @@ def _kernels_text(kernels: RuntimeKernels) -> str:
 
 
 def run_times(times: RunTimes) -> Table:
-    """The shortest and the median run of both models."""
+    """Build a table of the shortest and median run times of both models."""
     columns = (
         Column("run"),
         Column("shortest", "right"),
@@ -125,89 +125,90 @@ def _compared(fact: Quantization) -> list[Block]:
     return [Line(), Heading("outputs", "against the original's"), outputs(fact.outputs)]
 
 
-def _rests_on(fact: Quantization) -> list[Block]:
-    """Notes on the source of the figures."""
-    return [Paragraph(printable(said), "quiet") for said in (_ran_on(fact), *fact.notes) if said]
+def _source_notes(fact: Quantization) -> list[Block]:
+    """Build the notes on the source of the figures."""
+    return [Paragraph(printable(note), "quiet") for note in (_source_text(fact), *fact.notes) if note]
 
 
-def _ran_on(fact: Quantization) -> str:
-    """What was run and how long it took; of a choice alone, how to write the model."""
+def _source_text(fact: Quantization) -> str:
+    """Describe the samples and the duration; for a prediction, tell how to write the model."""
     if not (fact.output or fact.seconds):
         if fact.by_shapes:
             return ""
-        more = ", and tells what accumulators need" if fact.accumulator_bits else ""
+        accumulator_text = ", and tells what accumulators need" if fact.accumulator_bits else ""
         if fact.modules:
             return (
                 "Only the choice, of an nn.Module by its modules: -o FILE.pt2 writes it and measures what it"
-                f" loses{more}; -o FILE.onnx or --form quantizes its ONNX export."
+                f" loses{accumulator_text}; -o FILE.onnx or --form quantizes its ONNX export."
             )
-        return f"Only the choice, nothing was run: -o FILE writes the model and measures what it loses{more}."
+        return f"Only the choice, nothing was run: -o FILE writes the model and measures what it loses{accumulator_text}."
     figures = "ranges and errors" if fact.outputs else "ranges"
     ran = f"{figures} from {printable(fact.calibration)}; " if fact.calibration else ""
     return f"{ran}{seconds_text(fact.seconds)}"
 
 
 def by_operator(fact: Quantization) -> Table:
-    """How many layers of an operator took a format."""
+    """Build a table of how many layers of each operator took a format."""
     rows: list[tuple[Cell, ...]] = [
         (Span(row.op, "kind"), plain(row.total), plain(row.changed), quiet_zero(plain(row.unchanged)))
         for row in fact.by_op
     ]
     if len(rows) > 1:
         sums = (sum(getattr(row, name) for row in fact.by_op) for name in ("total", "changed", "unchanged"))
-        rows.append((Span("all", "strong"), *(quiet_zero(plain(many)) for many in sums)))
+        rows.append((Span("all", "strong"), *(quiet_zero(plain(total)) for total in sums)))
     columns = Column("operator"), *(Column(word, "right") for word in ("layers", "changed", "unchanged"))
     return Table(columns, rows)
 
 
 _COLUMNS: Sequence[tuple[Column, Callable[[QuantizedLayer], Cell]]] = (
-    (Column("layer", shrink=True), lambda one: Span(printable(one.name), "strong")),
-    (Column("operator", drop=4, role="quiet"), lambda one: one.op),
-    (Column("weight"), lambda one: _format(one.weight, one.before)),
-    (Column("input"), lambda one: _format(one.input, one.before)),
-    (Column("bias", drop=8), lambda one: _format(one.bias, one.before)),
-    (Column("runs as", drop=15, role="quiet"), lambda one: one.kernel),
-    (Column("held as", drop=14, role="quiet"), lambda one: one.held),
-    (Column("scales", drop=7, role="quiet"), lambda one: one.granularity),
-    (Column("bits", "right", drop=10), lambda one: _bits(one)),
-    (Column("weight max error", "right", drop=11), lambda one: _error(one.weight_max_error)),
-    (Column("RMS", "right", drop=12), lambda one: _error(one.weight_rms_error)),
-    (Column("weight dB", "right", drop=3), lambda one: decibels(one.weight_snr_db)),
-    (Column("input dB", "right", drop=5), lambda one: decibels(one.input_snr_db)),
-    (Column("saturated", "right", drop=6), lambda one: _saturated(one.saturated)),
-    (Column("accumulator", "right", drop=13), lambda one: _accumulator(one.accumulator)),
-    (Column("BitOPs", "right", drop=9), lambda one: count(one.bitops)),
+    (Column("layer", shrink=True), lambda layer: Span(printable(layer.name), "strong")),
+    (Column("operator", drop=4, role="quiet"), lambda layer: layer.op),
+    (Column("weight"), lambda layer: _format(layer.weight, layer.before)),
+    (Column("input"), lambda layer: _format(layer.input, layer.before)),
+    (Column("bias", drop=8), lambda layer: _format(layer.bias, layer.before)),
+    (Column("runs as", drop=15, role="quiet"), lambda layer: layer.kernel),
+    (Column("held as", drop=14, role="quiet"), lambda layer: layer.held),
+    (Column("scales", drop=7, role="quiet"), lambda layer: layer.granularity),
+    (Column("bits", "right", drop=10), lambda layer: _bits(layer)),
+    (Column("weight max error", "right", drop=11), lambda layer: _error(layer.weight_max_error)),
+    (Column("RMS", "right", drop=12), lambda layer: _error(layer.weight_rms_error)),
+    (Column("weight dB", "right", drop=3), lambda layer: decibels(layer.weight_snr_db)),
+    (Column("input dB", "right", drop=5), lambda layer: decibels(layer.input_snr_db)),
+    (Column("saturated", "right", drop=6), lambda layer: _saturated(layer.saturated)),
+    (Column("accumulator", "right", drop=13), lambda layer: _accumulator(layer.accumulator)),
+    (Column("BitOPs", "right", drop=9), lambda layer: count(layer.bitops)),
     (
         Column("bytes", "right", drop=2),
-        lambda one: size(one.weight_bytes) if one.weight_bytes_before else "",
+        lambda layer: size(layer.weight_bytes) if layer.weight_bytes_before else "",
     ),
-    (Column("output dB", "right", drop=1), lambda one: decibels(one.output_snr_db)),
+    (Column("output dB", "right", drop=1), lambda layer: decibels(layer.output_snr_db)),
 )
 
 
 def layers(rows: Sequence[QuantizedLayer]) -> Table:
-    """A row for each layer that took a format, without columns that are empty for all of them."""
+    """Build a table with a row for each quantized layer; columns that are empty for all layers are left out.
+    """
 
-    def says(cell: Cell) -> bool:
+    def has_text(cell: Cell) -> bool:
         return (cell.text if isinstance(cell, Span) else cell) not in ("", "-")
 
     columns = [
         (column, cell)
         for column, cell in _COLUMNS
-        if not column.drop or any(says(cell(layer)) for layer in rows)
+        if not column.drop or any(has_text(cell(layer)) for layer in rows)
     ]
     return table_of(rows, columns, what="layers")
 
 
 def layer_summary(layer: QuantizedLayer) -> str:
-    """One line: 'Gemm -> int8, per channel, 38.2 dB'."""
+    """Summarize a layer in one line: 'Gemm -> int8, per channel, 38.2 dB'."""
     snr = layer.output_snr_db if layer.output_snr_db is not None else layer.weight_snr_db
-    said = f"{layer.op} -> {layer.described}"
-    return said if snr is None else f"{said}, {snr_text(snr)}"
+    text = f"{layer.op} -> {layer.described}"
+    return text if snr is None else f"{text}, {snr_text(snr)}"
 
 
-def _format(name: str, before: str) -> Span:
-    return Span(name or "-", "" if name and name != before else "quiet")
+def _format(name: str, old_name: str) -> Span:
+    return Span(name or "-", "" if name and name != old_name else "quiet")
 
 
 def _bits(layer: QuantizedLayer) -> str:
@@ -219,16 +220,16 @@ def _error(value: float | None) -> Cell:
 
 
 def decibels(value: float | None) -> Cell:
-    """A ratio in dB; where nothing is lost, 'exact'."""
+    """Format an SNR in dB; 'exact' for a lossless value."""
     if value is None:
         return Span("-", "quiet")
     if math.isinf(value):
         return Span("exact", "good", value=value) if value > 0 else Span("lost", "bad", value=value)
-    return Span(f"{value:.1f}", "" if value >= _LOW else "warning", value=value)
+    return Span(f"{value:.1f}", "" if value >= _LOW_SNR else "warning", value=value)
 
 
-_LOW = 10.0
-"""Decibels below which noise is a third of the signal, by amplitude."""
+_LOW_SNR = 10.0
+"""SNR in dB below which a value is marked: noise has a third of the signal's amplitude."""
 
 
 def _saturated(share: float | None) -> Cell:
@@ -238,7 +239,8 @@ def _saturated(share: float | None) -> Cell:
 
 
 def _accumulator(sums: Accumulator | None) -> Cell:
-    """Bits that the stored weights need, of the bits that any weights could need."""
+    """Format the accumulator bits: those that the stored weights need, of those that any weights could need.
+    """
     if sums is None:
         return ""
     return Span(f"{sums.bits} of {sums.bits_any}", value=sums.bits)
@@ -250,7 +252,7 @@ def _overflows(fact: Quantization) -> list[Block]:
 
 
 def _worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[Block]:
-    """The layer that lost most, where there are several."""
+    """Name the layer with the largest loss if more than one layer changed."""
     worst = next((layer for layer in changed if layer.name == fact.worst), None)
     if worst is None or len(changed) < 2:
         return []
@@ -258,8 +260,8 @@ def _worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[Block]
     return [Line(), Line(spans, 2)]
 
 
-def _left(fact: Quantization) -> Table:
-    """The layers that took no format, and why."""
+def _unchanged_table(fact: Quantization) -> Table:
+    """Build a table of the layers that took no format, with the reasons."""
     unchanged = [layer for layer in fact.layers if layer.reason]
     return table_of(
         alike(unchanged, lambda layer: (layer.op, layer.reason)),
@@ -275,13 +277,13 @@ def _left(fact: Quantization) -> Table:
 
 
 def totals(fact: Quantization) -> Fields:
-    """Bytes of weights and BitOPs, before and after."""
-    both = (("weight bytes", fact.totals.weight_bytes, size), ("BitOPs", fact.totals.bitops, count))
-    return Fields([Field(name, _change(pair, how), _share(pair)) for name, pair, how in both])
+    """Build the fields for weight bytes and BitOPs, before and after."""
+    changes = (("weight bytes", fact.totals.weight_bytes, size), ("BitOPs", fact.totals.bitops, count))
+    return Fields([Field(name, _change(pair, format_figure), _share(pair)) for name, pair, format_figure in changes])
 
 
-def _change(pair: BeforeAfter, how: Callable[[int | None], Span]) -> Cell:
-    old, new = how(pair.before), how(pair.after)
+def _change(pair: BeforeAfter, format_figure: Callable[[int | None], Span]) -> Cell:
+    old, new = format_figure(pair.before), format_figure(pair.after)
     exact = f"{old.exact} -> {new.exact}" if old.exact and new.exact else ""
     return Span(f"{old.text} -> {new.text}", "figure", exact, pair.after)
 
@@ -291,7 +293,7 @@ def _share(pair: BeforeAfter) -> Cell:
 
 
 def outputs(agreements: Sequence[OutputAgreement]) -> Table:
-    """How far the outputs of the model agree with the original's."""
+    """Build a table that compares the outputs of both models."""
     ranked, five = (
         any(getattr(output, name) is not None for output in agreements) for name in ("top1", "top5")
     )
@@ -317,15 +319,15 @@ def _share_of(share: float | None) -> Cell:
 
 
 def state_fields(record: QuantizationRecord) -> list[Field]:
-    """Fields of a quantized state in the history: how many layers, and the worst of them."""
+    """Build the fields of a quantized state in the history."""
     return [Field("formats", Span(_formats_text(record.quantization)))]
 
 
 def _formats_text(fact: Quantization) -> str:
-    """One line: '5 of 5 layers; /conv1/Conv lost most, 40.6 dB'."""
-    taken = [layer for layer in fact.layers if not layer.reason]
-    text = f"{len(taken):,} of {len(fact.layers):,} layers"
-    worst = next((layer for layer in taken if layer.name == fact.worst), None)
+    """Summarize a quantization: '5 of 5 layers; /conv1/Conv lost most, 40.6 dB'."""
+    changed = [layer for layer in fact.layers if not layer.reason]
+    text = f"{len(changed):,} of {len(fact.layers):,} layers"
+    worst = next((layer for layer in changed if layer.name == fact.worst), None)
     if worst is None or worst.output_snr_db is None:
         return text
     return f"{text}; {printable(worst.name)} lost most, {snr_text(worst.output_snr_db)}"
@@ -341,7 +343,7 @@ _SETTINGS_COLUMNS = (
 
 
 def quantize_settings(about: Info, fact: QuantizeSettings) -> list[Block]:
-    """A row for every layer: each value, and where it was set."""
+    """Build a table with a row for every layer: each setting and its source."""
     on = sum(not layer.reason for layer in fact.layers)
     head = f"   {on:,} of {len(fact.layers):,} layers take a number format"
     return [

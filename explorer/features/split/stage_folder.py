@@ -16,7 +16,7 @@ def check(models: Models, folder: str, overwrite: bool) -> None:
     """Check before any work that the folder can be written.
 
     Raises:
-        Misuse: It cannot be write_folder, or holds stages.
+        Misuse: The folder cannot be written, or it holds stages and `overwrite` is False.
     """
     confinement.check(folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
