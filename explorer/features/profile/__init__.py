@@ -1,4 +1,4 @@
-"""Time that is measured on this machine."""
+"""Measure the run time of a model on this machine, layer by layer."""
 
 from explorer.base.features import Feature
 

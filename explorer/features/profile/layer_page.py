@@ -1,4 +1,4 @@
-"""Measured time on the page of a layer."""
+"""Measured time on the page of a layer in the main screen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
-    """The measured time of the layer, if the model was timed."""
+    """Return the lines with the measured time of a layer; empty if the model was not profiled."""
     profile = page.store.profile
     if profile is None:
         return []

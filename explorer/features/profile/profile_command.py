@@ -1,4 +1,4 @@
-"""`explorer profile`: how long a model runs on this machine, layer by layer."""
+"""`explorer profile`: measures how long a model runs on this machine, layer by layer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 _LIMIT = 10
-"""Layers that are shown without `--limit`."""
+"""Number of layers in the table without `--limit`."""
 
 _OPTIONS = (
     *declared_options(ProfileSpec, "optimize", "threads"),
@@ -62,9 +62,9 @@ _OPTIONS = (
     Option("--tensorboard", "write times as scalars and a histogram into a folder for TensorBoard", "FOLDER"),
 )
 _RECORDED = 3
-"""Recorded runs in a trace."""
+"""Number of recorded runs in a trace."""
 _ENDINGS = (".csv", ".json", ".folded")
-"""Endings of `--output`."""
+"""File extensions of `--output`."""
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -76,47 +76,47 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
                     "a file is of one model", where=f"--{option}", hint="--json prints two side by side"
                 )
         return _compare(args, machine, progress)
-    several = len(args.batch or ()) > 1
-    rows = "batches" if several else "layers"
-    written = _files_to_write(args)
+    has_batches = len(args.batch or ()) > 1
+    rows = "batches" if has_batches else "layers"
+    paths = _files_to_write(args)
 
     def ask(session: Session, info: Info) -> tuple[Info, Profile | ProfileSeries]:
         from msgspec.structs import replace
 
-        from explorer.facts.profile.profile import ordered, series  # not where it is refused before
+        from explorer.facts.profile.profile import ordered, series  # imported late: msgspec records load slowly
 
         spec = _spec(args)
         profiles = [
             session.profile(spec, batch=batch, machine=machine, on_progress=progress)
             for batch in args.batch or (None,)
         ]
-        # JSON and CSV are for programs, which take all layers unless `--limit` is passed
+        # JSON and CSV list all layers unless `--limit` is passed
         limit = args.limit if args.json or args.csv else None
         sorted_ = [
             replace(profile, layers=ordered(profile.layers, args.sort)[:limit], recording=())
             for profile in profiles
         ]
-        fact = series(sorted_) if several else sorted_[0]
-        if written:
-            whole = document().of_fact(info, fact, tool(), session.sha256()), rows
-            written[:] = _write(args, profiles, session.analysis().layers, whole)
+        fact = series(sorted_) if has_batches else sorted_[0]
+        if paths:
+            table_source = document().of_fact(info, fact, tool(), session.sha256()), rows
+            paths[:] = _write(args, profiles, session.analysis().layers, table_source)
         return info, fact
 
     def blocks(info: Info, fact: Any) -> list[Block]:
         words = present("profile_words", __package__)
         profiles: list[Block] = getattr(words, name)(info, fact, args.limit or _LIMIT)
-        return [*profiles, *(line for path in written for line in present("figures").written(path))]
+        return [*profiles, *(line for path in paths for line in present("figures").written(path))]
 
-    name = "profiles" if several else "profile"
+    name = "profiles" if has_batches else "profile"
     return about(args, progress, ask, document().of_fact, blocks, rows)
 
 
 def _files_to_write(args: ParsedArgs) -> list[str]:
-    """The files to write, checked before the model is timed.
+    """Return the files to write, after checking them before the model is timed.
 
     Raises:
-        Misuse: A file exists or is read for the result, or its ending says another format.
-        MissingExtra: What writes for TensorBoard is not installed.
+        Misuse: A file exists, is also an input, or has an extension of another format.
+        MissingExtra: The package that writes TensorBoard files is not installed.
     """
     read = [path for path in (args.input, args.weights_file, args.rules) if path]
     files = [path for path in (args.output, args.trace) if path]
@@ -131,7 +131,7 @@ def _files_to_write(args: ParsedArgs) -> list[str]:
     if len(files) == 2 and os.path.realpath(files[0]) == os.path.realpath(files[1]):
         raise Misuse("two files of one name", where=files[0], hint="choose another for one of them")
     if args.tensorboard:
-        from explorer.features.profile.profile_files import check_tensorboard  # the help reads this file
+        from explorer.features.profile.profile_files import check_tensorboard  # help imports this file
 
         check_tensorboard(args.tensorboard)
         files.append(args.tensorboard)
@@ -139,10 +139,10 @@ def _files_to_write(args: ParsedArgs) -> list[str]:
 
 
 def _write(
-    args: ParsedArgs, profiles: Sequence[Profile], rows: Sequence[Layer], whole: tuple[dict[str, Any], str]
+    args: ParsedArgs, profiles: Sequence[Profile], rows: Sequence[Layer], table_source: tuple[dict[str, Any], str]
 ) -> list[str]:
-    """Writes all files or none; returns their paths."""
-    # the help reads this file
+    """Write all files or none; return their paths."""
+    # imported here because help imports this file
     from explorer.features.profile.profile_files import chrome_trace, flame_stacks, tensorboard_events
     from explorer.report import table_file
 
@@ -150,19 +150,19 @@ def _write(
     if args.output and args.output.lower().endswith(".folded"):
         texts[args.output] = "".join(flame_stacks(profiles, rows, model))
     elif args.output:
-        texts[args.output] = table_file.document_text(*whole, args.output)
+        texts[args.output] = table_file.document_text(*table_source, args.output)
     if args.trace:
         texts[args.trace] = chrome_trace(profiles, rows, model)
     with ExitStack() as stack:
         folder = args.tensorboard
-        done = [stack.enter_context(tensorboard_events(profiles, folder))] if folder else []
+        event_files = [stack.enter_context(tensorboard_events(profiles, folder))] if folder else []
         for path, text in texts.items():
             stack.enter_context(table_file.written(text, path, args.force))
-    return [*done, *texts]
+    return [*event_files, *texts]
 
 
 def _compare(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
-    """Two models timed in turn; with two batches, the first is for the first model."""
+    """Time two models in turn. With two batches, the first one is for the first model."""
     batches = args.batch or (None,)
     if len(batches) > 2:
         raise Misuse("two models have two batches at most", where="--batch")

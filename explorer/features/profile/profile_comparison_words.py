@@ -1,4 +1,4 @@
-"""Two models timed in turn as text: differences by layer, and which are noise: `explorer profile A B`."""
+"""Text output of `explorer profile A B`: the time differences by layer, and which of them are noise."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Par
 from explorer.report.present.figures import plain, seconds
 
 _ROUNDING = 1e-12
-"""Seconds below which a difference comes from rounding, not from a clock."""
+"""Differences below this number of seconds come from floating-point rounding."""
 
 
 def comparison(fact: ProfileComparison, limit: int | None) -> list[Block]:
-    """The answer of `explorer profile A B`, with the `limit` layers that differ most."""
+    """Build the output of `explorer profile A B`, with the `limit` layers that differ most."""
     largest = largest_first(fact)
     layers = largest[:limit]
     blocks: list[Block] = [walls(fact), Line(), change_table(layers)]
@@ -27,24 +27,24 @@ def comparison(fact: ProfileComparison, limit: int | None) -> list[Block]:
 
 
 def largest_first(fact: ProfileComparison) -> list[LayerChange]:
-    """The rows, those that differ most first."""
-    return sorted(fact.layers, key=lambda one: -abs(one.difference))
+    """Sort the rows by the size of their difference, largest first."""
+    return sorted(fact.layers, key=lambda change: -abs(change.difference))
 
 
 def notes(fact: ProfileComparison) -> list[Block]:
-    """The notes on both profiles."""
-    said = dict.fromkeys((*fact.notes, *fact.before.notes, *fact.after.notes))
-    return [Paragraph(note) for note in said]
+    """Return the notes of the comparison and of both profiles, without duplicates."""
+    texts = dict.fromkeys((*fact.notes, *fact.before.notes, *fact.after.notes))
+    return [Paragraph(note) for note in texts]
 
 
 def walls(fact: ProfileComparison) -> Fields:
-    """The wall times, and how they differ."""
+    """Build the fields with both wall times, their difference and its parts."""
     rows = [
         Field(name, seconds(profile.wall_seconds), _run_text(profile))
         for name, profile in zip(fact.names, (fact.before, fact.after), strict=True)
     ]
-    before = fact.before.wall_seconds
-    share = f"{percent_text(abs(fact.difference), before)} {'more' if fact.difference > 0 else 'less'}"
+    before_seconds = fact.before.wall_seconds
+    share = f"{percent_text(abs(fact.difference), before_seconds)} {'more' if fact.difference > 0 else 'less'}"
     rows.append(
         Field(
             "Difference",
@@ -72,11 +72,11 @@ def walls(fact: ProfileComparison) -> Fields:
     return Fields(rows)
 
 
-def _run_text(one: Profile) -> str:
-    batch = "" if one.batch is None else f"batch {one.batch:,}; "
-    low, high = seconds_text(one.wall.low), seconds_text(one.wall.high)
-    sure = f"95 % of the median {low} to {high}; " if one.wall.sure else ""
-    return f"{batch}{sure}{many_text(one.runs, 'run')}, {one.device}, {many_text(one.threads, 'thread')}"
+def _run_text(profile: Profile) -> str:
+    batch = "" if profile.batch is None else f"batch {profile.batch:,}; "
+    low, high = seconds_text(profile.wall.low), seconds_text(profile.wall.high)
+    sure = f"95 % of the median {low} to {high}; " if profile.wall.sure else ""
+    return f"{batch}{sure}{many_text(profile.runs, 'run')}, {profile.device}, {many_text(profile.threads, 'thread')}"
 
 
 def _noise_text(significant: bool | None) -> str:
@@ -92,7 +92,7 @@ def _difference(value: float, significant: bool | None) -> Span:
 
 
 def change_table(layers: Sequence[LayerChange]) -> Table:
-    """A row for each pair of layers."""
+    """Build a table with a row for each pair of layers."""
     surely = {True: Span("yes"), False: Span("noise", "quiet"), None: Span("?", "quiet")}
     return table_of(
         layers,

@@ -1,4 +1,4 @@
-"""Files of a profile: Chrome trace, collapsed stacks, TensorBoard events."""
+"""Writes profiles to files: Chrome trace, collapsed stacks for flame graphs, TensorBoard events."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from explorer.host.optional_packages import require
 from explorer.host.output_files import atomic_write, made_folder
 from explorer.report.timeline import frames, title
 
-_SAID = "runs under the profiler as they were recorded; the pauses between runs are left out"
+_TRACE_NOTE = "runs under the profiler as they were recorded; the pauses between runs are left out"
 
 
 def chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> str:
-    """Chrome trace of the recorded runs, for Perfetto and TensorBoard: a process for each profile.
+    """Build a Chrome trace of the recorded runs, for Perfetto and TensorBoard; each profile is a process.
 
-    Times are in microseconds. Format: "Trace Event Format", the Chromium project.
+    Times are in microseconds. Format: "Trace Event Format" of the Chromium project.
     """
     events: list[dict[str, Any]] = []
     for pid, profile in enumerate(profiles, 1):
         lanes = {event.thread for run in profile.recording for event in run.events} | {0}
         names = [("process_name", 0, title(profile, model))]
-        names += [("thread_name", at, f"thread {at}" if at else "main thread") for at in sorted(lanes)]
+        names += [("thread_name", thread, f"thread {thread}" if thread else "main thread") for thread in sorted(lanes)]
         for name, lane, label in names:
             events.append({"ph": "M", "name": name, "pid": pid, "tid": lane, "args": {"name": label}})
         start = 0.0
         for number, run in enumerate(profile.recording, 1):
-            # tools look for training steps by the name that torch.profiler gives them
+            # tools find training steps by the name that torch.profiler uses
             step_name = ("ProfilerStep#", "user_annotation") if profile.phases else ("run ", "run")
             events.append(
                 _slice(f"{step_name[0]}{number}", step_name[1], pid, 0, start, run.seconds, _run(profile))
             )
-            events += _recorded(run, profile, rows, pid, start)
+            events += _run_events(run, profile, rows, pid, start)
             start += run.seconds
-    about = {"tool": f"explorer {__version__}", "model": model, "what": _SAID}
+    about = {"tool": f"explorer {__version__}", "model": model, "what": _TRACE_NOTE}
     return json.dumps(
         {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}, indent=1, allow_nan=False
     )
@@ -59,17 +59,17 @@ def _slice(
     return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": lane, **when, "args": args}
 
 
-def _recorded(
-    run: RecordedRun, profile: Profile, rows: Sequence[Layer], pid: int, began: float
+def _run_events(
+    run: RecordedRun, profile: Profile, rows: Sequence[Layer], pid: int, run_start: float
 ) -> Iterator[dict[str, Any]]:
-    """The events of a run: groups, layers, kernels."""
+    """Yield the trace events of a run: groups, layers, kernels."""
     args_by_layer = {layer.layer: _layer(layer) for layer in profile.layers if layer.seconds is not None}
     modules = any(event.kind == "module" for event in run.events)
     for first, last, group in () if modules else _groups(run, rows):
         seconds = last.start + last.seconds - first.start
-        yield _slice(rows[group].path, "group", pid, first.thread, began + first.start, seconds, {})
+        yield _slice(rows[group].path, "group", pid, first.thread, run_start + first.start, seconds, {})
     for event in run.events:
-        when = pid, event.thread, began + event.start, event.seconds
+        when = pid, event.thread, run_start + event.start, event.seconds
         row = None if event.layer is None else rows[event.layer]
         if event.kind == "phase":
             yield _slice(event.name, "user_annotation", *when, {})
@@ -83,26 +83,29 @@ def _recorded(
 
 
 def _groups(run: RecordedRun, rows: Sequence[Layer]) -> Iterator[tuple[RecordedEvent, RecordedEvent, int]]:
-    """Spans of consecutive kernels of one group: first event, last event, group row; outer groups first."""
+    """Find the spans of consecutive kernels in the same group of layers.
+
+    Each span is the first event, the last event and the row of the group. Outer groups come first.
+    """
     spans: list[tuple[RecordedEvent, RecordedEvent, int]] = []
-    going: list[int] = []
+    open_spans: list[int] = []
     end = 0.0
     for event in run.events:
         if event.layer is None or event.kind != "kernel" or event.start < end:
-            continue  # nested events count as part of their node
+            continue  # a nested event belongs to the event that contains it
         end = event.start + event.seconds
-        around, at = list[int](), rows[event.layer].parent
-        while at is not None:
-            around.insert(0, at)
-            at = rows[at].parent
-        same = 0
-        while same < min(len(going), len(around)) and spans[going[same]][2] == around[same]:
-            first, _, row = spans[going[same]]
-            spans[going[same]] = first, event, row
-            same += 1
-        del going[same:]
-        for row in around[same:]:
-            going.append(len(spans))
+        enclosing, group = list[int](), rows[event.layer].parent
+        while group is not None:
+            enclosing.insert(0, group)
+            group = rows[group].parent
+        shared_count = 0
+        while shared_count < min(len(open_spans), len(enclosing)) and spans[open_spans[shared_count]][2] == enclosing[shared_count]:
+            first, _, row = spans[open_spans[shared_count]]
+            spans[open_spans[shared_count]] = first, event, row
+            shared_count += 1
+        del open_spans[shared_count:]
+        for row in enclosing[shared_count:]:
+            open_spans.append(len(spans))
             spans.append((event, event, row))
     return iter(spans)
 
@@ -114,7 +117,7 @@ def _run(profile: Profile) -> dict[str, Any]:
 
 
 def _layer(layer: LayerTime) -> dict[str, Any]:
-    """Figures of a layer over all runs, as arguments of its event."""
+    """Return the figures of a layer over all runs, as arguments of its events."""
     assert layer.seconds is not None
     names = ("kind", "op", "calls", "share", "macs_per_second", "bytes_per_second", "limit_seconds")
     fields = {name: getattr(layer, name) for name in names}
@@ -127,32 +130,31 @@ def _layer(layer: LayerTime) -> dict[str, Any]:
 
 
 def flame_stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> Iterator[str]:
-    """Collapsed stacks for flame graphs: a line a kernel, `group;layer;kernel NANOSECONDS`.
+    """Yield collapsed stacks for flame graphs, one line per kernel: `group;layer;kernel NANOSECONDS`.
 
-    With several profiles, each stack starts with its batch. speedscope skips lines whose number is not whole.
-
-    Format: "Flame Graphs", B. Gregg, stackcollapse.
+    With several profiles, each stack starts with its batch. Numbers are whole, because speedscope skips lines
+    with fractions. Format: stackcollapse of "Flame Graphs", B. Gregg.
     """
     for profile in profiles:
-        before = (title(profile, model),) if len(profiles) > 1 else ()
+        prefix = (title(profile, model),) if len(profiles) > 1 else ()
         all_frames = frames(profile, rows)
         kernels = {frame.stack[:-1] for frame in all_frames if frame.category == "kernel"}
         for frame in all_frames:
             leaf = frame.category in ("kernel", "other", "overhead")
             if leaf or (frame.category in ("layer", "own") and frame.stack not in kernels):
-                names = [name.replace(";", ":") or "(unnamed)" for name in (*before, *frame.stack)]
+                names = [name.replace(";", ":") or "(unnamed)" for name in (*prefix, *frame.stack)]
                 yield f"{';'.join(names)} {frame.seconds * 1e9:.0f}\n"
 
 
-_ODD = re.compile(r"[^-/\w.]")
-"""Characters that TensorBoard allows in no tag."""
+_FORBIDDEN = re.compile(r"[^-/\w.]")
+"""Characters that are not allowed in a TensorBoard tag."""
 
 
 def check_tensorboard(folder: str) -> None:
-    """Checks a TensorBoard folder before the model is timed.
+    """Check a TensorBoard folder before the model is timed.
 
     Raises:
-        Misuse: It is a file.
+        Misuse: The path is a file, or its parent folder does not exist.
         MissingExtra: tensorboardX is not installed.
     """
     if os.path.lexists(folder) and not os.path.isdir(folder):
@@ -164,20 +166,21 @@ def check_tensorboard(folder: str) -> None:
 
 @contextmanager
 def tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str]:
-    """Writes times as TensorBoard events: totals as scalars, layers as a histogram, the batch as the step.
+    """Context manager that writes times as TensorBoard events: totals as scalars, layers as a histogram.
 
-    The file appears in the folder when the block ends without an error. The folder is made if it is missing,
-    and its other files stay. tensorboardX, an optional package, writes the events: it needs no TensorFlow.
+    The batch is the step. The event file appears in the folder when the block ends without an error. A
+    missing folder is created, and its other files stay. The optional package tensorboardX writes the events,
+    without TensorFlow.
 
     Yields:
-        The path of the file.
+        The path of the event file.
 
     Raises:
-        Misuse: It cannot be written.
+        Misuse: The file cannot be written.
     """
     writer = require("tensorboardX", "--tensorboard").SummaryWriter
     with tempfile.TemporaryDirectory() as place:
-        # the suffix keeps apart two files of the same second
+        # the suffix distinguishes two files written in the same second
         with writer(place, filename_suffix=f".{uuid.uuid4().hex[:8]}") as log:
             for profile in profiles:
                 step = profile.batch or profile.rows or 1
@@ -198,7 +201,7 @@ def tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str
 
 
 def _scalars(profile: Profile) -> Iterator[tuple[str, float]]:
-    """Tags with their seconds."""
+    """Yield the tags with their seconds."""
     yield "wall_seconds", profile.wall_seconds
     yield "overhead_seconds", profile.overhead_seconds
     groups = (
@@ -213,4 +216,4 @@ def _scalars(profile: Profile) -> Iterator[tuple[str, float]]:
     )
     for group, rows in groups:
         for name, seconds in rows:
-            yield f"{group}/{_ODD.sub('_', name).strip('/') or 'unnamed'}", seconds
+            yield f"{group}/{_FORBIDDEN.sub('_', name).strip('/') or 'unnamed'}", seconds

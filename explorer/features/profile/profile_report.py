@@ -1,4 +1,4 @@
-"""Profile in reports: pictures of the slowest layers and of a run, and the section of `explorer report`."""
+"""Pictures of a profile (slowest layers, one run), and the section `Measured time` of `explorer report`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 Timed = tuple[Profile, Sequence[Layer]]
-"""A profile, and the rows of the tree."""
+"""A profile, and the rows of the layer tree."""
 _BARS = 24
 _COLORS = ("#3b6fb5", "#d98032", "#3d8f5f", "#8f6bb0", "#5aa5b0", "#b8913f")
 _GREY = "#8a8f98"
 
 
 def time(axes: Axes, about: Info, fact: Timed) -> None:
-    """The slowest layers, with lines from the 10th to the 90th percentile of the runs."""
+    """Draw the slowest layers as bars, with lines from the 10th to the 90th percentile of the runs."""
     profile, _ = fact
     timed = [layer for layer in ordered(profile.layers) if layer.seconds is not None]
     bars = timed[:_BARS][::-1]
@@ -49,13 +49,13 @@ def time(axes: Axes, about: Info, fact: Timed) -> None:
 
 
 def timeline(axes: Axes, about: Info, fact: Timed) -> None:
-    """A median run from left to right, a lane for each kind of kernel, the most expensive on top."""
+    """Draw a median run from left to right, with one lane per kind of kernel, the most expensive on top."""
     profile, rows = fact
     lanes: dict[str, list[Frame]] = {}
     for frame in frames(profile, rows):
         if frame.category in ("kernel", "other", "overhead"):
             lanes.setdefault(frame.name, []).append(frame)
-    took = {name: sum(frame.seconds for frame in every) for name, every in lanes.items()}
+    took = {name: sum(frame.seconds for frame in lane_frames) for name, lane_frames in lanes.items()}
     names = sorted(lanes, key=lambda name: -took[name])[:_BARS]
     for place, name in enumerate(names):
         spans = [(frame.start, frame.seconds) for frame in lanes[name]]
@@ -67,11 +67,11 @@ def timeline(axes: Axes, about: Info, fact: Timed) -> None:
     _heading(axes, about, profile, "A run")
 
 
-def _heading(axes: Axes, about: Info, profile: Profile, what: str) -> None:
+def _heading(axes: Axes, about: Info, profile: Profile, subject: str) -> None:
     model = title(profile, printable(os.path.basename(about.model.source)))
     slowed = "; its kernels as the profiler slows them" if profile.slowed_seconds else ""
-    said = slowed + ("; the machine was loaded" if profile.loaded else "")
-    axes.set_title(f"{what} of {model}: {seconds_text(profile.wall_seconds)} a run, {profile.device}{said}")
+    remarks = slowed + ("; the machine was loaded" if profile.loaded else "")
+    axes.set_title(f"{subject} of {model}: {seconds_text(profile.wall_seconds)} a run, {profile.device}{remarks}")
     axes.xaxis.set_major_formatter(lambda value, _: seconds_text(max(0.0, value)))
 
 
@@ -83,7 +83,7 @@ def _gather(session: Session, analysis: Analysis, request: PageRequest) -> tuple
 
 
 def _blocks(about: Analysis, fact: tuple[Profile, Sequence[float]]) -> Sequence[Block]:
-    """Charts of the slowest layers, of a run and of the groups, then tables of all."""
+    """Build the charts of the slowest layers, of a run and of the groups, then the tables."""
     profile, seconds = fact
     drawn = profile, about.layers
     flame = flame_of("measured", about.info, about.layers, None, (profile, seconds))

@@ -1,4 +1,4 @@
-"""Profile screens: the dialog, the profile of one model, and two profiles side by side."""
+"""Profile screens: the settings dialog, the profile of one model, and the comparison of two profiles."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ if TYPE_CHECKING:
 
 _LEVELS = ("usual", "none", "basic", "extended", "all")
 _STEPS = ("no", *OPTIMIZERS)
-_ALONE = "alone"
+_NOT_COMPARED = "alone"
 
 
 class ProfileRequest(NamedTuple):
-    """The typed fields; an empty one means the default.
+    """Text of the dialog fields; an empty field means the default.
 
     Attributes:
-        level: Level of optimization, for a graph.
-        training: The optimizer of a training step, for a module.
-        batch, threads, steps: Numbers.
-        seconds: Time limit for the runs.
-        device: 'cpu', 'cuda'.
-        input: A file with inputs.
-        beside: Number of another state of the history, timed in turn with this one.
+        level: Optimization level of the runtime, for a graph.
+        training: Optimizer of a training step, for a module.
+        batch, threads, steps: Positive whole numbers.
+        seconds: Time limit of the runs, in seconds.
+        device: Name of the device, 'cpu' or 'cuda'.
+        input: Path of a file with inputs.
+        beside: Index of another state of the history that is timed in turn with the current one.
     """
 
     level: str = ""
@@ -75,20 +75,20 @@ class ProfileRequest(NamedTuple):
 
     @property
     def size(self) -> int | None:
-        """The batch."""
+        """The batch size, or None for the default."""
         return parse_count(self.batch, "batch", 1) if self.batch else None
 
     @property
     def state(self) -> int | None:
-        """The other state."""
+        """The index of the other state, or None to time one state."""
         return int(self.beside) if self.beside else None
 
     @property
     def spec(self) -> ProfileSpec:
-        """How the model is timed.
+        """The request as a `ProfileSpec`.
 
         Raises:
-            Misuse: A field is not a number, or too small.
+            Misuse: A field is not a number, or its number is too small.
         """
         usual = ProfileSpec()
         seconds = parse_count(self.seconds, "time limit", 1) if self.seconds else usual.time_limit
@@ -104,10 +104,10 @@ class ProfileRequest(NamedTuple):
         )
 
     def words(self) -> list[str]:
-        """The fields as options of `explorer profile`."""
+        """Return the fields as options of `explorer profile`."""
         train = ["--train", "--optimizer", self.training] if self.training else []
         typed = [(flag, getattr(self, name)) for name, flag in _FLAGS.items()]
-        return [*train, *(word for flag, said in typed if said for word in (flag, path_word(said)))]
+        return [*train, *(word for flag, text in typed if text for word in (flag, path_word(text)))]
 
 
 _FLAGS: Mapping[str, str] = {
@@ -124,16 +124,17 @@ _ROWS = (
     (("steps", "steps", "until sure"), ("seconds", "time limit", "10 s")),
     (("device", "device", "cpu"), ("input", "input", "random")),
 )
-"""Text fields, two a line: id, label, and the placeholder for the default."""
+"""Text fields, two per line: id, label, and placeholder for the default."""
 
 
 class ProfileDialog(FormDialog[ProfileRequest]):
-    """Asks how the model is to be timed.
+    """Ask for the settings of a profile.
 
     Args:
-        last: What was typed last.
-        graph: Whether it is an ONNX graph, which has levels of optimisation; a module can be trained.
-        states: What the other states of the history are called, by their numbers.
+        last: Initial content of the fields.
+        graph: Whether the model is an ONNX graph, which has optimization levels. A module can be trained
+            instead.
+        states: Names of the other states of the history, by index.
     """
 
     TITLE_TEXT = "Profile on this machine"
@@ -142,10 +143,10 @@ class ProfileDialog(FormDialog[ProfileRequest]):
     def __init__(self, last: ProfileRequest, *, graph: bool = True, states: Mapping[int, str]) -> None:
         super().__init__()
         self._last, self._graph = last, graph
-        self._states = {"": _ALONE, **{str(at): f"beside {name}" for at, name in states.items()}}
+        self._states = {"": _NOT_COMPARED, **{str(index): f"beside {name}" for index, name in states.items()}}
 
     def fields(self) -> ComposeResult:
-        """The fields."""
+        """Yield the option fields and the text fields."""
         label, words, current = (
             ("optimize", _LEVELS, self._last.level)
             if self._graph
@@ -154,15 +155,15 @@ class ProfileDialog(FormDialog[ProfileRequest]):
         yield OptionField(label, words, current, id="choice")
         for row in _ROWS:
             with Horizontal(classes="form-row"):
-                for at, (id, label, usual) in enumerate(row):
-                    shown_label = f" {label}" if at else label
+                for position, (id, label, usual) in enumerate(row):
+                    shown_label = f" {label}" if position else label
                     yield from self.pair_entry(shown_label, getattr(self._last, id), usual, id)
         if len(self._states) > 1:
-            beside = self._states.get(self._last.beside, _ALONE)
-            yield OptionField("timed", tuple(self._states.values()), beside, id="beside")
+            compared_state = self._states.get(self._last.beside, _NOT_COMPARED)
+            yield OptionField("timed", tuple(self._states.values()), compared_state, id="beside")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What Enter will do, and how long it takes."""
+        """Describe what the profile runs and how long it takes."""
         request = self._typed()
         spec = request.spec
         runs = f"{spec.steps:,} runs" if spec.steps else "Runs until the median is sure within 5 %"
@@ -186,18 +187,18 @@ class ProfileDialog(FormDialog[ProfileRequest]):
         )
 
     def answer(self) -> ProfileRequest:
-        """What the fields say."""
-        found = self._typed()
-        _ = found.spec, found.size
-        return found
+        """Return the content of the fields; check that they can be parsed."""
+        request = self._typed()
+        _ = request.spec, request.size
+        return request
 
 
 AGAIN = -1
-"""Answer in place of a layer: time the model again."""
+"""Result that asks to time the model again, instead of the id of a layer."""
 MOST, _GROUPS = 500, 20
-"""Most layers and groups in the list."""
+"""Maximum numbers of layers and of groups in the list."""
 NAME = 22
-"""Least width of a name, in cells."""
+"""Minimum width of a name, in cells."""
 _ORDERS = {
     "time": "most time first",
     "order": "as they run",
@@ -218,13 +219,13 @@ PROFILE_KEYS = key_group(
 
 
 class ProfileScreen(ReportScreen[int]):
-    """Shows a profile; answers with the id of a layer to go to, or `AGAIN`.
+    """Show a profile; the result is the id of a layer to go to, or `AGAIN`.
 
     Args:
-        fact: It.
-        name: What the model is called.
-        words: Options with which the verb measures the same.
-        exact: Exact or rounded numbers.
+        fact: Profile to show.
+        name: Name of the model.
+        words: Options of `explorer profile` that measure the same.
+        exact: Whether to show exact instead of rounded numbers.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(PROFILE_KEYS)
@@ -237,52 +238,52 @@ class ProfileScreen(ReportScreen[int]):
     def __init__(self, fact: Profile, name: str, words: Sequence[str] = (), *, exact: bool = False) -> None:
         super().__init__(exact=exact)
         self._fact, self._model, self._words = fact, name, words
-        known = [*_ORDERS] if fact.machine is not None else [*_ORDERS][:-1]
-        self._orders, self._by = known, known[0]
+        orders = [*_ORDERS] if fact.machine is not None else [*_ORDERS][:-1]
+        self._orders, self._order = orders, orders[0]
 
     def head(self) -> tuple[Line, Line]:
-        """The time of a run, and how the layers are ordered."""
+        """Build the title lines: the model, the time of a run, and the order of the layers."""
         fact = self._fact
         batch = "" if fact.batch is None else f", batch {fact.batch:,}"
-        said = f" {seconds_text(fact.wall_seconds)} a run{batch}; layers: {_ORDERS[self._by]}"
-        return ((" Profile", "strong"), (f"   {safe(self._model)}", "dim")), ((said, "dim"),)
+        summary = f" {seconds_text(fact.wall_seconds)} a run{batch}; layers: {_ORDERS[self._order]}"
+        return ((" Profile", "strong"), (f"   {safe(self._model)}", "dim")), ((summary, "dim"),)
 
     def report_lines(self, width: int) -> Sequence[Line]:
-        """The figures, a row for each layer, and time outside of layers."""
+        """Build the figures, a row for each layer, and the time outside of layers."""
         fact, exact = self._fact, self._exact
-        layers = [layer for layer in ordered(fact.layers, self._by) if layer.seconds is not None]
+        layers = [layer for layer in ordered(fact.layers, self._order) if layer.seconds is not None]
         table, least = layer_table(fact, layers[:MOST]), max(NAME, width // 3)
         lines: list[Line] = [BLANK, *draw([figures(fact)], width - 1, exact)]
         if layers:
             lines += [BLANK, title_line(table, width - 1, exact, least)]
         lines += [
-            Link.to(layer.layer, row_line(table, at, width - 1, exact, narrowest=least))
-            for at, layer in enumerate(layers[:MOST])
+            Link.to(layer.layer, row_line(table, index, width - 1, exact, narrowest=least))
+            for index, layer in enumerate(layers[:MOST])
         ]
         if len(layers) > MOST:
             lines += draw([Row(f"{MOST:,} of {len(layers):,} layers")], width - 1)
         return [*lines, *draw(beside_layers(fact, _GROUPS), width - 1, exact)]
 
     @on(LinkView.LinkFollowed)
-    def _followed(self, event: LinkView.LinkFollowed) -> None:
+    def _close_with_layer(self, event: LinkView.LinkFollowed) -> None:
         self.dismiss(event.lead)
 
     def page_blocks(self) -> Sequence[Block]:
-        """The whole profile, in the shown order."""
-        layers = ordered(self._fact.layers, self._by)
+        """Build the whole profile, in the displayed order."""
+        layers = ordered(self._fact.layers, self._order)
         return profile_blocks(replace(self._fact, layers=layers), len(layers))
 
     def verb_words(self, source: str) -> Sequence[str]:
-        """The command that prints this profile."""
+        """Return the command that prints this profile."""
         return ["profile", source, *self._words]
 
     def action_profile_sort(self) -> None:
-        """The next order."""
-        self._by = self._orders[(self._orders.index(self._by) + 1) % len(self._orders)]
+        """Switch to the next order of the layers."""
+        self._order = self._orders[(self._orders.index(self._order) + 1) % len(self._orders)]
         self.show_report()
 
     def action_profile_again(self) -> None:
-        """Leave for the dialog."""
+        """Close the screen and open the settings dialog."""
         self.dismiss(AGAIN)
 
 
@@ -297,11 +298,11 @@ COMPARISON_KEYS = key_group(
 
 
 class ProfileComparisonScreen(ReportScreen[int]):
-    """Shows two profiles side by side; answers with an index into `largest_first(fact)`, or `AGAIN`.
+    """Show two profiles in columns; the result is an index into `largest_first(fact)`, or `AGAIN`.
 
     Args:
-        fact: What was measured.
-        exact: Exact or rounded numbers.
+        fact: Comparison of the two profiles.
+        exact: Whether to show exact instead of rounded numbers.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(COMPARISON_KEYS)
@@ -318,54 +319,54 @@ class ProfileComparisonScreen(ReportScreen[int]):
         self._table = change_table(self._changes)
 
     def head(self) -> tuple[Line, Line]:
-        """The title: the names of the two states."""
-        before, after = map(safe, self._fact.names)
-        names = ((" Profile  ", "strong"), (before, "text"), (" → ", "dim"), (after, "text"))
-        said = " timed in turn; layers: those that differ most first"
-        return names, ((said, "dim"),)
+        """Build the title lines with the names of the two states."""
+        before_name, after_name = map(safe, self._fact.names)
+        names = ((" Profile  ", "strong"), (before_name, "text"), (" → ", "dim"), (after_name, "text"))
+        summary = " timed in turn; layers: those that differ most first"
+        return names, ((summary, "dim"),)
 
     def report_lines(self, width: int) -> Sequence[Line]:
-        """The wall times, and a row for each layer."""
+        """Build the wall times, and a row for each layer."""
         fact, exact, least = self._fact, self._exact, max(NAME, width // 3)
         lines: list[Line] = [BLANK, *draw([walls(fact)], width - 1, exact), BLANK]
         lines.append(title_line(self._table, width - 1, exact, least))
         lines += [
-            Link.to(at, row_line(self._table, at, width - 1, exact, narrowest=least))
-            for at in range(len(self._changes))
+            Link.to(index, row_line(self._table, index, width - 1, exact, narrowest=least))
+            for index in range(len(self._changes))
         ]
-        rest = len(fact.layers) - len(self._changes)
-        more = [Row(f"{len(self._changes):,} of {len(fact.layers):,} rows")] if rest else []
-        return [*lines, *draw([*more, *notes(fact)], width - 1)]
+        hidden_count = len(fact.layers) - len(self._changes)
+        count_note = [Row(f"{len(self._changes):,} of {len(fact.layers):,} rows")] if hidden_count else []
+        return [*lines, *draw([*count_note, *notes(fact)], width - 1)]
 
     @on(LinkView.LinkFollowed)
-    def _followed(self, event: LinkView.LinkFollowed) -> None:
+    def _close_with_layer(self, event: LinkView.LinkFollowed) -> None:
         self.dismiss(event.lead)
 
     def page_blocks(self) -> Sequence[Block]:
-        """All of it."""
+        """Build the whole comparison."""
         return comparison(self._fact, None)
 
     def action_times_again(self) -> None:
-        """Leave for the dialog."""
+        """Close the screen and open the settings dialog."""
         self.dismiss(AGAIN)
 
 
-_BESIDE = "compare_profiles"
-"""Key of the last comparison of the shown model, kept until that model is timed alone."""
+_LAST_COMPARISON = "compare_profiles"
+"""Key under which the store keeps the last comparison, until the model is timed alone."""
 
 
 class ProfileCommand(ScreenCommand):
-    """Shows the profile of the current model, or asks how to time the model."""
+    """Command that shows the profile of the current model, or asks how to measure it."""
 
     def run(self) -> None:
-        """Show the profile, or ask how to time the model."""
+        """Show the last profile or comparison, or ask for settings if there is none."""
         if not self.context.ready():
             return
         profile = self.store.profile
         if profile is None:
             self._ask()
-        elif (beside := self.store.on_demand.answers.get(_BESIDE)) is not None:
-            self._show_both(beside)
+        elif (last_comparison := self.store.on_demand.answers.get(_LAST_COMPARISON)) is not None:
+            self._show_comparison(last_comparison)
         else:
             self._show(profile)
 
@@ -373,20 +374,20 @@ class ProfileCommand(ScreenCommand):
         history, last = self.store.history, ProfileRequest(*self.store.profiled)
         states: dict[int, str] = {}
         if history is not None:
-            others = (at for at in range(len(history.entries)) if at != history.current)
-            states = {at: safe(self._name(at)) for at in others}
-            before = history.parent(history.current)
-            if self.store.profile is None and before is not None and history.entries[before].profile:
+            other_indices = (index for index in range(len(history.entries)) if index != history.current)
+            states = {index: safe(self._name(index)) for index in other_indices}
+            parent = history.parent(history.current)
+            if self.store.profile is None and parent is not None and history.entries[parent].profile:
                 last = last._replace(
-                    beside=str(before)
+                    beside=str(parent)
                 )  # after a change, offer to compare with the state before it
         dialog = ProfileDialog(last, graph=self.store.by_value, states=states)
         self.context.ask(dialog, self._start)
 
-    def _name(self, at: int) -> str:
-        """What a state is called: '0 as opened'."""
+    def _name(self, index: int) -> str:
+        """Return the display name of a state: '0 as opened'."""
         assert self.store.history is not None
-        return f"{at} {state_name(self.store.history.entries[at], at)}"
+        return f"{index} {state_name(self.store.history.entries[index], index)}"
 
     def _start(self, request: ProfileRequest | None) -> None:
         if request is not None:
@@ -398,12 +399,12 @@ class ProfileCommand(ScreenCommand):
         answers, other_state = self.store.on_demand.answers, request.state
         if other_state is None:
             await self.jobs.run("profiling", "profile", batch=request.size, **options)
-            answers.pop(_BESIDE, None)
+            answers.pop(_LAST_COMPARISON, None)
         else:
             states = sorted((other_state, self.store.history_place))
             sizes, names = (request.size, request.size), (self._name(states[0]), self._name(states[1]))
             fact = await self.jobs.run("profiling", "compare_profiles", *states, batches=sizes, **options)
-            answers[_BESIDE] = replace(fact, names=names)
+            answers[_LAST_COMPARISON] = replace(fact, names=names)
         await self.context.take_history()
         profile = self.store.profile
         assert profile is not None, "the session keeps what it measured"
@@ -424,19 +425,19 @@ class ProfileCommand(ScreenCommand):
         elif layer is not None:
             self.panes.to_layer(layer)
 
-    def _show_both(self, fact: ProfileComparison) -> None:
-        def then(at: int | None) -> None:
-            if at == AGAIN:
+    def _show_comparison(self, fact: ProfileComparison) -> None:
+        def on_closed(index: int | None) -> None:
+            if index == AGAIN:
                 self._ask()
-            elif at is not None:
-                change = largest_first(fact)[at]
+            elif index is not None:
+                change = largest_first(fact)[index]
                 path = change.after_path if fact.after == self.store.profile else change.before_path
                 self.context.go_to_layer(path or change.path)
 
-        self.context.ask(ProfileComparisonScreen(fact, exact=self.store.exact), then)
+        self.context.ask(ProfileComparisonScreen(fact, exact=self.store.exact), on_closed)
 
 
 def _show_columns(model: TreeModel, fresh: tuple[str, ...]) -> None:
-    """Puts the columns of a profile in front of the other figures."""
-    known = columns_of(model)
-    model.set_columns(in_front(model, [name for name in model.columns if name in known] or SHOWN, fresh))
+    """Put the profile columns of the layer tree before the other figures."""
+    available = columns_of(model)
+    model.set_columns(in_front(model, [name for name in model.columns if name in available] or SHOWN, fresh))

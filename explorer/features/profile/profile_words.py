@@ -1,4 +1,4 @@
-"""A profile as text: where the time of a run goes, and how sure that is: `explorer profile`."""
+"""Text output of `explorer profile`: where the time of a run goes, and how certain the figures are."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _OPERATORS = 10
 
 
 def profile(about: Info, fact: Profile, limit: int) -> list[Block]:
-    """The answer of `explorer profile`, with at most `limit` layers."""
+    """Build the output of `explorer profile`, with at most `limit` layers."""
     return [*title(about.model), Line(), *profile_blocks(fact, limit)]
 
 
 def profiles(about: Info, fact: ProfileSeries, limit: int) -> list[Block]:
-    """The answer of `explorer profile --batch 1,8,32`: the batches side by side, then each."""
+    """Build the output of `explorer profile --batch 1,8,32`: a table of the batches, then each profile."""
     blocks: list[Block] = [_batches(fact)]
-    for one in fact.profiles:
-        blocks += [Line(), Heading(f"Batch {one.batch:,}"), *profile_blocks(one, limit)]
+    for batch_profile in fact.profiles:
+        blocks += [Line(), Heading(f"Batch {batch_profile.batch:,}"), *profile_blocks(batch_profile, limit)]
     return [*title(about.model), Line(), *blocks]
 
 
 def profile_blocks(fact: Profile, limit: int) -> list[Block]:
-    """The wall time and its parts, the layers, the operators, and the notes."""
+    """Build the wall time and its parts, the tables of layers and operators, and the notes."""
     layers = [layer for layer in fact.layers if layer.seconds][:limit]
     timed = sum(layer.seconds is not None for layer in fact.layers)
     blocks: list[Block] = [figures(fact)]
@@ -55,7 +55,7 @@ def profile_blocks(fact: Profile, limit: int) -> list[Block]:
 
 
 def beside_layers(fact: Profile, limit: int) -> list[Block]:
-    """The blocks below the layers: groups, operators, time outside of layers, notes."""
+    """Build the blocks after the layer table: groups, operators, time outside of layers, notes."""
     blocks: list[Block] = []
     if fact.modules:
         blocks += [Line(), _modules(fact, limit)]
@@ -82,17 +82,17 @@ def beside_layers(fact: Profile, limit: int) -> list[Block]:
 
 
 def spread_text(times: Spread) -> str:
-    """How far times lie apart: '1.2 to 1.4 ms in eight of ten runs'."""
+    """Format the spread of times: '1.2 to 1.4 ms in eight of ten runs'."""
     if times.count == 1:
         return "one run"
     return f"{seconds_text(times.p10)} to {seconds_text(times.p90)} in eight of ten runs"
 
 
 def figures(fact: Profile) -> Fields:
-    """The wall time, how sure it is, the time outside of layers, and how it was measured."""
+    """Build the fields for the wall time, its confidence interval, the overhead and the measurement."""
     rows = [
         Field("Wall time", seconds(fact.wall_seconds), spread_text(fact.wall), "wall"),
-        Field("  how sure", _sure(fact), _stop_text(fact), "sure"),
+        Field("  how sure", _interval(fact), _stop_text(fact), "sure"),
     ]
     if fact.batch and fact.wall_seconds:
         rate = Span(rate_text(fact.batch / fact.wall_seconds, "rows/s"), "figure")
@@ -100,7 +100,7 @@ def figures(fact: Profile) -> Fields:
     level = f", optimize {fact.optimize}" if fact.optimize else ""
     rows += [
         *_overhead(fact),
-        Field("Profiler's cost", _cost(fact), _cost_in_all(fact), "profiler"),
+        Field("Profiler's cost", _overhead_cell(fact), _overhead_remark(fact), "profiler"),
         Field(
             "Runs on", f"{fact.device}, {many_text(fact.threads, 'thread')}", f"{fact.runtime}{level}", "on"
         ),
@@ -119,8 +119,9 @@ def figures(fact: Profile) -> Fields:
 
 
 def _overhead(fact: Profile) -> list[Field]:
-    """Time outside of kernels, and time that the profiler adds to kernels."""
-    # other work delays a different layer in each run, so no layer's median shows it
+    """Build the fields for the time outside of kernels, and for the time that the profiler adds to kernels.
+    """
+    # work of other processes delays a different layer in each run, so no layer's median shows it
     remark = "no kernel runs: calls, copies, gaps" + ("; and what other work took" if fact.loaded else "")
     rows = [Field("Runtime overhead", seconds(fact.overhead_seconds), remark, "overhead")]
     if fact.slowed_seconds:
@@ -130,7 +131,7 @@ def _overhead(fact: Profile) -> list[Field]:
     return rows
 
 
-def _sure(fact: Profile) -> Span:
+def _interval(fact: Profile) -> Span:
     low, high = seconds_text(fact.wall.low), seconds_text(fact.wall.high)
     if not fact.wall.sure:
         return Span("not sure", "warning")
@@ -146,12 +147,12 @@ def _stop_text(fact: Profile) -> str:
     }[fact.stopped]
     if not fact.wall.sure:
         return f"{runs}, {why}: six at least give an interval"
-    within = "" if fact.settled else "; wider than 5 %"
-    return f"95 % interval of the median{within}; {runs}, {why}"
+    width_note = "" if fact.settled else "; wider than 5 %"
+    return f"95 % interval of the median{width_note}; {runs}, {why}"
 
 
 def _how_predicted(fact: Profile) -> str:
-    """The error of a prediction on this run, in total and by layer, and its source."""
+    """Describe the error of a prediction, in total and by layer, and the source of the prediction."""
     assert fact.predicted_seconds is not None
     error = fact.predicted_seconds / fact.wall_seconds - 1
     off = sorted(abs(layer.error) for layer in fact.layers if layer.error is not None)
@@ -162,23 +163,23 @@ def _how_predicted(fact: Profile) -> str:
     )
 
 
-def _cost(fact: Profile) -> Span:
+def _overhead_cell(fact: Profile) -> Span:
     if fact.profiler_overhead is None:
         return Span("?", "warning")
     return Span(f"{fact.profiler_overhead * 100:+.0f} %", "figure", value=fact.profiler_overhead)
 
 
-def _cost_in_all(fact: Profile) -> str:
-    """How much slower the runs under the profiler are."""
+def _overhead_remark(fact: Profile) -> str:
+    """Describe how much slower the runs with the profiler are."""
     without = "the wall time is measured without it"
     if fact.profiling_overhead is None:
         return f"on a run; {without}"
-    under = f"{fact.profiled_runs:,} of {fact.runs + fact.profiled_runs:,}"
-    return f"on a run, {fact.profiling_overhead * 100:+.0f} % on all: {under} were under it; {without}"
+    profiled = f"{fact.profiled_runs:,} of {fact.runs + fact.profiled_runs:,}"
+    return f"on a run, {fact.profiling_overhead * 100:+.0f} % on all: {profiled} were under it; {without}"
 
 
 def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
-    """A row for each layer with a time of its own."""
+    """Build a table with a row for each layer that has its own time."""
     largest = max((layer.share for layer in layers), default=0.0)
 
     def kernel(layer: LayerTime) -> Span:
@@ -243,11 +244,13 @@ def _rate(value: float | None, unit: str) -> Cell:
 
 
 def operator_table(fact: Profile) -> Table:
-    """A row for each kind of kernel, the slowest first; for torch with its self time."""
+    """Build a table with a row for each kind of kernel, slowest first; torch kernels also show their self
+    time.
+    """
     calling = any(operator.self_seconds is not None for operator in fact.operators)
     has_memory = any(operator.allocated_bytes is not None for operator in fact.operators)
 
-    def own(operator: OperatorTime) -> Span:
+    def self_time(operator: OperatorTime) -> Span:
         return seconds(operator.seconds if operator.self_seconds is None else operator.self_seconds)
 
     def total(operator: OperatorTime) -> Span:
@@ -256,15 +259,15 @@ def operator_table(fact: Profile) -> Table:
     def net(operator: OperatorTime) -> Cell:
         return _memory(operator.allocated_bytes)
 
-    def called(operator: OperatorTime) -> Cell:
+    def with_callees(operator: OperatorTime) -> Cell:
         return _memory(operator.total_bytes)
 
-    memory = [(Column("net memory", "right"), net), (Column("with called", "right", drop=3), called)]
+    memory = [(Column("net memory", "right"), net), (Column("with called", "right", drop=3), with_callees)]
     return table_of(
         fact.operators[:_OPERATORS],
         (
             (Column("kernel", shrink=True), lambda operator: Span(operator.op, "kind")),
-            (Column("self" if calling else "time", "right"), own),
+            (Column("self" if calling else "time", "right"), self_time),
             *([(Column("total", "right", drop=2), total)] if calling else []),
             (Column("share", "right"), lambda operator: _share(operator.share)),
             (Column("calls", "right"), lambda operator: plain(operator.calls)),
@@ -276,7 +279,7 @@ def operator_table(fact: Profile) -> Table:
 
 
 def _memory(size: int | None) -> Cell:
-    """Allocated bytes minus freed bytes, which may be negative."""
+    """Format allocated minus freed bytes, which can be negative."""
     if size is None:
         return ""
     text = f"{'-' * (size < 0)}{bytes_text(abs(size))}"
@@ -284,7 +287,7 @@ def _memory(size: int | None) -> Cell:
 
 
 def _phases(fact: Profile) -> Table:
-    """The parts of a training step."""
+    """Build a table of the parts of a training step."""
     return table_of(
         fact.phases,
         (
@@ -301,18 +304,18 @@ def _batches(fact: ProfileSeries) -> Table:
     return table_of(
         range(len(batches)),
         (
-            (Column("batch", "right"), lambda at: plain(batches[at].batch)),
-            (Column("wall time", "right"), lambda at: seconds(batches[at].wall_seconds)),
-            (Column("95 % of the median", "right", drop=1), lambda at: _sure(fact.profiles[at])),
-            (Column("a row", "right"), lambda at: seconds(batches[at].row_seconds)),
-            (Column("rows/s", "right"), lambda at: _rate(batches[at].rows_per_second, "")),
-            (Column("overhead", "right", drop=2), lambda at: seconds(batches[at].overhead_seconds)),
+            (Column("batch", "right"), lambda index: plain(batches[index].batch)),
+            (Column("wall time", "right"), lambda index: seconds(batches[index].wall_seconds)),
+            (Column("95 % of the median", "right", drop=1), lambda index: _interval(fact.profiles[index])),
+            (Column("a row", "right"), lambda index: seconds(batches[index].row_seconds)),
+            (Column("rows/s", "right"), lambda index: _rate(batches[index].rows_per_second, "")),
+            (Column("overhead", "right", drop=2), lambda index: seconds(batches[index].overhead_seconds)),
         ),
     )
 
 
 def _modules(fact: Profile, limit: int) -> Table:
-    """The slowest groups, with the time that is not in their layers."""
+    """Build a table of the slowest groups, with the time that is not in their layers."""
     return table_of(
         sorted(fact.modules, key=lambda module: -module.seconds)[:limit],
         (
@@ -327,7 +330,7 @@ def _modules(fact: Profile, limit: int) -> Table:
 
 
 def timed_blocks(fact: Profile, row: int) -> list[Block]:
-    """The measured time of a row, each figure with its origin; empty if the profile does not have the row."""
+    """Build the fields with the measured time of a row; empty if the profile does not contain the row."""
     group = next((timed for timed in fact.modules if timed.layer == row), None)
     layer = next((timed for timed in fact.layers if timed.layer == row), None)
     rows = _group_fields(group) if group is not None else []
@@ -338,10 +341,10 @@ def timed_blocks(fact: Profile, row: int) -> list[Block]:
     return [Heading("Time", note), Fields(rows)] if rows else []
 
 
-def _group_fields(one: ModuleTime) -> list[Field]:
+def _group_fields(group: ModuleTime) -> list[Field]:
     return [
-        Field("Measured", seconds(one.seconds), f"{share_text(one.share, 1)} of a run, sum of its layers"),
-        Field("  without them", quiet_zero(seconds(one.self_seconds)), many_text(one.calls, "call")),
+        Field("Measured", seconds(group.seconds), f"{share_text(group.share, 1)} of a run, sum of its layers"),
+        Field("  without them", quiet_zero(seconds(group.self_seconds)), many_text(group.calls, "call")),
     ]
 
 
@@ -350,12 +353,12 @@ def _layer_fields(fact: Profile, layer: LayerTime) -> list[Field]:
         return [
             Field("Measured", Span("no time of its own", "quiet"), f"the kernel of {layer.within} does it")
         ]
-    more = f", {layer.op} for {many_text(1 + len(layer.holds), 'layer')}" if layer.holds else f", {layer.op}"
+    kernel_text = f", {layer.op} for {many_text(1 + len(layer.holds), 'layer')}" if layer.holds else f", {layer.op}"
     rows = [
         Field(
             "Measured",
             seconds(layer.seconds.median),
-            f"{share_text(layer.share, 1)} of a run{more * bool(layer.op)}",
+            f"{share_text(layer.share, 1)} of a run{kernel_text * bool(layer.op)}",
         ),
         Field("  how far apart", "", f"{spread_text(layer.seconds)}, {many_text(layer.calls, 'call')}"),
     ]

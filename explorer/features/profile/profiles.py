@@ -1,4 +1,4 @@
-"""Profiles: how long a session's models run on this machine. Each is kept with the state that was timed."""
+"""Session methods that measure run times. The last profile of each state is stored with that state."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def profile(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Profile:
-    """The measured time of a model, by layer; `history` keeps it with the state.
+    """Measure the run time of a model, layer by layer; the history keeps the profile.
 
     Args:
-        spec: Threads, level of optimization, steps, ...; None takes the runtime's defaults, and runs until
-            the median is sure.
-        batch: Size of the open first dimension; None keeps the sizes of the model.
-        machine: For the least time of each layer (see `explorer.settings.machines`).
-        index: Which model of the history; None is the current one.
-        on_progress: Receives the number of runs so far.
-        cancel: Polled between runs; True stops and leaves no file.
+        spec: Threads, optimization level, number of steps, and more. None uses the runtime's defaults and
+            runs until the median is certain.
+        batch: Size of the open first dimension, or None to keep the sizes of the model.
+        machine: Machine for the least time of each layer (see `explorer.settings.machines`), or None.
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the number of completed runs.
+        cancel: Callback that is polled between runs. If it returns True, the job stops and leaves no files.
 
     Raises:
-        Misuse: There is no such device, there are fewer processors, or the input does not fit.
+        Misuse: The device does not exist, the machine has fewer processors, or the input does not fit.
         BadModel: The model cannot run; the message names the layer that fails and the layers before it.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     return session.parts.of(Profiler).profile(
         spec or ProfileSpec(), batch, machine, index, on_progress, cancel
@@ -82,22 +82,22 @@ def compare_profiles(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> ProfileComparison:
-    """Two models timed in turn and compared row by row, matched as `diff` matches them.
+    """Time two models in turn and compare their layers, matched as `diff` matches them.
 
     Args:
-        before: The index of a state of the history.
-        after: The index of another; None is the current one.
-        other: A model to take in place of `after`: a path or name, as for `Session`.
-        spec: How to time both.
-        batches: The size of the open first dimension of each.
-        machine: For the least time of each layer.
-        on_progress: Receives the number of runs so far.
-        cancel: Polled between runs; True stops.
+        before: Index of a state of the history.
+        after: Index of another state, or None for the current state.
+        other: Path or name of a model, as for `Session`, instead of `after`.
+        spec: Settings for both models.
+        batches: Size of the open first dimension, for each model.
+        machine: Machine for the least time of each layer, or None.
+        on_progress: Callback that receives the number of completed runs.
+        cancel: Callback that is polled between runs; the work stops when it returns True.
 
     Raises:
-        Misuse: As for `profile`, or the history has no such state.
-        BadModel: One of the two cannot run.
-        Cancelled: `cancel` said so.
+        Misuse: A reason of `profile`, or the history has no such state.
+        BadModel: One of the models cannot run.
+        Cancelled: `cancel` returned True.
     """
     where = session.parts.models.at(before), session.parts.beside(after, other)
     return session.parts.of(Profiler).compare(
@@ -106,7 +106,7 @@ def compare_profiles(
 
 
 class Profiler:
-    """Times models; the last profile of each state is kept with it."""
+    """Time states of a session; the last profile of each state is stored with it."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -120,18 +120,18 @@ class Profiler:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Profile:
-        """Times one state."""
+        """Time one state."""
         check(spec)
-        models, at = self._models, self._models.at(index)
+        models, state_index = self._models, self._models.at(index)
         (measurement,) = timed(
-            [self._measured(models, at, spec, batch, measured_of(machine), on_progress, cancel)[0]],
+            [self._prepare(models, state_index, spec, batch, measured_of(machine), on_progress, cancel)[0]],
             spec,
             scratch=models.workdir,
             machine=machine,
             on_progress=on_progress,
             cancel=cancel,
         )
-        return self._keep(models, at, measurement.profile, measured_of(machine))
+        return self._record(models, state_index, measurement.profile, measured_of(machine))
 
     def compare(
         self,
@@ -143,78 +143,78 @@ class Profiler:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> ProfileComparison:
-        """Times two states in turn, and compares them row by row."""
+        """Time two states in turn and compare their layers."""
         check(spec)
-        both = (self._models, before), after
+        state_pair = (self._models, before), after
         measured_machine = measured_of(machine)
-        every = [
-            self._measured(models, at, spec, batch, measured_machine, on_progress, cancel)
-            for (models, at), batch in zip(both, batches, strict=True)
+        subjects = [
+            self._prepare(models, index, spec, batch, measured_machine, on_progress, cancel)
+            for (models, index), batch in zip(state_pair, batches, strict=True)
         ]
-        graphs = [subject.model for _, subject in every if isinstance(subject, TimedGraph)]
+        graphs = [subject.model for _, subject in subjects if isinstance(subject, TimedGraph)]
 
-        def flow(models: Models, at: int) -> ValueFlow | None:
-            return models.examined(at, on_progress, cancel).flow
+        def flow(models: Models, index: int) -> ValueFlow | None:
+            return models.examined(index, on_progress, cancel).flow
 
         tree = tree_diff(
-            every[0][1].analysis,
-            every[1][1].analysis,
+            subjects[0][1].analysis,
+            subjects[1][1].analysis,
             form="graph" if len(graphs) == 2 else "rows",
             graphs=(graphs[0], graphs[1]) if len(graphs) == 2 else None,
-            flows=(None, None) if graphs else (flow(*both[0]), flow(*both[1])),
+            flows=(None, None) if graphs else (flow(*state_pair[0]), flow(*state_pair[1])),
             on_progress=on_progress,
             cancel=cancel,
         )
         measurements = timed(
-            [measurement for measurement, _ in every],
+            [measurement for measurement, _ in subjects],
             spec,
             scratch=self._models.workdir,
             machine=machine,
             on_progress=on_progress,
             cancel=cancel,
         )
-        for (models, at), measurement in zip(both, measurements, strict=True):
-            self._keep(models, at, measurement.profile, measured_machine)
-        compared_ = compared(measurements[0], measurements[1], tree)
-        return replace(compared_, names=(both[0][0].label(before), after[0].label(after[1])))
+        for (models, index), measurement in zip(state_pair, measurements, strict=True):
+            self._record(models, index, measurement.profile, measured_machine)
+        comparison = compared(measurements[0], measurements[1], tree)
+        return replace(comparison, names=(state_pair[0][0].label(before), after[0].label(after[1])))
 
-    def _measured(
+    def _prepare(
         self,
         models: Models,
-        at: int,
+        state_index: int,
         spec: ProfileSpec,
         batch: int | None,
         measured_machine: MeasuredMachine | None,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> tuple[Measurement, TimedGraph | TimedModule]:
-        """A state in the form that its runtime times: a graph or a module."""
+        """Prepare a state for timing, as a graph or as a module."""
         report(on_progress, cancel, "loading")
-        if models.is_module(at) or (not at and not models.is_graph and models.from_torch):
+        if models.is_module(state_index) or (not state_index and not models.is_graph and models.from_torch):
             from explorer.features.profile.timed_modules import measured_module  # torch
 
-            return measured_module(models, at, spec, batch, on_progress, cancel)
+            return measured_module(models, state_index, spec, batch, on_progress, cancel)
         if spec.train:
             raise Misuse(
                 "a training step is of a module, and this is an ONNX graph",
                 where="--train",
                 hint="give a torchvision name or package.module:callable",
             )
-        graph = subject_of(models, at, spec, batch, on_progress, cancel)
+        graph = subject_of(models, state_index, spec, batch, on_progress, cancel)
         return measured(graph, spec, measured_machine), graph
 
-    def _keep(
-        self, models: Models, at: int, profile: Profile, measured_machine: MeasuredMachine | None
+    def _record(
+        self, models: Models, state_index: int, profile: Profile, measured_machine: MeasuredMachine | None
     ) -> Profile:
         notes = [] if measured_machine is None else _machine_notes(profile, measured_machine)
         kept_profile = replace(profile, notes=(*models.random_weights(), *profile.notes, *notes))
-        models.history = states.amend(models.history, at, profile=replace(kept_profile, recording=()))
-        models.keep_profile(at, replace(kept_profile, recording=()))
+        models.history = states.amend(models.history, state_index, profile=replace(kept_profile, recording=()))
+        models.keep_profile(state_index, replace(kept_profile, recording=()))
         return kept_profile
 
 
 def _machine_notes(profile: Profile, machine: MeasuredMachine) -> list[str]:
-    """Notes on a profile that come from the measurement of its machine."""
+    """Return notes that interpret a profile by the measurement of its machine."""
     notes = []
     if profile.runtime.startswith("torch"):
         notes.append(
@@ -233,7 +233,7 @@ def _machine_notes(profile: Profile, machine: MeasuredMachine) -> list[str]:
 
 
 def check(spec: ProfileSpec) -> None:
-    """Checks that the options of a profile go together.
+    """Check that the options of a profile are consistent.
 
     Raises:
         Misuse: An optimizer is named, but no training step is timed.
@@ -243,22 +243,22 @@ def check(spec: ProfileSpec) -> None:
 
 
 def subject_of(
-    models: Models, at: int, spec: ProfileSpec, batch: int | None, on_progress: OnProgress, cancel: Cancel
+    models: Models, state_index: int, spec: ProfileSpec, batch: int | None, on_progress: OnProgress, cancel: Cancel
 ) -> TimedGraph:
-    """A graph ready for timing: with its inputs, and its analysis at their sizes.
+    """Prepare a graph for timing: draw or read its inputs, and analyze it at their sizes.
 
     Raises:
-        Misuse: It is no ONNX graph, or the inputs or the batch do not fit it.
+        Misuse: The state is not an ONNX graph, or the inputs or the batch do not fit it.
     """
-    if not at and not models.is_graph:
+    if not state_index and not models.is_graph:
         raise Misuse(
             "it is neither an ONNX graph nor a module that can run",
             where=models.source,
             hint="explorer convert MODEL -o OUT.onnx, and that",
         )
-    model, opened = models.graph(at, on_progress), models.opened(at, on_progress)
-    usual = opened.options
-    dims, shapes = models.sizes(at, model)
+    model, opened = models.graph(state_index, on_progress), models.opened(state_index, on_progress)
+    own_options = opened.options
+    dims, shapes = models.sizes(state_index, model)
     if batch is not None:
         dims, shapes = at_batch(model, batch, dims, shapes)
     if spec.input is not None:
@@ -267,11 +267,11 @@ def subject_of(
         drawn = _random_inputs(model, dims, shapes, batch)
     sizes = sizes_of(model, drawn)
     declarations = {drawn_input.name: (drawn_input.dtype, drawn_input.shape) for drawn_input in drawn}
-    if not sizes and not usual.dims and not shapes and opened.options.past is None:
-        analysis = models.examined(at, on_progress, cancel).analysis
+    if not sizes and not own_options.dims and not shapes and opened.options.past is None:
+        analysis = models.examined(state_index, on_progress, cancel).analysis
     else:
-        all_sizes = {**usual.dims, **sizes}
-        analysis = models.examined_with(at, all_sizes, declarations, on_progress, cancel).analysis
+        all_sizes = {**own_options.dims, **sizes}
+        analysis = models.examined_with(state_index, all_sizes, declarations, on_progress, cancel).analysis
     feeds = draw(drawn, spec.seed)
     return TimedGraph(model, analysis, feeds, tuple([drawn_input.text() for drawn_input in drawn]), batch)
 
@@ -291,7 +291,7 @@ def _random_inputs(
 def _inputs_from_file(
     model: Model, path: str, batch: int | None, shapes: InputShapes
 ) -> tuple[RandomInput, ...]:
-    """Inputs from a file; with a batch, its first `batch` rows."""
+    """Read inputs from a file; with a batch, take the first `batch` rows."""
     arrays = read_input(path)
     if batch is None:
         return given_inputs(model, arrays, shapes)

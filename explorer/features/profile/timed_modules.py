@@ -1,4 +1,4 @@
-"""Modules ready for timing: with weights, a batch, and inputs that are random or from a file."""
+"""Prepares torch modules for timing: weights, batch, and inputs that are random or from a file."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from explorer.session.parts.models import Models
 
 
 def measured_module(
-    models: Models, at: int, spec: ProfileSpec, batch: int | None, on_progress: OnProgress, cancel: Cancel
+    models: Models, state_index: int, spec: ProfileSpec, batch: int | None, on_progress: OnProgress, cancel: Cancel
 ) -> tuple[Measurement, TimedModule]:
-    """A module ready for timing.
+    """Prepare a module for timing.
 
     Raises:
-        Misuse: The inputs or the batch do not fit it, or there is no memory for its weights.
-        BadModel: It cannot be built.
+        Misuse: The inputs or the batch do not fit the module, or its weights do not fit in memory.
+        BadModel: The module cannot be built.
     """
-    opened = models.opened(at, on_progress)
+    opened = models.opened(state_index, on_progress)
     assert isinstance(opened, TorchModel)
-    usual, loaded = opened.options, opened.loaded
-    if usual.past is not None:
+    own_options, loaded = opened.options, opened.loaded
+    if own_options.past is not None:
         raise Misuse("a module is timed on its own inputs", where="--past", hint="leave it out")
-    dims: Mapping[str, int] = usual.dims if batch is None else {**usual.dims, "batch": batch}
+    dims: Mapping[str, int] = own_options.dims if batch is None else {**own_options.dims, "batch": batch}
     sizes: InputShapes = {}
     try:
         if spec.input is None:
-            binding = bind(loaded, usual.input_shapes, dims)
+            binding = bind(loaded, own_options.input_shapes, dims)
             tensors, texts = drawn_inputs(loaded, binding, spec.seed)
         else:
-            arrays = _first(read_input(spec.input), batch)
-            binding, tensors, texts, sizes = read_inputs(loaded, arrays, usual.input_shapes, dims)
+            arrays = _first_rows(read_input(spec.input), batch)
+            binding, tensors, texts, sizes = read_inputs(loaded, arrays, own_options.input_shapes, dims)
     except Misuse as error:
         if batch is None or error.where != "--dim":
             raise
@@ -48,10 +48,10 @@ def measured_module(
         raise Misuse(problem, where="--batch", hint=error.hint) from None
     args, kwargs = binding.call(tensors)
     if batch is None and not sizes:
-        analysis = models.examined(at, on_progress, cancel).analysis
+        analysis = models.examined(state_index, on_progress, cancel).analysis
     else:
         all_sizes = {} if sizes else {**dims}
-        analysis = models.examined_with(at, all_sizes, sizes, on_progress, cancel).analysis
+        analysis = models.examined_with(state_index, all_sizes, sizes, on_progress, cancel).analysis
     first = tensors[0] if tensors else None
     module = TimedModule(
         loaded,
@@ -66,8 +66,8 @@ def measured_module(
     return measured(module, spec), module
 
 
-def _first(arrays: InputArrays, batch: int | None) -> InputArrays:
-    """The inputs of a file; with a batch, their first `batch` rows."""
+def _first_rows(arrays: InputArrays, batch: int | None) -> InputArrays:
+    """Return the inputs of a file; with a batch, only the first `batch` rows."""
     if batch is None:
         return arrays
     for name, array in arrays.arrays.items():

@@ -96,9 +96,9 @@ class Quantizer:
         self._folds = False
 
     def _graph(self, on_progress: OnProgress) -> Model:
-        """Return the current model with the layers of inner graphs moved to the main graph.
+        """Return the current model with the functions that contain layers inlined.
 
-        For form `chain`, batch normalizations are folded into the weights.
+        For form `chain`, batch normalizations are also folded into the weights.
         """
         model = self._models.graph(self._models.current, on_progress)
         last = self._last_graph

@@ -1,4 +1,4 @@
-"""Figures over a batch or a length, decode steps, and what serving a language model costs."""
+"""Figures over a batch or sequence length, decode steps, and the cost of serving a language model."""
 
 from explorer.base.features import Feature
 

@@ -1,4 +1,4 @@
-"""`explorer decode`: compares a decode step with the pass over the text, and the cache with the weights."""
+"""`explorer decode`: compares a decode step with the prefill pass, and the KV cache with the weights."""
 
 from __future__ import annotations
 

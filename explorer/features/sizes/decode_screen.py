@@ -1,4 +1,6 @@
-"""Screen of decoding: a step beside the pass over the text, layer by layer; cache against weights."""
+"""Decode screen: compares a decode step with the prefill pass layer by layer, and the KV cache with the
+weights.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,12 @@ DECODE_KEYS = key_group(
 
 
 class DecodeView(SubScreen[None]):
-    """Shows a decode step beside the pass over the text.
+    """Show a decode step and the prefill pass over the text before it.
 
     Args:
-        fact: The figures to show first.
-        ask: Counts the step after another number of tokens.
-        exact: Write figures in full instead of rounding them.
+        fact: Figures to show first.
+        ask: Async function that counts the decode step after another number of tokens.
+        exact: Whether to show exact instead of rounded numbers.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(DECODE_KEYS)
@@ -51,7 +53,7 @@ class DecodeView(SubScreen[None]):
         self.fact, self._ask, self._exact = fact, ask, exact
 
     def compose(self) -> ComposeResult:
-        """Yield the title, the page and two status lines."""
+        """Yield the title bar, the page and two status lines."""
         yield TitleBar()
         yield LineView(id="decode-page")
         yield Status(id="decode-note")
@@ -74,15 +76,15 @@ class DecodeView(SubScreen[None]):
         )
 
     def page_blocks(self) -> list[Block]:
-        """The blocks that `explorer decode` prints."""
+        """Return the same blocks that `explorer decode` prints."""
         return decode_blocks(self.fact)
 
     def verb_words(self, source: str) -> list[str]:
-        """The command line that counts the same step."""
+        """Return the command line that counts the same step."""
         return ["decode", source, "--past", str(self.fact.tokens)]
 
     def action_tokens(self, factor: int) -> None:
-        """Multiply the number of tokens by `factor`; divide it where `factor` is negative."""
+        """Multiply the number of tokens by `factor`, or divide it by a negative factor."""
         tokens = self.fact.tokens * factor if factor > 0 else max(1, self.fact.tokens // -factor)
         if tokens != self.fact.tokens:
             self._show(f"counting {tokens:,} tokens …")
@@ -103,7 +105,7 @@ class DecodeView(SubScreen[None]):
 
 
 def decode(context: CommandContext) -> None:
-    """Show a decode step beside the pass over its text."""
+    """Count a decode step of the current model and show it with the prefill pass."""
     context.start("Decoding", _decode(context))
 
 

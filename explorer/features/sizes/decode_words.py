@@ -1,4 +1,4 @@
-"""Text of a decode step beside the pass over the text: `explorer decode` and the screen of decoding."""
+"""Text output of `explorer decode` and of the decode screen: a decode step compared with the prefill pass."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from explorer.report.present.look.info import title
 
 
 def decode(about: Info, fact: Decode) -> list[Block]:
-    """The answer of `explorer decode`."""
+    """Build the output of `explorer decode`."""
     return [*title(about.model), Line(), *decode_blocks(fact)]
 
 
 def decode_blocks(fact: Decode) -> list[Block]:
-    """The cache against the weights, then prefill and decode step: their totals, and each layer."""
+    """Compare the cache with the weights, then prefill with decode step: totals and each layer."""
     return [
         passes_line(fact),
         Line(),
@@ -31,7 +31,7 @@ def decode_blocks(fact: Decode) -> list[Block]:
 
 
 def passes_line(fact: Decode) -> Line:
-    """The number of tokens at which the cache becomes larger than the weights."""
+    """State the number of tokens at which the cache becomes larger than the weights."""
     if fact.kv_passes_weights is None:
         return Line(Span("this model keeps no keys and values: it has no cache", "warning"))
     crossing = f"KV cache passes the weights at {fact.kv_passes_weights:,} tokens"
@@ -43,7 +43,7 @@ def passes_line(fact: Decode) -> Line:
 
 
 def cache_figures(fact: Decode) -> Fields:
-    """Bytes of the cache and of the weights."""
+    """Build the fields for the bytes of the cache and of the weights."""
     rows = [
         Field("Tokens", plain(fact.tokens), "of the text, all in the cache at the step"),
         bytes_field(
@@ -60,7 +60,7 @@ def cache_figures(fact: Decode) -> Fields:
 
 
 def totals_table(fact: Decode) -> Table:
-    """Totals of prefill and of the decode step."""
+    """Build a table of the totals of prefill and decode step."""
     prefill = fact.prefill
 
     def row(label: str, name: str, kind: str) -> tuple[Cell, ...]:
@@ -88,7 +88,7 @@ def totals_table(fact: Decode) -> Table:
 
 
 def layers_table(fact: Decode) -> Table:
-    """A row for each layer that has MACs in either pass, or reads the cache."""
+    """Build a table with a row for each layer that has MACs in either pass, or reads the cache."""
     return table_of(
         fact.rows,
         (

@@ -1,4 +1,4 @@
-"""Costs of serving a session's models: the engine counts an opened module, for the machine of the user."""
+"""Session method that counts the cost of serving a language model on a machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from explorer.settings.machines import measured_of
 
 
 class Server:
-    """Counts what serving the models of a session costs; keeps the passes of the last question."""
+    """Count the cost of serving the models of a session; keeps the forward passes of the last request."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -37,7 +37,7 @@ class Server:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Serving:
-        """Figures of prompt, decode steps and cache of a state, with times on `machine`."""
+        """Return the figures of prompt, decode steps and cache of a state, with times on `machine`."""
         loaded = self._loaded(index, on_progress)
         check(spec)
         key = loaded.source, self._models.at(index), stored_types(spec).compute, spec.prompt
@@ -50,7 +50,7 @@ class Server:
         return replace(fact, notes=(*loaded.notes, *fact.notes))
 
     def content(self, index: int | None, on_progress: OnProgress) -> str:
-        """Digest of everything in a state that its figures depend on."""
+        """Return a digest of everything in a state that its figures depend on."""
         return module_content(self._loaded(index, on_progress).meta())
 
     def _loaded(self, index: int | None, on_progress: OnProgress) -> LoadedModule:
@@ -69,7 +69,7 @@ class Server:
 
 
 def on_machine(spec: ServingSpec, machine: Machine | None) -> ServingSpec:
-    """`spec` with the memory and links of the machine's preset, where `spec` names none."""
+    """Fill in the memory and links of the machine's preset if `spec` does not set them."""
     device = DEVICES.get(machine.name) if machine is not None else None
     if device is None:
         return spec
@@ -85,18 +85,18 @@ def serving(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Serving:
-    """What it costs to run a language model: parameters, prompt and step, cache, times, layouts.
+    """Count the cost of running a language model: parameters, prompt, decode step, cache, times, layouts.
 
     Args:
-        spec: Prompt, contexts, batches, devices and types.
-        machine: Of the times, and of each device; None leaves them out.
-        index: Which model of the history; None is the current one.
-        on_progress: Told where the work stands.
-        cancel: Asked meanwhile; True stops.
+        spec: Prompt, contexts, batches, devices and data types.
+        machine: Machine of each device, for the times, or None to leave out times.
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Raises:
-        Misuse: The model has no cache of its own, or a size or type cannot be.
-        BadModel: It does not run over a prompt, or behind its cache.
-        Cancelled: `cancel` said so.
+        Misuse: The model does not manage a KV cache itself, or a size or type is not possible.
+        BadModel: The model cannot process a prompt, or cannot continue from its cache.
+        Cancelled: `cancel` returned True.
     """
     return session.parts.of(Server).serving(spec, machine, index, on_progress, cancel)

@@ -1,4 +1,4 @@
-"""`explorer serving`: what serving a language model costs: cache, prompt, decode steps, devices."""
+"""`explorer serving`: counts the cost of serving a language model: cache, prompt, decode steps, devices."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OPTIONS = (
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     vars(args).update(
         past=None, observe=False
-    )  # the model is opened as it is; serving counts decode steps itself
+    )  # serving counts decode steps itself
     machine = named_machine(args)
     if args.sweep:
         return _swept(args, machine, progress)
@@ -64,9 +64,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.plot is not None:
         with atomic_write(args.plot, overwrite=args.force) as temporary:
             plots().write("serving", *answers[0][:2], temporary)
-    several = args.csv and len(answers) > 1
+    has_several_models = args.csv and len(answers) > 1
     return Answer(
-        lambda: document().serving_times(answers) if several else document().serving(answers, tool()),
+        lambda: document().serving_times(answers) if has_several_models else document().serving(answers, tool()),
         lambda: present("serving_words", __package__).serving([(info, fact) for info, fact, _ in answers]),
         "times",
     )

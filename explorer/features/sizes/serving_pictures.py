@@ -1,4 +1,4 @@
-"""Picture of serving: memory over the context, and tokens per second over the batch."""
+"""Picture of `explorer serving`: memory over the context, and tokens per second over the batch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLORS = ("#3b6fb5", "#d98032", "#3d8f5f", "#8f6fb5", "#b8413f", "#8a8f98")
-_PLACES = 60
-"""Number of contexts for which memory is drawn."""
+_CONTEXT_COUNT = 60
+"""Number of points of each memory curve."""
 
 
 def serving(axes: Axes, about: Info, fact: Serving) -> None:
-    """Draw weights and cache over the context, a line per batch; beside it tokens per second, or MACs."""
+    """Draw weights plus cache over the context, one line per batch; next to it tokens per second, or MACs."""
     figure = axes.figure
     axes.remove()
     memory_axes, right = figure.subplots(1, 2)
@@ -35,12 +35,12 @@ def serving(axes: Axes, about: Info, fact: Serving) -> None:
 def _memory(axes: Axes, fact: Serving) -> None:
     from matplotlib.ticker import MultipleLocator
 
-    across = contexts_to_draw(fact, _PLACES)
+    across = contexts_to_draw(fact, _CONTEXT_COUNT)
     cache_bytes = [fact.cache.bytes.at(size) or 0 for size in across]
-    for at, batch in enumerate(fact.spec.batches):
+    for index, batch in enumerate(fact.spec.batches):
         values = [fact.weight_bytes + batch * cache for cache in cache_bytes]
-        style = "-" if at < len(_COLORS) else "--"
-        axes.plot(across, values, style, color=_COLORS[at % len(_COLORS)], label=f"batch {batch:,}")
+        style = "-" if index < len(_COLORS) else "--"
+        axes.plot(across, values, style, color=_COLORS[index % len(_COLORS)], label=f"batch {batch:,}")
     axes.axhline(fact.weight_bytes, color="#8a8f98", linewidth=0.8, linestyle=":")
     axes.annotate(
         "weights", (across[-1], fact.weight_bytes), color="#8a8f98", va="top", ha="right", fontsize=8
@@ -59,14 +59,14 @@ def _memory(axes: Axes, fact: Serving) -> None:
 
 def _rates(axes: Axes, fact: Serving) -> None:
     assert fact.machine is not None
-    for at, context in enumerate(fact.spec.contexts):
+    for index, context in enumerate(fact.spec.contexts):
         times = rates_to_draw(fact, context)
         batches, rates = [time.batch for time in times], [time.rate or 0.0 for time in times]
-        color = _COLORS[at % len(_COLORS)]
+        color = _COLORS[index % len(_COLORS)]
         axes.plot(batches, rates, color=color, label=f"{context:,} tokens")
         full = [time.fits is not False for time in times]
-        for batch, rate, fits in zip(batches, rates, full, strict=True):
-            axes.plot([batch], [rate], "o", color=color, markerfacecolor=color if fits else "white")
+        for batch, rate, fits_memory in zip(batches, rates, full, strict=True):
+            axes.plot([batch], [rate], "o", color=color, markerfacecolor=color if fits_memory else "white")
     on = f"{devices:,} x " if (devices := devices_to_draw(fact)) > 1 else ""
     axes.set_title(f"Tokens a second at best on {on}{fact.machine.name or 'the machine'}")
     axes.set_xlabel("sequences at once; hollow: more than a device holds")
@@ -75,7 +75,7 @@ def _rates(axes: Axes, fact: Serving) -> None:
 
 
 def _macs(axes: Axes, fact: Serving) -> None:
-    across = contexts_to_draw(fact, _PLACES)
+    across = contexts_to_draw(fact, _CONTEXT_COUNT)
     values = [fact.decode_macs.at(size) for size in across]
     if None not in values:
         axes.plot(across, [value or 0 for value in values], color=_COLORS[0])

@@ -1,4 +1,4 @@
-"""Screen of serving: what a language model costs to run; keys change prompt, context, batch, devices."""
+"""Serving screen: shows the cost of running a language model; keys change prompt, context, batch, devices."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 AskServing = Callable[[ServingSpec, "Machine | None"], Awaitable["Serving"]]
-"""Counts the serving of a spec, with times on a machine."""
+"""Async function that counts the serving cost of a spec, with times on a machine."""
 
 AskMachine = Callable[[Callable[["Machine | None"], None]], None]
-"""Asks the user for a machine and passes it to a function."""
+"""Function that asks the user for a machine and passes it to a callback."""
 
 # fmt: off
 SERVING_KEYS = key_group(
@@ -58,18 +58,18 @@ SERVING_KEYS = key_group(
 )
 # fmt: on
 _WIDE, _PLOT = 136, 56
-"""Width in cells from which plots stand beside the figures; width of the plots."""
+"""Minimum page width for plots next to the figures, and width of the plots, in cells."""
 _LIMITS = {"contexts": 1 << 30, "batches": 1 << 20, "devices": 1 << 10}
 
 
 class ServingView(SubScreen[None]):
-    """Shows what serving a model costs.
+    """Show the cost of serving a model.
 
     Args:
-        fact: The figures to show first.
-        ask: Counts another spec.
-        ask_machine: Asks the user for a machine.
-        exact: Write figures in full instead of rounding them.
+        fact: Figures to show first.
+        ask: Async function that counts another spec.
+        ask_machine: Function that asks the user for a machine.
+        exact: Whether to show exact instead of rounded numbers.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SERVING_KEYS)
@@ -91,7 +91,7 @@ class ServingView(SubScreen[None]):
         self._ask, self._ask_machine, self._exact = ask, ask_machine, exact
 
     def compose(self) -> ComposeResult:
-        """Yield the title, the page and two status lines."""
+        """Yield the title bar, the page and two status lines."""
         yield TitleBar()
         yield LineView(id="serving-page")
         yield Status(id="serving-note")
@@ -112,11 +112,11 @@ class ServingView(SubScreen[None]):
         self.query_one("#serving-page", LineView).show(lambda width: serving_page(fact, width - 1, exact))
 
     def page_blocks(self) -> list[Block]:
-        """The blocks that `explorer serving` prints."""
+        """Return the same blocks that `explorer serving` prints."""
         return serving_blocks(self.fact)
 
     def verb_words(self, source: str) -> list[str]:
-        """The command line that counts the same spec."""
+        """Return the command line that counts the same spec."""
         spec, machine = self.spec, self.machine
         words = ["serving", source, *words_of(spec)]
         if machine is not None:
@@ -124,19 +124,19 @@ class ServingView(SubScreen[None]):
         return words
 
     def action_context(self, factor: int) -> None:
-        """Multiply all contexts by `factor`; divide them where it is negative."""
+        """Multiply all contexts by `factor`, or divide them by a negative factor."""
         self._scale("contexts", factor)
 
     def action_batch(self, factor: int) -> None:
-        """Multiply all batches by `factor`; divide them where it is negative."""
+        """Multiply all batches by `factor`, or divide them by a negative factor."""
         self._scale("batches", factor)
 
     def action_devices(self, factor: int) -> None:
-        """Multiply all numbers of devices by `factor`; divide them where it is negative."""
+        """Multiply all device counts by `factor`, or divide them by a negative factor."""
         self._scale("devices", factor)
 
     def action_prompt(self, factor: int) -> None:
-        """Multiply the prompt by `factor`; divide it where `factor` is negative."""
+        """Multiply the prompt length by `factor`, or divide it by a negative factor."""
         self._change(replace(self.spec, prompt=_scaled(self.spec.prompt, factor, _LIMITS["contexts"])))
 
     def _scale(self, name: str, factor: int) -> None:
@@ -146,29 +146,29 @@ class ServingView(SubScreen[None]):
     def action_machine(self) -> None:
         """Ask for another machine, and count its times."""
 
-        def answered(machine: Machine | None) -> None:
+        def on_answer(machine: Machine | None) -> None:
             self.machine = machine
-            # the memory and links of the earlier machine do not belong to this one
-            self._change(replace(self.spec, card=None, links=None), again=True)
+            # memory and links belong to the previous machine
+            self._change(replace(self.spec, card=None, links=None), force=True)
 
-        self._ask_machine(answered)
+        self._ask_machine(on_answer)
 
     def action_type(self) -> None:
-        """Ask for a whole spec in a form."""
+        """Open a form for the whole spec."""
 
-        def answered(spec: ServingSpec | None) -> None:
+        def on_answer(spec: ServingSpec | None) -> None:
             if spec is not None:
                 self._change(spec)
 
-        self.app.push_screen(ServingDialog(self.spec), answered)
+        self.app.push_screen(ServingDialog(self.spec), on_answer)
 
     def action_exact(self) -> None:
         """Switch between exact and rounded figures."""
         self._exact = not self._exact
         self._show("")
 
-    def _change(self, spec: ServingSpec, *, again: bool = False) -> None:
-        if spec == self.spec and not again:
+    def _change(self, spec: ServingSpec, *, force: bool = False) -> None:
+        if spec == self.spec and not force:
             return
         self.spec = spec
         self._show("counting …")
@@ -185,12 +185,12 @@ class ServingView(SubScreen[None]):
         self._show("")
 
 
-def _scaled(size: int, factor: int, most: int) -> int:
-    return min(size * factor, most) if factor > 0 else max(1, size // -factor)
+def _scaled(size: int, factor: int, limit: int) -> int:
+    return min(size * factor, limit) if factor > 0 else max(1, size // -factor)
 
 
 def asked_text(spec: ServingSpec) -> str:
-    """A spec in one line."""
+    """Describe a spec in one line."""
     contexts, batches, devices = (
         ", ".join([f"{size:,}" for size in sizes]) for sizes in (spec.contexts, spec.batches, spec.devices)
     )
@@ -201,7 +201,7 @@ def asked_text(spec: ServingSpec) -> str:
 
 
 def serving_page(fact: Serving, width: int, exact: bool) -> list[Line]:
-    """The text of `explorer serving`, with plots beside it, or below it where the screen is narrow."""
+    """Draw the text of `explorer serving` with plots on its right, or below it on a narrow screen."""
     if width < _WIDE:
         return draw([*serving_blocks(fact), TextLine(), *serving_plots(fact)], width, exact)
     left = draw(serving_blocks(fact), width - _PLOT - 2, exact)
@@ -209,20 +209,20 @@ def serving_page(fact: Serving, width: int, exact: bool) -> list[Line]:
 
 
 class ServingDialog(RecordForm[ServingSpec]):
-    """Asks for a whole spec of serving."""
+    """Form for a whole serving spec."""
 
     TITLE_TEXT = "Serving"
     HINT = "↑↓ choose · Enter count · Esc cancel"
 
     def meaning(self) -> list[tuple[str, str]]:
-        """The spec that the fields hold, in one line."""
+        """Describe the spec of the fields in one line."""
         spec = self.answer()
         room = "" if spec.card is None else f", {bytes_text(spec.card)} a device"
         return [(f"{asked_text(spec)}{room}", "dim")]
 
 
 def serving(context: CommandContext) -> None:
-    """Show what serving the model costs; the screen counts again when a key changes a size."""
+    """Open the serving screen, which counts again when a key changes a size."""
     context.start("Serving", _serving(context))
 
 
@@ -247,12 +247,13 @@ _MARKS: tuple[tuple[str, Role], ...] = (
     ("○", "strong"),
     ("◇", "figure"),
 )
-_PLACES = 48
-"""Number of contexts for which memory is drawn."""
+_CONTEXT_COUNT = 48
+"""Number of points of each memory curve."""
 
 
 def serving_plots(fact: Serving) -> list[Scatter]:
-    """Plots of weights and cache over the context, and of tokens per second over the batch, or MACs."""
+    """Plot weights plus cache over the context, and tokens per second over the batch (without machine: MACs).
+    """
     return [_memory(fact), _rates(fact) if fact.machine is not None else _macs(fact)]
 
 
@@ -263,12 +264,12 @@ def _tokens(value: float) -> str:
 def _memory(fact: Serving) -> Scatter:
     dots: list[Dot] = []
     legend: list[tuple[str, Role, str]] = []
-    contexts = contexts_to_draw(fact, _PLACES) if fact.cache.bytes.pieces else []
+    contexts = contexts_to_draw(fact, _CONTEXT_COUNT) if fact.cache.bytes.pieces else []
     if fact.spec.card is not None:
         dots += [Dot((float(size), float(fact.spec.card)), "─", "bad") for size in contexts]
         legend.append(("─", "bad", "a device"))
-    for at, batch in enumerate(fact.spec.batches):
-        mark, role = _MARKS[at % len(_MARKS)]
+    for index, batch in enumerate(fact.spec.batches):
+        mark, role = _MARKS[index % len(_MARKS)]
         for size in contexts:
             total = fact.weight_bytes + batch * (fact.cache.bytes.at(size) or 0)
             dots.append(Dot((float(size), float(total)), mark, role))
@@ -280,16 +281,16 @@ def _memory(fact: Serving) -> Scatter:
 def _rates(fact: Serving) -> Scatter:
     dots: list[Dot] = []
     legend: list[tuple[str, Role, str]] = []
-    fits = True
-    for at, context in enumerate(fact.spec.contexts):
-        mark, role = _MARKS[at % len(_MARKS)]
+    all_fit = True
+    for index, context in enumerate(fact.spec.contexts):
+        mark, role = _MARKS[index % len(_MARKS)]
         times = rates_to_draw(fact, context)
-        fits &= all(time.fits is not False for time in times)
+        all_fit &= all(time.fits is not False for time in times)
         dots += [
             Dot((time.batch, time.rate or 0.0), "×" if time.fits is False else mark, role) for time in times
         ]
         legend.append((mark, role, f"{context:,} tokens"))
-    if not fits:
+    if not all_fit:
         legend.append(("×", "quiet", "does not fit"))
     on = f", {devices:,} devices" if (devices := devices_to_draw(fact)) > 1 else ""
     axes = Axis("batch", _tokens), Axis("tokens/s", lambda value: rate_text(value, "/s"))
@@ -299,7 +300,7 @@ def _rates(fact: Serving) -> Scatter:
 def _macs(fact: Serving) -> Scatter:
     points = [
         (size, macs)
-        for size in contexts_to_draw(fact, _PLACES)
+        for size in contexts_to_draw(fact, _CONTEXT_COUNT)
         if (macs := fact.decode_macs.at(size)) is not None
     ]
     dots = [Dot((float(size), float(macs)), *_MARKS[0]) for size, macs in points]

@@ -1,4 +1,4 @@
-"""Sweep over layouts of serving, for several models, in this process or in others."""
+"""Sweeps over serving layouts of several models, in this process or in worker processes."""
 
 from __future__ import annotations
 
@@ -34,23 +34,25 @@ def sweep_serving(
     cancel: Cancel = None,
     **options: Unpack[OpeningKeywords],
 ) -> ServingSweep:
-    """A row for every model, type, context, batch, number of devices and layout over these.
+    """Count every combination of model, type, context, batch, device count and layout, one row each.
 
     Args:
-        sources: As for `Session`.
-        spec: What is combined.
-        machine: Of the times, and of each device; None leaves them out.
-        output: A file that keeps the rows as they are made: what it holds already is not done again.
-        scheduler: Of a Dask cluster that does the work: 'tcp://host:port'.
-        workers: Processes on this machine; None and 1 are this one.
-        on_progress: Told how many combinations are done.
-        cancel: Asked now and then; True stops, and what is done is kept.
-        options: Those of `Session` for all models.
+        sources: Paths or names of models, as for `Session`.
+        spec: Values to combine.
+        machine: Machine of each device, for the times, or None to leave out times.
+        output: Path of a file that stores the rows as they are computed. Rows that it already contains are
+            not computed again.
+        scheduler: Address of a Dask cluster that computes the rows, 'tcp://host:port'.
+        workers: Number of processes on this machine; None and 1 use only this process.
+        on_progress: Callback that receives the number of completed combinations.
+        cancel: Callback that is polled regularly. If it returns True, the sweep stops and keeps the completed
+            rows.
+        options: Options of `Session` for all models.
 
     Raises:
-        Misuse: As for `Session.serving`, of all rows; or `output` is no file of results.
-        MissingExtra: `scheduler` needs Dask, which is not installed.
-        Cancelled: `cancel` said so.
+        Misuse: A reason of `Session.serving` that affects all rows, or `output` is not a result file.
+        MissingExtra: `scheduler` is set, but Dask is not installed.
+        Cancelled: `cancel` returned True.
     """
     if output is not None:
         engine.check_output(output, [os.fspath(source) for source in sources])

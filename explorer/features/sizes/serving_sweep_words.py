@@ -1,4 +1,4 @@
-"""Text of a sweep over layouts of serving: `explorer serving --sweep`."""
+"""Text output of `explorer serving --sweep`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from explorer.features.sweep.sweep_words import done_and_kept
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Role, Span, Table
 from explorer.report.present.figures import plain, quiet_zero, seconds, size
 
-_SAME: tuple[tuple[str, str, Callable[[ServingRow], str]], ...] = (
+_SETTINGS: tuple[tuple[str, str, Callable[[ServingRow], str]], ...] = (
     ("model", "model", lambda row: printable(row.model)),
     ("opening", "opened with", lambda row: printable(row.opening)),
     ("machine", "machine", lambda row: printable(row.machine)),
@@ -22,17 +22,17 @@ _SAME: tuple[tuple[str, str, Callable[[ServingRow], str]], ...] = (
 )
 """Settings of a row: field, title and text.
 
-A setting that differs between rows has a column; the others stand in the heading.
+A setting that differs between rows gets a column; all further settings go into the heading.
 """
 
 
 def serving_sweep(fact: ServingSweep) -> list[Block]:
-    """The answer of `explorer serving --sweep`: a row for each layout."""
+    """Build the output of `explorer serving --sweep`, with a row for each layout."""
     rows = [row for row in fact.rows if row.model not in fact.failed]
-    differ = [column for column in _SAME if len({getattr(row, column[0]) for row in rows}) > 1]
-    same = [column for column in _SAME if column not in differ and rows and getattr(rows[0], column[0])]
+    differ = [column for column in _SETTINGS if len({getattr(row, column[0]) for row in rows}) > 1]
+    shared = [column for column in _SETTINGS if column not in differ and rows and getattr(rows[0], column[0])]
     title = " · ".join(
-        [f"{'' if name == 'model' else title_text + ' '}{text(rows[0])}" for name, title_text, text in same]
+        [f"{'' if name == 'model' else title_text + ' '}{text(rows[0])}" for name, title_text, text in shared]
     )
     table = Table(
         (*[Column(title_text, shrink=True) for _, title_text, _ in differ], *_COLUMNS),

@@ -1,4 +1,4 @@
-"""Text of what serving a language model costs: `explorer serving`."""
+"""Text output of `explorer serving`: the cost of serving a language model."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ LIMITS = {"compute": "products", "weights": "weights", "cache": "cache", "links"
 
 LAYOUT = "layout"
 LAYOUT_AXES = "tensor x pipeline x expert"
-"""Title of a column of `layout_text`, and the meaning of its three numbers."""
+"""Column title for `layout_text`, and the meaning of its three numbers."""
 
 
-def serving(found: Sequence[tuple[Info, Serving]]) -> list[Block]:
-    """The answer of `explorer serving`, of one model or of several side by side."""
-    if len(found) > 1:
-        return side_by_side(found)
-    about, fact = found[0]
+def serving(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
+    """Build the output of `explorer serving` for one model, or a table with a column for each of several."""
+    if len(models) > 1:
+        return side_by_side(models)
+    about, fact = models[0]
     return [*title(about.model), Line(), *serving_blocks(fact)]
 
 
 def serving_blocks(fact: Serving) -> list[Block]:
-    """Parameters, passes, cache, times, layouts and notes."""
+    """Build the blocks for parameters, passes, cache, times, layouts and notes."""
     blocks: list[Block] = [parameters(fact), Line(), parts_table(fact), Line(), passes_table(fact)]
     blocks += [*forms(fact), Line(), Heading("KV cache"), cache_figures(fact), Line(), cache_table(fact)]
     if fact.times:
         blocks += [Line(), Heading(_times_title(fact)), times_table(fact)]
-    blocks += fits(fact)
+    blocks += fit_blocks(fact)
     if fact.layouts:
         blocks += [Line(), Heading(f"Layouts over devices: {LAYOUT_AXES}"), layouts_table(fact)]
         blocks += devices(fact)
@@ -61,7 +61,7 @@ def serving_blocks(fact: Serving) -> list[Block]:
 
 
 def parameters(fact: Serving) -> Fields:
-    """Counts and bytes of parameters, and how many of them are active for a token."""
+    """Build the fields for count and bytes of parameters, and for the parameters active per token."""
     rows = [count_field("Parameters", fact.params, "", fact.architecture, "params")]
     if fact.active != fact.params:
         rows.append(
@@ -71,19 +71,19 @@ def parameters(fact: Serving) -> Fields:
         )
     rows += [
         count_field("Embedding", fact.embedding, "", "tables in which rows are looked up", "embedding"),
-        bytes_field("Weight bytes", fact.weight_bytes, "", _stored(fact), "weights"),
+        bytes_field("Weight bytes", fact.weight_bytes, "", _storage_text(fact), "weights"),
     ]
     return Fields(rows)
 
 
-def _stored(fact: Serving) -> str:
+def _storage_text(fact: Serving) -> str:
     if fact.spec.dtype:
         return f"stored in {fact.spec.dtype}"
-    return ", ".join(dict.fromkeys(piece for part in fact.parts for piece in part.dtype.split(", ")))
+    return ", ".join(dict.fromkeys(dtype for part in fact.parts for dtype in part.dtype.split(", ")))
 
 
 def parts_table(fact: Serving) -> Table:
-    """A row for each kind of layer, with its parameters."""
+    """Build a table of parameters with a row for each kind of layer."""
     return table_of(
         fact.parts,
         (
@@ -99,13 +99,13 @@ def parts_table(fact: Serving) -> Table:
 
 
 def passes_table(fact: Serving) -> Table:
-    """Work of the prompt and of one decode step, for one sequence."""
+    """Build a table of the work for the prompt and for one decode step of one sequence."""
 
     def row(label: str, name: str, kind: str) -> tuple[Cell, ...]:
         make = count if kind == "count" else size
-        each: tuple[PassFigures, ...] = (fact.prefill, fact.decode)
+        passes: tuple[PassFigures, ...] = (fact.prefill, fact.decode)
         return label, *[
-            quiet_zero(make(getattr(figures, name), figures.sign * (kind == "count"))) for figures in each
+            quiet_zero(make(getattr(figures, name), figures.sign * (kind == "count"))) for figures in passes
         ]
 
     rows = [
@@ -124,7 +124,7 @@ def passes_table(fact: Serving) -> Table:
 
 
 def forms(fact: Serving) -> list[Block]:
-    """Closed forms of MACs and cache bytes, and the sizes at which they were checked."""
+    """List the closed forms of MACs and cache bytes, and the sizes at which they were checked."""
     lines: list[Block] = []
     named = (
         ("prompt ", fact.prefill_macs, fact.prefill.sign),
@@ -141,7 +141,9 @@ def forms(fact: Serving) -> list[Block]:
 
 
 def cache_figures(fact: Serving) -> Fields:
-    """Bytes of the cache, and the context at which it becomes as large as the weights."""
+    """Build the fields for the bytes of the cache, and for the context at which it is as large as the
+    weights.
+    """
     cache, context = fact.cache, fact.spec.contexts[0]
     sequence_bytes = cache.bytes.at(context)
     rows = [
@@ -157,7 +159,7 @@ def cache_figures(fact: Serving) -> Fields:
 
 
 def cache_table(fact: Serving) -> Table:
-    """A row for each group of layers with equal cache shapes."""
+    """Build a table with a row for each group of layers with equal cache shapes."""
 
     def shapes(group: CacheGroup) -> str:
         return ", ".join(f"{name} {shape_text(shape)}" for name, shape in group.shapes)
@@ -184,7 +186,7 @@ def _times_title(fact: Serving) -> str:
 
 
 def times_table(fact: Serving) -> Table:
-    """A row for each context and batch, with memory and least times."""
+    """Build a table of memory and least times with a row for each context and batch."""
     predicted = any(time.token_predicted is not None for time in fact.times)
     timed_columns = [time for time in _TIMED if predicted or time not in _PREDICTIONS]
     return table_of(
@@ -192,57 +194,57 @@ def times_table(fact: Serving) -> Table:
         (
             (Column("context", "right"), lambda time: plain(time.context)),
             (Column("batch", "right"), lambda time: plain(time.batch)),
-            (Column("memory", "right"), lambda time: _held(time.memory, time.fits)),
+            (Column("memory", "right"), lambda time: _memory_cell(time.memory, time.fits)),
             *(timed_columns if fact.machine is not None else ()),
-            (Column(""), lambda time: _fits(time.fits)),
+            (Column(""), lambda time: _fit_cell(time.fits)),
         ),
         what="batches",
     )
 
 
-def _fits(fits: bool | None) -> Span:
-    return Span({True: "fits", False: "does not fit", None: ""}[fits], "bad" if fits is False else "quiet")
+def _fit_cell(fits_memory: bool | None) -> Span:
+    return Span({True: "fits", False: "does not fit", None: ""}[fits_memory], "bad" if fits_memory is False else "quiet")
 
 
-def _held(memory: int, fits: bool | None) -> Span:
-    """Bytes on a device, in another color where they do not fit."""
-    return Span(bytes_text(memory), "bad" if fits is False else "figure", f"{memory:,}", memory)
+def _memory_cell(memory: int, fits_memory: bool | None) -> Span:
+    """Format bytes on a device, in another color if they do not fit."""
+    return Span(bytes_text(memory), "bad" if fits_memory is False else "figure", f"{memory:,}", memory)
 
 
 _PREDICTIONS: Sequence[tuple[Column, Callable[[ServingTime], Cell]]] = (
-    (Column("predicted", "right"), lambda one: seconds(one.first_token_predicted)),
-    (Column("predicted", "right"), lambda one: seconds(one.token_predicted)),
+    (Column("predicted", "right"), lambda time: seconds(time.first_token_predicted)),
+    (Column("predicted", "right"), lambda time: seconds(time.token_predicted)),
 )
 _TIMED: Sequence[tuple[Column, Callable[[ServingTime], Cell]]] = (
-    (Column("first token", "right"), lambda one: seconds(one.first_token)),
-    (Column("bound by", drop=2), lambda one: Span(LIMITS[one.first_limit], "quiet")),
+    (Column("first token", "right"), lambda time: seconds(time.first_token)),
+    (Column("bound by", drop=2), lambda time: Span(LIMITS[time.first_limit], "quiet")),
     _PREDICTIONS[0],
-    (Column("a token", "right"), lambda one: seconds(one.token)),
-    (Column("bound by", drop=1), lambda one: Span(LIMITS[one.token_limit], "quiet")),
+    (Column("a token", "right"), lambda time: seconds(time.token)),
+    (Column("bound by", drop=1), lambda time: Span(LIMITS[time.token_limit], "quiet")),
     _PREDICTIONS[1],
-    (Column("tokens/s", "right"), lambda one: rate_cell(one.rate)),
+    (Column("tokens/s", "right"), lambda time: rate_cell(time.rate)),
 )
 
 
 def rate_cell(rate: float | None) -> Span:
-    """Tokens per second."""
+    """Format tokens per second."""
     return Span(
         "?" if rate is None else f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}", "figure", value=rate
     )
 
 
-def fits(fact: Serving) -> list[Block]:
-    """The longest context and the largest batch that fit in the memory of a device."""
+def fit_blocks(fact: Serving) -> list[Block]:
+    """State the longest context and the largest batch that fit in the memory of a device."""
     if fact.spec.card is None:
         return []
     room = bytes_text(fact.spec.card)
     contexts = [
-        f"{'any context' if most is None else many_text(most, 'token')} at batch {batch:,}"
-        for batch, most in fact.longest_context
+        f"{'any context' if limit is None else many_text(limit, 'token')} at batch {batch:,}"
+        for batch, limit in fact.longest_context
     ]
     batches = [
-        f"{'any batch' if most is None else many_text(most, 'sequence')} of {context:,}"
-        for context, most in fact.largest_batch
+        f"{'any batch' if limit is None else many_text(limit, 'sequence')} of {context:,}"
+        for context, limit in fact.largest_batch
     ]
     if fact.weight_bytes > fact.spec.card:
         return [Line(), Paragraph(f"one device of {room} does not hold the weights", "warning")]
@@ -254,7 +256,7 @@ def fits(fact: Serving) -> list[Block]:
 
 
 def layouts_table(fact: Serving) -> Table:
-    """A row for each layout; the best of each number of devices is marked."""
+    """Build a table with a row for each layout; the best one for each device count is marked."""
     best = set(map(id, best_layouts(fact)))
 
     def mark(layout: DeviceLayout) -> Span:
@@ -271,7 +273,7 @@ def layouts_table(fact: Serving) -> Table:
             (Column("cache", "right", drop=3), lambda layout: size(layout.cache_bytes)),
             (
                 Column("a device", "right"),
-                lambda layout: _held(layout.weight_bytes + layout.cache_bytes, layout.fits),
+                lambda layout: _memory_cell(layout.weight_bytes + layout.cache_bytes, layout.fits),
             ),
             (Column("sent a step", "right", drop=1), lambda layout: quiet_zero(size(layout.link_bytes))),
             (Column("first token", "right", drop=6), lambda layout: seconds(layout.first_token)),
@@ -285,12 +287,12 @@ def layouts_table(fact: Serving) -> Table:
 
 
 def layout_text(layout: DeviceLayout | ServingRow) -> str:
-    """Numbers of devices in tensor, pipeline and expert parallelism."""
+    """Format the device counts of tensor, pipeline and expert parallelism."""
     return f"{layout.tensor} x {layout.pipeline} x {layout.expert}"
 
 
 def best_layouts(fact: Serving) -> list[DeviceLayout]:
-    """The fastest layout of each context, batch and number of devices, without those that do not fit."""
+    """Return the fastest layout that fits, for each context, batch and device count."""
     best: dict[tuple[int, int, int], DeviceLayout] = {}
     for layout in fact.layouts:
         if layout.fits is not False and layout.token is not None:
@@ -299,9 +301,9 @@ def best_layouts(fact: Serving) -> list[DeviceLayout]:
 
 
 def devices(fact: Serving) -> list[Block]:
-    """Shares of each device, for the best pipeline layout of each number of devices.
+    """Build a table of the share of each device, for the best pipeline layout of each device count.
 
-    Layouts without a pipeline give every device the same share, so that they need no table.
+    Layouts without a pipeline give every device the same share, and need no table.
     """
     context, batch = max(fact.spec.contexts), max(fact.spec.batches)
     staged: dict[int, DeviceLayout] = {}
@@ -312,13 +314,13 @@ def devices(fact: Serving) -> list[Block]:
         return []
 
     def row(pair: tuple[DeviceLayout, int]) -> tuple[Cell, ...]:
-        layout, at = pair
-        share = layout.shares[at]
-        before = sum(each.devices for each in layout.shares[:at]) + 1
+        layout, index = pair
+        share = layout.shares[index]
+        first_device = sum(stage_share.devices for stage_share in layout.shares[:index]) + 1
         device_bytes = share.weight_bytes + share.cache_bytes
         return (
             layout_text(layout),
-            _numbers(before, before + share.devices - 1),
+            _numbers(first_device, first_device + share.devices - 1),
             _numbers(share.first, share.last),
             size(share.weight_bytes),
             size(share.cache_bytes),
@@ -349,7 +351,7 @@ def _numbers(first: int, last: int) -> str:
 
 
 def side_by_side(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
-    """A table with a column for each model."""
+    """Build a table with a column for each model."""
     facts = [fact for _, fact in models]
 
     def row(label: str, cell: object) -> tuple[Cell, ...]:
@@ -363,24 +365,24 @@ def side_by_side(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
         row("MACs of the prompt", lambda fact: count(fact.prefill.macs, fact.prefill.sign)),
         row("MACs of a token", lambda fact: count(fact.decode.macs, fact.decode.sign)),
     ]
-    for at, time in enumerate(facts[0].times):
+    for index, time in enumerate(facts[0].times):
         workload = f"{time.context:,} tokens, batch {time.batch:,}"
         rows.append(
-            row(f"Memory, {workload}", lambda fact, at=at: _held(fact.times[at].memory, fact.times[at].fits))
+            row(f"Memory, {workload}", lambda fact, index=index: _memory_cell(fact.times[index].memory, fact.times[index].fits))
         )
         if (card := facts[0].spec.card) is not None:
-            rows.append(row(f"  in {bytes_text(card)}", lambda fact, at=at: _fits(fact.times[at].fits)))
+            rows.append(row(f"  in {bytes_text(card)}", lambda fact, index=index: _fit_cell(fact.times[index].fits)))
         if facts[0].machine is not None:
-            rows.append(row("  first token", lambda fact, at=at: seconds(fact.times[at].first_token)))
-            rows.append(row("  a token", lambda fact, at=at: seconds(fact.times[at].token)))
-            rows.append(row("  tokens/s", lambda fact, at=at: rate_cell(fact.times[at].rate)))
-    for at, (batch, _) in enumerate(facts[0].longest_context):
+            rows.append(row("  first token", lambda fact, index=index: seconds(fact.times[index].first_token)))
+            rows.append(row("  a token", lambda fact, index=index: seconds(fact.times[index].token)))
+            rows.append(row("  tokens/s", lambda fact, index=index: rate_cell(fact.times[index].rate)))
+    for index, (batch, _) in enumerate(facts[0].longest_context):
         label = f"Longest context, batch {batch:,}"
-        rows.append(row(label, lambda fact, at=at: _most(fact, fact.longest_context[at][1])))
-    for at, (context, _) in enumerate(facts[0].largest_batch):
+        rows.append(row(label, lambda fact, index=index: _limit_cell(fact, fact.longest_context[index][1])))
+    for index, (context, _) in enumerate(facts[0].largest_batch):
         label = f"Largest batch, {context:,} tokens"
-        rows.append(row(label, lambda fact, at=at: _most(fact, fact.largest_batch[at][1])))
-    rows += _layouts_beside(facts)
+        rows.append(row(label, lambda fact, index=index: _limit_cell(fact, fact.largest_batch[index][1])))
+    rows += _layout_rows(facts)
     columns = (Column(""), *[Column(about.model.source, "right", shrink=True) for about, _ in models])
     notes = [f"{about.model.source}: {note}" for about, fact in models for note in fact.notes]
     blocks: list[Block] = [Table(columns, rows)]
@@ -389,34 +391,34 @@ def side_by_side(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
     return [*blocks, *([Line()] if notes else []), *(Paragraph(note, "quiet") for note in notes)]
 
 
-def _layouts_beside(facts: Sequence[Serving]) -> list[tuple[Cell, ...]]:
-    """Rows of the best layout of each model, for each number of devices; the first layout where none fits."""
+def _layout_rows(facts: Sequence[Serving]) -> list[tuple[Cell, ...]]:
+    """Build the rows of the best layout of each model for each device count, or its first if none fits."""
     rows: list[tuple[Cell, ...]] = []
     layouts_by_key = [_first_layouts(fact) for fact in facts]
     for key in dict.fromkeys(key for by_key in layouts_by_key for key in by_key):
         layouts = [by_key.get(key) for by_key in layouts_by_key]
         context, batch, devices = key
         rows.append(
-            (f"{devices:,} devices, {context:,} tokens, batch {batch:,}", *map(_layout_beside, layouts))
+            (f"{devices:,} devices, {context:,} tokens, batch {batch:,}", *map(_layout_cell, layouts))
         )
         cells = [
-            layout and _held(layout.weight_bytes + layout.cache_bytes, layout.fits) for layout in layouts
+            layout and _memory_cell(layout.weight_bytes + layout.cache_bytes, layout.fits) for layout in layouts
         ]
-        rows.append(("  a device", *[cell or _NONE for cell in cells]))
+        rows.append(("  a device", *[cell or _EMPTY for cell in cells]))
         if (card := facts[0].spec.card) is not None:
-            cells = [layout and _fits(layout.fits) for layout in layouts]
-            rows.append((f"  in {bytes_text(card)}", *[cell or _NONE for cell in cells]))
-        rows.append(("  sent a step", *[size(layout.link_bytes) if layout else _NONE for layout in layouts]))
+            cells = [layout and _fit_cell(layout.fits) for layout in layouts]
+            rows.append((f"  in {bytes_text(card)}", *[cell or _EMPTY for cell in cells]))
+        rows.append(("  sent a step", *[size(layout.link_bytes) if layout else _EMPTY for layout in layouts]))
         if facts[0].machine is not None:
             rows.append(
-                ("  first token", *[seconds(layout.first_token) if layout else _NONE for layout in layouts])
+                ("  first token", *[seconds(layout.first_token) if layout else _EMPTY for layout in layouts])
             )
-            rows.append(("  a token", *[seconds(layout.token) if layout else _NONE for layout in layouts]))
-            rows.append(("  tokens/s", *[rate_cell(layout.rate) if layout else _NONE for layout in layouts]))
+            rows.append(("  a token", *[seconds(layout.token) if layout else _EMPTY for layout in layouts]))
+            rows.append(("  tokens/s", *[rate_cell(layout.rate) if layout else _EMPTY for layout in layouts]))
     return rows
 
 
-_NONE = Span("-", "quiet")
+_EMPTY = Span("-", "quiet")
 
 
 def _first_layouts(fact: Serving) -> dict[tuple[int, int, int], DeviceLayout]:
@@ -427,11 +429,11 @@ def _first_layouts(fact: Serving) -> dict[tuple[int, int, int], DeviceLayout]:
     return dict(sorted(layouts.items()))
 
 
-def _most(fact: Serving, most: int | None) -> Span:
+def _limit_cell(fact: Serving, limit: int | None) -> Span:
     if fact.spec.card is not None and fact.weight_bytes > fact.spec.card:
         return Span("does not fit", "bad")
-    return Span("any", "figure") if most is None else plain(most)
+    return Span("any", "figure") if limit is None else plain(limit)
 
 
-def _layout_beside(layout: DeviceLayout | None) -> Cell:
-    return _NONE if layout is None else Span(layout_text(layout), "figure")
+def _layout_cell(layout: DeviceLayout | None) -> Cell:
+    return _EMPTY if layout is None else Span(layout_text(layout), "figure")

@@ -1,4 +1,8 @@
-"""Figures of a session's models over one size, and decode steps beside full passes."""
+"""Session methods that count figures over one size, and decode steps.
+
+A size is a dimension of the inputs: the batch, or the length of the text in tokens. The analysis runs at
+several sizes, and a closed form is fitted where possible.
+"""
 
 from __future__ import annotations
 
@@ -26,30 +30,30 @@ from explorer.session.parts.models import Cancel, Models, OnProgress
 Sizes = dict[str, int | None]
 
 _TEXT = "sequence"
-"""Name of the length of a module's text."""
+"""Name of the text length of a module."""
 _TOKENS_OF_CACHE = "tokens"
-"""Name of the length of a text for a graph with cache inputs: several dimensions follow from it."""
+"""Name of the text length of a graph with cache inputs, which sets several dimensions."""
 _BATCHES, _LENGTHS = 1 << 10, 1 << 15
-"""Largest batch and largest length of a curve, unless the caller asks for more."""
+"""Default upper ends of a curve over a batch and over another size."""
 _TOKENS = (1024, 128, 16)
-"""Numbers of tokens to try in turn for a decode step, where the caller gives none."""
+"""Numbers of tokens to try in turn for a decode step if the caller gives none."""
 
 
 class CurveMaker:
-    """Analyzes the models of a session at other sizes, and restores their own sizes afterwards."""
+    """Analyze the models of a session at other sizes, then restore their own sizes."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def names(self, index: int | None) -> Sizes:
-        """Sizes that can vary, each with its current value; None for an open one."""
+        """Return the sizes that can vary, each with its current value, or None for an open size."""
         info = self._models.ordered(index).info
         named = dict.fromkeys(d for t in info.model.inputs for d in t.shape or () if isinstance(d, str))
         model_sizes: Sizes = {**named, **(info.assumptions.get("dims") or {})}
-        at = self._models.at(index)
-        if self._is_module(self._models.opened(at)):
+        state_index = self._models.at(index)
+        if self._is_module(self._models.opened(state_index)):
             model_sizes |= _module_sizes(info) | model_sizes
-        return {_TOKENS_OF_CACHE: None, **model_sizes} if self._takes_cache(at) else model_sizes
+        return {_TOKENS_OF_CACHE: None, **model_sizes} if self._takes_cache(state_index) else model_sizes
 
     def curves(
         self,
@@ -61,57 +65,57 @@ class CurveMaker:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> SizeCurves:
-        """Figures over one size, from `low` to `high`."""
-        at = self._models.at(index)
-        known_sizes = self.names(at)
+        """Count the figures over one size, from `low` to `high`."""
+        state_index = self._models.at(index)
+        known_sizes = self.names(state_index)
         if not known_sizes:
             raise Misuse("this model leaves no size open", where=self._models.source)
         if self._models.options["past"] is not None:
             raise Misuse("curves are of whole passes", where="--decode", hint="leave it out")
-        name = _named(name, known_sizes)
+        name = _choose_size(name, known_sizes)
         has_range = low is not None or high is not None
-        least = low or 1
-        most = high or max(least, _BATCHES if "batch" in name.lower() else _LENGTHS)
-        if most < least:
-            raise Misuse(f"{least:,} to {most:,} is no range", where="--over", hint="write batch=1:64")
-        module = self._is_module(self._models.opened(at, on_progress))
+        smallest = low or 1
+        largest = high or max(smallest, _BATCHES if "batch" in name.lower() else _LENGTHS)
+        if largest < smallest:
+            raise Misuse(f"{smallest:,} to {largest:,} is no range", where="--over", hint="write batch=1:64")
+        module = self._is_module(self._models.opened(state_index, on_progress))
         own_names = {name, _TEXT if module else _TOKENS_OF_CACHE}
-        others = {
+        other_sizes = {
             size_name: size or 1 for size_name, size in known_sizes.items() if size_name not in own_names
         }
         if name == _TOKENS_OF_CACHE:
-            others = {}
-        open_ = [size_name for size_name in others if known_sizes[size_name] is None]
+            other_sizes = {}
+        open_ = [size_name for size_name in other_sizes if known_sizes[size_name] is None]
         note = (f"{', '.join(f'{size_name}=1' for size_name in open_)} taken",) if open_ else ()
-        with self._sizes(at, on_progress, cancel) as examine:
-            over = SizeRange(
+        with self._at_other_sizes(state_index, on_progress, cancel) as examine:
+            size_range = SizeRange(
                 name,
-                least,
-                most,
+                smallest,
+                largest,
                 known_sizes[name],
-                {size_name: others[size_name] for size_name in open_},
+                {size_name: other_sizes[size_name] for size_name in open_},
                 note,
             )
 
             @cache
-            def counted(size: int) -> AnalysisResult:
-                return examine(**self._options(at, name, size, others))
+            def count_at(size: int) -> AnalysisResult:
+                return examine(**self._options(state_index, name, size, other_sizes))
 
-            over = usable_range(over, counted, is_requested=has_range)
-            cached = self._cached(at, examine, over, others)
-            return replace(size_curves(over, counted, cached, machine), names=dict(known_sizes))
+            size_range = usable_range(size_range, count_at, is_requested=has_range)
+            cached = self._cache_function(state_index, examine, size_range, other_sizes)
+            return replace(size_curves(size_range, count_at, cached, machine), names=dict(known_sizes))
 
     def decode(
         self, tokens: int | None, index: int | None, on_progress: OnProgress, cancel: Cancel
     ) -> Decode:
-        """The decode step after a text, and the pass over that text."""
-        at = self._models.at(index)
-        opened = self._models.opened(at, on_progress)
+        """Count the decode step after a text, and the prefill pass over that text."""
+        state_index = self._models.at(index)
+        opened = self._models.opened(state_index, on_progress)
         if tokens is None and opened.options.past:
             tokens = opened.options.past
         if tokens is not None and tokens < 1:
             raise Misuse("a text has one token at least", where="--past")
-        with self._sizes(at, on_progress, cancel) as examine:
+        with self._at_other_sizes(state_index, on_progress, cancel) as examine:
 
             @cache
             def step(past: int) -> AnalysisResult:
@@ -128,67 +132,70 @@ class CurveMaker:
                     return prefill.decode(step, text, size)
                 except Misuse as error:
                     if size == (tokens or _TOKENS[-1]):
-                        raise self._no_step(error) from None
+                        raise self._without_past(error) from None
             raise AssertionError
 
-    # inside
 
-    def _no_step(self, error: Misuse) -> Misuse:
-        """The error without `--past`, for a caller who did not pass that option."""
+
+    def _without_past(self, error: Misuse) -> Misuse:
+        """Rewrite an error without `--past`, for a caller who did not pass that option."""
         where = self._models.source if error.where == "--past" else error.where
         if error.where == "--past" and error.code in ("drop_option", "no_step"):
             return Misuse(error.what, where=where, hint="info tells its whole pass")
         return Misuse(error.what, where=where, hint=error.hint, code=error.code)
 
     @contextmanager
-    def _sizes(
-        self, at: int, on_progress: OnProgress, cancel: Cancel
+    def _at_other_sizes(
+        self, state_index: int, on_progress: OnProgress, cancel: Cancel
     ) -> Iterator[Callable[..., AnalysisResult]]:
-        """Yield a function that analyzes a model with other options; restore its own options at the end."""
-        opened: Any = self._models.opened(at, on_progress)
-        usual, loaded = opened.options, getattr(opened, "loaded", None)
+        """Yield a function that analyzes a model with other options; restore the model's options at the end.
+        """
+        opened: Any = self._models.opened(state_index, on_progress)
+        own_options, loaded = opened.options, getattr(opened, "loaded", None)
         bound_inputs = getattr(loaded, "bound", None)
-        done = 0
+        run_count = 0
 
         def examine(**changed: Any) -> AnalysisResult:
-            nonlocal done
-            report(on_progress, cancel, "counting at other sizes", done)
-            done += 1
-            opened.options = replace(usual, **changed)
+            nonlocal run_count
+            report(on_progress, cancel, "counting at other sizes", run_count)
+            run_count += 1
+            opened.options = replace(own_options, **changed)
             result: AnalysisResult = opened.examine(cancel=cancel)
-            result.analysis, result.schedule  # noqa: B018 - computed while the model has these sizes
+            result.analysis, result.schedule  # noqa: B018 - computes both while the model has these sizes
             return result
 
         try:
             yield examine
         finally:
-            opened.options = usual
+            opened.options = own_options
             if loaded is not None:
                 loaded.bound = bound_inputs
 
-    def _options(self, at: int, name: str, size: int, others: dict[str, int]) -> dict[str, Any]:
-        """The options that give a model a size."""
-        opened: Any = self._models.opened(at)
-        usual: OpenOptions = opened.options
-        if name == _TOKENS_OF_CACHE and self._takes_cache(at):
+    def _options(self, state_index: int, name: str, size: int, other_sizes: dict[str, int]) -> dict[str, Any]:
+        """Return the options that set size `name` of a model to `size`."""
+        opened: Any = self._models.opened(state_index)
+        own_options: OpenOptions = opened.options
+        if name == _TOKENS_OF_CACHE and self._takes_cache(state_index):
             return {"past": size, "prefill": True}
         if name == _TEXT and self._is_module(opened):
             shapes = text_shapes(opened.loaded.bound.inputs, size)
             return {"dims": {}, "input_shapes": shapes}
         if self._is_module(opened):
-            return {"dims": {**usual.dims, name: size}}
-        return {"dims": {**others, name: size}, "input_shapes": {}}
+            return {"dims": {**own_options.dims, name: size}}
+        return {"dims": {**other_sizes, name: size}, "input_shapes": {}}
 
-    def _cached(
-        self, at: int, examine: Callable[..., AnalysisResult], over: SizeRange, others: dict[str, int]
+    def _cache_function(
+        self, state_index: int, examine: Callable[..., AnalysisResult], size_range: SizeRange, other_sizes: dict[str, int]
     ) -> Callable[[int], int] | None:
-        """A function from tokens to cache bytes; None where the size is not a length, or without a cache."""
-        opened = self._models.opened(at)
+        """Return a function from tokens to cache bytes, or None if the size is not a length or there is no
+        cache.
+        """
+        opened = self._models.opened(state_index)
         module = self._is_module(opened)
-        if "batch" in over.name.lower() or (module and over.name != _TEXT):
+        if "batch" in size_range.name.lower() or (module and size_range.name != _TEXT):
             return None
-        keeps_dims = module or over.name == _TOKENS_OF_CACHE
-        dims = dict(opened.options.dims) if keeps_dims else others
+        keeps_dims = module or size_range.name == _TOKENS_OF_CACHE
+        dims = dict(opened.options.dims) if keeps_dims else other_sizes
         shapes = opened.options.input_shapes
 
         def cache_bytes(tokens: int) -> int:
@@ -196,22 +203,23 @@ class CurveMaker:
             return result.info.totals.kv_cache_bytes or 0
 
         try:
-            return cache_bytes if cache_bytes(max(1, over.low)) else None
+            return cache_bytes if cache_bytes(max(1, size_range.low)) else None
         except ExplorerError:
             return None  # a model without a decode step has no cache
 
-    def _takes_cache(self, at: int) -> bool:
-        """Whether a model is a graph that takes a key-value cache as inputs."""
-        model = getattr(self._models.opened(at), "model", None)
+    def _takes_cache(self, state_index: int) -> bool:
+        """Return whether a model is a graph with a KV cache as inputs."""
+        model = getattr(self._models.opened(state_index), "model", None)
         return model is not None and bool(onnx_cache.find(model))
 
     def _is_module(self, opened: OpenedModel) -> bool:
-        """Whether a model is an nn.Module, whose sizes have no names."""
+        """Return whether a model is an nn.Module, whose sizes have no names."""
         return hasattr(opened, "loaded") and opened.names() is None
 
 
 def _module_sizes(info: Info) -> Sizes:
-    """Sizes of a module's first input: the batch, and the length of the text where the input is token ids."""
+    """Return the sizes of a module's first input: the batch, and the text length if the input is token ids.
+    """
     first = info.model.inputs[0] if info.model.inputs else None
     shape = (first and first.shape) or ()
     if len(shape) < 2 or not isinstance(shape[0], int) or not isinstance(shape[1], int):
@@ -220,8 +228,8 @@ def _module_sizes(info: Info) -> Sizes:
     return {"batch": shape[0], **({_TEXT: shape[1]} if ids else {})}
 
 
-def _named(name: str | None, known_sizes: Sizes) -> str:
-    """The size to vary: `name`, or else the length of a text, or else the first one."""
+def _choose_size(name: str | None, known_sizes: Sizes) -> str:
+    """Return the size to vary: `name` if given, else a text length, else the first size."""
     if name is None:
         texts = [
             size_name
@@ -239,7 +247,7 @@ def _named(name: str | None, known_sizes: Sizes) -> str:
 
 
 def size_names(session: Facade, index: int | None = None) -> dict[str, int | None]:
-    """Sizes that `sizes` can go over, and what the model has now; None for what is open."""
+    """Return the sizes that `sizes` can vary, each with its current value, or None if open."""
     return session.parts.of(CurveMaker).names(index)
 
 
@@ -254,21 +262,22 @@ def sizes(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> SizeCurves:
-    """MACs, memory and least time over one size, and where one passes another.
+    """Count MACs, memory and least time over one size, and where one figure passes another.
 
     Args:
-        over: The size: a dimension that the model leaves open, 'batch' or 'sequence' of a module. None
-            takes the length of a text, or what there is.
-        low: The least size; 1 by default.
-        high: The largest; 1,024 of a batch and 32,768 of another size by default, or as far as it goes.
-        machine: Of the times; None leaves them out.
-        index: Which model of the history; None is the current one.
-        on_progress: Told where the work stands.
-        cancel: Asked meanwhile; True stops.
+        over: Name of the size: an open dimension of the model, or 'batch' or 'sequence' of a module. None
+            takes the text length, or the first size.
+        low: Smallest size; the default is 1.
+        high: Largest size. The default is 1,024 for a batch and 32,768 for another size, or the largest that
+            the model supports.
+        machine: Machine for the times, or None to leave them out.
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Raises:
-        Misuse: There is no such size, or the model cannot have it over the range that was asked for.
-        Cancelled: `cancel` said so.
+        Misuse: There is no such size, or the model does not support the requested range.
+        Cancelled: `cancel` returned True.
     """
     return session.parts.of(CurveMaker).curves(over, low, high, machine, index, on_progress, cancel)
 
@@ -281,16 +290,17 @@ def decode(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Decode:
-    """One decode step behind a text beside the pass over the text, and what the cache grows to.
+    """Count one decode step after a text, the prefill pass over the text, and the growth of the KV cache.
 
     Args:
-        tokens: Of the text; by default those of `past`, else 1,024, or fewer where the model takes fewer.
-        index: Which model of the history; None is the current one.
-        on_progress: Told where the work stands.
-        cancel: Asked meanwhile; True stops.
+        tokens: Number of tokens of the text. The default is the session's `past`, else 1,024, or fewer if the
+            model supports fewer.
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Raises:
-        Misuse: The model has no decode step, or not behind so many tokens.
-        Cancelled: `cancel` said so.
+        Misuse: The model has no decode step, or none after so many tokens.
+        Cancelled: `cancel` returned True.
     """
     return session.parts.of(CurveMaker).decode(tokens, index, on_progress, cancel)

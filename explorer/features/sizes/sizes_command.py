@@ -1,4 +1,4 @@
-"""`explorer sizes`: MACs, memory and least time over one size, and where one figure passes another."""
+"""`explorer sizes`: counts MACs, memory and least time over one size, and where one figure passes another."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _OVER = Option(
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    over = args.over or (None, None, None)
+    range_args = args.over or (None, None, None)
     machine = named_machine(args)
     return about(
         args,
         progress,
-        lambda session, info: (info, session.sizes(*over, machine=machine, on_progress=progress)),
+        lambda session, info: (info, session.sizes(*range_args, machine=machine, on_progress=progress)),
         "sizes",
         "sizes_words",
         "sizes",

@@ -1,4 +1,4 @@
-"""Lines of the screen of open sizes: a slider, the figures at its size, and curves on logarithmic axes."""
+"""Page of the sizes screen: a slider, the figures at its size, and curves on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, beside, cut, fit, safe, wrap
 from explorer.tui.text.plot import filled, framed, lines_of, log_ticks, power_text, put
 
-_TICK = 8
-"""Least number of cells between two sizes under an axis."""
+_TICK_DISTANCE = 8
+"""Minimum distance of two labels under an axis, in cells."""
 _WIDE, _TALL = 100, 22
-"""Width in cells and height in rows from which plots stand beside each other."""
-_LEAST = 4
-"""Least number of rows of a plot."""
-_AROUND = 3
-"""Lines around a plot: its title, its axis, the sizes under it."""
+"""Minimum width of a page, in cells, for two columns of plots; minimum height, in lines, for all figures."""
+_MIN_ROWS = 4
+"""Minimum number of rows of a plot."""
+_PLOT_EDGE_LINES = 3
+"""Number of lines that a plot needs besides its rows: title, axis and labels."""
 
 Sign = tuple[CurveName, str, str, str]
-"""A curve, the sign that draws it ('' fills the area below), its role and its name."""
+"""Name of a curve, character that draws it ('' fills the area below), its role and its label."""
 
 
 class _Plot(NamedTuple):
-    """Curves on one pair of axes, and the units of the vertical axis, each as a multiple of the first."""
+    """Curves with common axes, and the units of the vertical axis with their factors."""
 
     title: str
     signs: tuple[Sign, ...]
@@ -59,66 +59,66 @@ TIME = _Plot(
 )
 
 
-def sizes_page(fact: SizeCurves, at: int, width: int, height: int) -> list[Line]:
-    """The slider at `fact.sizes[at]`, the figures there, the crossings and the plots."""
+def sizes_page(fact: SizeCurves, index: int, width: int, height: int) -> list[Line]:
+    """Draw the slider at `fact.sizes[index]`, the figures there, the crossings and the plots."""
     width -= 1
-    figures = figures_at(fact, at)
+    figures = figures_at(fact, index)
     curves = zip(fact.curves, figures.rows, strict=True)
-    visible_figures = Fields([row for curve, row in curves if height >= _TALL or curve.name not in _SECOND])
-    lines = [*_slider(fact, at, width), *side_by_side(visible_figures, width)]
+    visible_figures = Fields([row for curve, row in curves if height >= _TALL or curve.name not in _OPTIONAL_CURVES])
+    lines = [*_slider_lines(fact, index, width), *side_by_side(visible_figures, width)]
     room = height - len(lines)
-    crossing_lines = [cut(line, width) for line in _crossings(fact, at)]
-    crossing_lines = crossing_lines[: max(1, min(len(crossing_lines), room - _LEAST - _AROUND))]
+    crossing_lines = [cut(line, width) for line in _crossing_lines(fact, index)]
+    crossing_lines = crossing_lines[: max(1, min(len(crossing_lines), room - _MIN_ROWS - _PLOT_EDGE_LINES))]
     room -= len(crossing_lines)
     plots = [MEMORY, MACS, *([TIME] if fact.machine is not None else [])]
-    if width >= _WIDE and room >= 2 * (_LEAST + _AROUND):
+    if width >= _WIDE and room >= 2 * (_MIN_ROWS + _PLOT_EDGE_LINES):
         half = width // 2
-        left_plots = _column(fact, at, plots[:1], half - 1, room)
-        right = _column(fact, at, plots[1:], width - half, room)
+        left_plots = _stack_plots(fact, index, plots[:1], half - 1, room)
+        right = _stack_plots(fact, index, plots[1:], width - half, room)
         return [*lines, *crossing_lines, *beside(left_plots, right, half)]
-    fits = max(1, room // (_LEAST + _AROUND))
-    return [*lines, *crossing_lines, *_column(fact, at, plots[:fits], width, room)]
+    plot_count = max(1, room // (_MIN_ROWS + _PLOT_EDGE_LINES))
+    return [*lines, *crossing_lines, *_stack_plots(fact, index, plots[:plot_count], width, room)]
 
 
-_SECOND = ("moved", "compute", "memory")
-"""Curves whose figures are left out on a low screen."""
+_OPTIONAL_CURVES = ("moved", "compute", "memory")
+"""Curves whose figures are hidden on a screen of little height."""
 
 
-def _slider(fact: SizeCurves, at: int, width: int) -> list[Line]:
-    """The size and its place in the range, with the crossings marked."""
-    size, room = fact.sizes[at], max(8, width - len(f" {fact.low:,}  {fact.high:,} "))
+def _slider_lines(fact: SizeCurves, index: int, width: int) -> list[Line]:
+    """Draw the slider with the size, its place in the range, and marks at the crossings."""
+    size, room = fact.sizes[index], max(8, width - len(f" {fact.low:,}  {fact.high:,} "))
     track = ["─"] * room
     for crossing in fact.crossings:
         track[_column_of(fact, crossing.size, room)] = "┼"
-    here = _column_of(fact, size, room)
-    now = " as the model is now" if size == fact.at else ""
+    slider_column = _column_of(fact, size, room)
+    current_note = " as the model is now" if size == fact.at else ""
     return [
-        ((f" {safe(fact.name)} ", "dim"), (f"{size:,}", "strong"), (now, "dim")),
+        ((f" {safe(fact.name)} ", "dim"), (f"{size:,}", "strong"), (current_note, "dim")),
         (
             (f" {fact.low:,} ", "dim"),
-            ("".join(track[:here]), "track"),
+            ("".join(track[:slider_column]), "track"),
             ("●", "accent"),
-            ("".join(track[here + 1 :]), "track"),
+            ("".join(track[slider_column + 1 :]), "track"),
             (f" {fact.high:,}", "dim"),
         ),
     ]
 
 
 def _column_of(fact: SizeCurves, size: int, across: int) -> int:
-    """The column of a size on a logarithmic axis over the range."""
+    """Return the column of a size on a logarithmic axis over the range."""
     if fact.high == fact.low:
         return 0
     share = math.log(size / fact.low) / math.log(fact.high / fact.low)
     return max(0, min(across - 1, round(share * (across - 1))))
 
 
-def _crossings(fact: SizeCurves, at: int) -> list[Line]:
-    """A line for each crossing; its mark says whether the size of the slider has reached it."""
+def _crossing_lines(fact: SizeCurves, index: int) -> list[Line]:
+    """Return a line for each crossing. Its mark is filled once the slider's size has reached it."""
     if not fact.crossings:
         return [((" nothing passes anything else in this range", "dim"),)]
     return [
         (
-            (" ◆ " if crossing.size <= fact.sizes[at] else " ◇ ", "warn"),
+            (" ◆ " if crossing.size <= fact.sizes[index] else " ◇ ", "warn"),
             (safe(crossing_text(fact, crossing)), "text"),
             ("" if crossing.counted else ", not counted there", "dim"),
         )
@@ -126,14 +126,14 @@ def _crossings(fact: SizeCurves, at: int) -> list[Line]:
     ]
 
 
-def _column(fact: SizeCurves, at: int, plots: Sequence[_Plot], width: int, height: int) -> list[Line]:
-    """Plots one below the other, in `height` rows."""
-    rows = max(1, height // max(1, len(plots)) - _AROUND)
-    return [line for plot in plots for line in _drawn(fact, at, plot, width, rows)]
+def _stack_plots(fact: SizeCurves, index: int, plots: Sequence[_Plot], width: int, height: int) -> list[Line]:
+    """Draw the plots one below the other in `height` lines."""
+    rows = max(1, height // max(1, len(plots)) - _PLOT_EDGE_LINES)
+    return [line for plot in plots for line in _draw_plot(fact, index, plot, width, rows)]
 
 
-def _drawn(fact: SizeCurves, at: int, plot: _Plot, width: int, rows: int) -> list[Line]:
-    """One plot, with logarithms of sizes across and of figures upwards."""
+def _draw_plot(fact: SizeCurves, index: int, plot: _Plot, width: int, rows: int) -> list[Line]:
+    """Draw one plot with logarithmic axes: sizes across, figures upwards."""
     drawn_curves = [(curve, sign) for sign in plot.signs if (curve := fact.curve(sign[0])) is not None]
     values = [value for curve, _ in drawn_curves for value in curve.values if value > 0]
     if not values:
@@ -144,7 +144,7 @@ def _drawn(fact: SizeCurves, at: int, plot: _Plot, width: int, rows: int) -> lis
     words = {power: power_text(power) for power in ticks}
     margin = max(map(len, words.values()), default=0)
     across = max(4, width - margin - 2)
-    here = _column_of(fact, fact.sizes[at], across)
+    slider_column = _column_of(fact, fact.sizes[index], across)
 
     def share(value: float) -> float:
         return (math.log10(value) - low) / (high - low) if value > 0 else 0.0
@@ -153,7 +153,7 @@ def _drawn(fact: SizeCurves, at: int, plot: _Plot, width: int, rows: int) -> lis
         return rows - 1 - max(0, min(rows - 1, int(share(value) * rows)))
 
     roles = ["bar"] * across
-    roles[here] = "accent"
+    roles[slider_column] = "accent"
     columns = [_size_at(fact, x, across) for x in range(across)]
     cells = filled([share(drawn_curves[0][0].values[n]) for n in columns], rows, roles)
     for curve, (_, sign, role, _) in drawn_curves[1:]:
@@ -170,39 +170,39 @@ def _drawn(fact: SizeCurves, at: int, plot: _Plot, width: int, rows: int) -> lis
         row(10.0 ** (power + unit_log)): fit(words[power], margin, right=True) for power in reversed(ticks)
     }
     below = [(_column_of(fact, n, across), f"{n:,}") for n in _ticks(fact, across)]
-    return [_title(unit, drawn_curves, margin, width), *framed(lines_of(cells), labels, below, mark=here)]
+    return [_title(unit, drawn_curves, margin, width), *framed(lines_of(cells), labels, below, mark=slider_column)]
 
 
 def _unit(plot: _Plot, largest: float) -> tuple[str, float]:
-    """The unit of an axis, and its logarithm."""
-    fits = [(name, factor) for name, factor in plot.units.items() if factor <= largest] or list(
+    """Choose the unit of an axis by its largest value; return its name and decimal logarithm."""
+    units = [(name, factor) for name, factor in plot.units.items() if factor <= largest] or list(
         plot.units.items()
     )[:1]
-    return fits[-1][0], math.log10(fits[-1][1])
+    return units[-1][0], math.log10(units[-1][1])
 
 
-def _title(unit: str, known: Sequence[tuple[SizeCurve, Sign]], margin: int, width: int) -> Line:
-    """The unit, and the sign of each curve."""
+def _title(unit: str, curves: Sequence[tuple[SizeCurve, Sign]], margin: int, width: int) -> Line:
+    """Build the title of a plot: the unit, and the character of each curve."""
     spans: list[tuple[str, str]] = [(" " * (margin + 2) + unit + " " * bool(unit), "dim")]
-    for _, (_, sign, role, name) in known:
+    for _, (_, sign, role, name) in curves:
         spans += [(f"{sign or '█'} ", role), (f"{name}  ", "dim")]
     return cut(spans, width)
 
 
 def _size_at(fact: SizeCurves, x: int, across: int) -> int:
-    """The place of the size that a column shows: the last size not to the right of it."""
+    """Return the index of the size for a column: the last size at or left of it."""
     share = (x + 0.5) / across
     size = fact.low * (fact.high / fact.low) ** share
     return max(0, bisect_right(fact.sizes, size) - 1)
 
 
 def _ticks(fact: SizeCurves, across: int) -> list[int]:
-    """Powers of two that have room under an axis."""
+    """Return the powers of two that fit as labels under an axis."""
     powers = [n for n in fact.sizes if not n & (n - 1)]
-    step = max(1, -(-len(powers) * _TICK // max(1, across)))
+    step = max(1, -(-len(powers) * _TICK_DISTANCE // max(1, across)))
     return [*powers[::step], *([fact.high] if fact.high not in powers[::step] else [])]
 
 
 def reason_lines(reason: str, width: int) -> list[Line]:
-    """The reason why there are no curves."""
+    """Explain why there are no curves."""
     return [BLANK, *wrap(((f" {safe(reason)}", "warn"),), width - 1, 1)]

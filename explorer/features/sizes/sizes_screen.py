@@ -1,4 +1,4 @@
-"""Screen of open sizes: a slider over a size, curves that follow it, and a dialog that binds sizes."""
+"""Sizes screen: a slider over a size with curves, and a dialog that binds open sizes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 AskCurves = Callable[[str, "Machine | None"], Awaitable["SizeCurves"]]
-"""Counts the curves over a size, with times on a machine."""
+"""Async function that counts the curves over a size, with times on a machine."""
 
 # fmt: off
 SIZES_KEYS = key_group(
@@ -56,11 +56,11 @@ SIZES_KEYS = key_group(
 
 
 _TEXT = "sequence"
-"""Name of the length of a module's text."""
+"""Name of the text length of a module."""
 
 
 class SizeChoice(NamedTuple):
-    """The choice of the user: a size to bind; None to type all sizes; or `serving` for that screen."""
+    """The user's choice: a size to bind, None to enter all sizes, or `serving` for the serving screen."""
 
     name: str
     size: int | None
@@ -68,13 +68,13 @@ class SizeChoice(NamedTuple):
 
 
 class SizesView(SubScreen[SizeChoice]):
-    """Shows curves over a size; answers with the size to bind.
+    """Show curves over a size; the result is the size to bind.
 
     Args:
-        fact: The curves to show first.
-        bindable: Open sizes, which can be bound.
-        ask: Counts other curves.
-        ask_machine: Asks the user for a machine.
+        fact: Curves to show first.
+        bindable: Names of the open sizes, which can be bound.
+        ask: Async function that counts other curves.
+        ask_machine: Function that asks the user for a machine.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SIZES_KEYS)
@@ -93,7 +93,7 @@ class SizesView(SubScreen[SizeChoice]):
         self.at = fact.sizes.index(fact.at) if fact.at in fact.sizes else 0
 
     def compose(self) -> ComposeResult:
-        """Yield the title, the plots and two status lines."""
+        """Yield the title bar, the plots and two status lines."""
         yield TitleBar()
         yield PanelView(self._page, id="sizes-plot")
         yield Status(id="sizes-note")
@@ -112,7 +112,7 @@ class SizesView(SubScreen[SizeChoice]):
         self.query_one("#sizes-plot", PanelView).again()
 
     def _footer(self) -> list[tuple[str, str]]:
-        """The keys that have an effect now, most used first."""
+        """Return the keys that have an effect now, the most used first."""
         fact, bindable = self.fact, self._bindable
         return [
             *(("← →", "step"), ("↑ ↓", "x2")),
@@ -131,11 +131,11 @@ class SizesView(SubScreen[SizeChoice]):
         return sizes_page(self.fact, self.at, width, height)
 
     def page_blocks(self) -> list[Block]:
-        """The blocks that `explorer sizes` prints."""
+        """Return the same blocks that `explorer sizes` prints."""
         return sizes_blocks(self.fact)
 
     def verb_words(self, source: str) -> list[str]:
-        """The command line that counts the same range on the same machine."""
+        """Return the command line that counts the same range on the same machine."""
         fact, machine = self.fact, self.fact.machine
         words = ["sizes", source, "--over", f"{fact.name}={fact.low}:{fact.high}"]
         if machine is None:
@@ -148,63 +148,63 @@ class SizesView(SubScreen[SizeChoice]):
             f"{machine.bandwidth:.17g}",
         ]
 
-    def _move(self, at: int) -> None:
-        self.at = max(0, min(at, len(self.fact.sizes) - 1))
+    def _move(self, index: int) -> None:
+        self.at = max(0, min(index, len(self.fact.sizes) - 1))
         self._show()
 
     # keys
 
     def action_size_step(self, step: int) -> None:
-        """Move the slider by `step` stops."""
+        """Move the slider by `step` sizes."""
         self._move(self.at + step)
 
-    def action_size_power(self, way: int) -> None:
-        """Move the slider to the next power of two, or to the one before."""
-        here = self.fact.sizes[self.at]
-        powers = [n for n in self.fact.sizes if not n & (n - 1) and (n - here) * way > 0]
+    def action_size_power(self, direction: int) -> None:
+        """Move the slider to the next (`direction` 1) or previous (-1) power of two."""
+        current_size = self.fact.sizes[self.at]
+        powers = [n for n in self.fact.sizes if not n & (n - 1) and (n - current_size) * direction > 0]
         ends = (self.fact.low, self.fact.high)
         self._move(
-            self.fact.sizes.index(min(powers, key=lambda n: abs(n - here)) if powers else ends[way > 0])
+            self.fact.sizes.index(min(powers, key=lambda n: abs(n - current_size)) if powers else ends[direction > 0])
         )
 
     def action_size_edge(self, end: int) -> None:
-        """Move the slider to the first size, or to the last."""
+        """Move the slider to the first (`end` 0) or last (`end` 1) size."""
         self._move(end * len(self.fact.sizes))
 
-    def action_size_crossing(self, way: int) -> None:
-        """Move the slider to the next crossing, or to the one before; after the last, to the first."""
-        here = self.fact.sizes[self.at]
-        sizes = sorted({crossing.size for crossing in self.fact.crossings})[::way]
+    def action_size_crossing(self, direction: int) -> None:
+        """Move the slider to the next (`direction` 1) or previous (-1) crossing, with wraparound."""
+        current_size = self.fact.sizes[self.at]
+        sizes = sorted({crossing.size for crossing in self.fact.crossings})[::direction]
         if sizes:
-            self._move(self.fact.sizes.index(next((n for n in sizes if (n - here) * way > 0), sizes[0])))
+            self._move(self.fact.sizes.index(next((n for n in sizes if (n - current_size) * direction > 0), sizes[0])))
 
     def action_size_other(self) -> None:
         """Show the curves over the next size that can vary."""
         names = list(self.fact.names)
         next_name = names[(names.index(self.fact.name) + 1) % len(names)]
         if next_name != self.fact.name:
-            self._again(next_name, self.fact.machine)
+            self._count_again(next_name, self.fact.machine)
 
     def action_size_machine(self) -> None:
         """Ask for a machine, and show its times."""
-        self._ask_machine(lambda machine: self._again(self.fact.name, machine))
+        self._ask_machine(lambda machine: self._count_again(self.fact.name, machine))
 
     def action_size_bind(self) -> None:
-        """Bind the size of the slider, where the model leaves it open."""
+        """Bind the slider's size if the model leaves it open."""
         if self.fact.name in self._bindable:
             self.dismiss(SizeChoice(self.fact.name, self.fact.sizes[self.at]))
         else:
             self._say(f"{self.fact.name} is fixed in this model: it can be looked at, not taken")
 
     def action_size_type(self) -> None:
-        """Ask for the sizes in a form."""
+        """Open a form for all open sizes."""
         if self._bindable:
             self.dismiss(SizeChoice("", None))
         else:
             self._say("this model leaves no dimension open")
 
     def action_size_serving(self) -> None:
-        """Open the screen of serving."""
+        """Open the serving screen."""
         if _TEXT in self.fact.names:
             self.dismiss(SizeChoice("", None, serving=True))
         else:
@@ -215,7 +215,7 @@ class SizesView(SubScreen[SizeChoice]):
         self._show()
         self._note = ""
 
-    def _again(self, name: str, machine: Machine | None) -> None:
+    def _count_again(self, name: str, machine: Machine | None) -> None:
         self._say(f"counting over {name} …")
         self.run_worker(self._fetch(name, machine), exclusive=True, exit_on_error=False)
 
@@ -233,7 +233,7 @@ class SizesView(SubScreen[SizeChoice]):
 
 
 def _title(fact: SizeCurves, width: int) -> Line:
-    """The size, how its figures were counted, and the machine."""
+    """Build the title: the size, how its figures were counted, and the machine."""
     origin = (
         f"closed forms, counted at {len(fact.counted):,} sizes" if fact.closed else "counted at each size"
     )
@@ -242,15 +242,15 @@ def _title(fact: SizeCurves, width: int) -> Line:
 
 
 _MOST = 64
-"""Largest number of fields; further sizes are bound when the model is opened."""
+"""Maximum number of fields. Further sizes can only be bound when the model is opened."""
 _LABEL = 11
 
 
 class SizesDialog(FormDialog[dict[str, int]]):
-    """Asks for sizes; answers with the bound ones.
+    """Ask for sizes; the result holds the bound ones.
 
     Args:
-        sizes: Names of sizes, with the current value of each; None for an open one.
+        sizes: Current value of each size, by name; None for an open size.
     """
 
     TITLE_TEXT = "Open sizes"
@@ -266,25 +266,25 @@ class SizesDialog(FormDialog[dict[str, int]]):
         with Vertical(id="sizes") as fields:  # a scrolling container would take the arrow keys
             fields.styles.overflow_y = "auto"
             fields.styles.height = min(len(self._fields), max(3, self.app.size.height - 9))
-            for at, name in enumerate(self._fields):
+            for index, name in enumerate(self._fields):
                 size = "" if self._sizes[name] is None else str(self._sizes[name])
-                yield from self.entry(middle(safe(name), _LABEL), size, "open", f"size-{at}", longest=20)
+                yield from self.entry(middle(safe(name), _LABEL), size, "open", f"size-{index}", longest=20)
 
     def meaning(self) -> list[tuple[str, str]]:
-        """The open sizes, or the error in a field."""
+        """List the open sizes, or describe the error in a field."""
         try:
             bound_sizes, role = self.answer(), "dim"
             open_names = [name for name in self._sizes if name not in bound_sizes]
             text = f"Open: {', '.join(open_names)}. What depends on it is unknown." if open_names else ""
         except ExplorerError as error:
             text, role = str(error), "bad"
-        more = len(self._sizes) - len(self._fields)
-        also = f"{more:,} more have no field: they are bound when the model is opened" if more else ""
+        hidden_count = len(self._sizes) - len(self._fields)
+        also = f"{hidden_count:,} more have no field: they are bound when the model is opened" if hidden_count else ""
         return [(text, role), (also, "dim")]
 
     def answer(self) -> dict[str, int]:
-        """The sizes in the fields; an empty field leaves its size open."""
-        typed = {name: self.text_of(f"size-{at}") for at, name in enumerate(self._fields)}
+        """Return the sizes of the fields; an empty field leaves its size open."""
+        typed = {name: self.text_of(f"size-{index}") for index, name in enumerate(self._fields)}
         sizes = {name: parse_count(text, safe(name), 1) for name, text in typed.items() if text.strip()}
         without_field = {
             name: size for name, size in self._sizes.items() if name not in typed and size is not None
@@ -293,10 +293,10 @@ class SizesDialog(FormDialog[dict[str, int]]):
 
 
 class SizesCommand(ScreenCommand):
-    """Shows figures over a size; asks for open sizes in a form where the figures cannot be counted."""
+    """Command that shows figures over a size, or asks for open sizes if the figures cannot be counted."""
 
     def run(self) -> None:
-        """Count the figures, and show them."""
+        """Count the figures, then show them."""
         self.context.start("Open sizes", self._count())
 
     def _open(self) -> dict[str, int | None]:
@@ -319,26 +319,26 @@ class SizesCommand(ScreenCommand):
             lambda name, machine: self.jobs.ask("sizes", name, machine=machine),
             partial(ask_machine, self.context),
         )
-        self.context.ask(view, self._chosen)
+        self.context.ask(view, self._handle_choice)
 
-    def _chosen(self, choice: SizeChoice | None) -> None:
+    def _handle_choice(self, choice: SizeChoice | None) -> None:
         if choice is not None and choice.serving:
             serving(self.context)
         elif choice is not None and choice.size is None:
             self._type()
         elif choice is not None:
             bound_sizes = {name: size for name, size in self._open().items() if size is not None}
-            self._answered({**bound_sizes, choice.name: choice.size or 1})
+            self._start_binding({**bound_sizes, choice.name: choice.size or 1})
 
     def _type(self) -> None:
-        self.context.ask(SizesDialog(self._open()), self._answered)
+        self.context.ask(SizesDialog(self._open()), self._start_binding)
 
-    def _answered(self, dims: dict[str, int] | None) -> None:
+    def _start_binding(self, dims: dict[str, int] | None) -> None:
         if dims is not None:
-            before = {name: size for name, size in self._open().items() if size is not None}
-            self.context.start("Open sizes", self._bind(dims, before))
+            previous_dims = {name: size for name, size in self._open().items() if size is not None}
+            self.context.start("Open sizes", self._bind(dims, previous_dims))
 
-    async def _bind(self, dims: dict[str, int], before: dict[str, int]) -> None:
+    async def _bind(self, dims: dict[str, int], previous_dims: dict[str, int]) -> None:
         self.store.history = await self.jobs.run("binding sizes", "bind", dims)
-        await self.context.show_current("bind", before)
+        await self.context.show_current("bind", previous_dims)
         self.store.say(f"bound: {units.dims_text(dims)}" if dims else "no size is bound")

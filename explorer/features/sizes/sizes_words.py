@@ -1,4 +1,4 @@
-"""Text of figures over one size, their closed forms and crossings: `explorer sizes` and its screen."""
+"""Text output of `explorer sizes` and of its screen: figures over one size, closed forms and crossings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES: Mapping[CurveName, tuple[str, str]] = {
     "memory": ("All bytes", "at the machine's bandwidth"),
     "time": ("Least time", "layer after layer, each at its limit"),
 }
-"""Title and explanation of each curve."""
+"""Label and explanation of each curve."""
 
 _PASSING: Mapping[CurveName, tuple[str, str]] = {
     "activations": ("activations pass", "the activations"),
@@ -43,14 +43,14 @@ _COLUMNS: Mapping[CurveName, str] = {
 
 
 def sizes(about: Info, fact: SizeCurves) -> list[Block]:
-    """The answer of `explorer sizes`."""
+    """Build the output of `explorer sizes`."""
     return [*title(about.model), Line(), *sizes_blocks(fact)]
 
 
 def sizes_blocks(fact: SizeCurves) -> list[Block]:
-    """Crossings, closed forms, and a row for each power of two."""
-    now = "" if fact.at is None else f"; the model has {fact.at:,}"
-    others = f"; {dims_text(fact.others)}" if fact.others else ""
+    """Build the crossings, the closed forms, and a table with a row for each power of two."""
+    current_note = "" if fact.at is None else f"; the model has {fact.at:,}"
+    others_note = f"; {dims_text(fact.others)}" if fact.others else ""
     machine = "" if fact.machine is None else f"; {machine_text(fact.machine)}"
     forms: list[Block] = [Line(), forms_field(fact)] if any(curve.form for curve in fact.curves) else []
     return [
@@ -58,7 +58,7 @@ def sizes_blocks(fact: SizeCurves) -> list[Block]:
             (
                 "over ",
                 Span(fact.name, "strong"),
-                Span(f" from {fact.low:,} to {fact.high:,}{now}{others}{machine}", "quiet"),
+                Span(f" from {fact.low:,} to {fact.high:,}{current_note}{others_note}{machine}", "quiet"),
             )
         ),
         Line(),
@@ -74,13 +74,13 @@ def sizes_blocks(fact: SizeCurves) -> list[Block]:
 
 
 def crossing_text(fact: SizeCurves, crossing: Crossing) -> str:
-    """A crossing in words: 'activations pass the weights at batch 23'."""
+    """Describe a crossing: 'activations pass the weights at batch 23'."""
     claim = f"{_PASSING[crossing.above][0]} {_PASSING[crossing.below][1]}"
     return f"{claim} at {fact.name} {crossing.size:,}"
 
 
 def crossings_blocks(fact: SizeCurves) -> list[Block]:
-    """A line for each crossing, with both figures."""
+    """Build a line for each crossing, with both figures."""
     if not fact.crossings:
         return [Line(Span("nothing passes anything else in this range", "quiet"))]
     lines: list[Block] = []
@@ -102,13 +102,13 @@ def crossings_blocks(fact: SizeCurves) -> list[Block]:
     return lines
 
 
-def figures_at(fact: SizeCurves, at: int) -> Fields:
-    """All figures at `fact.sizes[at]`."""
-    return Fields([Field(NAMES[c.name][0], _value(c, at), NAMES[c.name][1]) for c in fact.curves])
+def figures_at(fact: SizeCurves, index: int) -> Fields:
+    """Build the fields for all figures at `fact.sizes[index]`."""
+    return Fields([Field(NAMES[c.name][0], _value(c, index), NAMES[c.name][1]) for c in fact.curves])
 
 
 def forms_field(fact: SizeCurves) -> Fields:
-    """A row for each curve that has a closed form."""
+    """Build a field for each curve that has a closed form."""
     short = "n" if len(fact.name) > 1 else fact.name
     rows = [
         Field(NAMES[c.name][0], Span(form_text(c, fact.name, short), "formula"))
@@ -119,45 +119,45 @@ def forms_field(fact: SizeCurves) -> Fields:
 
 
 def form_text(curve: SizeCurve, name: str, short: str) -> str:
-    """A closed form in mathematical notation: '18,432 n² + 123,532,032 n'."""
+    """Format a closed form in mathematical notation: '18,432 n² + 123,532,032 n'."""
     text = curve.form.replace(name, short)
     text = text.replace("^2", "²").replace("^3", "³").replace("*", " ")
     text = re.sub(r"(?<=[^\s(])([+-])", r" \1 ", text)
     return re.sub(r"\d{4,}", lambda number: f"{int(number[0]):,}", text)
 
 
-def curve_value(fact: SizeCurves, name: CurveName, at_size: int) -> Span:
-    """The value of a curve at a size."""
+def curve_value(fact: SizeCurves, name: CurveName, curve_size: int) -> Span:
+    """Format the value of a curve at a size."""
     curve = fact.curve(name)
     assert curve is not None
-    return _value(curve, fact.sizes.index(at_size))
+    return _value(curve, fact.sizes.index(curve_size))
 
 
-def _value(curve: SizeCurve, at: int) -> Span:
-    value = curve.values[at]
+def _value(curve: SizeCurve, index: int) -> Span:
+    value = curve.values[index]
     if curve.name in _TIMES:
         return seconds(value)
     return count(int(value)) if curve.name == "macs" else size(int(value))
 
 
 def _table(fact: SizeCurves) -> Table:
-    """A row for each power of two, each end of the range and each crossing."""
+    """Build a table with a row for each power of two, each end of the range and each crossing."""
     curves = [c for name in _COLUMNS if (c := fact.curve(name)) is not None]
     time_limits = fact.curve("compute"), fact.curve("memory")
     crossed = {crossing.size for crossing in fact.crossings}
     places = [
-        at
-        for at, n in enumerate(fact.sizes)
+        index
+        for index, n in enumerate(fact.sizes)
         if not n & (n - 1) or n in (fact.low, fact.high, fact.at) or n in crossed or not fact.closed
     ]
 
-    def row(at: int) -> tuple[Cell, ...]:
-        n = fact.sizes[at]
-        cells = [_value(curve, at) for curve in curves]
+    def row(index: int) -> tuple[Cell, ...]:
+        n = fact.sizes[index]
+        cells = [_value(curve, index) for curve in curves]
         if time_limits[0] is not None and time_limits[1] is not None:
             cells.append(
                 Span(
-                    "compute" if time_limits[0].values[at] >= time_limits[1].values[at] else "memory", "kind"
+                    "compute" if time_limits[0].values[index] >= time_limits[1].values[index] else "memory", "kind"
                 )
             )
         mark = Span("crossing" if n in crossed else "now" if n == fact.at else "", "warning")
@@ -173,7 +173,7 @@ def _table(fact: SizeCurves) -> Table:
 
 
 def _evidence(fact: SizeCurves) -> str:
-    """How the curves were counted, as a sentence."""
+    """Describe in a sentence how the curves were counted."""
     number = len(fact.counted)
     if set(fact.sizes) <= set(fact.counted):
         exception = (
