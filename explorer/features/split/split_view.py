@@ -122,7 +122,7 @@ class SplitScreen(SubScreen[int]):
         self._model, self._totals, self._machine = model, totals, machine
         self._exact = exact
         self._jobs = Jobs(engine, self._show_status)
-        self._message, self._began = "", 0.0
+        self._status_text, self._began = "", 0.0
         self._figures = self._following = False
 
     def compose(self) -> ComposeResult:
@@ -200,12 +200,12 @@ class SplitScreen(SubScreen[int]):
     def _status(self, width: int) -> Line:
         running = self._jobs.current
         if running is None:
-            return done_line("", self._message, width)
+            return done_line("", self._status_text, width)
         elapsed = time.monotonic() - self._began
         return job_line(running.title, running.job.progress, elapsed, width, refused=False)
 
     def _say(self, message: str) -> None:
-        self._message = message
+        self._status_text = message
         self._show_status()
 
     def page_blocks(self) -> Sequence[Block]:

@@ -1,4 +1,4 @@
-"""Many tilings, number formats and trainings side by side."""
+"""Sweeps: compare many tilings, number formats or trainings."""
 
 from explorer.base.features import Feature
 

@@ -1,4 +1,4 @@
-"""The answer of `explorer sweep --quantize` in text."""
+"""Text output of `explorer sweep --quantize`."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _SCOPES = {"all": "all", "only": "only {}", "without": "all but {}", "mixed": "m
 
 
 def format_sweep(
-    fact: FormatSweep, written: str | None = None, cost: FormatCost = "weights", plotted: str | None = None
+    fact: FormatSweep, written_path: str | None = None, cost: FormatCost = "weights", plotted: str | None = None
 ) -> list[Block]:
-    """The answer of `explorer sweep --quantize`: a row for each choice, and how to apply one.
+    """Build the output of `explorer sweep --quantize`: a row for each choice, and a command that applies one.
 
     Args:
-        fact: The choices.
-        written: The file that the formats of a row were written to.
-        cost: What the front is drawn over.
-        plotted: The file that it was drawn into.
+        fact: The choices of number formats.
+        written_path: Path of the file with the formats of a row, or None if none was written.
+        cost: Cost on the horizontal axis of the plot.
+        plotted: Path of the picture with the plot, or None if none was drawn.
     """
     rows = fact.rows
     models = dict.fromkeys(row.model for row in rows)
@@ -55,14 +55,14 @@ def format_sweep(
     for plot in front_plots(rows, cost):
         blocks += [plot, Line()]
     for mixed in fact.mixed:
-        of = f"{printable(mixed.model)}: " if len(models) > 1 else ""
-        number = next((f" (row {at})" for at, row in enumerate(rows, 1) if row.key == mixed.row), "")
-        blocks.append(Paragraph(f"{of}{mixed.told}{number}", "good" if mixed.met else "warning"))
+        prefix = f"{printable(mixed.model)}: " if len(models) > 1 else ""
+        number = next((f" (row {index})" for index, row in enumerate(rows, 1) if row.key == mixed.row), "")
+        blocks.append(Paragraph(f"{prefix}{mixed.told}{number}", "good" if mixed.met else "warning"))
     blocks.append(Paragraph(_legend(fact), "quiet"))
     failed = Counter(row.error for row in rows if row.error).most_common(5)
-    blocks += [Paragraph(f"{many:,} x {printable(why)}", "warning") for why, many in failed]
+    blocks += [Paragraph(f"{error_count:,} x {printable(why)}", "warning") for why, error_count in failed]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
-    blocks += [Line(), *_commands(fact, written, plotted)]
+    blocks += [Line(), *_commands(fact, written_path, plotted)]
     return [*blocks, Line(), Line(tuple(done_and_kept(fact)), 2)]
 
 
@@ -76,18 +76,20 @@ def _legend(fact: FormatSweep) -> str:
     )
 
 
-def _commands(fact: FormatSweep, written: str | None, plotted: str | None) -> Iterator[Block]:
-    """The command that applies the row of the limits; without limits one of the front."""
+def _commands(fact: FormatSweep, written_path: str | None, plotted: str | None) -> Iterator[Block]:
+    """Build the command that applies the row chosen by the limits, or without limits a row of the Pareto
+    front.
+    """
     keys = [mixed.row for mixed in fact.mixed if mixed.row]
     row = next((row for row in fact.rows if row.key in keys), None)
     row = row or next((row for row in fact.rows if row.pareto), None)
-    number = next((at for at, candidate in enumerate(fact.rows, 1) if candidate is row), 0)
+    number = next((index for index, candidate in enumerate(fact.rows, 1) if candidate is row), 0)
     if plotted is not None:
         yield Line((Span("drawn into ", "quiet"), Span(printable(plotted), "strong")), 2)
-    if written is not None:
-        yield Line((Span("formats written to ", "quiet"), Span(printable(written), "strong")), 2)
-        taken = f"explorer quantize MODEL -o FILE --config {printable(written)}"
-        yield Line((Span("they are taken by  ", "quiet"), Span(taken, "strong")), 2)
+    if written_path is not None:
+        yield Line((Span("formats written to ", "quiet"), Span(printable(written_path), "strong")), 2)
+        command = f"explorer quantize MODEL -o FILE --config {printable(written_path)}"
+        yield Line((Span("they are taken by  ", "quiet"), Span(command, "strong")), 2)
     elif row is not None and row.command:
         first = f"--take {number}:formats.toml writes its file, then  " if "--config" in row.command else ""
         yield Line((Span(f"row {number} is taken by  {first}", "quiet"), Span(row.command, "strong")), 2)
@@ -96,31 +98,31 @@ def _commands(fact: FormatSweep, written: str | None, plotted: str | None) -> It
 FormatColumn = tuple[Column, Callable[[int, FormatRow], Cell]]
 
 _COLUMNS: tuple[FormatColumn, ...] = (
-    (Column("row", "right", drop=7), lambda at, row: Span(str(at), "quiet")),
-    (Column("model", shrink=True), lambda at, row: printable(row.model)),
-    (Column("layers", shrink=True), lambda at, row: printable(_SCOPES[row.scope].format(row.layer))),
-    (Column("format", shrink=True), lambda at, row: Span(printable(row.format), "strong")),
-    (Column("changed", "right", drop=6), lambda at, row: plain(row.changed)),
+    (Column("row", "right", drop=7), lambda number, row: Span(str(number), "quiet")),
+    (Column("model", shrink=True), lambda _, row: printable(row.model)),
+    (Column("layers", shrink=True), lambda _, row: printable(_SCOPES[row.scope].format(row.layer))),
+    (Column("format", shrink=True), lambda _, row: Span(printable(row.format), "strong")),
+    (Column("changed", "right", drop=6), lambda _, row: plain(row.changed)),
     (
         Column("bits", "right", drop=4),
-        lambda at, row: "" if row.weight_bits is None else f"{row.weight_bits:.2f}",
+        lambda _, row: "" if row.weight_bits is None else f"{row.weight_bits:.2f}",
     ),
-    (Column("weights", "right"), lambda at, row: size(row.weight_bytes)),
-    (Column("BitOPs", "right", drop=2), lambda at, row: count(row.bitops)),
-    (Column("SNR dB", "right"), lambda at, row: decibels(row.snr_db)),
-    (Column("cosine", "right", drop=5), lambda at, row: "" if row.cosine is None else f"{row.cosine:.6f}"),
-    (Column("top-1", "right", drop=3), lambda at, row: share(row.top1, 1)),
-    (Column(""), lambda at, row: Span(FRONT, "good") if row.pareto else ""),
+    (Column("weights", "right"), lambda _, row: size(row.weight_bytes)),
+    (Column("BitOPs", "right", drop=2), lambda _, row: count(row.bitops)),
+    (Column("SNR dB", "right"), lambda _, row: decibels(row.snr_db)),
+    (Column("cosine", "right", drop=5), lambda _, row: "" if row.cosine is None else f"{row.cosine:.6f}"),
+    (Column("top-1", "right", drop=3), lambda _, row: share(row.top1, 1)),
+    (Column(""), lambda _, row: Span(FRONT, "good") if row.pareto else ""),
 )
 
 
 def front_plots(rows: Sequence[FormatRow], cost: FormatCost, current: str = "") -> list[Scatter]:
-    """A plot for each model: SNR over cost, with the front of these two and the greedy path.
+    """Plot SNR over cost for each model, with the Pareto front of both figures and the greedy path.
 
     Args:
-        rows: The choices; one whose outputs lose nothing has no place.
-        cost: What is across.
-        current: Key of the one under a cursor.
+        rows: The choices. A choice without any loss is not plotted, because its SNR is infinite.
+        cost: Cost on the horizontal axis.
+        current: Key of the choice under the cursor, or ''.
     """
     name, text = _COSTS[cost]
     plots = []
@@ -131,24 +133,24 @@ def front_plots(rows: Sequence[FormatRow], cost: FormatCost, current: str = "") 
             if row.model == model and (paid := cost_of(row, cost))
             if (snr := row.snr_db) is not None and math.isfinite(snr)
         }
-        if len(placed) < _FEWEST:
+        if len(placed) < _MIN_CHOICES:
             continue
         best = nondominated((paid, -snr, 0) for paid, snr in placed.values())
         path = {row.key for row in rows if row.scope == "mixed"}
-        kinds = {key: (2 * ((at[0], -at[1], 0) in best) + (key in path)) for key, at in placed.items()}
+        kinds = {key: (2 * ((point[0], -point[1], 0) in best) + (key in path)) for key, point in placed.items()}
         order = sorted(placed, key=lambda key: (key == current, kinds[key]))
         dots = [Dot(placed[key], _MARKS[kinds[key]][0], _MARKS[kinds[key]][1]) for key in order]
         if current in placed:
             dots[-1] = Dot(placed[current], "●", "formula")
         legend = [mark for kind, mark in enumerate(_MARKS) if kind in kinds.values()][::-1]
-        way = [placed[row.key] for row in rows if row.key in path and row.key in placed]
+        path_points = [placed[row.key] for row in rows if row.key in path and row.key in placed]
         axes = Axis(name, text, logarithmic=True), Axis("SNR dB", lambda value: f"{value:.1f}")
-        plots.append(Scatter(f"{printable(model)}: SNR over {name}", *axes, dots, legend, way))
+        plots.append(Scatter(f"{printable(model)}: SNR over {name}", *axes, dots, legend, path_points))
     return plots
 
 
-_FEWEST = 3
-"""Fewest choices for a plot."""
+_MIN_CHOICES = 3
+"""Minimum number of choices for a plot."""
 _COSTS: Mapping[FormatCost, tuple[str, Callable[[float], str]]] = {
     "weights": ("weight bytes", lambda value: bytes_text(round(value))),
     "bitops": ("BitOPs", lambda value: count_text(round(value))),
@@ -159,15 +161,15 @@ _MARKS: tuple[tuple[str, Role, str], ...] = (
     (FRONT, "good", "front of these two"),
     ("◈", "good", "front and path"),
 )
-"""Marks of choices: off both, on the greedy path, on the front, on both."""
+"""Marks of the choices: on neither, on the greedy path, on the Pareto front, on both."""
 
 
 def row_blocks(row: FormatRow) -> list[Block]:
-    """Facts about one choice that its row does not show; without figures, the reason."""
+    """Build the facts about a choice that its row does not show, or the reason why it has no figures."""
     if row.error:
         return [Paragraph(row.error, "warning")]
     fields = [
-        # the table has only the end of a long name
+        # the table shortens long names
         Field(
             _SCOPES[row.scope].format("").strip() or "layer",
             Span(printable(row.layer), "strong") if row.layer else "",
@@ -183,16 +185,16 @@ def row_blocks(row: FormatRow) -> list[Block]:
     return [*blocks, Line(Span(row.command, "quiet"), 1)] if row.command else blocks
 
 
-def rows_table(rows: Sequence[FormatRow], several: bool, numbers: Sequence[int] = ()) -> Table:
-    """A table of choices, a numbered row for each.
+def rows_table(rows: Sequence[FormatRow], with_model: bool, numbers: Sequence[int] = ()) -> Table:
+    """Build a table with a numbered row for each choice.
 
     Args:
-        rows: They.
-        several: They are of several models.
-        numbers: Of the rows; none where they are shown in their order.
+        rows: The choices.
+        with_model: Whether to add a column with the model.
+        numbers: Numbers of the rows; empty numbers them from 1.
     """
-    needless = {"model": not several, "top-1": all(row.top1 is None for row in rows)}
+    needless = {"model": not with_model, "top-1": all(row.top1 is None for row in rows)}
     columns = [(column, cell) for column, cell in _COLUMNS if not needless.get(column.title, False)]
-    counted = zip(numbers or range(1, len(rows) + 1), rows, strict=True)
-    lines = [[cell(at, row) for _, cell in columns] for at, row in counted]
+    numbered = zip(numbers or range(1, len(rows) + 1), rows, strict=True)
+    lines = [[cell(number, row) for _, cell in columns] for number, row in numbered]
     return Table([column for column, _ in columns], lines)

@@ -1,6 +1,7 @@
-"""Pareto screen: a table of what was tried beside the plot of its front, filled by jobs that Esc stops.
+"""Base class of the sweep screens: a table of trials next to the plot of their Pareto front.
 
-Tilings and number formats are shown so; each says what its rows, its plot and its facts are.
+Jobs of the engine fill the table, and Esc stops them. The screens for tilings and for number formats are
+subclasses that define the rows, the plot and the facts.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PLOT_WIDTH, _SHARE = 40, 0.55
-"""Cells that a plot beside a table keeps, and the table's share of the width where it needs no more."""
+"""Minimum width of the plot in cells, and the usual share of the screen width for the table."""
 
 
 class ParetoScreen(SubScreen[T], Generic[T]):
-    """A table, a plot, and facts about the current row; answers with what is to be done.
+    """Show a table, a plot, and facts about the current row; the result is the row to apply.
 
     Args:
-        table: Its rows.
-        engine: Answers.
-        ask: Whether it begins with a question.
+        table: List widget with the rows.
+        engine: Engine process that runs the jobs.
+        ask: Whether to open the dialog when the screen opens.
 
     Attributes:
-        BESIDE: Columns from which on table and plot stand beside each other.
-        TALL: Rows under which only one of both is shown.
-        FACTS: Lines of facts where there is room.
+        BESIDE: Minimum screen width, in cells, for table and plot side by side.
+        TALL: Minimum screen height, in lines, for both table and plot on a narrow screen.
+        FACTS: Number of lines for facts on a tall screen.
     """
 
     BESIDE: ClassVar[int]
@@ -56,11 +57,11 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         super().__init__()
         self._table, self._begins = table, ask
         self._jobs = Jobs(engine, self._show_status)
-        self._said, self._began = "", 0.0
+        self._status_text, self._began = "", 0.0
         self._plotted = False
 
     def compose(self) -> ComposeResult:
-        """The widgets of the screen."""
+        """Yield the title bar, the table, the plot, the facts, the status line and the key line."""
         yield TitleBar()
         yield PaneHead(id="sweep-head")
         with Container(id="sweep"):
@@ -71,7 +72,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         yield Status(id="sweep-keys")
 
     def on_mount(self) -> None:
-        """Show the rows there are; without any ask what to try."""
+        """Show the rows so far; open the dialog if requested."""
         self.show_keys()
         self._lay_out()
         self._show()
@@ -79,38 +80,38 @@ class ParetoScreen(SubScreen[T], Generic[T]):
             self.action_more()
 
     def on_resize(self) -> None:
-        """Lay table and plot out anew."""
+        """Update the layout for the new size."""
         self._lay_out()
         self._show()
 
     def _lay_out(self) -> None:
-        tall = self.size.height >= self.TALL
-        alone = self.size.width < self.BESIDE and not tall
-        self._table.display = self.query_one("#sweep-head").display = not (alone and self._plotted)
-        self.query_one(PanelView).display = self._plotted or not alone
-        self.query_one("#sweep-facts").styles.height = self.FACTS if tall else 2
+        is_tall = self.size.height >= self.TALL
+        shows_one_pane = self.size.width < self.BESIDE and not is_tall
+        self._table.display = self.query_one("#sweep-head").display = not (shows_one_pane and self._plotted)
+        self.query_one(PanelView).display = self._plotted or not shows_one_pane
+        self.query_one("#sweep-facts").styles.height = self.FACTS if is_tall else 2
 
     def _divide(self) -> None:
-        """Give the table the width of its columns, if enough is left for the plot."""
-        wanted = min(self._wanted_width(), self.size.width - _PLOT_WIDTH)
-        more = self.size.width >= self.BESIDE and wanted > _SHARE * self.size.width
-        self._table.styles.width = wanted if more else None
+        """Give the table the width of its columns if enough width remains for the plot."""
+        table_width = min(self._wanted_width(), self.size.width - _PLOT_WIDTH)
+        is_wider = self.size.width >= self.BESIDE and table_width > _SHARE * self.size.width
+        self._table.styles.width = table_width if is_wider else None
 
     def _show(self) -> None:
         self._fill()
         self._divide()
         self._show_head()
         self.query_one(TitleBar).show(self._title)
-        self._tell()
+        self._show_facts()
         self._show_status()
 
     @on(LineList.SizeChanged)
     def _show_head(self) -> None:
-        """The headings over the columns, as wide as the table is."""
+        """Draw the column titles as wide as the table."""
         self.query_one("#sweep-head", PaneHead).show(lambda _: (self._head(self._table.size.width),))
 
     @on(LineList.RowHighlighted)
-    def _tell(self) -> None:
+    def _show_facts(self) -> None:
         self.query_one("#sweep-facts", LineView).show(self._facts, top=True)
         self.query_one(PanelView).again()
 
@@ -120,41 +121,41 @@ class ParetoScreen(SubScreen[T], Generic[T]):
     def _status(self, width: int) -> Line:
         running = self._jobs.current
         if running is None:
-            return ((fit(f" {safe(self._said)}", width), "dim"),)
+            return ((fit(f" {safe(self._status_text)}", width), "dim"),)
         elapsed = time.monotonic() - self._began
         return job_line(self._progress(), running.job.progress, elapsed, width, refused=False)
 
-    def _say(self, said: str) -> None:
-        self._said = said
+    def _say(self, message: str) -> None:
+        self._status_text = message
         self._show_status()
 
     def action_more(self) -> None:
-        """Ask what to try, and begin."""
+        """Open the dialog for more trials."""
         if self._jobs.current is not None:
             self.app.bell()
             return
         self._ask()
 
     def action_stop(self) -> None:
-        """Stop the running job; without one go back."""
+        """Stop the running job, or leave the screen if no job runs."""
         if not self._jobs.stop():
             self.dismiss(None)
 
     def action_leave(self) -> None:
-        """Go back, even while a job runs."""
+        """Leave the screen and stop a running job."""
         self._jobs.stop()
         super().action_leave()
 
     @on(LineList.RowSelected)
     def action_take(self) -> None:
-        """Answer with the row under the cursor."""
+        """Close the screen with the row under the cursor."""
         if self._jobs.current is not None:
             self.app.bell()
             return
         self._choose()
 
     def action_plot(self) -> None:
-        """Show plot or table, where there is no room for both."""
+        """Switch between plot and table on a screen that shows one of them."""
         self._plotted = not self._plotted
         self._lay_out()
         if self._table.display:
@@ -167,57 +168,57 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         path: str,
         explanation: str,
         work: Callable[[str, bool], None],
-        done: Callable[[str], None],
+        on_written: Callable[[str], None],
     ) -> None:
-        """Ask for a path and write there in a thread, then call `done`; after an error ask again."""
+        """Ask for a path, write to it in a thread, then call `on_written`. After an error, ask again."""
 
-        async def written(path: str, overwrite: bool, again: Callable[[], None]) -> None:
+        async def write_in_thread(path: str, overwrite: bool, retry: Callable[[], None]) -> None:
             try:
                 await asyncio.to_thread(work, path, overwrite)
             except ExplorerError as error:
-                self.app.push_screen(MessageDialog("Write", str(error)), lambda _: again())
+                self.app.push_screen(MessageDialog("Write", str(error)), lambda _: retry())
                 return
-            done(path)
+            on_written(path)
 
-        def write(path: str, overwrite: bool, again: Callable[[], None]) -> None:
-            self.run_worker(written(path, overwrite, again), exit_on_error=False)
+        def write(path: str, overwrite: bool, retry: Callable[[], None]) -> None:
+            self.run_worker(write_in_thread(path, overwrite, retry), exit_on_error=False)
 
         ask_path(self.app, title, path, explanation, write)
 
-    # what a subclass says
+    # methods of subclasses
 
     def _wanted_width(self) -> int:
-        """Width of the table with all columns; 0 for a fixed share of the screen."""
+        """Return the width of the table with all columns; 0 uses a fixed share of the screen."""
         return 0
 
     def _ask(self) -> None:
-        """Asks what to try, and begins."""
+        """Open the dialog and start the trials."""
         raise NotImplementedError
 
     def _choose(self) -> None:
-        """Answers with the row under the cursor."""
+        """Close the screen with the row under the cursor."""
         raise NotImplementedError
 
     def _fill(self) -> None:
-        """Gives the table its rows."""
+        """Fill the table with the rows."""
         raise NotImplementedError
 
     def _head(self, width: int) -> Line:
-        """The headings of the columns."""
+        """Build the line of column titles."""
         raise NotImplementedError
 
     def _title(self, width: int) -> tuple[Line, ...]:
-        """The lines of the title bar."""
+        """Build the lines of the title bar."""
         raise NotImplementedError
 
     def _facts(self, width: int) -> Sequence[Line]:
-        """Facts about the row under the cursor."""
+        """Build the facts about the row under the cursor."""
         raise NotImplementedError
 
     def _plot(self, width: int, height: int) -> Sequence[Line]:
-        """The plot."""
+        """Draw the plot."""
         raise NotImplementedError
 
     def _progress(self) -> str:
-        """The running job and its progress."""
+        """Describe the running job and its progress."""
         raise NotImplementedError

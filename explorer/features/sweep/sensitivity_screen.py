@@ -1,4 +1,4 @@
-"""The Sensitivity screen: number formats layer by layer, and what they lose over what they cost."""
+"""Sensitivity screen: tries number formats layer by layer and plots their loss over their cost."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Block
     from explorer.tui.commands.context import CommandContext
 
-_SLICE = 2.0
-"""Seconds after which the engine shows what it has."""
+_SLICE_SECONDS = 2.0
+"""Time limit of one request to the engine, in seconds; the screen then shows the new rows."""
 # fmt: off
 SENSITIVITY_KEYS = key_group(
     "In the sensitivity",
@@ -61,39 +61,39 @@ _SORTS: Mapping[str, Callable[[FormatRow], float]] = {
 
 
 class SensitivityState(Struct):
-    """The choices tried on one state so far, and how they are shown."""
+    """The choices tried on one state so far, and the display settings."""
 
     request: FormatSweepRequest | None = None
     rows: tuple[FormatRow, ...] = ()
     mixed: tuple[MixedPrecision, ...] = ()
     open: int = 0
     cost: FormatCost = "weights"
-    by: int = 0
+    sort_index: int = 0
     front: bool = False
     written: dict[str, str] = {}
 
 
 class _Choices(LineList):
-    """The table: one row for each choice."""
+    """List widget with one row for each choice."""
 
     rows: Sequence[FormatRow] = ()
     table: Table = Table((), ())
 
     def take(self, rows: Sequence[FormatRow], numbers: Sequence[int]) -> None:
-        """Show these; the cursor stays on the one that it was on."""
+        """Show other rows. The cursor stays on the same choice if possible."""
         key = self.rows[self.cursor].key if self.cursor < len(self.rows) else ""
-        self.rows, self.table = rows, rows_table(rows, several=False, numbers=numbers)
-        at = next((at for at, row in enumerate(rows) if row.key == key), 0)
-        if at != self.cursor:
-            self.move_to(at)
+        self.rows, self.table = rows, rows_table(rows, with_model=False, numbers=numbers)
+        index = next((index for index, row in enumerate(rows) if row.key == key), 0)
+        if index != self.cursor:
+            self.move_to(index)
         self.rows_changed()
 
     def title(self, width: int) -> Line:
-        """The titles of the columns."""
+        """Build the line of column titles."""
         return title_line(self.table, width - 1) if self.rows else ()
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells; without figures, the reason."""
+        """Build the line of row `index`, `width` cells wide; a choice without figures shows the reason."""
         row = self.rows[index]
         if row.error:
             return cut(((f"   {safe(row.format)}  ", "dim"), (safe(row.error), "warn")), width)
@@ -101,13 +101,13 @@ class _Choices(LineList):
 
 
 class SensitivityScreen(ParetoScreen[QuantizeRequest]):
-    """A table and a plot of number formats; answers with the choice to apply.
+    """Show a table and a plot of number formats; the result is the choice to apply.
 
     Args:
-        source: The model's name.
-        engine: Answers.
-        trials: The choices tried so far; the screen changes them.
-        state: Of the history, whose model is tried.
+        source: Name of the model.
+        engine: Engine process that tries the choices.
+        trials: Choices tried so far, which the screen updates.
+        state: Index of the state in the history.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SENSITIVITY_KEYS)
@@ -124,7 +124,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
     def __init__(self, source: str, engine: EngineProcess, trials: SensitivityState, state: int) -> None:
         self._rows = _Choices(id="sweep-rows")
         super().__init__(self._rows, engine, ask=trials.request is None)
-        self._source, self._found, self._state = source, trials, state
+        self._source, self._trials, self._state = source, trials, state
 
     # showing
 
@@ -135,11 +135,11 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         return table.rows[table.cursor] if table.cursor < len(table.rows) else None
 
     def _fill(self) -> None:
-        trials = self._found
-        by = [*_SORTS.values()][trials.by]
-        order = sorted(range(len(trials.rows)), key=lambda at: by(trials.rows[at]))
-        shown = [at for at in order if trials.rows[at].pareto or not trials.front]
-        self._rows.take([trials.rows[at] for at in shown], [at + 1 for at in shown])
+        trials = self._trials
+        sort_key = [*_SORTS.values()][trials.sort_index]
+        order = sorted(range(len(trials.rows)), key=lambda index: sort_key(trials.rows[index]))
+        visible = [index for index in order if trials.rows[index].pareto or not trials.front]
+        self._rows.take([trials.rows[index] for index in visible], [index + 1 for index in visible])
 
     def _head(self, width: int) -> Line:
         return self._rows.title(width)
@@ -149,10 +149,10 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         return [] if row is None else draw(row_blocks(row), width - 1, beside=True)
 
     def _title(self, width: int) -> tuple[Line, ...]:
-        trials, request = self._found, self._found.request
+        trials, request = self._trials, self._trials.request
         best = sum(row.pareto for row in trials.rows)
-        many = len(trials.rows)
-        count = f"{many:,} choice{'s' * (many != 1)}, {best:,} on the Pareto front"
+        total = len(trials.rows)
+        count = f"{total:,} choice{'s' * (total != 1)}, {best:,} on the Pareto front"
         verdict = trials.mixed[0].told if trials.mixed else ""
         ran = next((row.calibration for row in trials.rows if row.calibration), "")
         file = f" · kept in {safe(request.output)}" if request is not None and request.output else ""
@@ -164,49 +164,49 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         )
 
     def page_blocks(self) -> list[Block]:
-        """The page as `explorer sweep --quantize` prints it."""
-        return format_sweep(FormatSweep(self._found.rows, self._found.mixed), cost=self._found.cost)
+        """Return the same blocks that `explorer sweep --quantize` prints."""
+        return format_sweep(FormatSweep(self._trials.rows, self._trials.mixed), cost=self._trials.cost)
 
     def verb_words(self, source: str) -> list[str]:
-        """The command line of the same sweep."""
-        request = self._found.request
+        """Return the command line of the same sweep."""
+        request = self._trials.request
         return [] if request is None else ["sweep", source, *request.words()]
 
     def _plot(self, width: int, height: int) -> Sequence[Line]:
         row = self.current
-        plots = front_plots(self._found.rows, self._found.cost, "" if row is None else row.key)
+        plots = front_plots(self._trials.rows, self._trials.cost, "" if row is None else row.key)
         lines = scatter_lines(plots[0], width, height) if plots else []
         return [cut(cell_line(spans), width) for spans in lines]
 
     def _progress(self) -> str:
-        trials = self._found
+        trials = self._trials
         return f"trying · {len(trials.rows):,} of {len(trials.rows) + trials.open:,}"
 
-    # doing it
+    # running
 
     def _ask(self) -> None:
-        self._ask_again(self._found.request)
+        self._ask_again(self._trials.request)
 
     def _ask_again(self, request: FormatSweepRequest | None) -> None:
-        """Show the dialog with a request in its fields."""
+        """Open the dialog with a request in its fields."""
         self.app.push_screen(FormatSweepDialog(request), self._begin)
 
     def _begin(self, request: FormatSweepRequest | None) -> None:
         if request is not None:
             self.run_worker(self._try(request), group="sensitivity", exclusive=True, exit_on_error=False)
-        elif self._found.request is None:
+        elif self._trials.request is None:
             self.dismiss(None)
 
     async def _try(self, request: FormatSweepRequest) -> None:
-        """Try the choices; show the new rows every two seconds."""
-        trials = self._found
+        """Try the choices of a request; show new rows every two seconds."""
+        trials = self._trials
         trials.request, trials.cost, trials.open = request, request.spec.cost, 0
         self._began = time.monotonic()
         options = {"state": self._state, "output": request.output or None}
         try:
             while True:
                 self._take(
-                    await self._jobs.run("trying", "sweep_formats", request.spec, seconds=_SLICE, **options)
+                    await self._jobs.run("trying", "sweep_formats", request.spec, seconds=_SLICE_SECONDS, **options)
                 )
                 if not trials.open:
                     break
@@ -221,15 +221,15 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
             self.app.push_screen(message, lambda _: self._ask_again(request))
 
     def _take(self, fact: FormatSweep) -> None:
-        trials = self._found
+        trials = self._trials
         trials.rows, trials.mixed, trials.open = fact.rows, fact.mixed, fact.open
         if self.is_mounted and self.is_attached:
             self._show()
 
     # choosing
 
-    def _figured(self) -> FormatRow | None:
-        """The choice under the cursor; None, with a message, where it has no figures."""
+    def _usable_row(self) -> FormatRow | None:
+        """Return the choice under the cursor. If it has no figures, show a message and return None."""
         row = self.current
         if row is None or row.error:
             self._refuse("there is no choice to take here")
@@ -237,48 +237,48 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         return row
 
     def _choose(self) -> None:
-        row, request = self._figured(), self._found.request
+        row, request = self._usable_row(), self._trials.request
         if row is not None and request is not None:
-            spec = read_text(row.config, self._found.written.get(row.key, ""))
+            spec = read_text(row.config, self._trials.written.get(row.key, ""))
             tried = request.spec
             self.dismiss(QuantizeRequest(spec, tried.calibrate, tried.draws, tried.seed, as_graph=True))
 
     def action_sensitivity_sort(self) -> None:
         """Sort by the next figure."""
-        self._found.by = (self._found.by + 1) % len(_SORTS)
+        self._trials.sort_index = (self._trials.sort_index + 1) % len(_SORTS)
         self._show()
-        self._say([*_SORTS][self._found.by])
+        self._say([*_SORTS][self._trials.sort_index])
 
     def action_sensitivity_front(self) -> None:
-        """Show only the Pareto front, or all."""
-        self._found.front = not self._found.front
+        """Switch between the Pareto front and all choices."""
+        self._trials.front = not self._trials.front
         self._show()
-        self._say("only the Pareto front" if self._found.front else "all choices")
+        self._say("only the Pareto front" if self._trials.front else "all choices")
 
     def action_sensitivity_axes(self) -> None:
-        """Plot over the other cost."""
-        self._found.cost = "weights" if self._found.cost == "bitops" else "bitops"
+        """Plot over the other cost: weight bytes or BitOPs."""
+        self._trials.cost = "weights" if self._trials.cost == "bitops" else "bitops"
         self.query_one(PanelView).again()
 
     def action_sensitivity_copy(self) -> None:
-        """Send the command that makes the choice to the terminal's clipboard."""
-        row, trials = self._figured(), self._found
+        """Copy the command that makes the choice to the terminal's clipboard."""
+        row, trials = self._usable_row(), self._trials
         if row is None or not row.command:
             self._refuse("no command does the same")
             return
         command = row.command
         if "--config" in shlex.split(command):
-            if not (written := trials.written.get(row.key, "")):
+            if not (path := trials.written.get(row.key, "")):
                 self._refuse("options cannot say it: w writes the formats, then y copies")
                 return
-            words = [written if word == "formats.toml" else word for word in shlex.split(command)]
+            words = [path if word == "formats.toml" else word for word in shlex.split(command)]
             command = shlex.join(words)
         self.app.copy_to_clipboard(command)
         self._say("sent to terminal")
 
     def action_sensitivity_write(self) -> None:
-        """Ask where, and write the formats."""
-        row = self._figured()
+        """Ask for a path and write the formats of the choice."""
+        row = self._usable_row()
         if row is None:
             return
 
@@ -287,26 +287,26 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
                 with output_files.text(temporary) as file:
                     file.write(row.config or "[quantize]\n")
 
-        def done(path: str) -> None:
-            self._found.written[row.key] = path_word(path)
+        def on_written(path: str) -> None:
+            self._trials.written[row.key] = path_word(path)
             self._say(f"formats written to {path}; y copies the command that takes them")
 
         explanation = "The formats of this choice, for explorer quantize --config"
-        self._write("Write the formats", "formats.toml", explanation, work, done)
+        self._write("Write the formats", "formats.toml", explanation, work, on_written)
 
 
 def sensitivity(context: CommandContext) -> None:
-    """Show the formats that were tried layer by layer; without any ask which to try.
+    """Open the sensitivity screen, which asks for formats if none were tried.
 
-    The formats of a quantized state are tried on the state that it was made of.
+    The formats of a quantized state are tried on the state before its quantization.
     """
     if not context.ready():
         return
     history, state = context.store.history, context.store.history_place
     if history is not None:
         line = history.line_to(state)
-        # the same where it was tiled afterwards: layers take formats before they are tiled
-        first = next((at for at in line if isinstance(history.entries[at].record, QuantizationRecord)), None)
+        # a state that was tiled after its quantization is handled alike
+        first = next((index for index in line if isinstance(history.entries[index].record, QuantizationRecord)), None)
         state = state if first is None else history.parent(first) or 0
     trials = context.store.sensitivity.setdefault(state, SensitivityState())
     screen = SensitivityScreen(context.store.source, context.jobs.engine, trials, state)

@@ -1,6 +1,7 @@
-"""Sweeps over models of sessions: which files hold the models, and how another process opens them.
+"""Sweeps over models of sessions: describes the models to `explorer.engine.sweep`, which runs the trials.
 
-`explorer.engine.sweep` does the work; it knows no sessions.
+The description tells which files hold a model, and how a worker process opens it. The engine does not use
+sessions. A file of results is a database that keeps the rows of sweeps.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from explorer.settings.parse import opening_words, parse_tiles
 from explorer.settings.steps.trials import parse_trials
 
 MATTERS = ("dims", "input_shapes", "observe", "past")
-"""Options of opening that figures depend on, beside the rules; weights and seed are in the content."""
+"""Opening options that affect the figures, in addition to the rules. The content covers weights and seed."""
 
 Reopen = Callable[..., SweepSession]
 
@@ -56,11 +57,11 @@ def sweep(
     on_progress: OnProgress = None,
     **options: Any,
 ) -> Sweep:
-    """A row for every combination and session, of its current model.
+    """Compute a row for every combination of `spec`, for the current model of every session.
 
-    `sessions` are pairs of a session and its models. `reopen` opens a session of an ONNX file, which need not
-    have every dimension and input that its options name; another process imports `reopen` by its name. The
-    other arguments are those of `Session.sweep`.
+    `sessions` are pairs of a session and its models. `reopen` opens a session for an ONNX file; a worker
+    process imports `reopen` by its name. A dimension or input in the options may be missing from the file.
+    The remaining arguments are those of `Session.sweep`.
     """
     if output is not None:
         engine.check_output(output, [models.source for _, models in sessions])
@@ -92,9 +93,9 @@ def sweep_formats(
     on_progress: OnProgress = None,
     **options: Any,
 ) -> FormatSweep:
-    """A row for every choice of number formats and session, of its current model; as `sweep`.
+    """Compute a row for every choice of number formats, for the current model of every session; as `sweep`.
 
-    With `seconds` and without `output`, the first session keeps the rows.
+    With `seconds` and without `output`, the rows are kept in the working folder of the first session.
     """
     if output is not None:
         engine.check_output(output, [models.source for _, models in sessions])
@@ -127,15 +128,15 @@ def sweep_trainings(
     cancel: Cancel = None,
     **training: Any,
 ) -> TrainingSweep:
-    """A row for every way of training the session's module; see `Session.sweep_training`."""
+    """Train the session's module once for every combination of `over`; see `Session.sweep_training`."""
     combinations = parse_trials(over, trials, seed)
     if output is not None:
         engine.check_output(output, [models.source, data])
     if take is not None:
         models.check_target(take[1], overwrite, data, output)
-        _check_taken(*take, len(combinations))
+        _check_take(*take, len(combinations))
     module = session.module_digest()  # raises MissingExtra without torch
-    # before its content is digested, which takes time in proportion to its size
+    # check the data before its digest, which takes long for large files
     data_file.read_to_hold(data, labels=training.get("labels", ""), inputs=training.get("inputs", ()))
     samples = fingerprint([data], cancel)
     source, options = from_anywhere(models)
@@ -170,15 +171,15 @@ def sweep_trainings(
     )
 
 
-def _check_taken(row: int, target: str, rows: int) -> None:
-    """Raises Misuse where there is no such row, or `target` is no name of a checkpoint."""
+def _check_take(row: int, target: str, rows: int) -> None:
+    """Check that the row exists and that `target` is a valid name of a checkpoint."""
     convert.check_name(target, "checkpoint")
     if not 1 <= row <= rows:
         raise Misuse(f"there is no row {row}", where="--take", hint=f"there are {rows:,}")
 
 
 def from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
-    """Source and options that open a module on any worker: with absolute paths."""
+    """Return source and options that open a module on any worker, with absolute paths."""
     head, colon, name = models.source.rpartition(":")
     source = f"{os.path.abspath(head)}:{name}" if colon and os.path.exists(head) else models.source
     source = os.path.abspath(source) if os.path.exists(source) else source
@@ -187,7 +188,7 @@ def from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
 
 
 def module_anew(reopen: Reopen, source: str, **options: Any) -> SweepSession:
-    """Opens a module from its file as it is now: a worker may have imported an older version."""
+    """Open a module from its present file, because a worker may have imported an older version."""
     sys.modules.pop(source.rpartition(":")[0], None)
     return reopen(source, **options)
 
@@ -195,7 +196,8 @@ def module_anew(reopen: Reopen, source: str, **options: Any) -> SweepSession:
 def training_results(
     path: str, over: str | None = None, take: tuple[int, str] | None = None, overwrite: bool = False
 ) -> TrainingSweep:
-    """The trainings in a file of results: all, or those of `over`; `take` writes the weights of a row."""
+    """Read the trainings of a file of results: all, or those of `over`; `take` writes the weights of a row.
+    """
     if take is not None:
         check_target(take[1], overwrite=overwrite, models=[path], weights=())
         convert.check_name(take[1], "checkpoint")
@@ -204,29 +206,29 @@ def training_results(
 
 
 def is_results(path: str) -> bool:
-    """Whether this is a file of results, in which a sweep keeps its rows."""
+    """Return whether a path is a file of results."""
     return os.path.isfile(path) and is_store(path)
 
 
 def results(path: str) -> Sweep:
-    """All tilings in a file of results."""
+    """Read all tilings of a file of results."""
     return engine.stored_sweep(path)
 
 
 def format_results(path: str, names: Sequence[str] = ()) -> FormatSweep:
-    """The rows of number formats in a file of results: all, or those of some formats."""
+    """Read the rows of number formats of a file of results: all, or those of some formats."""
     return formats.kept_formats(path, names)
 
 
 def serving_results(path: str) -> ServingSweep:
-    """The rows of serving in a file of results."""
+    """Read the serving rows of a file of results."""
     with Store(ServingRow, path, changed=False) as store:
         rows = with_serving_front(list(store.rows()))
     return ServingSweep(rows=rows, kept=len(rows), output=path)
 
 
 def kinds(path: str) -> tuple[str, ...]:
-    """The kinds of rows in a file of results: 'tilings', 'formats', 'trainings', 'servings'."""
+    """Return the kinds of rows in a file of results: 'tilings', 'formats', 'trainings', 'servings'."""
     structs: dict[str, type[Struct]] = {
         "tilings": SweepRow,
         "formats": FormatRow,
@@ -236,20 +238,20 @@ def kinds(path: str) -> tuple[str, ...]:
     return tuple(name for name, kind in structs.items() if holds(path, kind))
 
 
-def sorted_by(fact: Sweep, by: str) -> Sweep:
-    """A sweep with its rows by one of `facts.sweep.SORTS`."""
-    return replace(fact, rows=ordered(fact.rows, by))
+def sorted_by(fact: Sweep, figure: str) -> Sweep:
+    """Sort the rows of a sweep by a figure of `facts.sweep.SORTS`."""
+    return replace(fact, rows=ordered(fact.rows, figure))
 
 
-def beside(fact: Sweep, choice: str) -> FigureTable:
-    """Tilings of a sweep beside each other.
+def compare_tilings(fact: Sweep, choice: str) -> FigureTable:
+    """Build a table with a column for each chosen tiling of a sweep.
 
     Args:
         fact: The sweep.
-        choice: 'all', 'front' (those that none beats), or tiles: '64,128x32x64'.
+        choice: 'all', 'front' (the Pareto front), or tile sizes: '64,128x32x64'.
 
     Raises:
-        Misuse: No tiling has such a tile, or they are no two to be compared.
+        Misuse: No tiling has such a tile, or fewer than two tilings are chosen.
     """
     if choice in ("all", "front"):
         return tilings_table([row for row in fact.rows if choice == "all" or row.pareto])
@@ -269,7 +271,7 @@ def _subject(
     return engine.Subject(
         name=models.label(models.current),
         door=session,
-        # a model of another format is exported to ONNX
+        # models of other formats are exported to ONNX
         files=lambda: files_of(models.graph(models.current, on_progress)),
         opener=partial(_opener, reopen, options),
         opening={**opening, "rules": _digest(options["rules"])},
@@ -279,7 +281,10 @@ def _subject(
 
 
 def _is_traced(models: Models, on_progress: OnProgress) -> bool:
-    """Whether a model is planned without an export; False where it cannot be opened (its rows say why)."""
+    """Return whether a model is planned without an export.
+
+    The result is False for a model that cannot be opened; its rows report the reason.
+    """
     try:
         return models.is_planned_as_traced(models.current, on_progress)
     except ExplorerError:
@@ -287,7 +292,7 @@ def _is_traced(models: Models, on_progress: OnProgress) -> bool:
 
 
 def _traced(session: SweepSession, models: Models, reopen: Reopen) -> engine.Subject:
-    """A module that is planned without an export; a digest of its matrix products identifies it."""
+    """Describe a module that is planned without an export, identified by a digest of its matrix products."""
     source, options = from_anywhere(models)
     return engine.Subject(
         name=models.label(models.current),
@@ -303,7 +308,7 @@ def _traced(session: SweepSession, models: Models, reopen: Reopen) -> engine.Sub
 
 
 def _products_digest(session: SweepSession) -> str:
-    """Digest of the matrix products of a model, on which every figure of a tiling depends."""
+    """Return a digest of the matrix products of a model, on which all figures of a tiling depend."""
     return digest({"plan": to_json(session.plan(TileSpec()))})
 
 
@@ -314,10 +319,10 @@ def worker_model(
     content: Callable[[SweepSession], str],
     expected: str,
 ) -> SweepSession:
-    """Opens the model on a worker, and checks that it is the same.
+    """Open a model on a worker and check that it is the expected one.
 
     Raises:
-        BadModel: Its `content` is not the `expected` digest.
+        BadModel: The digest that `content` returns is not `expected`.
     """
     session = reopen(source, **options)
     if content(session) != expected:
@@ -327,7 +332,7 @@ def worker_model(
 
 
 def _opener(reopen: Reopen, options: Mapping[str, Any], files: Sequence[str]) -> Callable[[], SweepSession]:
-    """A function that opens the ONNX file of the model again, here or on a worker."""
+    """Return a function that opens the ONNX file of the model again, in any process."""
     opening = {name: value for name, value in options.items() if name not in ("weights", "seed")}
     if opening["rules"] is not None:
         opening["rules"] = os.path.abspath(opening["rules"])
@@ -335,7 +340,7 @@ def _opener(reopen: Reopen, options: Mapping[str, Any], files: Sequence[str]) ->
 
 
 def _digest(rules: str | None) -> str:
-    """Digest of the file of rules, on which figures depend; '' without one."""
+    """Return a digest of the rules file, on which figures depend; '' without a file."""
     if rules is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""`explorer sweep`: many tilings of one model or several, or trainings of one, side by side."""
+"""`explorer sweep`: compares many tilings, number formats or trainings."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Scatter
 
 
-def _layout_beside(path: str) -> str:
-    """Where the layout for a topology of SCALE-Sim goes: 'gemm.csv' -> 'gemm_layout.csv'."""
+def _layout_path(path: str) -> str:
+    """Return the path of the layout file for a SCALE-Sim topology: 'gemm.csv' -> 'gemm_layout.csv'."""
     stem, ending = os.path.splitext(path)
     return f"{stem}_layout{ending}"
 
 
 def _sweeps() -> Any:
-    """The module that reads files of results; it imports the engine, which the help of all verbs must not."""
+    """Import the module that reads result files; it imports the engine, which help must not."""
     from explorer.features.sweep import sweep  # imports the engine
 
     return sweep
@@ -58,12 +58,12 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if (formats := _formats(args, progress, is_shown, row_kinds)) is not None:
         return formats
     if is_shown:
-        idle = sorted(args.explicit - _OF_RESULTS)
+        idle = sorted(args.explicit - _RESULT_OPTIONS)
         args.refuse(idle, "says nothing of results that are only shown", "name the model")
         fact, bad = sweep.results(args.models[0]), {}
     else:
         if args.scalesim is not None:
-            for target in (args.scalesim, _layout_beside(args.scalesim)):
+            for target in (args.scalesim, _layout_path(args.scalesim)):
                 output_files.check_target(target, overwrite=args.force, models=args.models, weights=())
         say_what_is_kept(args)
         fact = explorer.sweep_files(
@@ -84,14 +84,14 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         bad = fact.failed
     if args.sort is not None:
         fact = sweep.sorted_by(fact, args.sort)
-    figures = None if args.beside is None else sweep.beside(fact, args.beside)
+    figures = None if args.beside is None else sweep.compare_tilings(fact, args.beside)
     if args.scalesim is not None:
         text = present("sweep_words", __package__)
-        written = {
+        texts_by_path = {
             args.scalesim: text.scalesim(fact.layers),
-            _layout_beside(args.scalesim): text.scalesim_layout(fact.layers),
+            _layout_path(args.scalesim): text.scalesim_layout(fact.layers),
         }
-        for target, lines in written.items():
+        for target, lines in texts_by_path.items():
             _write(lines, target, args)
     proofs = [row.verdict_kind for row in fact.rows if row.verdict_kind is not None]
     return Answer(
@@ -104,7 +104,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _servings(args: ParsedArgs) -> Answer:
-    """The answer for a file of results that holds only rows of serving."""
+    """Answer for a result file that holds only serving rows."""
     idle = sorted(args.explicit - {"json", "csv", "quiet", "memory"})
     args.refuse(idle, "says nothing of results that are only shown", "leave it out")
     fact = _sweeps().serving_results(args.models[0])
@@ -118,14 +118,14 @@ def _servings(args: ParsedArgs) -> Answer:
 def _formats(
     args: ParsedArgs, progress: ProgressLine, is_shown: bool, row_kinds: Sequence[str]
 ) -> Answer | None:
-    """The answer where number formats are tried or read from a file of results; else None."""
+    """Answer a sweep of number formats, or a result file with their rows; None for another request."""
     if args.quantize is None and (not is_shown or "formats" not in row_kinds or "tilings" in row_kinds):
         idle = sorted(option.key for option in FORMAT_SWEEP)
         args.refuse(idle, "says nothing of tilings", "name formats: --quantize int8,fixed8.4")
         return None
-    unused = args.explicit - _OF_FORMAT_RESULTS if is_shown else _OF_TILINGS
-    args.refuse(sorted(unused), "says nothing of number formats", "leave it out")
-    take = _taken(args)
+    refused = args.explicit - _FORMAT_RESULT_OPTIONS if is_shown else _TILING_OPTIONS
+    args.refuse(sorted(refused), "says nothing of number formats", "leave it out")
+    take = _parse_take(args)
     if args.plot is not None:
         draws = plots()
         (draws.check_library if _is_page(args.plot) else draws.check)(args.plot)
@@ -135,18 +135,18 @@ def _formats(
         if is_shown
         else _swept_formats(args, progress)
     )
-    # check everything before the first file is written
+    # check all outputs before the first file is written
     row = None if take is None else _row(fact, take[0])
     front = [] if args.plot is None else _front(fact, args)
-    written = None if row is None or take is None else take[1]
-    if row is not None and written is not None:
-        _write(row.config or "[quantize]\n", written, args)
+    written_path = None if row is None or take is None else take[1]
+    if row is not None and written_path is not None:
+        _write(row.config or "[quantize]\n", written_path, args)
     if args.plot is not None:
         _draw(fact, front, args)
     bad = fact.failed
     return Answer(
         lambda: document().format_sweep(fact, tool()),
-        lambda: present("format_sweep_words", __package__).format_sweep(fact, written, args.cost, args.plot),
+        lambda: present("format_sweep_words", __package__).format_sweep(fact, written_path, args.cost, args.plot),
         "choices",
         warning=without_figures(fact.rows, bad),
         outcome="some failed"
@@ -157,8 +157,8 @@ def _formats(
     )
 
 
-def _taken(args: ParsedArgs) -> tuple[str, str] | None:
-    """The row of `--take` and the file that it is written to; None without the option."""
+def _parse_take(args: ParsedArgs) -> tuple[str, str] | None:
+    """Parse `--take` into a row number and a file path; None without the option."""
     if args.take is None:
         return None
     row, _, path = args.take.partition(":")
@@ -169,7 +169,7 @@ def _taken(args: ParsedArgs) -> tuple[str, str] | None:
 
 
 def _row(fact: FormatSweep, number: str) -> FormatRow:
-    """The row of a number; for 'found' the row that `--bits` and `--snr` lead to."""
+    """Return the row with a number; 'found' is the row that satisfies `--bits` and `--snr`."""
     keys = [mixed.row for mixed in fact.mixed if mixed.row]
     rows = [row for row in fact.rows if row.key in keys[:1]] if number == "found" else []
     if number != "found" and 0 < int(number) <= len(fact.rows):
@@ -194,7 +194,7 @@ def _is_page(path: str) -> bool:
 
 
 def _front(fact: FormatSweep, args: ParsedArgs) -> list[Scatter]:
-    """A plot for each model: what the choices lose over what they cost."""
+    """Plot the loss of the choices over their cost, for each model."""
     plots_by_model: list[Scatter] = present("format_sweep_words", __package__).front_plots(
         fact.rows, args.cost
     )
@@ -206,11 +206,11 @@ def _front(fact: FormatSweep, args: ParsedArgs) -> list[Scatter]:
 
 
 def _draw(fact: FormatSweep, front: Sequence[Scatter], args: ParsedArgs) -> None:
-    """Draws the front into the file of `--plot`; an HTML or Markdown page has the whole answer."""
+    """Draw the Pareto front into the file of `--plot`; an HTML or Markdown page contains the whole answer."""
     text = present("format_sweep_words", __package__)
     with output_files.atomic_write(args.plot, overwrite=args.force) as temporary:
         if _is_page(args.plot):
-            from explorer.report.html.page import write_blocks  # jinja2, which the help must not import
+            from explorer.report.html.page import write_blocks  # imports jinja2, which help must not
 
             write_blocks("Number formats", text.format_sweep(fact, None, args.cost), temporary, tool())
         else:
@@ -237,11 +237,11 @@ def _swept_formats(args: ParsedArgs, progress: ProgressLine) -> FormatSweep:
 
 
 def _trainings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -> Answer | None:
-    """The answer where trainings are tried or read from a file of results; else None."""
+    """Answer a sweep of trainings, or a result file with their rows; None for another request."""
     if not is_shown and not args.train:
-        args.refuse(sorted(_OWN_OF_TRAININGS), "needs --train", "leave it out")
+        args.refuse(sorted(_TRAINING_SWEEP_OPTIONS), "needs --train", "leave it out")
         return None
-    idle = sorted(args.explicit - (_OF_TRAINING_RESULTS if is_shown else _OF_TRAININGS))
+    idle = sorted(args.explicit - (_TRAINING_RESULT_OPTIONS if is_shown else _TRAINING_OPTIONS))
     args.refuse(idle, "says nothing of trainings", "leave it out")
     row, colon, path = (args.take or "1:").partition(":")
     if not (row.isdecimal() and colon) or bool(args.take) != bool(path):
@@ -275,7 +275,7 @@ def _trained(args: ParsedArgs, progress: ProgressLine, take: tuple[int, str] | N
 
 
 def without_figures(rows: Sequence[ModelRow], bad: Mapping[str, str]) -> str:
-    """A warning about models without figures, with the reason, and about single rows; '' for none."""
+    """Return a warning about models and rows without figures, with reasons, or '' if all have figures."""
     clauses = [line if line.startswith(f"{name}:") else f"{name}: {line}" for name, line in bad.items()]
     single = sum(bool(row.error) and row.model not in bad for row in rows)
     if single:
@@ -283,32 +283,32 @@ def without_figures(rows: Sequence[ModelRow], bad: Mapping[str, str]) -> str:
     return "; ".join(clauses)
 
 
-_OF_RESULTS = {"sort", "beside", "json", "csv", "markdown", "quiet", "memory"}
-"""Options that apply to rows of an earlier sweep."""
-_OF_FORMAT_RESULTS = {"quantize", "take", "cost", "plot", "force", "json", "csv", "quiet", "memory"}
-_OF_TILINGS = {
+_RESULT_OPTIONS = {"sort", "beside", "json", "csv", "markdown", "quiet", "memory"}
+"""Options that apply to the rows of a result file."""
+_FORMAT_RESULT_OPTIONS = {"quantize", "take", "cost", "plot", "force", "json", "csv", "quiet", "memory"}
+_TILING_OPTIONS = {
     *("tile", "tile_m", "tile_k", "tile_n", "edges", "form", "grouped", "config", "machine", "order"),
     *("verify", "sort", "beside", "scalesim", "markdown"),
 }
 """Options that apply only to tilings."""
-_OWN_OF_TRAININGS = {option.key for option in TRAINING_SWEEP}
-_OF_TRAINING_RESULTS = {"train", "take", "force", "json", "csv", "quiet", "memory"}
-_OF_TRAININGS = {
-    *_OWN_OF_TRAININGS,
-    *_OF_TRAINING_RESULTS,
+_TRAINING_SWEEP_OPTIONS = {option.key for option in TRAINING_SWEEP}
+_TRAINING_RESULT_OPTIONS = {"train", "take", "force", "json", "csv", "quiet", "memory"}
+_TRAINING_OPTIONS = {
+    *_TRAINING_SWEEP_OPTIONS,
+    *_TRAINING_RESULT_OPTIONS,
     *("seed", "output", "workers", "scheduler"),
     *(flag[2:].replace("-", "_") for flag in OPENING),
 }
 
 
 def say_what_is_kept(args: ParsedArgs) -> None:
-    """Sets the message of a sweep that is stopped: whether its rows are kept, and where."""
-    kept = f"what was done is kept in {args.output}; the same command goes on from there"
-    supervisor.if_stopped(f"stopped; {kept if args.output else 'nothing was kept; with -o FILE it would be'}")
+    """Set the message for a stopped sweep: whether its rows are kept, and where."""
+    kept_text = f"what was done is kept in {args.output}; the same command goes on from there"
+    supervisor.if_stopped(f"stopped; {kept_text if args.output else 'nothing was kept; with -o FILE it would be'}")
 
 
 def _combined(args: ParsedArgs) -> SweepSpec:
-    """The combinations: options of the command line override the file of `--config`."""
+    """Return the combinations to try; command line options override the file of `--config`."""
     combined = tiles(args)
     typed = {"tile": combined[0], "sites": args.site, "edges": args.edges[0], "form": args.form[0]}
     options = {name: value for name, value in typed.items() if name == "tile" or name[:4] in args.explicit}

@@ -1,4 +1,4 @@
-"""Dialogs of the two sweeps: over tilings, and over number formats."""
+"""Dialogs of the sweep screens: tilings and number formats."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _FIELDS = (
 
 
 class SweepRequest(Struct, frozen=True):
-    """What the dialog of a sweep answers: the parsed request, and the typed text.
+    """Result of the dialog: the parsed request, and the typed text.
 
     Attributes:
-        machine: The chosen machine; `hardware` is the same with the buffer that was typed.
-        buffer: As it was typed; '' for the machine's own.
-        output: A file that keeps the rows; '' for none.
-        typed: The text of the fields, which the dialog shows the next time.
+        machine: Chosen machine. `hardware` is this machine with the typed buffer size.
+        buffer: Text of the buffer field; '' uses the machine's buffer.
+        output: Path of a file that keeps the rows, or '' for none.
+        typed: Text of the fields, which the dialog shows the next time.
     """
 
     spec: SweepSpec
@@ -61,15 +61,15 @@ class SweepRequest(Struct, frozen=True):
 
 
 class SweepDialog(FormDialog[SweepRequest]):
-    """Asks for tiles, edges, a machine, and whether each is to be proved.
+    """Ask for tiles, edges and a machine, and whether to verify each tiling.
 
     Args:
-        request: The last request; None for the first time.
-        base: Sites and rules that all tilings have in common.
-        hardware: The machine that was chosen or typed last, wherever that was.
+        request: Last request, or None for the first time.
+        base: Sites and rules that are common to all tilings.
+        hardware: The session's machine, or None.
     """
 
-    # a letter in an entry is typed; on any other field it is a key
+    # a letter is text in an entry, and a key binding on other fields
     BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "machine", show=False)]
     TITLE_TEXT = "Sweep over tilings"
     HINT = "↑↓←→ choose · m other machine · Enter begins · Esc"
@@ -86,7 +86,7 @@ class SweepDialog(FormDialog[SweepRequest]):
         self._machines = MachineField("machine", hardware, id="sweep-machine")
 
     def fields(self) -> ComposeResult:
-        """The fields."""
+        """Yield the fields."""
         request = self._request
         typed = request.typed if request is not None else ("16,32,64,128", "", "", "", "")
         for name, (label, hint), value in zip(_NAMES, _FIELDS, typed, strict=True):
@@ -96,23 +96,23 @@ class SweepDialog(FormDialog[SweepRequest]):
         yield from self.entry(
             "buffer", buffer, "512KiB, in place of the machine's or without one", "sweep-buffer"
         )
-        edges = next((word for word, of in _EDGES.items() if request and of == request.spec.edges), "")
+        edges = next((word for word, values in _EDGES.items() if request and values == request.spec.edges), "")
         yield OptionField("edges", tuple(_EDGES), edges, id="sweep-edges")
         yield OptionField(
             "prove", ("no", "each"), "each" if request and request.verify else "", id="sweep-prove"
         )
 
     def meaning(self) -> list[tuple[str, str]]:
-        """How many tilings these are."""
+        """State the number of tilings."""
         count = len(combinations(self.answer().spec))
         return [(f"{count:,} tiling{'s' * (count != 1)}", "dim"), (self._machines.complaint, "warn")]
 
     def answer(self) -> SweepRequest:
-        """What the fields say."""
+        """Return the request that the fields describe."""
         typed = tuple(self.text_of(f"sweep-{name}").strip() for name in _NAMES)
-        whole, *sides, output = typed
+        tiles_text, *sides, output = typed
         sizes = [parse_sizes(text, axis) if text else None for text, axis in zip(sides, "MKN", strict=True)]
-        tiles = tiles_of(parse_tiles(whole, "tiles") if whole else None, *sizes)
+        tiles = tiles_of(parse_tiles(tiles_text, "tiles") if tiles_text else None, *sizes)
         edges = _EDGES[self.query_one("#sweep-edges", OptionField).value]
         machine, buffer = self._machines.hardware, self.text_of("sweep-buffer").strip()
         return SweepRequest(
@@ -126,13 +126,13 @@ class SweepDialog(FormDialog[SweepRequest]):
         )
 
     def action_machine(self) -> None:
-        """Ask for another machine; it holds wherever one is needed."""
+        """Ask for another machine, which becomes the session's machine."""
 
-        def answered(machine: Hardware | None) -> None:
+        def on_answer(machine: Hardware | None) -> None:
             if machine is not None:
                 self._machines.take(machine)
 
-        self.app.push_screen(MachineDialog(self._machines.hardware), answered)
+        self.app.push_screen(MachineDialog(self._machines.hardware), on_answer)
 
 
 COSTS: dict[str, FormatCost] = {"weight bytes": "weights", "BitOPs": "bitops"}
@@ -140,17 +140,17 @@ _FORMATS = "int8,fixed8.4,mxfp8,mxfp4"
 
 
 class FormatSweepRequest(Struct, frozen=True):
-    """What the dialog of a sweep over formats answers.
+    """Result of the dialog for a sweep over number formats.
 
     Attributes:
-        output: A file that keeps the rows; '' for none.
+        output: Path of a file that keeps the rows, or '' for none.
     """
 
     spec: FormatSweepSpec
     output: str = ""
 
     def words(self) -> Iterator[str]:
-        """The same as options of `explorer sweep`."""
+        """Yield the request as options of `explorer sweep`."""
         spec, usual = self.spec, FormatSweepSpec(())
         yield from ("--quantize", ",".join(spec.formats))
         yield from ["--per-layer"] * spec.per_layer
@@ -164,10 +164,10 @@ class FormatSweepRequest(Struct, frozen=True):
 
 
 class FormatSweepDialog(FormDialog[FormatSweepRequest]):
-    """Asks for formats, limits of a mixed precision, and samples.
+    """Ask for formats, limits of a mixed precision, and samples.
 
     Args:
-        request: The last request; None for the first time.
+        request: Last request, or None for the first time.
     """
 
     TITLE_TEXT = "Sensitivity to number formats"
@@ -178,13 +178,13 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
         self._request = request or FormatSweepRequest(FormatSweepSpec((), per_layer=True))
 
     def fields(self) -> ComposeResult:
-        """The fields."""
+        """Yield the fields."""
         spec = self._request.spec
         formats = ",".join(spec.formats) or _FORMATS
         yield from self.entry("formats", formats, "int8,weight=int4+input=int8", "sensitivity-formats")
-        each = OptionField("each layer", ("alone, and all but it", "no"), id="sensitivity-each")
-        each.index = int(not spec.per_layer)
-        yield each
+        per_layer = OptionField("each layer", ("alone, and all but it", "no"), id="sensitivity-each")
+        per_layer.index = int(not spec.per_layer)
+        yield per_layer
         with Horizontal(classes="form-row"):
             yield from self.pair_entry("bits, most", _number(spec.bits), "none", "sensitivity-bits")
             yield from self.pair_entry(" dB, least", _number(spec.snr), "none", "sensitivity-snr")
@@ -197,7 +197,7 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
             yield from self.pair_entry(" keep in", self._request.output, "formats.db", "sensitivity-kept")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What is tried."""
+        """Describe the trials."""
         spec = self.answer().spec
         clauses = [f"{safe(', '.join(spec.formats))}: on all layers"]
         clauses += ["on each layer alone, and on all but it"] if spec.per_layer else []
@@ -206,9 +206,9 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
         return [(f"{'; '.join(clauses)}.", "dim")]
 
     def answer(self) -> FormatSweepRequest:
-        """What the fields say."""
+        """Return the request that the fields describe."""
         typed = self.text_of("sensitivity-formats")
-        formats = tuple(dict.fromkeys(name for piece in typed.split(",") if (name := piece.strip())))
+        formats = tuple(dict.fromkeys(name for part in typed.split(",") if (name := part.strip())))
         if not formats:
             raise Misuse("there is no format", where="formats", hint="name some: int8,fixed8.4")
         for name in formats:
@@ -229,10 +229,10 @@ def _number(value: float | None) -> str:
 
 
 def _limit(typed: str, where: str) -> float | None:
-    """A limit; None where nothing is typed.
+    """Parse a limit; None for an empty field.
 
     Raises:
-        Misuse: It is no number.
+        Misuse: The text is not a number.
     """
     if not typed.strip():
         return None

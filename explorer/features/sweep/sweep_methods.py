@@ -1,4 +1,4 @@
-"""Sweeps of a session, and of several models: tilings, number formats, trainings."""
+"""Session methods for sweeps over tilings, number formats and trainings."""
 
 from __future__ import annotations
 
@@ -34,27 +34,29 @@ def sweep(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Sweep:
-    """A row for every combination of `spec`, of the current model; `sweep_files` takes several models.
+    """Compute a row for every combination of `spec` on the current model; `sweep_files` takes several models.
 
     Args:
         spec: Tiles, edges and forms to combine.
-        hardware: The machine; without one there are no cycles.
-        order: Of the loops over tiles, as for `cost`.
-        verify: Tile, write and prove each combination, too; the tiled files do not stay.
-        draws: Random inputs for each proof.
-        seed: Of the first draw.
-        output: A file that keeps the rows as they are made: what it holds already is not done again.
-        scheduler: Of a Dask cluster that does the work: 'tcp://host:port'.
-        workers: Processes on this machine; 1 is this one, None as many as there are processors where
-            that saves time.
-        layers: Whether the answer lists the products of the model, too.
-        on_progress: Told how many rows are done.
-        cancel: Asked now and then; True stops, and what is done is kept.
+        hardware: Machine for the cycles, or None for no cycles.
+        order: Order of the loops over tiles, as for `cost`.
+        verify: Whether to tile, write and prove each combination. The tiled files are deleted afterwards.
+        draws: Number of random inputs for each proof.
+        seed: Seed of the first random input.
+        output: Path of a file that stores the rows as they are computed. Rows that it already contains are
+            not computed again.
+        scheduler: Address of a Dask cluster that computes the rows, 'tcp://host:port'.
+        workers: Number of processes on this machine. 1 uses only this process. None uses one for each
+            processor if that saves time.
+        layers: Whether the result also lists the matrix products of the model.
+        on_progress: Callback that receives the number of completed rows.
+        cancel: Callback that is polled regularly. If it returns True, the sweep stops and keeps the completed
+            rows.
 
     Raises:
-        Misuse: No combination can be tiled, or `output` is no file of results.
-        MissingExtra: `scheduler` needs Dask, which is not installed.
-        Cancelled: `cancel` said so.
+        Misuse: No combination can be tiled, or `output` is not a result file.
+        MissingExtra: `scheduler` is set, but Dask is not installed.
+        Cancelled: `cancel` returned True.
     """
     return sweeps.sweep(
         [(session, session.parts.models)],
@@ -86,24 +88,26 @@ def sweep_formats(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> FormatSweep:
-    """Tries number formats on the current model, layer by layer if that is asked for.
+    """Try number formats on a model, optionally layer by layer.
 
     Args:
-        spec: Formats, samples, limits of a mixed precision.
-        state: Another state of the history; None for the current one.
-        output: A file that keeps the rows as they are made: what it holds already is not done again.
-        scheduler: Of a Dask cluster that does the work: 'tcp://host:port'.
-        workers: Processes on this machine; 1 is this one, None as many as there are processors where
-            that saves time.
-        seconds: Begin no row after so many, in this process: `FormatSweep.open` says how many are left,
-            and the same call goes on, without `output`, too, for as long as the session lasts.
-        on_progress: Told how many rows are done.
-        cancel: Asked now and then; True stops, and what is done is kept.
+        spec: Formats, samples, and limits of a mixed precision.
+        state: Index of a state in the history, or None for the current state.
+        output: Path of a file that stores the rows as they are computed. Rows that it already contains are
+            not computed again.
+        scheduler: Address of a Dask cluster that computes the rows, 'tcp://host:port'.
+        workers: Number of processes on this machine. 1 uses only this process. None uses one for each
+            processor if that saves time.
+        seconds: Time limit in seconds, in this process. No row starts after it, and `FormatSweep.open` counts
+            the remaining rows. The same call continues, as long as the session lasts or with `output`.
+        on_progress: Callback that receives the number of completed rows.
+        cancel: Callback that is polled regularly. If it returns True, the sweep stops and keeps the completed
+            rows.
 
     Raises:
-        Misuse: A format is not known, no layer takes one, or `output` is no file of results.
-        MissingExtra: `scheduler` needs Dask, which is not installed.
-        Cancelled: `cancel` said so.
+        Misuse: A format is unknown, no layer takes a format, or `output` is not a result file.
+        MissingExtra: `scheduler` is set, but Dask is not installed.
+        Cancelled: `cancel` returned True.
     """
     with changing(session.parts.models, state):
         return sweeps.sweep_formats(
@@ -120,23 +124,23 @@ def sweep_formats(
 
 
 def sweep_training(
-    session: Session, data: PathText, over: str, **how: Unpack[TrainingSweepKeywords]
+    session: Session, data: PathText, over: str, **options: Unpack[TrainingSweepKeywords]
 ) -> TrainingSweep:
-    """Trains copies of the module in several ways; which does best on the held out samples.
+    """Train copies of the module with several settings and rank them by the held-out samples.
 
     Args:
-        data: As for `train`.
-        over: What is tried: 'lr=1e-4..1e-2,batch=64,256,epochs=20,optimizer=adam,sgd'. All combinations;
-            of a range those between its ends by tens (rates) or by doubling.
-        how: `trials`, so many combinations, drawn at random from the whole of each range; `seed`, of what
-            is drawn, and of every training; `output`, `scheduler`, `workers`, `on_progress`, `cancel` as
-            for `sweep`; `take`, a row by its place (1 is the best) and a file for the checkpoint of it,
-            which `weights_file` takes, and whether it may `overwrite` one; `labels`, `inputs`, `held`,
-            `task` as for `train`.
+        data: Samples, as for `train`.
+        over: Settings to combine: 'lr=1e-4..1e-2,batch=64,256,epochs=20,optimizer=adam,sgd'. A range stands
+            for its ends and the powers of ten (rates) or the doublings (other values) between them.
+        options: `trials` draws that many combinations at random from the whole ranges. `seed` sets these
+            draws and every training. `output`, `scheduler`, `workers`, `on_progress` and `cancel` are those
+            of `sweep`. `take` is a pair of a row (1 is the best) and a checkpoint file for its weights, which
+            `weights_file` accepts; `overwrite` permits replacing it. `labels`, `inputs`, `held` and `task`
+            are those of `train`.
 
     Raises:
-        Misuse: As for `train`, of all trials; `over` cannot be read, or there is no such row.
+        Misuse: A reason of `train` that affects all trials, `over` cannot be parsed, or the row does not exist.
         MissingExtra: PyTorch Lightning or Dask is not installed.
-        Cancelled: `cancel` said so; what is done is kept.
+        Cancelled: `cancel` returned True. Completed trainings are kept.
     """
-    return sweeps.sweep_trainings(session, session.parts.models, data, over, reopen, **how)
+    return sweeps.sweep_trainings(session, session.parts.models, data, over, reopen, **options)

@@ -1,4 +1,5 @@
-"""Tilings as lines of the screen: the table, the plot of the front, and facts about one tiling."""
+"""Page of the sweep screen: the table of tilings, the plot of the Pareto front, and facts about one tiling.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ AXES: tuple[Axes, ...] = (
     ("products", "cycles"),
     ("products", "traffic"),
 )
-"""Pairs of figures to plot: across, and upwards."""
+"""Pairs of figures to plot: horizontal axis, vertical axis."""
 _TITLES = {"products": "tile matmuls"}
 
 
@@ -43,19 +44,19 @@ _SORTED_BY: Mapping[str, tuple[str, int]] = {
     "proof": ("error", 17),
     "worst error": ("error", 11),
 }
-"""For each column the figure that sorts by it, and a fixed width: new rows must not move columns."""
+"""Figure that sorts by a column, and width of the column in cells. New rows must not move columns."""
 
 
 def columns_for(rows: Sequence[SweepRow], width: int) -> tuple[SweepColumn, ...]:
-    """The columns that are not empty, as many as fit into `width` cells."""
-    shown = shown_columns(rows)[:-1]
-    while _cells(shown) > width and any(column.drop for column, _ in shown):
-        shown.remove(max(shown, key=lambda one: one[0].drop))
-    return tuple(shown)
+    """Return the columns that are not empty and fit in `width` cells."""
+    visible = shown_columns(rows)[:-1]
+    while _cells(visible) > width and any(column.drop for column, _ in visible):
+        visible.remove(max(visible, key=lambda column: column[0].drop))
+    return tuple(visible)
 
 
 def table_width(rows: Sequence[SweepRow]) -> int:
-    """The cells that all columns would take."""
+    """Return the width of all columns, in cells."""
     return _cells(shown_columns(rows)[:-1])
 
 
@@ -63,19 +64,19 @@ def _cells(columns: Sequence[SweepColumn]) -> int:
     return sum(_SORTED_BY[column.title][1] + 1 for column, _ in columns) + 3
 
 
-def sweep_head(columns: Sequence[SweepColumn], by: str, reverse: bool) -> Line:
-    """The titles of the columns; the title of the column that sorts the rows is lit."""
+def sweep_head(columns: Sequence[SweepColumn], sorted_figure: str, reverse: bool) -> Line:
+    """Build the line of column titles; the title of the sorted column is highlighted."""
     spans: list[Span] = [("   ", "text")]
     for column, _ in columns:
         sort, cells = _SORTED_BY[column.title]
-        lit = sort == by != "asked"
+        lit = sort == sorted_figure != "asked"
         title = f"{column.title}{('▴' if reverse else '▾') if lit else ''}"
         spans.append((fit(title, cells, right=column.align == "right") + " ", "head" if lit else "dim"))
     return tuple(spans)
 
 
 def sweep_line(row: SweepRow, columns: Sequence[SweepColumn], width: int, letter: str = " ") -> Line:
-    """A tiling in one line, after the letter of its mark; without figures, the reason."""
+    """Build the line of a tiling, after the letter of its mark; a tiling without figures shows the reason."""
     mark: Span = (f"{letter}{FRONT} ", "good") if row.pareto else (f"{letter}  ", "accent")
     if row.error:
         cells = _SORTED_BY["tile"][1]
@@ -90,7 +91,7 @@ def sweep_line(row: SweepRow, columns: Sequence[SweepColumn], width: int, letter
 
 
 def sweep_facts(row: SweepRow, width: int) -> list[Line]:
-    """Facts about one tiling that its row does not show."""
+    """Build the facts about a tiling that its row does not show."""
     return draw(tiling_blocks(row), width - 1, beside=True)
 
 
@@ -98,13 +99,13 @@ def sweep_facts(row: SweepRow, width: int) -> list[Line]:
 
 
 def axes_of(rows: Sequence[SweepRow]) -> tuple[Axes, ...]:
-    """The pairs of axes that some row has figures for; the first pair where none has."""
+    """Return the pairs of axes for which some row has figures, or the first pair if there are none."""
     pairs = [axes for axes in AXES if any(_point(row, axes) for row in rows)]
     return tuple(pairs) or AXES[:1]
 
 
 def _point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
-    """The place of a tiling, as logarithms; None without figures."""
+    """Return the coordinates of a tiling as decimal logarithms, or None without figures."""
     across, upwards = (getattr(row, name) for name in axes)
     if not across or not upwards or row.error:
         return None
@@ -112,22 +113,21 @@ def _point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
 
 
 class ParetoPlot:
-    """Tilings as dots and their Pareto front as diamonds, on two logarithmic axes; the current one is lit.
+    """Plot of tilings as dots, with their Pareto front as diamonds, on two logarithmic axes.
 
-    The front is that of these two axes; the front of the table has a third. Each column of the plot is filled
-    up to the lowest point that is not right of it.
-
-    A plot is made once for its rows: a moving cursor changes only which dot is lit.
+    The front belongs to these two axes, while the front of the table has a third figure. Each column of the
+    plot is filled up to the lowest front point at or left of it. The layout is computed once; moving the
+    cursor changes only the highlighted dot.
 
     Args:
-        rows: The tilings.
-        axes: A pair of `AXES`.
+        rows: Tilings to plot.
+        axes: Pair of figures from `AXES`.
     """
 
     def __init__(self, rows: Sequence[SweepRow], axes: Axes) -> None:
         self.axes = axes
         points = {(row.tile, row.edges): (row, p) for row in rows if (p := _point(row, axes)) is not None}
-        best = _best(point for row, point in points.values() if row.verified is not False)
+        best = _pareto_points(point for row, point in points.values() if row.verified is not False)
         self._points = {
             mark: (point, row.verified is not False and point in best)
             for mark, (row, point) in points.items()
@@ -137,7 +137,7 @@ class ParetoPlot:
         self._dots: tuple[tuple[int, int], set[TilePlace], list[TilePlace]] | None = None
 
     def lines(self, current: SweepRow | None, width: int, height: int) -> list[Line]:
-        """The plot in `width` by `height` cells; without room only its title."""
+        """Draw the plot in `width` by `height` cells. A small area shows only the title."""
         title = " {1} over {0}".format(*(_TITLES.get(name, name) for name in self.axes))
         if not self._points or height < 5 or width < 24:
             return [((fit(f"{title}: nothing to plot" if not self._points else "", width), "dim"),)]
@@ -145,10 +145,10 @@ class ParetoPlot:
         labels = [[texts[axis](round(10.0**end)) for end in self._bounds[axis]] for axis in (0, 1)]
         margin = max(map(len, labels[1]))
         rows, across = height - 3, max(8, width - margin - 3)
-        others, front = self._spots(across, rows)
+        other_spots, front = self._spots(across, rows)
         current_point = None if current is None else self._points.get((current.tile, current.edges))
-        cells = filled(self._least(across, rows), rows, ["bar"] * across)
-        for x, y in others:
+        cells = filled(self._column_heights(across, rows), rows, ["bar"] * across)
+        for x, y in other_spots:
             put(cells, x, y, "·", "text")
         for x, y in front:
             put(cells, x, y, FRONT, "good")
@@ -165,21 +165,23 @@ class ParetoPlot:
             ),
         ]
 
-    def _least(self, across: int, rows: int) -> list[float]:
-        """The height of each column, from 0 to 1: up to the lowest point that is not right of it."""
+    def _column_heights(self, across: int, rows: int) -> list[float]:
+        """Return the filled height of each column, from 0 to 1."""
         low, high = self._bounds[1]
         lowest = [math.inf] * across
         for (x, y), best in self._points.values():
             if best:
-                at = spread(x, *self._bounds[0], across)
-                lowest[at] = min(lowest[at], (spread(y, low, high, rows) + 0.5) / rows)
+                column = spread(x, *self._bounds[0], across)
+                lowest[column] = min(lowest[column], (spread(y, low, high, rows) + 0.5) / rows)
         return [0.0 if height == math.inf else height for height in accumulate(lowest, min)]
 
     def _dot(self, point: tuple[float, float], across: int, rows: int) -> TilePlace:
         return spread(point[0], *self._bounds[0], across), rows - 1 - spread(point[1], *self._bounds[1], rows)
 
     def _spots(self, across: int, rows: int) -> tuple[set[TilePlace], list[TilePlace]]:
-        """Places of the points off the front, and of the front from left to right, without duplicates."""
+        """Return the cells of the points off the front, and of the front from left to right, without
+        duplicates.
+        """
         if self._dots is None or self._dots[0] != (across, rows):
             dots = [(self._dot(point, across, rows), best) for point, best in self._points.values()]
             front = sorted({place for place, best in dots if best})
@@ -187,8 +189,8 @@ class ParetoPlot:
         return self._dots[1:]
 
 
-def _best(points: Iterable[tuple[float, float]]) -> set[tuple[float, float]]:
-    """The Pareto front: points that no other point beats or equals in both directions."""
+def _pareto_points(points: Iterable[tuple[float, float]]) -> set[tuple[float, float]]:
+    """Return the Pareto front: points that no other point equals or beats on both axes."""
     best: set[tuple[float, float]] = set()
     lowest = math.inf
     for across, upwards in sorted(set(points)):
@@ -199,6 +201,6 @@ def _best(points: Iterable[tuple[float, float]]) -> set[tuple[float, float]]:
 
 
 def _head(title: str, width: int) -> str:
-    """The title of the plot, with the longest legend that fits."""
+    """Build the title of the plot with the longest legend that fits."""
     legends = (f"   {FRONT} Pareto front of these two   · others", f"   {FRONT} Pareto front   · others", "")
-    return fit(next(title + one for one in legends if len(title + one) <= width or not one), width)
+    return fit(next(title + legend for legend in legends if len(title + legend) <= width or not legend), width)

@@ -1,4 +1,4 @@
-"""The Sweep screen: the tilings as a table that sorts, and the Pareto front as a plot."""
+"""Sweep screen: a sortable table of tilings, and a plot of their Pareto front."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
 
 _AT_A_TIME, _MOST_AT_A_TIME = 64, 2048
-"""Tiles of one request to the engine: at first, and at most; with proofs it is one."""
-_SORTS = tuple(by for by in SORTS if by not in ("time", "error"))
+"""Number of tiles in a request to the engine: at first, and at most. With proofs it is 1."""
+_SORTS = tuple(figure for figure in SORTS if figure not in ("time", "error"))
 
 
 # fmt: off
@@ -72,18 +72,18 @@ SWEEP_KEYS = key_group(
 
 
 class SweepState(Struct):
-    """The rows of a sweep so far, and how they are shown; kept until the model changes."""
+    """The rows of a sweep so far and the display settings, kept until the model changes."""
 
     request: SweepRequest | None = None
     rows: tuple[SweepRow, ...] = ()
-    by: str = "asked"
+    sort: str = "asked"
     reverse: bool = False
     front: bool = False
     axes: int = 0
 
 
 class _Rows(MarkedList):
-    """The table: one row for each tiling."""
+    """List widget with one row for each tiling."""
 
     rows: tuple[SweepRow, ...] = ()
 
@@ -92,29 +92,29 @@ class _Rows(MarkedList):
         self._columns: tuple[tuple[SweepRow, ...], int, tuple[SweepColumn, ...]] = ((), 0, ())
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
+        """Build the line of row `index`, `width` cells wide."""
         return sweep_line(self.rows[index], self.columns(width), width, self.letter(index))
 
     def key_of(self, index: int) -> tuple[Any, str]:
-        """What identifies its tiling."""
+        """Return the key of a row's tiling: tile and edges."""
         return _mark(self.rows[index])
 
     def columns(self, width: int) -> tuple[SweepColumn, ...]:
-        """The columns of these rows in `width` cells; kept until rows or width change."""
+        """Return the columns that fit in `width` cells; cached until the rows or the width change."""
         if self._columns[0] is not self.rows or self._columns[1] != width:
             self._columns = self.rows, width, columns_for(self.rows, width)
         return self._columns[2]
 
 
 class SweepScreen(ParetoScreen[TileSpec]):
-    """A table and a plot of tilings; answers with the tiling to apply.
+    """Show a table and a plot of tilings; the result is the tiling to apply.
 
     Args:
-        source: The model's name.
-        engine: Answers.
-        tilings: The sweep of that model so far; the screen changes it.
-        base: Sites and rules that all tilings have in common.
-        hardware: The machine that was chosen or typed last, wherever that was.
+        source: Name of the model.
+        engine: Engine process that runs the sweep.
+        tilings: Sweep of the model so far, which the screen updates.
+        base: Sites and rules that are common to all tilings.
+        hardware: The session's machine, or None.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SWEEP_KEYS)
@@ -146,7 +146,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
     ) -> None:
         self._rows = _Rows()
         super().__init__(self._rows, engine, ask=tilings.request is None)
-        self._source, self._found, self._base = source, tilings, base
+        self._source, self._tilings, self._base = source, tilings, base
         self.hardware = hardware
         self._open: list[tuple[int, int, int]] = []
         self._chart: ParetoPlot | None = None
@@ -161,8 +161,8 @@ class SweepScreen(ParetoScreen[TileSpec]):
         return table.rows[table.cursor] if table.rows else None
 
     def _fill(self) -> None:
-        tilings, table, current = self._found, self._rows, self.current
-        rows = ordered(tilings.rows, tilings.by, reverse=tilings.reverse)
+        tilings, table, current = self._tilings, self._rows, self.current
+        rows = ordered(tilings.rows, tilings.sort, reverse=tilings.reverse)
         table.rows = tuple(row for row in rows if row.pareto) if tilings.front else rows
         if current is not None:
             marks = [(row.tile, row.edges) for row in table.rows]
@@ -171,7 +171,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         table.rows_changed()
 
     def _head(self, width: int) -> Line:
-        return sweep_head(self._rows.columns(width), self._found.by, self._found.reverse)
+        return sweep_head(self._rows.columns(width), self._tilings.sort, self._tilings.reverse)
 
     def _wanted_width(self) -> int:
         return table_width(self._rows.rows) if self._rows.rows else 0
@@ -181,7 +181,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         return [] if row is None else sweep_facts(row, width)
 
     def _title(self, width: int) -> tuple[Line, ...]:
-        rows, request = self._found.rows, self._found.request
+        rows, request = self._tilings.rows, self._tilings.request
         best = sum(row.pareto for row in rows)
         count = f"{len(rows):,} tiling{'s' * (len(rows) != 1)}, {best:,} on the Pareto front"
         machine = next((row.hardware for row in rows if row.hardware), "")
@@ -196,16 +196,16 @@ class SweepScreen(ParetoScreen[TileSpec]):
         )
 
     def page_blocks(self) -> list[Block]:
-        """The page as `explorer sweep` prints it, in the order of the table."""
-        tilings, table = self._found, self._rows
+        """Return the same blocks that `explorer sweep` prints, in the order of the table."""
+        tilings, table = self._tilings, self._rows
         request = tilings.request
         return sweep_blocks(
             Sweep(table.rows, (request.hardware if request is not None else None) or Hardware())
         )
 
     def verb_words(self, source: str) -> list[str]:
-        """The command line of the same sweep; empty for a machine without a name."""
-        request = self._found.request
+        """Return the command line of the same sweep; empty for a machine without a name."""
+        request = self._tilings.request
         if request is None or (request.machine is not None and not request.machine.name):
             return []
         spec = request.spec
@@ -217,40 +217,40 @@ class SweepScreen(ParetoScreen[TileSpec]):
         return [*words, *(["-o", path_word(request.output)] if request.output else [])]
 
     def _plot(self, width: int, height: int) -> Sequence[Line]:
-        rows, at = self._found.rows, self._found.axes
-        if self._chart is None or self._charted != (id(rows), at):
+        rows, axes_index = self._tilings.rows, self._tilings.axes
+        if self._chart is None or self._charted != (id(rows), axes_index):
             pairs = axes_of(rows)
-            self._chart, self._charted = ParetoPlot(rows, pairs[at % len(pairs)]), (id(rows), at)
+            self._chart, self._charted = ParetoPlot(rows, pairs[axes_index % len(pairs)]), (id(rows), axes_index)
         return self._chart.lines(self.current, width, height)
 
     def _progress(self) -> str:
-        done = len(self._found.rows)
-        return f"sweeping · {done:,} of {done + len(self._open):,}"
+        row_count = len(self._tilings.rows)
+        return f"sweeping · {row_count:,} of {row_count + len(self._open):,}"
 
-    # doing it
+    # running
 
     def _ask(self) -> None:
-        dialog = SweepDialog(self._found.request, self._base, hardware=self.hardware)
+        dialog = SweepDialog(self._tilings.request, self._base, hardware=self.hardware)
         self.app.push_screen(dialog, self._begin)
 
     def _begin(self, request: SweepRequest | None) -> None:
         if request is not None:
             self.hardware = request.machine
             self.run_worker(self._sweep(request), group="sweep", exclusive=True, exit_on_error=False)
-        elif self._found.request is None:
+        elif self._tilings.request is None:
             self.dismiss(None)
 
     async def _sweep(self, request: SweepRequest) -> None:
-        before = self._found.request
-        # rows of another machine or of other sites cannot be compared with the new ones
-        alike = before is not None and (before.hardware, before.spec.base) == (
+        previous = self._tilings.request
+        # rows of another machine or of other sites are not comparable with the new rows
+        alike = previous is not None and (previous.hardware, previous.spec.base) == (
             request.hardware,
             request.spec.base,
         )
-        rows = {_mark(row): row for row in self._found.rows} if alike else {}
-        self._found.request = request
-        self._found.rows = with_front(list(rows.values()))
-        self._said, self._began = "", time.monotonic()
+        rows = {_mark(row): row for row in self._tilings.rows} if alike else {}
+        self._tilings.request = request
+        self._tilings.rows = with_front(list(rows.values()))
+        self._status_text, self._began = "", time.monotonic()
         size = 1 if request.verify else _AT_A_TIME
         self._open = [
             tile
@@ -263,22 +263,22 @@ class SweepScreen(ParetoScreen[TileSpec]):
         self._show()
         try:
             while self._open:
-                some = tuple(self._open[:size])
+                tiles = tuple(self._open[:size])
                 fact: Sweep = await self._jobs.run(
                     "sweeping",
                     "sweep",
-                    replace(request.spec, tiles=some),
+                    replace(request.spec, tiles=tiles),
                     hardware=request.hardware,
                     verify=request.verify,
                     output=request.output or None,
                     workers=1,
                 )
-                del self._open[: len(some)]
+                del self._open[: len(tiles)]
                 size = 1 if request.verify else min(2 * size, _MOST_AT_A_TIME)
                 rows.update({_mark(row): row for row in fact.rows})
-                self._found.rows = with_front(list(rows.values()))
+                self._tilings.rows = with_front(list(rows.values()))
                 self._show()
-            self._say(f"done: {len(self._found.rows):,} tilings")
+            self._say(f"done: {len(self._tilings.rows):,} tilings")
         except Cancelled:
             self._say(f"stopped: {len(self._open):,} tiles are open; n goes on")
         except ExplorerError as error:
@@ -296,36 +296,36 @@ class SweepScreen(ParetoScreen[TileSpec]):
         self.dismiss(replace(self._base, tile=row.tile, edges=row.edges, form=row.form))
 
     def action_sweep_sort(self, step: int = 1) -> None:
-        """Sort by the next figure."""
-        tilings = self._found
-        orders = [by for by in _SORTS if self._sorts(by)]
-        at = orders.index(tilings.by) if tilings.by in orders else 0
-        tilings.by = orders[(at + step) % len(orders)]
+        """Sort by the next (`step` 1) or previous (`step` -1) figure."""
+        tilings = self._tilings
+        orders = [figure for figure in _SORTS if self._sorts(figure)]
+        index = orders.index(tilings.sort) if tilings.sort in orders else 0
+        tilings.sort = orders[(index + step) % len(orders)]
         self._show()
-        self._say(f"sorted by {tilings.by}" if tilings.by != "asked" else "in the order of the combinations")
+        self._say(f"sorted by {tilings.sort}" if tilings.sort != "asked" else "in the order of the combinations")
 
-    def _sorts(self, by: str) -> bool:
-        name = SORTS[by][0]
-        return not name or any(getattr(row, name) not in (None, False) for row in self._found.rows)
+    def _sorts(self, figure: str) -> bool:
+        name = SORTS[figure][0]
+        return not name or any(getattr(row, name) not in (None, False) for row in self._tilings.rows)
 
     def action_sweep_reverse(self) -> None:
-        """Reverse the order."""
-        self._found.reverse = not self._found.reverse
+        """Reverse the order of the rows."""
+        self._tilings.reverse = not self._tilings.reverse
         self._show()
 
     def action_sweep_front(self) -> None:
-        """Show only the Pareto front, or all."""
-        self._found.front = not self._found.front
+        """Switch between the Pareto front and all tilings."""
+        self._tilings.front = not self._tilings.front
         self._show()
-        self._say("only the Pareto front" if self._found.front else "all tilings")
+        self._say("only the Pareto front" if self._tilings.front else "all tilings")
 
     def action_mark(self) -> None:
-        """Mark the tiling under the cursor, whatever has the focus."""
+        """Mark the tiling under the cursor, also if another widget has the focus."""
         self._rows.action_mark()
 
     def action_sweep_figures(self) -> None:
-        """Compare the marked tilings; a single one is compared with the one under the cursor."""
-        rows = {_mark(row): row for row in self._found.rows}
+        """Compare the marked tilings. A single marked tiling is compared with the tiling under the cursor."""
+        rows = {_mark(row): row for row in self._tilings.rows}
         current, table = self.current, self._rows
         marked_rows = [rows[mark] for mark in table.marked if mark in rows]
         if len(marked_rows) == 1 and current is not None and current is not marked_rows[0]:
@@ -338,23 +338,23 @@ class SweepScreen(ParetoScreen[TileSpec]):
         self.app.push_screen(FigureScreen(figures, "tilings"))
 
     @on(MarkedList.RowMarked)
-    def _marked(self) -> None:
+    def _show_mark_count(self) -> None:
         count = len(self._rows.marked)
         self._say(f"{count:,} marked; t sets them beside each other" if count else "")
 
     def action_sweep_axes(self) -> None:
         """Plot the next pair of figures."""
-        self._found.axes += 1
+        self._tilings.axes += 1
         self.query_one(PanelView).again()
 
     def action_sweep_write(self) -> None:
-        """Ask where, and write the rows."""
-        if not self._found.rows:
+        """Ask for a path and write the rows."""
+        if not self._tilings.rows:
             self._refuse("there is no tiling to write yet")
             return
         stem = os.path.splitext(os.path.basename(self._source))[0].replace(":", "_")
-        hardware = (self._found.request.hardware if self._found.request is not None else None) or Hardware()
-        rows = ordered(self._found.rows, self._found.by, reverse=self._found.reverse)
+        hardware = (self._tilings.request.hardware if self._tilings.request is not None else None) or Hardware()
+        rows = ordered(self._tilings.rows, self._tilings.sort, reverse=self._tilings.reverse)
         explanation = "All tilings with their figures; the ending says the format, .csv or .json"
         self._write(
             "Write the tilings",
@@ -366,22 +366,22 @@ class SweepScreen(ParetoScreen[TileSpec]):
 
 
 def _mark(row: SweepRow) -> tuple[Any, str]:
-    """What identifies a row in a sweep: tile and edges."""
+    """Return the key of a row: tile and edges."""
     return row.tile, row.edges
 
 
 def sweep(context: CommandContext) -> None:
-    """Show the tilings of the current model that were swept; without any ask which to sweep."""
+    """Open the sweep screen for the current model; it asks for tilings if none were tried."""
     if not context.ready():
         return
     store = context.store
     tilings: SweepState = store.on_demand.answers.setdefault("sweep", SweepState())
     screen = SweepScreen(store.source, context.jobs.engine, tilings, TileSpec(), hardware=store.hardware)
 
-    def answered(spec: TileSpec | None) -> None:
+    def on_answer(spec: TileSpec | None) -> None:
         if screen.hardware != store.hardware:
             use_hardware(store, screen.hardware)
         if spec is not None:
             TileCommand(context).begin(spec)
 
-    context.ask(screen, answered)
+    context.ask(screen, on_answer)

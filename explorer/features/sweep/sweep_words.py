@@ -1,4 +1,4 @@
-"""The answer of `explorer sweep` in text, and its products in SCALE-Sim's format."""
+"""Text output of `explorer sweep`, and the model's matrix products as SCALE-Sim files."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from explorer.report.present.figures import count, plain, seconds, share, size, 
 from explorer.report.terms import field_terms
 
 FRONT = "◆"
-"""What marks a row of the Pareto front."""
+"""Mark of a row on the Pareto front."""
 _REPEATED = 1_000
-"""Lines for one product: a batch of more is written once, with its count in the name."""
+"""Maximum number of lines for one product. A larger batch is one line with its count in the name."""
 
 
 def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
-    """The answer of `explorer sweep`: a row for each tiling, with the Pareto front marked.
+    """Build the output of `explorer sweep`: a row for each tiling, with the Pareto front marked.
 
     Args:
-        fact: The tilings.
-        figures: Of those that are compared; None without any.
+        fact: Tilings of the sweep.
+        figures: Table of the compared tilings, or None.
     """
     rows = fact.rows
     models = dict.fromkeys((row.model, row.opening) for row in rows)
@@ -47,8 +47,8 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
         blocks.append(Paragraph("Without a machine there are no cycles: --machine npu.toml", "quiet"))
     blocks += [Paragraph(f"{count:,} x {printable(why)}", "warning") for why, count in _failures(rows)]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
-    beside = [] if figures is None else [Line(), *figure_blocks(figures)]
-    return [*blocks, *beside, Line(), Line(tuple(done_and_kept(fact)), 2)]
+    comparison = [] if figures is None else [Line(), *figure_blocks(figures)]
+    return [*blocks, *comparison, Line(), Line(tuple(done_and_kept(fact)), 2)]
 
 
 def _named(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> str:
@@ -58,17 +58,17 @@ def _named(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> s
 
 def _legend(rows: Sequence[SweepRow]) -> str:
     objectives = [name for name in OBJECTIVES if any(getattr(row, name) is not None for row in rows)]
-    less = f"{', '.join(objectives[:-1])} or {objectives[-1]}" if len(objectives) > 1 else "".join(objectives)
+    objectives_text = f"{', '.join(objectives[:-1])} or {objectives[-1]}" if len(objectives) > 1 else "".join(objectives)
     ragged = " Partial tiles are those of --edges ragged." if len({row.edges for row in rows}) > 1 else ""
     return (
-        f"{FRONT} Pareto front: no other tiling has less {less} without having more of another. Tile "
+        f"{FRONT} Pareto front: no other tiling has less {objectives_text} without having more of another. Tile "
         "utilization is the share of the tiles' arithmetic that the matmuls need; padding the share of the "
         f"bytes that fills tiles up.{ragged}"
     )
 
 
 def _fitting(rows: Sequence[SweepRow]) -> list[Block]:
-    """How many tilings fit the buffer, and the best one of them; nothing without a buffer."""
+    """State how many tilings fit the buffer, and the best of them; nothing without a buffer."""
     judged = [row for row in rows if row.fits is not None]
     fitting = [row for row in judged if row.fits]
     if not judged:
@@ -85,12 +85,12 @@ def _fitting(rows: Sequence[SweepRow]) -> list[Block]:
 
 
 def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
-    said = [row.error or (field_terms(row.verdict) if row.verified is None else "") for row in rows]
-    return Counter(filter(None, said)).most_common(5)
+    reasons = [row.error or (field_terms(row.verdict) if row.verified is None else "") for row in rows]
+    return Counter(filter(None, reasons)).most_common(5)
 
 
 def done_and_kept(fact: Sweep | FormatSweep | TrainingSweep | ServingSweep) -> Iterator[str | Span]:
-    """How many rows were computed, and the file that keeps them."""
+    """Yield text on how many rows were computed, and on the file that keeps them."""
     if fact.made or fact.seconds:
         workers = f" by {fact.workers} worker{'s' * (fact.workers != 1)}" if fact.workers else ""
         proofs = f", {fact.proved:,} proved" if isinstance(fact, Sweep) and fact.proved else ""
@@ -104,7 +104,7 @@ def done_and_kept(fact: Sweep | FormatSweep | TrainingSweep | ServingSweep) -> I
 
 
 def tile_text(row: SweepRow) -> str:
-    """A tile: '64x64x64'."""
+    """Format the tile of a row: '64x64x64'."""
     return sizes_text(row.tile)
 
 
@@ -116,7 +116,7 @@ def _proof(row: SweepRow) -> Cell:
 
 
 SweepColumn = tuple[Column, Callable[[SweepRow], Cell]]
-"""A column, and what stands in it."""
+"""A column, and the function that builds its cell for a row."""
 
 _TILING: tuple[SweepColumn, ...] = (
     (Column("tile"), lambda row: tile_text(row)),
@@ -125,7 +125,7 @@ _TILING: tuple[SweepColumn, ...] = (
     (Column("utilization", "right", drop=2), lambda row: utilization(row.utilisation)),
     (Column("padding", "right", drop=6), lambda row: share(row.padded_share, 1)),
 )
-"""Columns about the tiling alone, whatever the machine."""
+"""Columns that do not depend on the machine."""
 _COLUMNS: tuple[SweepColumn, ...] = (
     (Column("model", shrink=True), lambda row: printable(row.model)),
     (Column("machine", shrink=True, drop=9), lambda row: Span(printable(row.hardware), "quiet")),
@@ -147,18 +147,18 @@ _COLUMNS: tuple[SweepColumn, ...] = (
 
 
 def shown_columns(
-    rows: Sequence[SweepRow], several: bool = False, machines: bool = False
+    rows: Sequence[SweepRow], with_model: bool = False, with_machine: bool = False
 ) -> list[SweepColumn]:
-    """Columns whose cells differ or are not empty; the last is the mark of the front.
+    """Select the columns whose cells differ or are not empty; the last column marks the front.
 
     Args:
-        rows: The tilings.
-        several: They are of several models.
-        machines: And on several machines.
+        rows: Tilings of the sweep.
+        with_model: Whether to add a column with the model.
+        with_machine: Whether to add a column with the machine.
     """
     needless = {
-        "model": not several,
-        "machine": not machines,
+        "model": not with_model,
+        "machine": not with_machine,
         "edges": len({row.edges for row in rows}) < 2,
         "form": len({row.form for row in rows}) < 2,
         "groups": len({row.grouped for row in rows}) < 2,
@@ -172,17 +172,17 @@ def shown_columns(
 
 
 def tiling_blocks(row: SweepRow) -> list[Block]:
-    """Facts about one tiling; without figures, the reason."""
+    """Build the facts about one tiling, or the reason why it has no figures."""
     if row.error:
         return [Paragraph(row.error, "warning")]
     ratio = row.traffic / row.lower_bound if row.traffic is not None and row.lower_bound else None
-    fits = Span("fits", "good") if row.fits else Span("does not fit", "bad")
+    fit_cell = Span("fits", "good") if row.fits else Span("does not fit", "bad")
     figures = [
         *(Field(column.title, cell(row)) for column, cell in _TILING),
         Field("matmuls", "" if row.sites is None else plain(row.sites)),
         Field("x lower bound", "" if ratio is None else f"{ratio:,.2f}"),
         Field("memory-bound", plain(row.memory_bound) if row.memory_bound else ""),
-        Field("buffer", "" if row.fits is None else fits),
+        Field("buffer", "" if row.fits is None else fit_cell),
     ]
     blocks: list[Block] = [Fields([field for field in figures if field.figure])]
     if row.verdict:
@@ -195,27 +195,28 @@ _KINDS: Mapping[bool | None, VerdictKind] = {True: "equal", False: "different", 
 
 
 def scalesim(layers: Sequence[SweepLayer]) -> str:
-    """Products as a topology of SCALE-Sim (`-i gemm`): a line for each, M x N x K, with commas at the ends.
+    """Write matrix products as a SCALE-Sim topology (`-i gemm`), one line each: M, N, K, with trailing
+    commas.
 
-    The format has no counts, so a batch is as many lines; one of more than a thousand is a line whose name
-    tells the count, and so is one that runs an unknown number of times.
+    The format has no counts, so each product of a batch gets a line. A batch of more than a thousand, or of
+    unknown size, is one line with the count in its name.
     """
     rows = (f"{name}, {layer.M}, {layer.N}, {layer.K}," for name, layer in _lines_of(layers))
     return "\n".join(["Layer, M, N, K,", *rows, ""])
 
 
 def scalesim_layout(layers: Sequence[SweepLayer]) -> str:
-    """The layout that SCALE-Sim 3 reads beside `scalesim`'s topology: a line for each of its lines.
+    """Write the layout file that SCALE-Sim 3 reads with the topology, with a line for each line of it.
 
-    Every operand lies in the order of its axes, one element of each axis after the other; SCALE-Sim looks at
-    it where its configuration asks for a custom layout. A name that holds 'DP' would mean a depthwise layer.
+    The elements of every operand are in the order of its axes. SCALE-Sim reads the layout only if its
+    configuration asks for a custom one. Names must not contain 'DP', which marks a depthwise layer.
     """
     axes = ("Height", "Width", "Channel")
     kernel = ("Num Filter", "Channel", "Filter Height", "Filter Width")
     factors = ("IFMAP Height", "IFMAP Width", "Filter Height", "Filter Width", "Channel", "Num Filter")
-    columns = [f"{of} Intraline Factor" for of in factors]
-    columns += [f"IFMAP {of} {line} Order" for line in ("Intraline", "Interline") for of in axes]
-    columns += [f"Filter: {of} {line} Order" for line in ("Intraline", "Interline") for of in kernel]
+    columns = [f"{axis} Intraline Factor" for axis in factors]
+    columns += [f"IFMAP {axis} {line} Order" for line in ("Intraline", "Interline") for axis in axes]
+    columns += [f"Filter: {axis} {line} Order" for line in ("Intraline", "Interline") for axis in kernel]
     values = [1] * len(factors) + 2 * list(range(len(axes))) + 2 * list(range(len(kernel)))
     text = ", ".join(map(str, values))
     rows = (f"{name.replace('DP', 'D P')}, {text}," for name, _ in _lines_of(layers))
@@ -223,14 +224,14 @@ def scalesim_layout(layers: Sequence[SweepLayer]) -> str:
 
 
 def _lines_of(layers: Sequence[SweepLayer]) -> Iterator[tuple[str, SweepLayer]]:
-    """The lines of a topology: a name for each, and what it is."""
-    several = len({layer.model for layer in layers}) > 1
+    """Yield a name and a product for each line of a topology."""
+    has_models = len({layer.model for layer in layers}) > 1
     for layer in layers:
-        name = f"{layer.model}: {layer.name}" if several else layer.name
+        name = f"{layer.model}: {layer.name}" if has_models else layer.name
         name = " ".join(printable(name).replace(",", ";").split()) or "product"
         times = layer.batch * (1 if layer.calls is None else layer.calls)
         if layer.calls is None or times > _REPEATED:
             count = "?" if layer.calls is None else f"{times}"
             yield f"{name} (x {count})", layer
         else:
-            yield from ((f"{name} #{at + 1}" if times > 1 else name, layer) for at in range(times))
+            yield from ((f"{name} #{index + 1}" if times > 1 else name, layer) for index in range(times))

@@ -1,4 +1,4 @@
-"""Sweeps of several model files."""
+"""Sweeps over several model files."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from explorer.facts.sweep import Sweep, SweepSpec
     from explorer.session.keywords import FormatSweepKeywords, SweepKeywords
 
-_OF_A_SWEEP = (
+_SWEEP_OPTIONS = (
     *("hardware", "order", "verify", "draws", "output", "scheduler", "workers", "layers"),
     *("first_seed", "on_progress", "cancel"),
 )
 
 
 def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Unpack[SweepKeywords]) -> Sweep:
-    """A row for every model and every combination.
+    """Compute a row for every model and every combination.
 
     Args:
-        sources: As for `Session`.
-        spec: What is combined.
-        options: Those of `Session.sweep`, its `seed` as `first_seed`, and those of `Session` for all models;
-            a dimension or input that they name need only exist in one of them.
+        sources: Paths or names of models, as for `Session`.
+        spec: Tiles, edges and forms to combine.
+        options: Options of `Session.sweep`, with its `seed` as `first_seed`, and options of `Session` for all
+            models. A dimension or input needs to exist in only one of the models.
     """
-    settings, opening = _separated(options)
+    settings, opening = _separate(options)
     settings["seed"] = settings.pop("first_seed", 0)
     with opened(sources, opening, broken=True) as sessions:
         run = checked(sweeps.sweep, argument_type)
@@ -41,20 +41,20 @@ def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Un
 def sweep_formats(
     *sources: str | os.PathLike[str], spec: FormatSweepSpec, **options: Unpack[FormatSweepKeywords]
 ) -> FormatSweep:
-    """A row for every model and every choice of number formats.
+    """Compute a row for every model and every choice of number formats.
 
     Args:
-        sources: As for `Session`.
-        spec: What is tried.
-        options: Those of `Session.sweep_formats`, and those of `Session` for all models.
+        sources: Paths or names of models, as for `Session`.
+        spec: Formats to try.
+        options: Options of `Session.sweep_formats`, and options of `Session` for all models.
     """
-    settings, opening = _separated(options)
+    settings, opening = _separate(options)
     with opened(sources, opening, broken=True) as sessions:
         run = checked(sweeps.sweep_formats, argument_type)
         return run([(session, session.parts.models) for session in sessions], spec, reopen, **settings)
 
 
-def _separated(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keywords of the sweep, and those that open each model."""
-    settings = {name: value for name, value in keywords.items() if name in _OF_A_SWEEP}
+def _separate(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Separate the options of the sweep from the options that open each model."""
+    settings = {name: value for name, value in keywords.items() if name in _SWEEP_OPTIONS}
     return settings, {name: value for name, value in keywords.items() if name not in settings}
