@@ -1,4 +1,4 @@
-"""Tiling: what it would do and cost, the tiled model, its blocks and loops."""
+"""Tile matrix products: plan a tiling, count its cost, write and verify the tiled model, show its tiles."""
 
 from explorer.base.features import Feature
 

@@ -1,6 +1,7 @@
 """Tiles the layers of an nn.Module in PyTorch, without an ONNX file.
 
-What is handed out as an nn.Module stands beside the history: the original stays the current model.
+The tiled module is a new object for the caller. It is not part of the history, and the original stays the
+current model.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ _AS_ONNX = "quantize it as ONNX, to a file that ends in .onnx"
 
 
 class ModuleTiler:
-    """Makes a tiled copy of the opened module."""
+    """Create a tiled copy of the opened module."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def plan(self, spec: TileSpec, on_progress: OnProgress) -> Plan:
-        """What `tile` would do."""
+        """Return the plan that `tile` would follow."""
         job = module_job(self._models, verify=False, on_progress=on_progress)
-        return self._with_macs(self._planned(self._naming(spec, job), job))
+        return self._with_macs(self._plan(self._with_names(spec, job), job))
 
-    def _planned(self, spec: TileSpec, job: ConversionJob) -> Plan:
+    def _plan(self, spec: TileSpec, job: ConversionJob) -> Plan:
         return plan_module(job.opened, spec, job, self._macs())
 
-    def _naming(self, spec: TileSpec, job: ConversionJob) -> TileSpec:
-        """`spec` with its filters replaced by the names of the layers that they match."""
+    def _with_names(self, spec: TileSpec, job: ConversionJob) -> TileSpec:
+        """Replace the filters in `spec` by the names of the matching layers."""
         return with_sites_found(
-            spec, lambda: self._planned(TileSpec(), job).sites, lambda: self._models.examined(0).analysis
+            spec, lambda: self._plan(TileSpec(), job).sites, lambda: self._models.examined(0).analysis
         )
 
     def tile(
@@ -54,7 +55,10 @@ class ModuleTiler:
         on_progress: OnProgress,
         **job_options: Any,
     ) -> tuple[nn.Module, TileResult]:
-        """The tiled module and its result. Raises if the proof fails and no file was to be written."""
+        """Return the tiled module and its result.
+
+        Raises an ExplorerError if the proof fails and `output` is None.
+        """
         if draws < 1:
             raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
         job = module_job(
@@ -63,7 +67,7 @@ class ModuleTiler:
         module, result = to_torch(
             job.opened,
             None if self._models.current else self._models.module,
-            self._naming(spec, job),
+            self._with_names(spec, job),
             job,
             output=output,
             overwrite=overwrite,
@@ -77,7 +81,7 @@ class ModuleTiler:
         return module, replace(result, plan=self._with_macs(result.plan), command=command)
 
     def _with_macs(self, plan: Plan) -> Plan:
-        """The plan with the MACs of each skipped layer, where the analysis knows them."""
+        """Add the MACs of each skipped layer to the plan, where the analysis knows them."""
         if not self._models.from_torch:
             return plan
         macs_by_path = {layer.path: layer.macs for layer in self._models.examined(0).analysis.layers}
@@ -85,7 +89,7 @@ class ModuleTiler:
         return replace(plan, skipped=tuple(skipped))
 
     def _macs(self) -> int | None:
-        """MACs of the opened model; None unless every layer's count is known."""
+        """Return the MACs of the opened model, or None if the count of any layer is unknown."""
         if not self._models.from_torch:
             return None
         totals = self._models.examined(0).analysis.info.totals

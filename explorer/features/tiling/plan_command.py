@@ -1,4 +1,4 @@
-"""`explorer plan`: what a tiling would cost on a machine."""
+"""`explorer plan`: counts what a tiling would cost on a machine."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
-    """`--steps`: what the buffer holds at each tile matmul of the largest tiled matmul."""
+    """Answer `--steps`: the buffer contents at each tile matmul of the largest tiled matmul."""
     first, count = _range(args.steps)
     if args.formulas:
         raise Misuse("steps have no formulas", where="--formulas", hint="leave it out, or --steps")
-    hardware(args)  # refused like everywhere; no step depends on it
+    hardware(args)  # only checks the options: steps do not depend on the machine
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
         plan = session.plan(spec, on_progress=progress)
@@ -50,7 +50,7 @@ def _steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
             raise Misuse("no matmul here can be tiled", where="--steps")
         largest = max(plan.sites, key=lambda site: site.batch * site.M * site.K * site.N)
         steps = session.tile_steps(largest, order=args.order, first=first, count=count)
-        from msgspec.structs import replace  # the help reads this file, and msgspec takes 30 ms
+        from msgspec.structs import replace  # imported late: help imports this file, and msgspec takes 30 ms
 
         return info, replace(steps, dims=plan.dims)
 
@@ -58,7 +58,7 @@ def _steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
 
 
 def _range(typed: str) -> tuple[int, int]:
-    """'16' is the first 16 steps, '100:16' are 16 from step 100 on."""
+    """Parse a range of steps: '16' is the first 16 steps, '100:16' is 16 steps from step 100."""
     first, _, count = typed.rpartition(":")
     if not (count.isdecimal() and (first or "0").isdecimal() and len(typed) < 32):
         raise Misuse(f"'{typed}' names no steps", where="--steps", hint="such as 16, or 100:16")

@@ -1,4 +1,7 @@
-"""The cost of a planned tiling as text: `explorer plan`."""
+"""Text output of `explorer plan`: the cost of a planned tiling.
+
+A site is a matrix product of the model that can be tiled.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +41,13 @@ from explorer.report.present.row_groups import alike, and_more
 from explorer.report.terms import field_terms
 
 _MOST = 200
-"""Most sites that are described in full."""
+"""Maximum number of sites with formulas."""
 
 _BOUND: Mapping[str, Role] = {"compute": "good", "memory": "warning", "": "quiet"}
 
 
 def hardware_text(machine: Hardware) -> str:
-    """A machine in one line: 'npu: 4,096 MACs and 64 B a cycle, 1.00 GHz, buffer 512.00 KiB'."""
+    """Describe a machine in one line: 'npu: 4,096 MACs and 64 B a cycle, 1.00 GHz, buffer 512.00 KiB'."""
     cycle = [
         f"{value:,.6g} {unit}"
         for value, unit in ((machine.macs_per_cycle, "MACs"), (machine.bytes_per_cycle, "B"))
@@ -65,7 +68,7 @@ def hardware_text(machine: Hardware) -> str:
 
 
 def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
-    """The answer of `explorer plan`: sums, all matmuls by loop order, every matmul, formulas, assumptions."""
+    """Build the output of `explorer plan`: totals, loop orders, sites, formulas and assumptions."""
     machine = fact.hardware
     detailed = [site for site in fact.sites if site.formulas]
     return [
@@ -92,7 +95,7 @@ _NO_MACHINE = "No cycles without a machine: add --machine FILE.toml, or the name
 
 
 def untimed(fact: PlanCost) -> str:
-    """Why there are no cycles, or no time; '' where there are both."""
+    """Explain why cycles or time are missing; '' if both are known."""
     machine = fact.hardware
     if machine == Hardware():
         return _NO_MACHINE
@@ -119,20 +122,20 @@ FORMULAS: Mapping[str, tuple[str, ...]] = {
     "cycles": ("cycles",),
     "seconds": ("time",),
 }
-"""Names of each figure's formulas, by its key in `figure_fields`. 'traffic' stands for 'traffic ORDER'."""
+"""Names of the formulas of each figure, by its key in `figure_fields`. 'traffic' means 'traffic ORDER'."""
 
 
 _ROOFLINE = "roofline"
-"""Remark on cycles and time, which tells them from those of a systolic array."""
+"""Remark that distinguishes cycles and time from those of a systolic array."""
 
 
 def figures(fact: PlanCost) -> Fields:
-    """Totals of all matmuls over all their calls."""
+    """Build the fields with the totals of all sites over all their calls."""
     return Fields([*figure_fields(fact).values()])
 
 
 def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
-    """Totals of all matmuls, by a key such as 'cycles'."""
+    """Build the fields with the totals of all sites, by a key such as 'cycles'."""
     machine, total, sign = fact.hardware, fact.total, fact.sign
     tiles = {site.tile for site in fact.sites}
     edges = {site.edges for site in fact.sites}
@@ -144,7 +147,7 @@ def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
     )
     share = f"{share_text(fact.macs, fact.macs_total)} of the model's" if fact.macs_total else ""
     order_text = "each matmul's best order" if fact.order == "best" else f"loop order {fact.order}"
-    fits = _fits(fact)
+    fit_text = _fit_span(fact)
     fields: dict[str, Field] = {
         "tiles": Field(
             "Tiles",
@@ -167,9 +170,9 @@ def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
             "Lower bound", fact.lower_bound, sign, f"traffic is {fact.ratio:,.2f} x that"
         ),
         "intensity": Field("Arithmetic intensity", _intensity(total.intensity), "FLOPs per byte of traffic"),
-        "buffer": bytes_field("Buffer", fact.buffer, "", "" if machine.double_buffered else fits),
+        "buffer": bytes_field("Buffer", fact.buffer, "", "" if machine.double_buffered else fit_text),
         "buffer_double": bytes_field(
-            "Buffer, double", fact.buffer_double, "", fits if machine.double_buffered else ""
+            "Buffer, double", fact.buffer_double, "", fit_text if machine.double_buffered else ""
         ),
     }
     if total.compute_cycles is not None:
@@ -184,16 +187,16 @@ def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
     return fields
 
 
-def _fits(fact: PlanCost) -> Span:
-    """Whether the needed buffer, single or double, fits in the machine's."""
+def _fit_span(fact: PlanCost) -> Span:
+    """State whether the needed buffer, single or double, fits in the machine's buffer."""
     machine = fact.hardware
     if fact.fits is None or machine.buffer is None:
         return Span("")
     if fact.fits:
         return Span(f"fits in {bytes_text(machine.buffer)}")
     needed = fact.buffer_double if machine.double_buffered else fact.buffer
-    over = f"{bytes_text(needed - machine.buffer)} too much"
-    return Span(f"does not fit in {bytes_text(machine.buffer)}, {over}", "bad")
+    excess = f"{bytes_text(needed - machine.buffer)} too much"
+    return Span(f"does not fit in {bytes_text(machine.buffer)}, {excess}", "bad")
 
 
 def _bound_text(total: OrderTotal, fact: PlanCost) -> str:
@@ -207,7 +210,7 @@ def _intensity(value: float | None) -> str:
 
 
 def by_order(fact: PlanCost) -> tuple[Line, Table]:
-    """The traffic of all matmuls, a row for each loop order."""
+    """Build a table of the traffic of all sites with a row for each loop order."""
     least = min(total.traffic for total in fact.orders)
     rows: list[tuple[Cell, ...]] = [
         (
@@ -244,15 +247,15 @@ def _sites(fact: PlanCost) -> list[Block]:
     groups = alike(fact.sites, lambda site: replace(site, name="", formulas=()))
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
-        many = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
-        notes = [Paragraph(f"{many}, with the figures of each; --json lists all.", "quiet")]
+        row_note = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
+        notes = [Paragraph(f"{row_note}, with the figures of each; --json lists all.", "quiet")]
 
     def name(group: Sequence[SiteCost]) -> Cell:
         site, names = group[0], and_more([site.name for site in group])
-        most = "<= " if site.at_most and site.calls else ""
-        runs = f"{most}{runs_text(site.calls) or ('1 run' if most else '')}"
-        many = (f"x {site.batch:,}" if site.batch > 1 else "", runs)
-        remark = ", ".join(filter(None, many))
+        sign = "<= " if site.at_most and site.calls else ""
+        runs = f"{sign}{runs_text(site.calls) or ('1 run' if sign else '')}"
+        row_note = (f"x {site.batch:,}" if site.batch > 1 else "", runs)
+        remark = ", ".join(filter(None, row_note))
         return (Span(names), Span(f"  {remark}", "quiet")) if remark else names
 
     def of_first(cell: Callable[[SiteCost], Cell]) -> Callable[[Sequence[SiteCost]], Cell]:
@@ -263,13 +266,13 @@ def _sites(fact: PlanCost) -> list[Block]:
 
 
 def site_figures(fact: PlanCost, name: str) -> list[Field]:
-    """The cost of one matmul."""
+    """Build the fields with the cost of one site."""
     site = next(site for site in fact.sites if site.name == name)
     return [Field(column.title, cell(site)) for column, cell in _site_columns(fact)[6:] if column.title]
 
 
 def _site_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost], Cell]]]:
-    """Columns of a matmul: six of sizes, then its cost."""
+    """Return the columns of the site table: six with sizes, then the cost."""
     cycles, time = _time_columns(fact)
     return (
         (Column("M", "right", drop=5), lambda site: exact_text(site.M)),
@@ -305,7 +308,7 @@ def _time(value: float | None, sign: str = "") -> str:
 
 
 def systolic(fact: PlanCost) -> tuple[Line, Table]:
-    """Cycles of a systolic array, a row for each dataflow."""
+    """Build a table of the cycles of a systolic array with a row for each dataflow."""
     machine, rows = fact.hardware, fact.systolic
     size = "" if machine.array is None else f"{machine.array[0]} x {machine.array[1]}"
     timed = any(row.total is not None for row in rows)
@@ -336,7 +339,7 @@ _DRAINED = (
 
 
 def detail(site: SiteCost) -> list[Block]:
-    """One site: the traffic of each loop order, and the formula of every figure."""
+    """Describe one site: the traffic of each loop order, and the formula of every figure."""
     return [
         Line(Span(site.name, "strong")),
         _orders(site),
@@ -346,7 +349,7 @@ def detail(site: SiteCost) -> list[Block]:
 
 
 def _orders(site: SiteCost) -> Table:
-    """The loop orders of a site; a narrow table drops the parts of the traffic and keeps the total."""
+    """Build a table of the loop orders of a site. A narrow table drops the parts of the traffic."""
     timed, has_bound = site.chosen.cycles is not None, bool(site.chosen.bound)
     columns: list[tuple[Column, Callable[[OrderCost], Cell]]] = [
         (Column("order"), lambda order: Span(order.order, "strong" if order.order == site.order else "")),
@@ -371,12 +374,12 @@ def _formula(formula: Formula) -> list[Block]:
 
 
 def origin(fact: PlanCost, example: SiteCost | None, names: Sequence[str]) -> list[Block]:
-    """The formulas of a figure of all sites, or the assumptions if it has none.
+    """Build the formulas of a total over all sites, or the assumptions if it has no formula.
 
     Args:
-        fact: The figures.
-        example: One of the sites, with formulas.
-        names: The names of the figure's formulas.
+        fact: Cost of the plan.
+        example: One of the sites, with formulas, or None.
+        names: Names of the figure's formulas.
     """
     formulas_by_name = {} if example is None else {formula.name: formula for formula in example.formulas}
     formulas = [formulas_by_name[name] for name in names if name in formulas_by_name]
@@ -384,9 +387,9 @@ def origin(fact: PlanCost, example: SiteCost | None, names: Sequence[str]) -> li
         return _assumptions(fact)
     if len(fact.sites) == 1 and fact.sites[0].calls == 1:
         return [block for formula in formulas for block in _formula(formula)]
-    # the figure is that of all sites, so the numbers of one site would not match it
+    # the figure is a total over all sites, so the numbers of one site would not match it
     rules = [
-        Line((Span(f"{field_terms(formula.name)} = ", "quiet"), Span(_of_all(formula, fact), "formula")))
+        Line((Span(f"{field_terms(formula.name)} = ", "quiet"), Span(_total_formula(formula, fact), "formula")))
         for formula in formulas
     ]
     example_note = (Span("f has the numbers of ", "quiet"), example.name, Span(", the largest", "quiet"))
@@ -399,19 +402,19 @@ _RATIOS = {
     "intensity": "FLOPs of all matmuls / all their traffic",
     "distance from it": "traffic of all matmuls / all their lower bounds",
 }
-"""Figures of all sites that are no sum over the sites."""
+"""Formulas of the totals that are not sums over the sites."""
 
 
-def _of_all(formula: Formula, fact: PlanCost) -> str:
-    """The formula of a figure of all sites, from the formula of one."""
+def _total_formula(formula: Formula, fact: PlanCost) -> str:
+    """Convert the formula of one site into the formula of the total over all sites."""
     if formula.name.startswith("buffer"):
         return f"the most that a matmul needs, of {field_terms(formula.rule)}"
-    many = f"{len(fact.sites):,} matmul{'s' * (len(fact.sites) != 1)}"
-    return _RATIOS.get(formula.name) or f"sum over {many}, every call: {field_terms(formula.rule)}"
+    matmuls_text = f"{len(fact.sites):,} matmul{'s' * (len(fact.sites) != 1)}"
+    return _RATIOS.get(formula.name) or f"sum over {matmuls_text}, every call: {field_terms(formula.rule)}"
 
 
 def _formula_value(formula: Formula) -> str:
-    """The value of a formula with its unit: '303,038,464 B', '1.6 %', '4.7 ms'."""
+    """Format the value of a formula with its unit: '303,038,464 B', '1.6 %', '4.7 ms'."""
     value = formula.value
     if formula.unit == "share":
         return percent_text(value, 1)

@@ -1,4 +1,4 @@
-"""Record of a tiling in the history."""
+"""History record of a tiling."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from explorer.facts.change import ChangeRecord
 
 
 class TilingRecord(ChangeRecord, frozen=True):
-    """The spec of a tiling and its plan.
+    """Record of a tiling: its spec and its plan.
 
     Attributes:
-        spec: The spec; None in a state saved by a program version that did not keep it.
-        plan: The tiled matmuls.
+        spec: Settings of the tiling, or None in a state that an older program version saved without it.
+        plan: Plan with the tiled matmuls.
     """
 
     ending: ClassVar[str] = "_tiled"
@@ -25,15 +25,15 @@ class TilingRecord(ChangeRecord, frozen=True):
 
     @property
     def products(self) -> int | None:
-        """Tile matmuls of the plan."""
+        """Number of tile matmuls of the plan, or None without a plan."""
         return None if self.plan is None else self.plan.products
 
     @property
     def products_text(self) -> str:
-        """Tile matmuls of the plan as text, '' without a plan."""
+        """Number of tile matmuls of the plan as text, or '' without a plan."""
         return "" if self.plan is None else f"{self.plan.sign}{exact_text(self.plan.products)}"
 
     @property
     def sizes(self) -> Mapping[str, int] | None:
-        """The sizes at which the plan's figures are counted."""
+        """Sizes of open dimensions for which the plan's figures are counted, by name."""
         return None if self.plan is None else self.plan.dims

@@ -1,4 +1,4 @@
-"""`explorer settings`: how each matmul would be tiled or quantized, and where each setting comes from."""
+"""`explorer settings`: lists how each matmul would be tiled or quantized, and the source of each setting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             load("words", "quantize_settings"),
             "layers",
         )
-    args.refuse(sorted(option.key for option in _OF_FORMATS), "says nothing of tiles", "add --formats")
+    args.refuse(sorted(option.key for option in _FORMAT_OPTIONS), "says nothing of tiles", "add --formats")
     spec = tile_spec(args)
     return about(
         args,
@@ -40,7 +40,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 _TILE = declared_options(explorer.TileSpec, "config", "tile", "sites", "edges", "form", "grouped")
 
-_OF_FORMATS = tuple(option for option in FORMATS if option.flag not in {of_tiles.flag for of_tiles in _TILE})
+_FORMAT_OPTIONS = tuple(option for option in FORMATS if option.flag not in {of_tiles.flag for of_tiles in _TILE})
 
 COMMAND = Command(
     "settings",
@@ -49,7 +49,7 @@ COMMAND = Command(
     (
         *_TILE,
         Option("--formats", "which number formats each layer would take, in place of how it is tiled"),
-        *_OF_FORMATS,
+        *_FORMAT_OPTIONS,
         *OPENING,
         *TABLE,
     ),

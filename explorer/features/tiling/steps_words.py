@@ -1,4 +1,5 @@
-"""What the buffer holds at each step of a tiling: `explorer plan --steps`, and the tile view."""
+"""Text output of `explorer plan --steps` and of the tile view: the buffer contents at each step of a tiling.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from explorer.report.present.look.info import title
 
 
 def steps(about: Info, fact: TileSteps) -> list[Block]:
-    """The answer of `explorer plan --steps`."""
+    """Build the output of `explorer plan --steps`."""
     return [*title(about.model), Line(), *steps_blocks(fact)]
 
 
 def steps_blocks(fact: TileSteps) -> list[Block]:
-    """The steps, in a table."""
+    """Build a table of the steps."""
     order = Span(f"   order {fact.order}, {fact.dataflow}: {exact_text(fact.count)} tile matmuls", "quiet")
     columns = (
         Column("step", "right"),
@@ -54,24 +55,24 @@ def steps_blocks(fact: TileSteps) -> list[Block]:
 
 
 def _moved(amount: int) -> Cell:
-    """An amount that is moved; a dash for none."""
+    """Format a number of moved bytes; '-' for zero."""
     return size(amount) if amount else Span("-", "quiet")
 
 
 def buffer_fields(step: TileStep) -> Fields:
-    """The tiles in the buffer at a step, and whether each one was just loaded."""
+    """Build the fields for the tiles in the buffer at a step, and whether each one was just loaded."""
     rows = [
         Field(name, size(size_in_buffer), Span("comes in", "warning") if came else Span("stays", "good"))
         for name, size_in_buffer, came in zip("AB", (step.a, step.b), step.loads, strict=False)
     ]
     sums = "comes back" if step.loads[2] else "begins at 0" if step.k == 0 else "stays"
-    goes = ", goes out" if step.stores else ""
-    rows.append(Field("C", size(step.c), Span(sums + goes, "warning" if step.loads[2] or goes else "good")))
+    output_text = ", goes out" if step.stores else ""
+    rows.append(Field("C", size(step.c), Span(sums + output_text, "warning" if step.loads[2] or output_text else "good")))
     return Fields([*rows, Field("buffer", size(step.a + step.b + step.c))])
 
 
-def traffic_fields(step: TileStep, whole: int) -> Fields:
-    """The bytes moved up to a step, and their share of the total."""
+def traffic_fields(step: TileStep, total_traffic: int) -> Fields:
+    """Build the fields for the bytes moved up to a step, and their share of the total."""
     return Fields(
         [
             Field("step", plain(step.step + 1)),
@@ -79,6 +80,6 @@ def traffic_fields(step: TileStep, whole: int) -> Fields:
             Field("B read", size(step.b_bytes)),
             Field("sums read", size(step.c_read_bytes)),
             Field("sums written", size(step.c_write_bytes)),
-            Field("traffic", size(step.traffic), share_text(step.traffic, whole)),
+            Field("traffic", size(step.traffic), share_text(step.traffic, total_traffic)),
         ]
     )

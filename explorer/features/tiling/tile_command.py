@@ -1,4 +1,4 @@
-"""`explorer tile`: tiled matmuls, proved and written."""
+"""`explorer tile`: tiles matmuls, verifies the result and writes it."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             quantized = session.quantize(
                 formats, as_graph=True, calibrate=args.calibrate, report=False, on_progress=progress
             )
-            from msgspec.structs import replace  # the help reads this file, and msgspec takes 30 ms
+            from msgspec.structs import replace  # imported late: help imports this file, and msgspec takes 30 ms
 
-            quantization = replace(quantized, output="")  # the session deletes the file that it wrote
+            quantization = replace(quantized, output="")  # the session deletes its temporary file
         idle = _idle_rules(session, spec)
         if args.output is None:
             result = explorer.TileResult(
@@ -73,17 +73,17 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _idle_rules(session: Session, spec: TileSpec) -> str:
-    """A warning about rules that match no matmul: a mistyped name, or a file for several models."""
-    unused = session.settings(spec).unused if spec.rules else ()
-    if not unused:
+    """Return a warning about rules that match no matmul, such as a mistyped name, or ''."""
+    unused_rules = session.settings(spec).unused if spec.rules else ()
+    if not unused_rules:
         return ""
-    first, more = unused[0], f", and {len(unused) - 1:,} more" if len(unused) > 1 else ""
+    first, more_text = unused_rules[0], f", and {len(unused_rules) - 1:,} more" if len(unused_rules) > 1 else ""
     near = f"; did you mean '{first.near}'?" if first.near else ""
-    return f"{first.origin}{more} means no matmul here: {first.says}{near}"
+    return f"{first.origin}{more_text} means no matmul here: {first.says}{near}"
 
 
 def _tile_module(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    """`--to torch`: the layers of an nn.Module are tiled, not the nodes of a graph."""
+    """Answer `--to torch`: tile the layers of an nn.Module instead of the nodes of a graph."""
     if first_quantized(args) is not None:
         raise Misuse("modules are not quantized", where="--quantize", hint="leave out --to torch")
     if args.input is not None:

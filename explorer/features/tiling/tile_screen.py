@@ -1,4 +1,4 @@
-"""Tile screen: the dialog that plans a tiling as you type, and the key that opens it."""
+"""Tile dialog, which plans a tiling while the user types, and the command that opens it."""
 
 from __future__ import annotations
 
@@ -45,29 +45,29 @@ if TYPE_CHECKING:
 
 AskPlan = Callable[[TileSpec], Awaitable[Plan]]
 AskCost = Callable[..., Awaitable[PlanCost]]
-"""Asks the engine for the cost of a spec on a machine. `formulas=True` adds those of every site."""
+"""Async function that asks the engine for the cost of a spec. `formulas=True` adds formulas to every site."""
 
 _EDGES: tuple[Edges, ...] = get_args(Edges)
 _GROUPED, _FORMS = (option_of(TileSpec, name).choices for name in ("grouped", "form"))
 _SITES = ("all", "this layer", "this kind")
 _PAUSE = 0.15
-"""Seconds without a key press before the plan is computed again."""
+"""Delay in seconds after the last key before the plan is computed again."""
 
 
 class _TileEntry(TextInput):
-    """Takes the characters of a tile size; any other letter is a key of the dialog."""
+    """Entry for a tile size. It takes only the characters of sizes; other letters are keys of the dialog."""
 
     def __init__(self, tile: Sequence[int]) -> None:
-        written = sizes_text(tile)
-        super().__init__(value=written, compact=True, id="tile", restrict="[0-9xX,]*")
+        text = sizes_text(tile)
+        super().__init__(value=text, compact=True, id="tile", restrict="[0-9xX,]*")
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Whether a key is meant for the entry."""
+        """Return whether a key is text for the entry."""
         return character is not None and character in "0123456789xX,"
 
 
 class TilingResultDialog(PageDialog):
-    """The result of a tiling with its proof; `i` opens the tiles."""
+    """Show the result of a tiling with its proof; `i` opens the tile view."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("i", "blocks", show=False)]
 
@@ -83,18 +83,18 @@ class TilingResultDialog(PageDialog):
         self._plan, self._ask_steps = plan, ask_steps
 
     def action_blocks(self) -> None:
-        """Show the tiles of the first site."""
+        """Open the tile view at the first site."""
         if self._plan.sites:
             self.app.push_screen(TileView(self._plan.sites, ask=self._ask_steps))
 
 
 class CostList(LineList):
-    """The rows of a plan; Up on the first row moves to the field above."""
+    """List of the figures of a plan; Up on the first row moves to the field above."""
 
     rows: Sequence[CostRow] = ()
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
+        """Build the line of row `index`, `width` cells wide."""
         return self.rows[index].head(width - 1)
 
     @property
@@ -103,7 +103,7 @@ class CostList(LineList):
         return self.rows[self.cursor] if self.cursor < len(self.rows) else None
 
     def action_up(self) -> None:
-        """One row up, or out of the list."""
+        """Move up one row, or leave the list from the first row."""
         if self.cursor:
             super().action_up()
         else:
@@ -111,17 +111,17 @@ class CostList(LineList):
 
 
 class TileDialog(Dialog[TileSpec]):
-    """Asks for a tiling.
+    """Ask for a tiling.
 
     Args:
-        ask_plan: The engine's plan for a spec.
-        ask_cost: What that costs.
-        chosen_layers: The layer or run under the cursor, with everything inside it.
-        by_value: See `sites_of`.
-        layers: Those that the tiles are shown with: their operands' names.
-        spec: What was asked for last, to begin with.
-        hardware: The machine that was chosen or typed last, wherever that was.
-        ask_steps: See `TileView`.
+        ask_plan: Async function that asks the engine for the plan of a spec.
+        ask_cost: Async function that asks the engine for the cost of a spec.
+        chosen_layers: Layer or layer group under the tree's cursor, with all layers inside it.
+        by_value: Whether the rows are values of a graph; see `sites_of`.
+        layers: Layers whose operand names the tile view shows.
+        spec: Initial content of the fields, or None for the defaults.
+        hardware: The session's machine, or None.
+        ask_steps: Async function for the steps of a site; see `TileView`.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -163,8 +163,8 @@ class TileDialog(Dialog[TileSpec]):
         self._complaint = self._machines.complaint
 
     def body(self) -> ComposeResult:
-        """What is in the box."""
-        # the rows draw their labels themselves: half as many widgets open in half the time
+        """Yield the fields, the headline, the figures and the lines about the current row."""
+        # fields draw their own labels: half as many widgets open in half the time
         with Horizontal(classes="form-row"):
             yield Static("tile", classes="form-label", markup=False)
             yield _TileEntry(self._initial_spec.tile)
@@ -181,17 +181,17 @@ class TileDialog(Dialog[TileSpec]):
         yield LineView(id="about", focusable=False)
 
     def on_mount(self) -> None:
-        """Ask for the plan of the first choices."""
+        """Compute the plan of the initial fields."""
         self._fit()
         self.query_one("#tile", Input).focus()
         self._ask()
 
     def on_resize(self) -> None:
-        """Keep the hint inside the box."""
+        """Adapt the height of the list."""
         self._fit()
 
     def _fit(self) -> None:
-        # the box has two borders, a headline, and five rows of fields (seven if each stands alone)
+        # the dialog needs two borders, a headline, and five rows of fields (seven if stacked)
         room = int(self.app.size.height * 0.94) - (10 if self.stacks_fields else 8)
         about = 2 if room < 8 else 4 if room > 20 else 3
         self.query_one("#about").styles.height = about
@@ -200,13 +200,13 @@ class TileDialog(Dialog[TileSpec]):
 
     @property
     def hardware(self) -> Hardware | None:
-        """The machine that is chosen."""
+        """The chosen machine."""
         return self._machines.hardware
 
     @on(Input.Changed)
     @on(OptionField.OptionChanged)
     def _ask(self) -> None:
-        self._spec, self._apply_pending = None, False  # what is on show is no longer what would be done
+        self._spec, self._apply_pending = None, False  # the displayed plan is outdated
         self.run_worker(self._refresh_plan(), group="plan", exclusive=True, exit_on_error=False)
 
     async def _refresh_plan(self) -> None:
@@ -247,15 +247,15 @@ class TileDialog(Dialog[TileSpec]):
         self._show_rows(cost_rows(plan, cost, self._example, missing))
 
     async def _largest_with_formulas(self, spec: TileSpec, cost: PlanCost) -> SiteCost | None:
-        """The largest site with its formulas; the formulas of all sites would be thousands."""
+        """Return the largest site with its formulas. All sites could have thousands of formulas."""
         if not cost.sites:
             return None
         largest = max(cost.sites, key=lambda site: site.macs)
         return largest if largest.formulas else await self._formulas_of(spec, largest.name)
 
     async def _formulas_of(self, spec: TileSpec, site: str) -> SiteCost | None:
-        found = await self._ask_cost(replace(spec, sites=(site,)), self.hardware, formulas=True)
-        return next(iter(found.sites), None)
+        cost = await self._ask_cost(replace(spec, sites=(site,)), self.hardware, formulas=True)
+        return next(iter(cost.sites), None)
 
     def _show_rows(self, rows: Sequence[CostRow]) -> None:
         figures = self.query_one(CostList)
@@ -268,38 +268,38 @@ class TileDialog(Dialog[TileSpec]):
         row = self.query_one(CostList).current
         self.query_one("#about", LineView).show(lambda width: row.about(width) if row is not None else ())
 
-    def _name_sites(self, every: Sequence[SitePlan]) -> None:
-        counts = (len(every), len(self._sites_here(every)), len(self._sites_of_kind(every)))
+    def _name_sites(self, all_sites: Sequence[SitePlan]) -> None:
+        counts = (len(all_sites), len(self._sites_here(all_sites)), len(self._sites_of_kind(all_sites)))
         words = [f"{word} {count:,}" for word, count in zip(_SITES, counts, strict=True)]
         self.query_one("#sites", OptionField).set_words(words)
 
-    def _sites_here(self, every: Sequence[SitePlan]) -> list[SitePlan]:
-        return sites_of(self._chosen, every, by_value=self._by_value)
+    def _sites_here(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:
+        return sites_of(self._chosen, all_sites, by_value=self._by_value)
 
-    def _sites_of_kind(self, every: Sequence[SitePlan]) -> list[SitePlan]:
-        kinds = {site.op for site in self._sites_here(every)}
-        return [site for site in every if site.op in kinds]
+    def _sites_of_kind(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:
+        kinds = {site.op for site in self._sites_here(all_sites)}
+        return [site for site in all_sites if site.op in kinds]
 
-    def _say(self, said: str, role: str) -> None:
-        self.query_one("#plan", LineView).show(lambda width: wrap(((safe(said), role),), width) or [BLANK])
+    def _say(self, message: str, role: str) -> None:
+        self.query_one("#plan", LineView).show(lambda width: wrap(((safe(message), role),), width) or [BLANK])
 
     @property
     def _grouped(self) -> str:
         return self.query_one("#grouped", OptionField).value
 
     def spec(self) -> TileSpec:
-        """What the fields say.
+        """Return the spec that the fields describe.
 
         Raises:
-            ExplorerError: The tile is not a tile, there is no such accumulator, or no site lies in what was
-                chosen.
+            ExplorerError: The tile or the accumulator is invalid, or the chosen layers have no
+                site.
         """
         tile = parse_tile(self.query_one("#tile", Input).value, "tile")
-        which = self.query_one("#sites", OptionField).index
+        choice = self.query_one("#sites", OptionField).index
         sites: tuple[str, ...] = ()
-        if which:
-            every = self._sites_by_grouping.get(self._grouped, ())
-            chosen_sites = self._sites_here(every) if which == 1 else self._sites_of_kind(every)
+        if choice:
+            all_sites = self._sites_by_grouping.get(self._grouped, ())
+            chosen_sites = self._sites_here(all_sites) if choice == 1 else self._sites_of_kind(all_sites)
             if not chosen_sites:
                 where = self._chosen[0].path if self._chosen else "no layer"
                 raise ExplorerError("no matmul here that can be tiled", where=where)
@@ -310,7 +310,7 @@ class TileDialog(Dialog[TileSpec]):
         return replace(self._initial_spec, tile=tile, sites=sites, edges=edges, accumulator=bits, **values)
 
     def action_plan_page(self, step: int) -> None:
-        """Scroll the figures by a page."""
+        """Scroll the figures by one page."""
         self.query_one(CostList).action_page(step)
 
     def action_formulas(self) -> None:
@@ -331,7 +331,8 @@ class TileDialog(Dialog[TileSpec]):
             )
 
     def action_blocks(self) -> None:
-        """Show the tiles of the site under the cursor, else of the chosen layer, else of the first site."""
+        """Open the tile view at the site under the cursor, else of the chosen layer, else at the first site.
+        """
         if self._spec is None or self.plan is None or not self.plan.sites:
             return
         sites, row = self.plan.sites, self.query_one(CostList).current
@@ -341,17 +342,17 @@ class TileDialog(Dialog[TileSpec]):
         self.app.push_screen(view)
 
     def action_machine(self) -> None:
-        """Ask for a machine, which the whole program then uses."""
+        """Ask for a machine, which becomes the session's machine."""
 
-        def answered(machine: Hardware | None) -> None:
+        def on_answer(machine: Hardware | None) -> None:
             if machine is not None:
                 self._machines.take(machine)
                 self._ask()
 
-        self.app.push_screen(MachineDialog(self.hardware), answered)
+        self.app.push_screen(MachineDialog(self.hardware), on_answer)
 
     def action_apply(self) -> None:
-        """Start the tiling; if the plan is still being computed, start once it is there."""
+        """Close the dialog with the spec, as soon as the plan is computed."""
         if self._spec is None:
             self._apply_pending = True
         elif self.plan is not None and self.plan.sites:
@@ -359,10 +360,10 @@ class TileDialog(Dialog[TileSpec]):
 
 
 class TileCommand(ScreenCommand):
-    """Splits matrix products into tiles."""
+    """Command that tiles the current model."""
 
     def run(self) -> None:
-        """Ask how, then do it."""
+        """Open the dialog, then tile."""
         if self.context.ready():
             self.context.with_layers(*self.tree.cursor_range, self._ask)
 
@@ -381,14 +382,14 @@ class TileCommand(ScreenCommand):
             ask_steps=partial(self.jobs.ask, "tile_steps"),
         )
 
-        def answered(spec: TileSpec | None) -> None:
+        def on_answer(spec: TileSpec | None) -> None:
             use_hardware(store, dialog.hardware)
             self.begin(spec)
 
-        self.context.ask(dialog, answered)
+        self.context.ask(dialog, on_answer)
 
     def begin(self, spec: TileSpec | None) -> None:
-        """Tile; None only stops the planning."""
+        """Stop planning and tile with `spec`; None only stops planning."""
         if self.jobs.current is not None:
             self.jobs.stop()
         if spec is None:
@@ -427,10 +428,10 @@ class TileCommand(ScreenCommand):
         )
         self.context.ask(dialog, self._after_verdict)
 
-    def _blame(self, spec: TileSpec, more: bool | None) -> None:
-        if more and has_command("blame"):
+    def _blame(self, spec: TileSpec, wants_blame: bool | None) -> None:
+        if wants_blame and has_command("blame"):
             command_of("blame")(self.context).begin(spec=spec)
 
-    def _after_verdict(self, more: bool | None) -> None:
-        if more is not None:
+    def _after_verdict(self, answer: bool | None) -> None:
+        if answer is not None:
             self.panes.tabs.open("diff")

@@ -1,4 +1,4 @@
-"""Tile view: a matmul as a grid of blocks that the arrow keys walk through, tile matmul by tile matmul."""
+"""Tile view: shows a matmul as a grid of output blocks; keys move from block to block and play the steps."""
 
 from __future__ import annotations
 
@@ -88,40 +88,40 @@ TILE_KEYS = key_group(
 
 
 AskSteps = Callable[..., Awaitable[TileSteps]]
-_NONE = TileSteps("", "mnk", "output-stationary", 0, 0, ())
-_TOLD = 16
-"""Steps that a copy of the page holds."""
+_NO_STEPS = TileSteps("", "mnk", "output-stationary", 0, 0, ())
+_COPIED_STEPS = 16
+"""Number of steps in a copy of the page."""
 _WINDOW = 512
-"""Steps that one request asks for."""
-_FRAME = 0.1
-"""Least seconds between two pictures; a higher speed makes more steps a picture."""
+"""Number of steps in one request to the engine."""
+_FRAME_SECONDS = 0.1
+"""Minimum time in seconds between two pictures. A higher speed shows several steps per picture."""
 _FASTEST = 1 << 20
 
 
 class _Pane(PanelView):
-    """A page that reports where it was clicked."""
+    """Pane that reports clicks."""
 
     class BlockClicked(Message):
-        """A click in it."""
+        """Message about a click in the pane, at column `x` and line `y`."""
 
         def __init__(self, source: _Pane, x: int, y: int) -> None:
             super().__init__()
             self.source, self.x, self.y = source, x, y
 
     async def on_click(self, event: events.Click) -> None:
-        """Handles a click."""
+        """Post a message about the click."""
         self.post_message(self.BlockClicked(self, event.x, event.y))
 
 
 class TileView(SubScreen[None]):
-    """Shows how sites are cut into tiles, one at a time.
+    """Show how sites are cut into tiles, one site at a time.
 
     Args:
-        sites: What can be paged through.
-        at: The one to begin with.
-        operands: By a site's output the names of its operands 'A' and 'B', where they are known.
-        ask: The engine's steps of a site (`Session.tile_steps`); None where nobody knows them.
-        planned: It is not tiled so yet.
+        sites: Sites to page through.
+        start: Index of the first site to show.
+        operands: Names of the operands 'A' and 'B', by the name of a site's output, where known.
+        ask: Async function that returns steps of a site (`Session.tile_steps`), or None without an engine.
+        planned: Whether the model is not tiled yet.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(TILE_KEYS)
@@ -135,7 +135,7 @@ class TileView(SubScreen[None]):
     def __init__(
         self,
         sites: Sequence[SitePlan],
-        at: int = 0,
+        start: int = 0,
         *,
         operands: Mapping[str, Mapping[str, str]] | None = None,
         ask: AskSteps | None = None,
@@ -143,20 +143,20 @@ class TileView(SubScreen[None]):
     ) -> None:
         super().__init__()
         self._planned = planned
-        self._ask, self._order, self._steps = ask, "best", _NONE
+        self._ask, self._order, self._steps = ask, "best", _NO_STEPS
         self._speed = 2
         self._timer: Timer | None = None
-        self._sites, self._at, self._operands = tuple(sites), at, operands or {}
+        self._sites, self._site_index, self._operands = tuple(sites), start, operands or {}
         self._blocks = TileGrid.of(self.site)
         self.place = TilePlace()
 
     @property
     def site(self) -> SitePlan:
-        """The site on show."""
-        return self._sites[self._at]
+        """The displayed site."""
+        return self._sites[self._site_index]
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the title bar, the grid, the chosen block and the key line."""
         yield TitleBar()
         with Horizontal(id="blocks"):
             yield _Pane(lambda width, height: grid_page(self.site, self.place, width, height), id="grid")
@@ -175,20 +175,20 @@ class TileView(SubScreen[None]):
 
     def on_mount(self) -> None:
         """Show the first block."""
-        many, batch = len(self._sites) > 1, any(site.batch > 1 for site in self._sites)
-        self.query_one("#tile-keys", Status).show(lambda width: (keys_line(tile_footer(many, batch), width),))
+        has_many_sites, batch = len(self._sites) > 1, any(site.batch > 1 for site in self._sites)
+        self.query_one("#tile-keys", Status).show(lambda width: (keys_line(tile_footer(has_many_sites, batch), width),))
         self._show_site()
 
     def _show_site(self) -> None:
-        self.query_one(TitleBar).show(lambda width: site_lines(self._sites, self._at, width))
+        self.query_one(TitleBar).show(lambda width: site_lines(self._sites, self._site_index, width))
         self._show_place()
 
     def page_blocks(self) -> list[Block]:
-        """How the matmul is tiled, and the next steps."""
+        """Describe the tiling of the site, and list the next steps."""
         return [Fields(how_tiled(self.site)), TextLine(), *steps_blocks(self._next_steps)]
 
     def verb_words(self, source: str) -> list[str]:
-        """The command that prints the same steps; none for a file that is tiled already."""
+        """Return the command that prints the same steps; empty for a file that is already tiled."""
         site, next_steps = self.site, self._next_steps
         if not self._planned or not next_steps.steps:
             return []
@@ -198,10 +198,10 @@ class TileView(SubScreen[None]):
 
     @property
     def _next_steps(self) -> TileSteps:
-        """The next steps from the shown one on, as far as they are loaded."""
+        """The steps from the displayed one on, as far as they are loaded."""
         steps, step = self._steps.steps, self._step
         first = 0 if step is None else step.step - steps[0].step
-        return replace(self._steps, steps=steps[first : first + _TOLD])
+        return replace(self._steps, steps=steps[first : first + _COPIED_STEPS])
 
     def _show_place(self) -> None:
         if self._ask is not None and self._step is None:
@@ -218,12 +218,12 @@ class TileView(SubScreen[None]):
 
     @property
     def _step(self) -> TileStep | None:
-        """The shown step; None until it is loaded."""
+        """The displayed step, or None until it is loaded."""
         steps = self._steps.steps
         if not steps:
             return None
-        at = self._blocks.step_of(self.place, self._steps.order) - steps[0].step
-        return steps[at] if 0 <= at < len(steps) else None
+        index = self._blocks.step_of(self.place, self._steps.order) - steps[0].step
+        return steps[index] if 0 <= index < len(steps) else None
 
     def _step_lines(self, width: int, room: int) -> Sequence[Line]:
         step = self._step
@@ -234,16 +234,16 @@ class TileView(SubScreen[None]):
 
     @work(group="steps", exclusive=True, exit_on_error=False)
     async def _fetch(self) -> None:
-        """Load the steps around the shown one; for a new site or order, look up its order first."""
+        """Load the steps around the displayed one. For a new site or order, request the loop order first."""
         ask = self._ask
         if ask is None:
             return
         try:
-            if self._steps is _NONE:
+            if self._steps is _NO_STEPS:
                 self._steps = await ask(self.site, order=self._order, first=0, count=_WINDOW)
             if self._step is None:
-                at = self._blocks.step_of(self.place, self._steps.order)
-                first = max(0, at - _WINDOW // 8)
+                index = self._blocks.step_of(self.place, self._steps.order)
+                first = max(0, index - _WINDOW // 8)
                 self._steps = await ask(self.site, order=self._steps.order, first=first, count=_WINDOW)
         except ExplorerError as error:
             self._ask = None
@@ -253,19 +253,19 @@ class TileView(SubScreen[None]):
             pane.again()
 
     def action_tile_play(self) -> None:
-        """Play or stop; playing starts again after the last step."""
+        """Start or stop playing; after the last step, start again at the first."""
         if self._timer is not None:
             self._stop()
         elif self._ask is not None and self._steps.steps:
             if self._blocks.step_of(self.place, self._steps.order) == self._steps.count - 1:
                 self._go(TilePlace())
-            self._timer = self.set_interval(max(1 / self._speed, _FRAME), self._tick)
+            self._timer = self.set_interval(max(1 / self._speed, _FRAME_SECONDS), self._tick)
         self._show_place()
 
     def _tick(self) -> None:
-        """Advance by the steps that are due since the last picture."""
-        if self._step is not None:  # else what comes next is on its way
-            self.action_tile_loop(max(1, round(self._speed * _FRAME)))
+        """Advance by the number of steps that are due since the last picture."""
+        if self._step is not None:  # otherwise the next steps are still loading
+            self.action_tile_loop(max(1, round(self._speed * _FRAME_SECONDS)))
             if self._blocks.step_of(self.place, self._steps.order) == self._steps.count - 1:
                 self._stop()
                 self._show_place()
@@ -275,33 +275,33 @@ class TileView(SubScreen[None]):
             self._timer.stop()
             self._timer = None
 
-    def action_tile_loop(self, by: int) -> None:
-        """Move by so many steps in the order of the loops."""
+    def action_tile_loop(self, count: int) -> None:
+        """Move by `count` steps in the loop order."""
         if self._steps.steps:
-            at = self._blocks.step_of(self.place, self._steps.order) + by
-            at = max(0, min(at, self._steps.count - 1))
-            self._go(self._blocks.at_step(at, self._steps.order))
+            step_index = self._blocks.step_of(self.place, self._steps.order) + count
+            step_index = max(0, min(step_index, self._steps.count - 1))
+            self._go(self._blocks.at_step(step_index, self._steps.order))
 
-    def action_tile_speed(self, by: int) -> None:
-        """Twice as fast, or half as fast."""
-        self._speed = max(1, min(self._speed * 2 if by > 0 else self._speed // 2, _FASTEST))
+    def action_tile_speed(self, direction: int) -> None:
+        """Double (`direction` 1) or halve (-1) the speed."""
+        self._speed = max(1, min(self._speed * 2 if direction > 0 else self._speed // 2, _FASTEST))
         if self._timer is not None:
             self._stop()
-            self._timer = self.set_interval(max(1 / self._speed, _FRAME), self._tick)
+            self._timer = self.set_interval(max(1 / self._speed, _FRAME_SECONDS), self._tick)
         self._show_place()
 
     def action_tile_order(self) -> None:
-        """The next order of the loops."""
+        """Switch to the next loop order."""
         if self._ask is not None and self._steps.steps:
             orders = list(ORDERS)
             self._order = orders[(orders.index(self._steps.order) + 1) % len(orders)]
-            self._steps = _NONE
+            self._steps = _NO_STEPS
             self._show_place()
 
     # keys
 
     def action_tile_step(self, axis: str, step: int) -> None:
-        """Move to another block, slice of the depth, or product of the batch."""
+        """Move along an axis: blocks ('row', 'col'), slices ('depth') or matmuls of the batch ('batch')."""
         self._go(self._blocks.moved(self.place, **{axis: step}))
 
     def action_tile_jump(self, axis: str, step: int) -> None:
@@ -320,20 +320,20 @@ class TileView(SubScreen[None]):
     def action_tile_site(self, step: int) -> None:
         """Show the next or the previous site."""
         if len(self._sites) > 1:
-            self._at = (self._at + step) % len(self._sites)
+            self._site_index = (self._site_index + step) % len(self._sites)
             self._blocks, self.place = TileGrid.of(self.site), TilePlace()
             self._stop()
-            self._steps, self._order = _NONE, "best"
+            self._steps, self._order = _NO_STEPS, "best"
             self._show_site()
 
     def action_tile_copy(self) -> None:
-        """Send the product in words to the terminal's clipboard."""
+        """Copy the tile matmul in words to the terminal's clipboard."""
         self.app.copy_to_clipboard(product_text(self.site, self.place))
-        said: Line = ((" sent to terminal: ", "dim"), (product_text(self.site, self.place), "text"))
-        self.query_one("#tile-keys", Status).show(lambda width: (said,))
+        message: Line = ((" sent to terminal: ", "dim"), (product_text(self.site, self.place), "text"))
+        self.query_one("#tile-keys", Status).show(lambda width: (message,))
 
     def on__pane_block_clicked(self, event: _Pane.BlockClicked) -> None:
-        """A click on a block chooses it."""
+        """Choose the clicked block."""
         if event.source.id == "grid":
             size = event.source.size
             place = block_at(self.site, self.place, event.x, event.y, size.width, size.height)
@@ -341,15 +341,15 @@ class TileView(SubScreen[None]):
                 self._go(place)
 
 
-_MOST = 1 << 48
-"""No product has more rows, columns or depth than this."""
+_MAX_SIZE = 1 << 48
+"""Upper limit of a plausible size of a matmul in a tiled file."""
 
 
 class TileViewCommand(ScreenCommand):
-    """Shows the tiles of the chosen layer, or of the chosen row of the diff."""
+    """Command that shows the tiles of the chosen layer, or of the chosen row of the diff."""
 
     def run(self) -> None:
-        """Show them."""
+        """Open the tile view."""
         if not self.context.ready():
             return
         named = self.panes.tabs.tab().node if self.store.tab == "diff" else ""
@@ -369,7 +369,7 @@ class TileViewCommand(ScreenCommand):
             else sites_of(chosen_layers, sites, by_value=self.store.by_value)
         )
         if matches:
-            # in a small model name the operands of all sites, for a user who pages on to other sites
+            # in a small model, name the operands of all sites, because the user can page to other sites
             layers = self.tree.model.layers
             operands = operands_of(layers if len(layers) <= AT_ONCE else chosen_layers)
             ask = partial(self.jobs.ask, "tile_steps")
@@ -384,11 +384,13 @@ class TileViewCommand(ScreenCommand):
         self.store.say(why or "no matmul here that can be tiled; t, then i shows all that can")
 
     async def _tiled_sites(self) -> tuple[list[SitePlan], Plan | None]:
-        """The tiled sites with no plan; for a model that is not tiled, the planned sites and their plan."""
+        """Return the tiled sites and None, or for a model that is not tiled, the planned sites and their
+        plan.
+        """
         assert self.store.analysis is not None
         if self.store.analysis.info.tiled is not None:
             file_plan: Plan | None = await self.jobs.run("reading the plan", "tiling")
-            # a tiled file carries its plan, whose numbers may be wrong or hostile
+            # the plan in a file is untrusted: its numbers may be wrong or hostile
             possible_sites = (
                 [site for site in file_plan.sites if _is_possible(site)] if file_plan is not None else []
             )
@@ -399,5 +401,5 @@ class TileViewCommand(ScreenCommand):
 
 
 def _is_possible(site: SitePlan) -> bool:
-    """Whether the sizes of a site that a file describes are possible."""
-    return all(0 < size < _MOST for size in (site.M, site.K, site.N, site.batch, *site.tile))
+    """Return whether the sizes of a site from a file are plausible."""
+    return all(0 < size < _MAX_SIZE for size in (site.M, site.K, site.N, site.batch, *site.tile))

@@ -1,7 +1,7 @@
-"""Tile view of a site as lines: the grid of output blocks on the left, the chosen block on the right.
+"""Pages of the tile view: the grid of output blocks on the left, the chosen block on the right.
 
-How much of the matrix unit a block needs is shown by a sign and by a color, so nothing is lost on a terminal
-without colors. If there are more blocks than cells, a cell stands for several, and the title says how many.
+A character and a color show how much of its tiles' arithmetic a block needs, so terminals without colors lose
+nothing. If there are more blocks than cells, each cell shows several blocks, and the title tells how many.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ if TYPE_CHECKING:
 
 
 FULL = 16
-"""Lines of a step that is described in full."""
+"""Number of lines of a full step description."""
 
 
 def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room: int) -> list[Line]:
-    """A step in at most `room` lines: in full, in three, or in one.
+    """Describe a step in at most `room` lines: in full, in three lines, or in one.
 
     Args:
-        steps: All steps.
-        step: The step to describe.
-        playing: The speed as text, '' when stopped.
-        width: In cells.
-        room: In lines.
+        steps: All steps of the site.
+        step: Step to describe.
+        playing: Speed as text, or '' when stopped.
+        width: Available width, in cells.
+        room: Available height, in lines.
     """
-    at = f"{step.step + 1:,} of {steps.count:,}"
+    step_number = f"{step.step + 1:,} of {steps.count:,}"
     speed = f" {playing}" if playing else ""
-    head: list[Span] = [(" Step ", "head"), (at, "number"), (f"  {steps.order}", "accent"), (speed, "warn")]
-    comes = [name for name, load in zip("ABC", step.loads, strict=True) if load]
-    came = f"  {' '.join(comes)} in" if comes else "  nothing in"
-    gone = ", C out" if step.stores else ""
+    head: list[Span] = [(" Step ", "head"), (step_number, "number"), (f"  {steps.order}", "accent"), (speed, "warn")]
+    loaded = [name for name, load in zip("ABC", step.loads, strict=True) if load]
+    came = f"  {' '.join(loaded)} in" if loaded else "  nothing in"
+    output_text = ", C out" if step.stores else ""
     if room < 3:
         moved = f"  {share_text(step.traffic, steps.traffic)} moved, {units.bytes_text(step.traffic)}"
         line: Line = (*head, (moved, "dim"))
-        # if that is too wide: what enters and leaves the buffer
+        # if that is too wide, show what enters and leaves the buffer
         return [
-            line if line_width(line) <= width else cut((*head[:2], *head[3:], (came + gone, "dim")), width)
+            line if line_width(line) <= width else cut((*head[:2], *head[3:], (came + output_text, "dim")), width)
         ]
     share = step.traffic / steps.traffic if steps.traffic else 1.0
     filled, track = bar(share, max(4, min(20, width - 40)))
@@ -70,14 +70,14 @@ def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room:
         traffic = f"{units.bytes_text(step.traffic)} {share_text(step.traffic, steps.traffic)} "
         return [
             cut(head, width),
-            cut(((" buffer   ", "dim"), (buffer_size, "number"), (came + gone, "dim")), width),
+            cut(((" buffer   ", "dim"), (buffer_size, "number"), (came + output_text, "dim")), width),
             cut(((" moved    ", "dim"), (traffic, "number"), filled, track), width),
         ]
     head.append((f"  {steps.dataflow}", "dim"))
     lines: list[Line] = [cut(head, width), ((" In the buffer", "head"),), *draw([buffer_fields(step)], width)]
     lines += [((" Moved so far", "head"),), *draw([traffic_fields(step, steps.traffic)], width)[1:]]
-    whole = f"  of {units.bytes_text(steps.traffic)}"
-    return [cut(line, width) for line in (*lines, ((" ", "text"), filled, track, (whole, "dim")))][:room]
+    total_text = f"  of {units.bytes_text(steps.traffic)}"
+    return [cut(line, width) for line in (*lines, ((" ", "text"), filled, track, (total_text, "dim")))][:room]
 
 
 _SHADES: Sequence[tuple[float, str, str, str]] = (
@@ -87,22 +87,22 @@ _SHADES: Sequence[tuple[float, str, str, str]] = (
     (0.25, "░", "warn", "¼"),
     (0.0, "·", "bad", "less"),
 )
-"""Sign, color and legend word, by the least share of a tile's arithmetic that they stand for."""
+"""Minimum share of the tiles' arithmetic; character, role and legend text for it."""
 
 BESIDE = 56
-"""Least width at which the chosen block stands beside the grid rather than below it."""
+"""Minimum width, in cells, for the chosen block next to the grid instead of below it."""
 
 
-def _shade(used: float) -> tuple[str, str]:
-    """Sign and role of a share; only exactly 1 counts as full."""
-    return next((sign, role) for least, sign, role, _ in _SHADES if used >= least)
+def _shade(share: float) -> tuple[str, str]:
+    """Return the character and role of a share; only exactly 1 counts as full."""
+    return next((sign, role) for least, sign, role, _ in _SHADES if share >= least)
 
 
-def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Line]:
-    """The two title lines: the matmul, its number, and how it is tiled."""
-    site = sites[at]
+def site_lines(sites: Sequence[SitePlan], index: int, width: int) -> tuple[Line, Line]:
+    """Build the two title lines: the matmul with its number, and its tiling."""
+    site = sites[index]
     blocks = TileGrid.of(site)
-    number = f"matmul {at + 1:,} of {len(sites):,} " if len(sites) > 1 else ""
+    number = f"matmul {index + 1:,} of {len(sites):,} " if len(sites) > 1 else ""
     room = max(8, width - len(number) - 2)
     batch = f"{blocks.batch:,} × " if blocks.batch > 1 else ""
     size = f"{batch}{site.M:,} × {site.K:,} × {site.N:,}"
@@ -114,7 +114,7 @@ def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Li
 
 
 def tile_footer(many_sites: bool, batch: bool) -> list[tuple[str, str]]:
-    """The keys that work here, the most used first."""
+    """Return the keys that have an effect, the most used first."""
     words = [("←↑↓→", "block"), ("[ ]", "K")]
     words += [(", .", "batch")] if batch else []
     words += [("n p", "matmul")] if many_sites else []
@@ -125,40 +125,40 @@ def tile_footer(many_sites: bool, batch: bool) -> list[tuple[str, str]]:
 # the grid
 
 
-_TALL, _OPERANDS = 26, 8
-"""Least height of a pane that shows the operands under the grid, and their least height."""
-_LARGEST = 6
-"""Most lines of a block."""
-_WIDEST = 16
-"""Most columns of a block for each of its lines."""
+_OPERANDS_FROM, _OPERAND_LINES = 26, 8
+"""Minimum height of a pane for operands below the grid, and minimum height of the operands, in lines."""
+_MAX_BLOCK_HEIGHT = 6
+"""Maximum height of a block, in lines."""
+_MAX_BLOCK_WIDTH = 16
+"""Maximum width of a block for each line of its height, in cells."""
 
 
 class _Frame:
-    """Where the grid lies in its pane, both for drawing and for finding a clicked block."""
+    """Position and scale of the grid in its pane, for drawing and for finding a clicked block."""
 
     def __init__(self, blocks: TileGrid, width: int, height: int) -> None:
-        # a small number of blocks is drawn large, up to `_LARGEST` lines high
+        # few blocks are drawn large, up to `_MAX_BLOCK_HEIGHT` lines high
         self.brief = height < 12
         self.margin = len(f"{blocks.m.count - 1:,}") + 2
         room = max(1, width - self.margin - 1)
-        # under the grid: its edges, a blank, the depth and its strip, the legend
+        # lines below the grid: the edges, a blank line, the depth and its strip, the legend
         other_lines = 6 if self.brief else 8
-        other_lines += _OPERANDS + 1 if height >= _TALL else 0
+        other_lines += _OPERAND_LINES + 1 if height >= _OPERANDS_FROM else 0
         self.rows = Scale.of(blocks.m.count, max(1, height - other_lines))
         self.cols = Scale.of(blocks.n.count, room)
         self.depths = Scale.of(blocks.k.count, room)
-        self.down = max(1, min(_LARGEST, (height - other_lines) // self.rows.cells))
-        self.across = max(1, min(_WIDEST * self.down, room // self.cols.cells))
-        self.deep = max(1, min(_WIDEST * self.down, room // self.depths.cells))
+        self.down = max(1, min(_MAX_BLOCK_HEIGHT, (height - other_lines) // self.rows.cells))
+        self.across = max(1, min(_MAX_BLOCK_WIDTH * self.down, room // self.cols.cells))
+        self.deep = max(1, min(_MAX_BLOCK_WIDTH * self.down, room // self.depths.cells))
         self.top = 2
 
 
 def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list[Line]:
-    """The blocks of the output, and the depth of the chosen one."""
+    """Draw the blocks of the output, and the depth of the chosen block."""
     blocks = TileGrid.of(site)
     frame = _Frame(blocks, width, height)
     lines = [_title(blocks, place, frame, width), _columns(blocks, place, frame)]
-    here = place.row // frame.rows.per
+    chosen_row = place.row // frame.rows.per
     for row in range(frame.rows.cells):
         first, stop = frame.rows.tiles(row)
         label = fit(f"{first:,}", frame.margin - 1, right=True) + " "
@@ -166,8 +166,8 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
         for col in range(frame.cols.cells):
             start, end = frame.cols.tiles(col)
             sign, role = _shade(blocks.cell(first, stop, start, end))
-            _put(cells, sign, role, frame.across, row == here and col == place.col // frame.cols.per)
-        lines.append(((label, "accent" if row == here else "dim"), *cells))
+            _append_cell(cells, sign, role, frame.across, row == chosen_row and col == place.col // frame.cols.per)
+        lines.append(((label, "accent" if row == chosen_row else "dim"), *cells))
         below: Line = ((" " * frame.margin, "text"), *cells)
         lines += [below] * (frame.down - 1 - (frame.down > 2))
         lines += [BLANK] * (frame.down > 2)
@@ -181,8 +181,8 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
     return [cut(line, width) for line in lines[:height]]
 
 
-def _put(spans: list[Span], sign: str, role: str, across: int, is_chosen: bool) -> None:
-    """Appends a cell: its sign, and a gap after it if cells are wide."""
+def _append_cell(spans: list[Span], sign: str, role: str, across: int, is_chosen: bool) -> None:
+    """Append a cell: its character, and a gap if cells are wide."""
     filled = across - (across > 1)
     # without colors the cursor is drawn in reverse, and a full block in reverse is blank
     spans.append(("◆" * filled, "mark") if is_chosen else (sign * filled, role))
@@ -201,19 +201,19 @@ def _title(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> Lin
 
 
 def _columns(blocks: TileGrid, place: TilePlace, frame: _Frame) -> Line:
-    """The line above the grid: numbers of the first, the last and the chosen column."""
+    """Build the line above the grid: numbers of the first, the last and the chosen column."""
     cells = frame.cols.cells
     line = [" "] * (cells * frame.across)
-    here = place.col // frame.cols.per * frame.across
-    marks: list[tuple[int, str]] = [(here, f"{place.col:,}"), (0, "0")]
+    chosen_column = place.col // frame.cols.per * frame.across
+    marks: list[tuple[int, str]] = [(chosen_column, f"{place.col:,}"), (0, "0")]
     marks.append(((cells - 1) * frame.across, f"{blocks.n.count - 1:,}"))
     spans: list[Span] = []
     lit = range(0)
-    for at, word in marks:
-        at = max(0, min(at, len(line) - len(word)))
-        if all(c == " " for c in line[max(0, at - 1) : at + len(word) + 1]):
-            line[at : at + len(word)] = word
-            lit = lit or range(at, at + len(word))
+    for column, word in marks:
+        column = max(0, min(column, len(line) - len(word)))
+        if all(c == " " for c in line[max(0, column - 1) : column + len(word) + 1]):
+            line[column : column + len(word)] = word
+            lit = lit or range(column, column + len(word))
     spans = [(" " * frame.margin, "text")]
     spans += [
         ("".join(line[: lit.start]), "dim"),
@@ -224,11 +224,11 @@ def _columns(blocks: TileGrid, place: TilePlace, frame: _Frame) -> Line:
 
 
 def _edges(site: SitePlan, blocks: TileGrid) -> list[Span]:
-    """Sizes of the partial tiles."""
+    """Describe the sizes of the partial tiles."""
     short = [
-        f"{word} {axis.rest:,} of {axis.tile:,}"
+        f"{word} {axis.last_size:,} of {axis.tile:,}"
         for word, axis in (("M", blocks.m), ("N", blocks.n), ("K", blocks.k))
-        if axis.rest != axis.tile
+        if axis.last_size != axis.tile
     ]
     if not short:
         return [(" every tile is full", "dim")]
@@ -239,20 +239,20 @@ def _edges(site: SitePlan, blocks: TileGrid) -> list[Span]:
 
 
 def _depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> list[Line]:
-    """The slices along K that are summed up, as a strip."""
+    """Draw the slices along K, which are summed, as a strip."""
     per = f"  {frame.depths.per:,} a cell" if frame.depths.per > 1 else ""
     slices = f"{units.many_text(blocks.k.count, 'slice')} of {blocks.k.tile:,}"
     title = [(" K ", "head"), (slices, "text"), (f"  k {place.depth:,}", "accent"), (per, "warn")]
     spans: list[Span] = [(" " * frame.margin, "text")]
     for cell in range(frame.depths.cells):
         first, stop = frame.depths.tiles(cell)
-        sign, role = _shade(blocks.k.used(first, stop))
-        _put(spans, sign, role, frame.deep, cell == place.depth // frame.depths.per)
+        sign, role = _shade(blocks.k.filled(first, stop))
+        _append_cell(spans, sign, role, frame.deep, cell == place.depth // frame.depths.per)
     return [cut(title, width), tuple(spans)]
 
 
 def _operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> list[Line]:
-    """The operands of the chosen block: a band of A, a band of B, and the chosen tile in each."""
+    """Draw the operands of the chosen block: a band of A, a band of B, and the chosen tile in each."""
     half = width // 2
     a = _operand_grid("A", blocks.m.count, blocks.k.count, (place.row, place.depth), 0, half - 1, height)
     b = _operand_grid("B", blocks.k.count, blocks.n.count, (place.depth, place.col), 1, width - half, height)
@@ -266,17 +266,19 @@ def _operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> li
 def _operand_grid(
     name: str, rows: int, cols: int, chosen_tile: tuple[int, int], band: int, width: int, height: int
 ) -> list[Line]:
-    """An operand as a grid of tiles; `band` says whether the chosen row (0) or column (1) of it is lit."""
-    down, along = Scale.of(rows, height - 1), Scale.of(cols, width - 2)
-    tall = max(1, min(_LARGEST // 2, (height - 1) // down.cells))
-    wide = max(1, min(_WIDEST // 2 * tall, (width - 2) // along.cells))
-    here = chosen_tile[0] // down.per, chosen_tile[1] // along.per
+    """Draw an operand as a grid of tiles, with the row (`band` 0) or column (1) of the chosen tile
+    highlighted.
+    """
+    row_scale, col_scale = Scale.of(rows, height - 1), Scale.of(cols, width - 2)
+    tall = max(1, min(_MAX_BLOCK_HEIGHT // 2, (height - 1) // row_scale.cells))
+    wide = max(1, min(_MAX_BLOCK_WIDTH // 2 * tall, (width - 2) // col_scale.cells))
+    chosen_cell = chosen_tile[0] // row_scale.per, chosen_tile[1] // col_scale.per
     lines: list[Line] = [((f" {name} ", "head"), (f"{rows:,} × {cols:,} tiles", "dim"))]
-    for y in range(down.cells):
+    for y in range(row_scale.cells):
         spans: list[Span] = [(" ", "text")]
-        for x in range(along.cells):
-            lit = (y, x)[band] == here[band]
-            sign, role = ("◆", "mark") if (y, x) == here else ("▒", "accent") if lit else ("·", "track")
+        for x in range(col_scale.cells):
+            lit = (y, x)[band] == chosen_cell[band]
+            sign, role = ("◆", "mark") if (y, x) == chosen_cell else ("▒", "accent") if lit else ("·", "track")
             spans.append((sign * wide, role))
         lines += [tuple(spans)] * tall
     return lines
@@ -289,7 +291,7 @@ def _legend(width: int) -> Line:
 
 
 def block_at(site: SitePlan, place: TilePlace, x: int, y: int, width: int, height: int) -> TilePlace | None:
-    """The place that a click on the grid's page chooses; None outside the grid."""
+    """Return the place that a click on the grid chooses, or None outside the grid."""
     blocks = TileGrid.of(site)
     frame = _Frame(blocks, width, height)
     row, col = (y - frame.top) // frame.down, (x - frame.margin) // frame.across
@@ -309,33 +311,33 @@ def block_page(
     operands: Mapping[str, str] | None = None,
     step: Callable[[int, int], Sequence[Line]] | None = None,
 ) -> list[Line]:
-    """The chosen block: where it lies, how much of it is used, and the tile matmuls that make it.
+    """Describe the chosen block: its position, its utilization, and the tile matmuls that make it.
 
     Args:
-        site: Its site.
-        place: Which block, and which of its products.
-        width: In cells.
-        height: In cells; the list of products is cut to it and follows the chosen one.
-        operands: Names of the operands 'A' and 'B', where they are known.
-        step: Makes the lines about the step of the loops, of a width and so many lines at most.
+        site: Site of the block.
+        place: Chosen block and tile matmul.
+        width: Width of the page, in cells.
+        height: Height of the page, in lines. The list of tile matmuls scrolls with the chosen one to fit.
+        operands: Names of the operands 'A' and 'B', where known.
+        step: Function that describes the current step for a width and a maximum number of lines, or None.
     """
     blocks = TileGrid.of(site)
     block, product = blocks.block(place), blocks.product(place, place.depth)
     width -= 1
     rows, cols = block.rows, block.cols
-    at = f"{place.batch:,}, " if blocks.batch > 1 else ""
+    batch_text = f"{place.batch:,}, " if blocks.batch > 1 else ""
     lines: list[Line] = [
-        ((f" Block {at}{place.row:,}, {place.col:,}", "head"),),
-        _field("lies at", ((_range(rows, cols), "number"),), width),
+        ((f" Block {batch_text}{place.row:,}, {place.col:,}", "head"),),
+        _field("lies at", ((_slice_text(rows, cols), "number"),), width),
     ]
     if height >= 10:
         name = ending(safe(site.output) or "the output", width - 9)
         lines.insert(1, _field("of", ((name, "text"),), width))
-        size = (_size(rows, cols), "number")
+        size = (_size_text(rows, cols), "number")
         lines.append(_field("is", (size, (f"  of {blocks.m.tile}×{blocks.n.tile}", "dim")), width))
-    filled, track = bar(block.used, 8 if width >= 40 else 0)
-    share = (f"{share_text(block.used, 1)} ", _shade(block.used)[1])
-    lines.append(_field("util.", (share, filled, track, (_idle(site, block.used), "dim")), width))
+    filled, track = bar(block.utilization, 8 if width >= 40 else 0)
+    share = (f"{share_text(block.utilization, 1)} ", _shade(block.utilization)[1])
+    lines.append(_field("util.", (share, filled, track, (_idle_text(site, block.utilization), "dim")), width))
     if height >= 14:
         lines.append(BLANK)
     lines.append(((f" Tile matmul k = {product.index:,}", "head"), (f"  of {blocks.k.count:,}", "dim")))
@@ -344,7 +346,7 @@ def block_page(
         mnk = f"{place.row},{place.col},{product.index}"
         lines += [_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]
     if step is not None:
-        lines += _step_part(step, width, height - len(lines))
+        lines += _step_block(step, width, height - len(lines))
     room = height - len(lines) - 1
     if room < 1:
         visible = lines if len(lines) <= height else [*lines[: height - 1], lines[-1]]
@@ -355,18 +357,18 @@ def block_page(
 def _operand_lines(
     site: SitePlan, product: TileProduct, names: Mapping[str, str], width: int, *, named: bool
 ) -> list[Line]:
-    """The operands of a tile matmul, with their names if `named`."""
+    """Describe the operands of a tile matmul, with their names if `named`."""
     lines: list[Line] = []
     name_of_a, right = names.get("A", ""), site.weight or names.get("B", "")
-    fed, unnamed = (
+    input_role, unnamed = (
         ("patches of", "patches of the input") if "Conv" in site.op else ("activation", "an activation")
     )
     weight_kind = "initializer" if site.weight else "activation"
     for letter, first, second, name, role, nameless in (
-        ("A", product.rows, product.depth, name_of_a, fed, unnamed),
+        ("A", product.rows, product.depth, name_of_a, input_role, unnamed),
         ("B", product.depth, product.cols, right, weight_kind, f"an {weight_kind}"),
     ):
-        where: list[Span] = [(_range(first, second), "number"), (f" {_size(first, second)}", "dim")]
+        where: list[Span] = [(_slice_text(first, second), "number"), (f" {_size_text(first, second)}", "dim")]
         lines.append(_field(letter, where, width))
         if named:
             operand = f"{role} {ending(safe(name), max(8, width - 5 - len(role)))}"
@@ -374,36 +376,36 @@ def _operand_lines(
     return lines
 
 
-def _step_part(step: Callable[[int, int], Sequence[Line]], width: int, spare: int) -> list[Line]:
-    """The lines about the step; four lines stay free for products if there is room."""
+def _step_block(step: Callable[[int, int], Sequence[Line]], width: int, spare: int) -> list[Line]:
+    """Build the lines about the step; leave four lines for tile matmuls if there is room."""
     full = spare > FULL + 4
     return [*step(width, spare - 4 if full else 3 if spare > 7 else 1), *[BLANK] * full]
 
 
 def product_text(site: SitePlan, place: TilePlace) -> str:
-    """The chosen product as an assignment, with the names that the plan knows."""
+    """Write the chosen tile matmul as an assignment, with the names in the plan."""
     blocks = TileGrid.of(site)
     p = blocks.product(place, place.depth)
-    at = f"[{place.batch}]" if blocks.batch > 1 else ""
-    to = f"{safe(site.output) or 'C'}{at}{_range(p.rows, p.cols)}"
-    right = f"{safe(site.weight) or 'B'}{at}{_range(p.depth, p.cols)}"
-    return f"{to} += A{at}{_range(p.rows, p.depth)} @ {right}"
+    batch_text = f"[{place.batch}]" if blocks.batch > 1 else ""
+    to = f"{safe(site.output) or 'C'}{batch_text}{_slice_text(p.rows, p.cols)}"
+    right = f"{safe(site.weight) or 'B'}{batch_text}{_slice_text(p.depth, p.cols)}"
+    return f"{to} += A{batch_text}{_slice_text(p.rows, p.depth)} @ {right}"
 
 
 def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list[Line]:
-    """The products that the block sums, around the chosen one."""
+    """List the tile matmuls of the block around the chosen one."""
     count = blocks.k.count
     start = first_shown(place.depth, room, count)
     products = [blocks.product(place, k) for k in range(start, min(count, start + room))]
     wide = width >= 58
     cells: list[tuple[str, ...]] = []
     for p in products:
-        a, b = _size(p.rows, p.depth), _size(p.depth, p.cols)
+        a, b = _size_text(p.rows, p.depth), _size_text(p.depth, p.cols)
         if wide:
-            a, b = f"{_range(p.rows, p.depth)} {a}", f"{_range(p.depth, p.cols)} {b}"
-            cells.append((f"{p.index:,}", a, b, share_text(p.used, 1)))
+            a, b = f"{_slice_text(p.rows, p.depth)} {a}", f"{_slice_text(p.depth, p.cols)} {b}"
+            cells.append((f"{p.index:,}", a, b, share_text(p.utilization, 1)))
         else:
-            cells.append((f"{p.index:,}", _part(p.depth), a, b, share_text(p.used, 1)))
+            cells.append((f"{p.index:,}", _range_text(p.depth), a, b, share_text(p.utilization, 1)))
     titles = ("k", "A", "B", "util.") if wide else ("k", "along K", "A", "B", "util.")
     widths = [max(len(t), *(len(row[i]) for row in cells)) for i, t in enumerate(titles)]
     while len(widths) > 3 and sum(widths) + 2 * len(widths) + 1 > width:
@@ -411,31 +413,31 @@ def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list
     line = "".join("  " + fit(t, w, right=True) for t, w in zip(titles, widths, strict=False))
     lines: list[Line] = [((line, "dim"),)]
     for row, p in zip(cells, products, strict=True):
-        here = p.index == place.depth
+        is_chosen = p.index == place.depth
         pieces = "".join("  " + fit(c, w, right=True) for c, w in zip(row, widths, strict=False))
-        lines.append((("▸" if here else " ", "accent"), (pieces[1:], "strong" if here else "number")))
+        lines.append((("▸" if is_chosen else " ", "accent"), (pieces[1:], "strong" if is_chosen else "number")))
     return lines
 
 
 def _field(label: str, value: Sequence[Span], width: int) -> Line:
-    """A label and its value, always one line, so that the page does not jump under the arrow keys."""
+    """Build a label and its value in exactly one line, so that lines do not jump when the block changes."""
     name = f" {fit(label, 8)}" if len(label) > 1 else f" {label} "
     return cut(((name, "dim"), *value), width)
 
 
-def _range(first: tuple[int, int], second: tuple[int, int]) -> str:
-    return f"[{_part(first)}, {_part(second)}]"
+def _slice_text(first: tuple[int, int], second: tuple[int, int]) -> str:
+    return f"[{_range_text(first)}, {_range_text(second)}]"
 
 
-def _part(span: tuple[int, int]) -> str:
+def _range_text(span: tuple[int, int]) -> str:
     return f"{span[0]}:{span[1]}"
 
 
-def _size(first: tuple[int, int], second: tuple[int, int]) -> str:
+def _size_text(first: tuple[int, int], second: tuple[int, int]) -> str:
     return f"{first[1] - first[0]}×{second[1] - second[0]}"
 
 
-def _idle(site: SitePlan, used: float) -> str:
-    if used >= 1:
+def _idle_text(site: SitePlan, share: float) -> str:
+    if share >= 1:
         return ""
-    return f" {share_text(1 - used, 1)} {'zeros' if site.edges == 'padded' else 'idle'}"
+    return f" {share_text(1 - share, 1)} {'zeros' if site.edges == 'padded' else 'idle'}"

@@ -1,4 +1,7 @@
-"""Tilings as text: `explorer tile`, and the settings behind them: `explorer settings`."""
+"""Text output of `explorer tile` and `explorer settings`.
+
+A site is a matrix product of the model that can be tiled.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ from explorer.settings.parse import option_words, path_word
 
 
 def plan(fact: Plan, source: str) -> list[Block]:
-    """The plan: a row for each matmul, and what is not tiled, with the reason."""
-    # open sizes and batched tiles are padded, whatever the spec says
+    """Build the plan: a row for each site, and the skipped matmuls with the reasons."""
+    # sites with open sizes and batched tiles are padded even if the spec says otherwise
     edges = {site.edges for site in fact.sites} or {fact.edges}
     remarks = [
         f"{'x'.join(map(str, fact.tile))} tiles",
@@ -47,7 +50,7 @@ def plan(fact: Plan, source: str) -> list[Block]:
 
 
 def plan_matmuls(fact: Plan) -> list[Block]:
-    """The matmuls of a plan, a row for equal ones, and what is not tiled, with the reason."""
+    """Build the sites of a plan with one row for equal sites, and the skipped matmuls with the reasons."""
     blocks: list[Block] = []
     groups = alike(fact.sites, lambda site: replace(site, name="", output="", weight=None, place=()))
     if fact.sites:
@@ -61,28 +64,28 @@ def plan_matmuls(fact: Plan) -> list[Block]:
 
 
 def headline(fact: Plan) -> Line:
-    """The numbers of tile matmuls and of matmuls, and their share of the model's MACs."""
+    """State the numbers of tile matmuls and of sites, and their share of the model's MACs."""
     sites = len(fact.sites)
     if not sites:
         return Line(Span("Nothing to tile with these choices", "warning"))
-    many = f" tile matmul{'s' * (fact.products != 1)} in {sites:,} matmul{'s' * (sites != 1)}"
+    matmuls_text = f" tile matmul{'s' * (fact.products != 1)} in {sites:,} matmul{'s' * (sites != 1)}"
     role: Role = "good" if fact.macs == fact.macs_total is not None else "figure"
     share = Span(_share(fact), role)
     count = f"{fact.sign}{exact_text(fact.products)}"
-    return Line((Span(count, "strong"), many, Span(" · ", "quiet"), share))
+    return Line((Span(count, "strong"), matmuls_text, Span(" · ", "quiet"), share))
 
 
 def _share(fact: Plan) -> str:
-    whole = fact.macs_total
+    total_macs = fact.macs_total
     return (
         "of how many MACs is not known"
-        if whole is None
-        else f"{share_text(fact.macs, whole)} of the model's MACs"
+        if total_macs is None
+        else f"{share_text(fact.macs, total_macs)} of the model's MACs"
     )
 
 
 def open_sizes(fact: Plan) -> tuple[str, Span]:
-    """The sizes of open dimensions that the figures are for, and those that the tiled graph accepts."""
+    """Return the sizes for which the figures are counted, and which sizes the tiled graph accepts."""
     fixed = [name for name in fact.dims if name not in fact.free]
     graph = [f"takes every size of {' and '.join(fact.free)}"] if fact.free else []
     graph += [f"is for this {' and '.join(fixed)} only"] if fixed else []
@@ -91,7 +94,7 @@ def open_sizes(fact: Plan) -> tuple[str, Span]:
 
 
 def how_tiled(site: SitePlan) -> list[Field]:
-    """How one matmul is tiled, and how much of its tiles it uses."""
+    """Build the fields for the tiling of one site, and for the utilization of its tiles."""
     return [
         Field("grid", _grid(site)),
         Field("tile", sizes_text(site.tile)),
@@ -107,7 +110,7 @@ def how_tiled(site: SitePlan) -> list[Field]:
 
 
 def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
-    """A row for each group of equal sites."""
+    """Build a table with a row for each group of equal sites."""
     # settings that differ between sites get a column
     varying: list[tuple[str, Callable[[SitePlan], str]]] = [
         (title, text_of)
@@ -156,7 +159,7 @@ def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
 
 
 def _with_sum(table: Table, fact: Plan) -> Table:
-    """The table with a row of totals."""
+    """Add a row of totals to the table."""
     if len(fact.sites) < 2:
         return table
     total: tuple[Cell, ...] = (
@@ -167,23 +170,23 @@ def _with_sum(table: Table, fact: Plan) -> Table:
 
 
 def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
-    """Notes under the table: rows that stand for several sites, open sizes, the share of the MACs."""
+    """Build the notes below the table: rows for several sites, open sizes, the share of the MACs."""
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
-        many = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
-        notes.append(Paragraph(f"{many}; --json lists each.", "quiet"))
+        subject = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
+        notes.append(Paragraph(f"{subject}; --json lists each.", "quiet"))
     if fact.dims:
         notes.append(Paragraph(open_sizes(fact)[1].text, "quiet"))
     unknown = sum(site.calls is None for site in fact.sites)
     if unknown:
-        many = "1 matmul runs" if unknown == 1 else f"{unknown:,} matmuls run"
+        subject = "1 matmul runs" if unknown == 1 else f"{unknown:,} matmuls run"
         notes.append(
-            Paragraph(f"How often {many} depends on the data: that makes the sums unknown.", "warning")
+            Paragraph(f"How often {subject} depends on the data: that makes the sums unknown.", "warning")
         )
     fewer = sum(bool(site.sign) for site in fact.sites)
     if fewer:
-        many = "1 matmul stands" if fewer == 1 else f"{fewer:,} matmuls stand"
-        note = f"{many} in a loop that may end earlier, or in one branch of several: <= marks upper bounds."
+        subject = "1 matmul stands" if fewer == 1 else f"{fewer:,} matmuls stand"
+        note = f"{subject} in a loop that may end earlier, or in one branch of several: <= marks upper bounds."
         notes.append(Paragraph(note, "warning"))
     zeros = sum(site.zeros for site in fact.sites)
     if zeros:
@@ -205,7 +208,7 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
 
 
 def _in_floats(fact: Plan) -> list[Block]:
-    """Which quantized matmuls are tiled as floats, and why."""
+    """List the quantized matmuls that are tiled as floats, with the reasons."""
     reasons = dict.fromkeys(site.in_floats for site in fact.sites if site.in_floats)
     named = {why: [site.name for site in fact.sites if site.in_floats == why] for why in reasons}
     return [
@@ -215,36 +218,36 @@ def _in_floats(fact: Plan) -> list[Block]:
 
 
 def _operator(site: SitePlan) -> str:
-    """The operator of the site, and how often it runs in one pass of the model."""
+    """Name the operator of a site, and how often it runs in one pass of the model."""
     floats = "in floats" if site.in_floats else ""
-    what = site.op + (" + bias" if site.bias else ""), floats, _times(site)
-    return ", ".join(filter(None, what))
+    parts = site.op + (" + bias" if site.bias else ""), floats, _times(site)
+    return ", ".join(filter(None, parts))
 
 
 def _times(site: SitePlan) -> str:
-    """How often a site runs in one pass: '3 runs', '<= 3 runs', '' for once."""
+    """Format how often a site runs in one pass: '3 runs', '<= 3 runs', '' for once."""
     runs = runs_text(site.calls)
     return f"{site.sign}{runs or ('1 run' if site.sign else '')}"
 
 
 def _products_of_group(group: Sequence[SitePlan]) -> int | None:
-    """Tile matmuls of a group of equal sites; None if unknown."""
+    """Return the number of tile matmuls of a group of equal sites, or None if unknown."""
     products = group[0].products_total
     return None if products is None else products * len(group)
 
 
 def _grid(site: SitePlan) -> str:
-    """Tiles along each axis, and the number of matmuls in the batch."""
+    """Format the number of tiles along each axis, and the number of matmuls in the batch."""
     grid = " x ".join(f"{size:,}" for size in site.grid)
     return grid if site.batch == 1 else f"{site.batch:,} of {grid}"
 
 
-def _quantized(first: Quantization) -> list[Block]:
-    """How many layers were quantized before the tiling, and to which formats."""
+def _quantization_note(first: Quantization) -> list[Block]:
+    """Summarize a quantization before the tiling."""
     changed = [layer for layer in first.layers if not layer.reason]
     formats = ", ".join(dict.fromkeys(layer.formats for layer in changed))
-    said = f"quantized first: {len(changed):,} of {len(first.layers):,} layers to {formats}"
-    return [Line((Span(said, "figure"),), 2)]
+    text = f"quantized first: {len(changed):,} of {len(first.layers):,} layers to {formats}"
+    return [Line((Span(text, "figure"),), 2)]
 
 
 def tile(
@@ -254,18 +257,18 @@ def tile(
     opening: Sequence[str] = (),
     first: Quantization | None = None,
 ) -> list[Block]:
-    """The answer of `explorer tile`: plan, proof, changes, file, and commands to run next.
+    """Build the output of `explorer tile`: plan, proof, changes, file, and next commands.
 
     Args:
-        fact: The result; an empty `output` means that only the plan was asked for.
-        source: The model as the user named it.
-        change: What changed in the graph; None leaves that part out.
-        opening: Options with which the model was opened, for the commands to type next.
-        first: What was quantized before, and then tiled; None for nothing.
+        fact: Result of the tiling. An empty `output` means that only the plan was requested.
+        source: Model as the user named it.
+        change: Differences between the graphs, or None to leave them out.
+        opening: Options with which the model was opened, for the next commands.
+        first: Quantization before the tiling, or None.
     """
     blocks = plan(fact.plan, source)
     if first is not None:
-        blocks[1:1] = _quantized(first)
+        blocks[1:1] = _quantization_note(first)
     if fact.verification is not None:
         blocks += [Line(), Line(Span("Proof", "strong")), *evidence(fact.verification)]
     if change is not None:
@@ -285,7 +288,7 @@ def tile(
     )
     if fact.verification is None:
         blocks.append(Paragraph("Not verified, because --no-verify was given.", "warning"))
-    # the original still has open dimensions that the tiling fixed, so `diff` needs their sizes
+    # `diff` needs sizes for the open dimensions of the original that the tiling fixed
     assumed = [f"{name}={size}" for name, size in fact.plan.dims.items()]
     opening = [
         *opening,
@@ -307,7 +310,9 @@ def tile(
 
 
 def left_out(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
-    """A row for each operator and reason, most MACs first, and the skipped sites of each row."""
+    """Build a table with a row for each operator and reason, most MACs first, and the skipped sites of each
+    row.
+    """
     kinds: dict[tuple[str, str], list[SkippedSite]] = {}
     for skip in fact.skipped:
         kinds.setdefault((skip.op, skip.reason), []).append(skip)
@@ -331,19 +336,19 @@ def left_out(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
 
 
 def state_fields(record: TilingRecord) -> list[Field]:
-    """The tiled matmuls, for the page of a state of the history."""
+    """Build the field for the tiled matmuls on the page of a state."""
     if record.plan is None:
         return []
     names = [site.name for site in record.plan.sites]
-    many = f"{len(names):,} matmuls: " if len(names) > 1 else ""
-    return [Field("tiled", Span(f"{many}{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"))]
+    prefix = f"{len(names):,} matmuls: " if len(names) > 1 else ""
+    return [Field("tiled", Span(f"{prefix}{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"))]
 
 
 _DEFAULT = "default"
 
 
 def settings(about: Info, fact: Settings) -> list[Block]:
-    """The answer of `explorer settings`: a row for each site, each value with its origin."""
+    """Build the output of `explorer settings`: a row for each site with each value and its source."""
     on = sum(site.on for site in fact.sites)
     grouped = f"{fact.grouped}{origin_text(fact.grouped_origin)}"
     head = f"   {on:,} of {len(fact.sites):,} matmuls are tiled; grouped convolutions: {grouped}"
@@ -370,7 +375,7 @@ def settings(about: Info, fact: Settings) -> list[Block]:
 
 
 def unused_rules(rules: Sequence[UnusedRule], noun: str) -> list[Block]:
-    """Warnings about rules that match nothing in this model."""
+    """Warn about rules that match nothing in this model."""
     near = [f"; did you mean '{rule.near}'?" if rule.near else "" for rule in rules]
     return [
         Paragraph(f"{rule.origin or 'a rule'} means no {noun} here: {rule.says}{hint}", "warning")
@@ -396,5 +401,5 @@ def _row(site: SiteSettings) -> tuple[Cell, ...]:
 
 
 def origin_text(origin: str) -> str:
-    """The origin of a value in brackets, '' for the default."""
+    """Format the source of a value in parentheses, or '' for a default."""
     return "" if origin == _DEFAULT else f" ({origin})"

@@ -1,4 +1,8 @@
-"""Tiling of a session's models as ONNX: plan, cost, and the tiled file, proved before it gets its name."""
+"""Tiles ONNX states of a session: plan, cost, and a tiled file that is verified before it is kept.
+
+A product is a matrix product of the model. A site is a product that can be tiled. Nodes such as attention are
+first decomposed to expose their products.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ from explorer.settings.parse import dynamic_words, opening_words, path_word
 
 
 class Tiler:
-    """Plans tilings of the models of a session, and makes the tiled state."""
+    """Plan tilings of the models of a session, and create the tiled state."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -55,26 +59,26 @@ class Tiler:
         spec: TileSpec,
         on_progress: OnProgress,
         *,
-        at: int | None = None,
-        apart: tuple[str, ...] | None = None,
-        written: bool = False,
+        state_index: int | None = None,
+        decomposed: tuple[str, ...] | None = None,
+        will_write: bool = False,
     ) -> tuple[Plan, Products, list[Site]]:
-        """The plan for a state, the products of that state, and the sites that the plan chose among them.
+        """Return the plan for a state, the products of the state, and the sites that the plan selected.
 
-        `apart` names the nodes to decompose, None for all that can be. `written` means that a graph will be
-        made from the plan.
+        `decomposed` names the nodes to decompose; None decomposes all that can be. `will_write` tells that a
+        graph will be built from the plan.
         """
-        at = self._models.current if at is None else at
-        products = self._products(at, on_progress, spec, apart, written)
-        plan, sites = _plan_of(products, self._with_site_names(spec, products, at))
-        if plan.decomposed != products.decomposed and apart is None:
+        state_index = self._models.current if state_index is None else state_index
+        products = self._products(state_index, on_progress, spec, decomposed, will_write)
+        plan, sites = _plan_of(products, self._with_site_names(spec, products, state_index))
+        if plan.decomposed != products.decomposed and decomposed is None:
             # nodes without a chosen site are not decomposed
-            return self.plan(spec, on_progress, at=at, apart=plan.decomposed, written=written)
+            return self.plan(spec, on_progress, state_index=state_index, decomposed=plan.decomposed, will_write=will_write)
         return plan, products, sites
 
-    def tiling(self, at: int) -> Plan | None:
-        """The plan by which a state was tiled."""
-        model, plan = self._models.graph(at), getattr(self._models.history.entries[at].record, "plan", None)
+    def tiling(self, state_index: int) -> Plan | None:
+        """Return the plan by which a state was tiled, or None."""
+        model, plan = self._models.graph(state_index), getattr(self._models.history.entries[state_index].record, "plan", None)
         return recover_plan(model) if plan is None else with_earlier(plan, model)
 
     def cost(
@@ -85,33 +89,33 @@ class Tiler:
         formulas: bool | None,
         on_progress: OnProgress,
     ) -> PlanCost:
-        """What a tiling of the current model would cost on a machine."""
+        """Count the cost of a tiling of the current model on a machine."""
         cost = plan_cost(self.plan(spec, on_progress)[0], hardware, order=order)
         return with_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
     def settings(self, spec: TileSpec, on_progress: OnProgress) -> Settings:
-        """What `spec` asks of every site of the current model."""
-        # only packed groups depend on the spec: they are packed into its tiles
+        """Return the settings of `spec` for every site of the current model."""
+        # the products depend on the spec only if groups are packed into its tiles
         products = self._products(self._models.current, on_progress, spec, None)
-        every = _plan_of(products, TileSpec())[0].sites
+        all_sites = _plan_of(products, TileSpec())[0].sites
         named = self._with_site_names(spec, products, self._models.current).sites
         chosen_sites = _plan_of(products, TileSpec(sites=named, origins=spec.origins))[0].sites
-        return in_force(spec, every, chosen_sites)
+        return in_force(spec, all_sites, chosen_sites)
 
     def steps(self, spec: TileSpec, work: Work) -> Steps:
-        """Tiles the current model; a result whose proof fails is not kept."""
+        """Tile the current model; a result whose proof fails is discarded."""
         started = time.perf_counter()
         command = self.command(spec, work.output)
-        plan, products, sites = self.plan(spec, work.on_progress, written=True)
+        plan, products, sites = self.plan(spec, work.on_progress, will_write=True)
         tiled = tile(products.bound, _without_origins(plan), sites)
         analyses: list[AnalysisResult] = []
 
-        def judge(written: Model, path: str) -> Verification:
+        def verify_tiling(written_model: Model, path: str) -> Verification:
             return work.parts.of(Prover).verify(
                 products.whole,
-                written,
+                written_model,
                 plan,
-                partial(self._analyze_ahead, written, path, work.cancel, analyses),
+                partial(self._analyze_during_proof, written_model, path, work.cancel, analyses),
                 input=work.proof.input,
                 draws=work.proof.draws,
                 seed=work.proof.seed,
@@ -122,20 +126,22 @@ class Tiler:
         outcome = yield ChangeStep(
             tiled,
             StateText(spec.label, TilingRecord(spec, plan), command),
-            judge if work.proof.verify else None,
+            verify_tiling if work.proof.verify else None,
             lambda: analyses[0] if analyses else None,
         )
         return TileResult(plan, outcome.output, outcome.proof, time.perf_counter() - started, command)
 
-    def _analyze_ahead(self, made: Model, target: str, cancel: Cancel, seen: list[AnalysisResult]) -> None:
-        """Analyzes the result ahead of time, while its proof waits for the runtime."""
-        if not self._models.options["observe"]:  # observing needs a run of its own
-            seen.append(self._models.examined_as(made, target, cancel))
+    def _analyze_during_proof(self, tiled: Model, target: str, cancel: Cancel, analyses: list[AnalysisResult]) -> None:
+        """Analyze the tiled model while its proof waits for the runtime."""
+        if not self._models.options["observe"]:  # `observe` needs a run of the model
+            analyses.append(self._models.examined_as(tiled, target, cancel))
 
     @contextlib.contextmanager
     def tried(self, spec: TileSpec, on_progress: OnProgress, cancel: Cancel) -> Iterator[tuple[Model, Model]]:
-        """The current model before and after tiling; the tiled one in a temporary file."""
-        plan, products, sites = self.plan(spec, on_progress, written=True)
+        """Context manager that yields the current model before and after tiling, the latter in a temporary
+        file.
+        """
+        plan, products, sites = self.plan(spec, on_progress, will_write=True)
         tiled = tile(products.bound, _without_origins(plan), sites)
         with tempfile.TemporaryDirectory(prefix="tried-", dir=self._models.workdir) as folder:
             path = os.path.join(folder, "tiled.onnx")
@@ -143,17 +149,17 @@ class Tiler:
             yield products.whole, validate(reader.read(path))
 
     def check_module(self, on_progress: OnProgress) -> None:
-        """Checks that the opened model is a module and that torch is installed.
+        """Check that the opened model is a module and that torch is installed.
 
         Raises:
-            Misuse: The opened model is no module.
+            Misuse: The opened model is not a module.
             MissingExtra: torch is not installed.
         """
         if not self._models.current:
             module_of(self._models.opened(0, on_progress))
 
     def command(self, spec: TileSpec, output: str | None) -> str:
-        """The command that tiles the opened model the same way; '' if no command can."""
+        """Return the shell command that makes the same tiling, or '' if no command can."""
         words = scripts.tiling_words(spec)
         if words is None:
             return ""
@@ -170,7 +176,7 @@ class Tiler:
     def module_command(
         self, spec: TileSpec, output: str | None, dynamic: Mapping[str, Mapping[int, str]] | None
     ) -> str:
-        """The command that does the same as `tile_module`; '' if no command can."""
+        """Return the shell command that does the same as `tile_module`, or '' if no command can."""
         words = scripts.tiling_words(replace(spec, form="auto"))
         if self._models.module is not None or self._models.current or words is None:
             return ""
@@ -179,68 +185,68 @@ class Tiler:
         return shlex.join([*head, *dynamic_words(dynamic or {}), *opening_words(self._models.options)])
 
     def keep_choices(self, path: str, overwrite: bool, on_progress: OnProgress) -> str:
-        """Writes the tilings up to the current state as a file for `--config`."""
+        """Write the tilings up to the current state as a file for `--config`."""
         history = self._models.history
-        done = [history.entries[at] for at in history.line_to(history.current)]
-        records = [entry.record for entry in done if isinstance(entry.record, TilingRecord)]
+        entries = [history.entries[index] for index in history.line_to(history.current)]
+        records = [entry.record for entry in entries if isinstance(entry.record, TilingRecord)]
         plans = [record.plan for record in records if record.plan]
         if not plans:
             raise Misuse("nothing was tiled yet", where=path, hint="tile a layer or more first")
         packed = any(record.spec is not None and record.spec.grouped == "pack" for record in records)
         default_spec = TileSpec(grouped="pack" if packed else "leave")
-        every = [site.name for site in self.plan(default_spec, on_progress, at=0)[0].sites]
-        spec = replace(tiling_settings.chosen_by_hand(plans, every), grouped=default_spec.grouped)
+        site_names = [site.name for site in self.plan(default_spec, on_progress, state_index=0)[0].sites]
+        spec = replace(tiling_settings.chosen_by_hand(plans, site_names), grouped=default_spec.grouped)
         comments = [f"What was tiled of {self._models.source}, and how: explorer tile MODEL --config THIS"]
         write_text(self._models, path, tiling_settings.as_toml(spec, comments), overwrite)
         return path
 
-    def _with_site_names(self, spec: TileSpec, products: Products, at: int) -> TileSpec:
-        """`spec` with its filters replaced by the names of the sites that they match."""
+    def _with_site_names(self, spec: TileSpec, products: Products, state_index: int) -> TileSpec:
+        """Replace the filters in `spec` by the names of the matching sites."""
         return with_sites_found(
-            spec, lambda: _plan_of(products, TileSpec())[0].sites, lambda: self._models.examined(at).analysis
+            spec, lambda: _plan_of(products, TileSpec())[0].sites, lambda: self._models.examined(state_index).analysis
         )
 
     def _products(
         self,
-        at: int,
+        state_index: int,
         on_progress: OnProgress,
         spec: TileSpec,
-        apart: tuple[str, ...] | None,
-        written: bool = False,
+        decomposed: tuple[str, ...] | None,
+        will_write: bool = False,
     ) -> Products:
-        """The matrix products of a state, with packed groups if `spec` packs them."""
-        if self._models.is_module(at):
+        """Return the matrix products of a state, with packed groups if `spec` packs them."""
+        if self._models.is_module(state_index):
             raise Misuse(
                 "a quantized nn.Module rounds, and multiplies floats: it is not tiled",
-                where=self._models.label(at),
+                where=self._models.label(state_index),
                 hint="quantize the original as ONNX (form qdq) for tiles of integers",
             )
         packed = spec.grouped == "pack"
-        cached = self._models.products.get(at, {})
-        traced = self._models.is_planned_as_traced(at, on_progress)
-        if traced and written:
-            self._models.check_no_step(at, on_progress)
+        cached = self._models.products.get(state_index, {})
+        traced = self._models.is_planned_as_traced(state_index, on_progress)
+        if traced and will_write:
+            self._models.check_no_step(state_index, on_progress)
             traced = False
-        key: Any = (spec.tile, spec.rules, apart) if packed else apart
+        key: Any = (spec.tile, spec.rules, decomposed) if packed else decomposed
         key = ("traced", key) if traced else key
         if key not in cached:
             grouped: dict[str, Any] = {"grouped": "pack", "pack": packing(spec)} if packed else {}
-            # keep only the latest packing: each one holds shapes and an analysis
+            # keep only the latest packing, because each one holds shapes and an analysis
             cached = {key: products for key, products in cached.items() if key is None}
             rules = self._models.rules
             if traced:
-                analysis = self._models.examined(at, on_progress).analysis
+                analysis = self._models.examined(state_index, on_progress).analysis
                 cached[key] = traced_products(analysis, rules, **grouped)
             else:
-                model = self._models.graph(at, on_progress)
-                dims, shapes = self._models.sizes(at, model)
-                cached[key] = find_products(model, dims, shapes, rules, apart=apart, **grouped)
-            self._models.products[at] = cached
+                model = self._models.graph(state_index, on_progress)
+                dims, shapes = self._models.sizes(state_index, model)
+                cached[key] = find_products(model, dims, shapes, rules, apart=decomposed, **grouped)
+            self._models.products[state_index] = cached
         return cached[key]
 
 
 def _plan_of(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
-    """The plan of `spec` for the products, and the sites that it chose."""
+    """Return the plan of `spec` for the products, and the sites that it selected."""
     return make_plan(
         products.sites,
         products.skipped,
@@ -254,13 +260,13 @@ def _plan_of(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
 
 
 def _without_origins(plan: Plan) -> Plan:
-    """The plan as a tiled file keeps it: without origins, so that equal tilings give equal files."""
+    """Return the plan as stored in a tiled file: without origins, so that equal tilings give equal files."""
     skipped = [replace(skip, reason="switched off") if skip.switched_off else skip for skip in plan.skipped]
     return replace(plan, skipped=tuple(skipped))
 
 
 def plan_between(history: History, before: int, after: int) -> Plan | None:
-    """The tilings between a state and a later one made from it; None if there are none."""
+    """Return the tilings between a state and a later state made from it, or None if there are none."""
     if before not in history.line_to(after):
         return None
     records = [entry.record for entry in between(history, before, after)]
@@ -292,7 +298,7 @@ def _command_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
 
 
 def _spec_of_plan(entry: HistoryEntry) -> TileSpec:
-    """The spec read off the plan, for a state saved without its spec."""
+    """Derive the spec from the plan, for a state that was saved without its spec."""
     plan = entry.record.plan
     if plan is None:
         raise Misuse("this state does not say how it was made", where=entry.label, hint="save it as ONNX")

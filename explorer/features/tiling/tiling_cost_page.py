@@ -1,7 +1,7 @@
-"""Cost of a planned tiling as rows of a list: figures, sites, and what stays untiled.
+"""List in the tile dialog: figures of a planned tiling, its sites, and the skipped matmuls.
 
-Each row has lines of its own about it, which stand below the list while the cursor is on it: of a figure its
-formula, in letters and with the numbers of a site, of a site what it costs, of what is left the reason.
+Below the list, the dialog shows details of the row under the cursor. They are the formula of a figure, the
+cost of a site, or the reason why a matmul is skipped.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 _Blocks = Callable[[], Sequence[Block]]
 _MOST = 500
-"""Most sites, and most reasons, in the list."""
-_ABOVE = ("tiles", "macs", "products", "compute_cycles", "memory_cycles")
-"""Figures that the list leaves out: they stand above it, or follow from others."""
-_FIRST = ("utilisation", "cycles", "seconds", "untimed")
-"""Figures that come first, since a low list has room for few."""
+"""Maximum number of sites, and of reasons, in the list."""
+_HIDDEN_FIGURES = ("tiles", "macs", "products", "compute_cycles", "memory_cycles")
+"""Figures that the list hides, because they are in the headline or follow from other figures."""
+_FIRST_FIGURES = ("utilisation", "cycles", "seconds", "untimed")
+"""Figures that come first, because a small list shows only a few."""
 
 
 class CostRow(Struct, frozen=True):
-    """A row: its line, the text about it, and the name of its site, '' for none."""
+    """A row: its line, the details about it, and the name of its site ('' if it has none)."""
 
     head: Callable[[int], ScreenLine]
     about: Callable[[int], list[ScreenLine]]
@@ -46,20 +46,20 @@ class CostRow(Struct, frozen=True):
 
 
 def headline(plan: Plan, width: int) -> ScreenLine:
-    """How much is tiled, in one line."""
+    """State in one line how much is tiled."""
     return cut(draw([plan_headline(plan)], 999)[0][1:], width)
 
 
 def cost_rows(
     plan: Plan, cost: PlanCost | None, example: SiteCost | None, missing: str = "choose a machine above"
 ) -> list[CostRow]:
-    """The rows of a plan: figures, sites, and skipped layers.
+    """Build the rows of a plan: figures, sites, and skipped matmuls.
 
     Args:
-        plan: What would be done.
-        cost: What that costs; None leaves the figures out.
-        example: One of its sites with formulas, to show how figures come about.
-        missing: What to do where no machine is known.
+        plan: Plan to show.
+        cost: Cost of the plan, or None to leave out the figures.
+        example: Site with formulas that explain the figures, or None.
+        missing: Advice for the case that no machine is known.
     """
     rows: list[CostRow] = []
     if plan.dims and plan.sites:
@@ -74,35 +74,35 @@ def cost_rows(
     if plan.sites:
         sites = plan.sites[:_MOST]
         table = matmuls(plan, [[site] for site in sites])
-        about = [partial(_about, site, cost) for site in sites]
+        about = [partial(_site_blocks, site, cost) for site in sites]
         names = [site.name for site in sites]
         rows += _table(f"Matmuls: {len(plan.sites):,}", table, about, names)
     if plan.skipped:
         table, groups = left_out(plan)
-        # the reason stands in full below the list
+        # the details show the full reason
         table = replace(table, columns=[*table.columns[:-1], table.columns[-1]._replace(shrink=True)])
-        reasons = [partial(_why, group) for group in groups[:_MOST]]
+        reasons = [partial(_reason_blocks, group) for group in groups[:_MOST]]
         rows += _table(f"Left as they are: {len(plan.skipped):,}", table, reasons)
     return rows
 
 
 def formula_page(site: SiteCost, width: int) -> list[ScreenLine]:
-    """Every figure of a site with its formula, with symbols and with numbers."""
+    """List every figure of a site with its formula, in symbols and in numbers."""
     return draw(words.detail(site), width - 1)
 
 
 def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[CostRow]:
-    """The figures of the whole plan, its loop orders and arrays."""
+    """Build the rows for the figures of the whole plan, its loop orders and systolic arrays."""
 
     def origin(*names: str) -> _Blocks:
         return partial(words.origin, cost, example, names)
 
     order = "" if example is None else example.order
-    fields = {key: field for key, field in words.figure_fields(cost).items() if key not in _ABOVE}
+    fields = {key: field for key, field in words.figure_fields(cost).items() if key not in _HIDDEN_FIGURES}
     if cost.total.seconds is None:
         why = missing if cost.hardware == Hardware() else words.untimed(cost)
         fields["untimed"] = Field("Time", seconds(None), why)
-    keys = sorted(fields, key=lambda key: key not in _FIRST)
+    keys = sorted(fields, key=lambda key: key not in _FIRST_FIGURES)
     formulas = {**words.FORMULAS, "traffic": (f"traffic {order}",)}
     rows = _fields([(fields[key], origin(*formulas.get(key, ()))) for key in keys])
     head, table = words.by_order(cost)
@@ -114,43 +114,43 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
     return rows
 
 
-def _about(site: SitePlan, cost: PlanCost | None) -> list[Block]:
-    """What a matmul costs, and how it is cut."""
+def _site_blocks(site: SitePlan, cost: PlanCost | None) -> list[Block]:
+    """Describe the cost and the tiling of a site."""
     figures = [] if cost is None else words.site_figures(cost, site.name)
     return [Line(Span(site.name, "strong")), Fields([*figures, *how_tiled(site)])]
 
 
-def _why(group: Sequence[SkippedSite]) -> list[Block]:
+def _reason_blocks(group: Sequence[SkippedSite]) -> list[Block]:
     names = ", ".join(skip.name for skip in group[:6])
-    more = f" and {len(group) - 6:,} more" if len(group) > 6 else ""
-    return [Paragraph(group[0].reason, "warning"), Paragraph(names + more, "quiet")]
+    more_text = f" and {len(group) - 6:,} more" if len(group) > 6 else ""
+    return [Paragraph(group[0].reason, "warning"), Paragraph(names + more_text, "quiet")]
 
 
 def _fields(fields: Sequence[tuple[Field, _Blocks]]) -> list[CostRow]:
-    """A row a figure."""
+    """Build a row for each figure."""
     block = Fields([field for field, _ in fields])
 
-    def head(at: int, width: int) -> ScreenLine:
-        return cut(field_lines(block, width)[1][at], width)
+    def head(index: int, width: int) -> ScreenLine:
+        return cut(field_lines(block, width)[1][index], width)
 
-    return [CostRow(partial(head, at), partial(_drawn, about)) for at, (_, about) in enumerate(fields)]
+    return [CostRow(partial(head, index), partial(_draw_blocks, about)) for index, (_, about) in enumerate(fields)]
 
 
 def _table(
     title: str | Line, table: Table, about: Sequence[_Blocks], sites: Sequence[str] = ()
 ) -> list[CostRow]:
-    """The title of a table, its columns' titles, and its rows."""
+    """Build rows for a table: its title, its column titles, and its rows."""
     head = title if isinstance(title, Line) else Line(Span(title, "strong"))
 
     return [
         CostRow(lambda width: draw([head], width)[0], lambda width: []),
         CostRow(lambda width: title_line(table, width), lambda width: []),
         *(
-            CostRow(partial(row_line, table, at), partial(_drawn, blocks), sites[at] if sites else "")
-            for at, blocks in enumerate(about)
+            CostRow(partial(row_line, table, index), partial(_draw_blocks, blocks), sites[index] if sites else "")
+            for index, blocks in enumerate(about)
         ),
     ]
 
 
-def _drawn(blocks: _Blocks, width: int) -> list[ScreenLine]:
+def _draw_blocks(blocks: _Blocks, width: int) -> list[ScreenLine]:
     return draw(blocks(), width, beside=True)

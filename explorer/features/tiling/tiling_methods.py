@@ -1,4 +1,4 @@
-"""Session methods of tiling: plan, cost, settings, and the tiled model."""
+"""Session methods for tiling: plan, cost, settings, and the tiled model."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 def plan(
     session: Facade, spec: TileSpec, *, index: int | None = None, on_progress: OnProgress = None
 ) -> Plan:
-    """The plan of a tiling, without changing the model.
+    """Plan a tiling without changing the model.
 
     Args:
-        spec: Tile, layers, edges, form.
-        index: Which model; None is the current one.
-        on_progress: Receives the progress of the search for matmuls.
+        spec: Tile size, layers, edges, form.
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the progress of the search for matmuls.
 
     Raises:
         Misuse: The tile size is impossible, a glob matches nothing, or nothing can be tiled.
     """
-    return session.parts.of(Tiler).plan(spec, on_progress, at=index)[0]
+    return session.parts.of(Tiler).plan(spec, on_progress, state_index=index)[0]
 
 
 def tiling(session: Facade, index: int | None = None) -> Plan | None:
-    """The plan by which a model of the history (None: the current one) was tiled; None for one that is not.
+    """Return the plan by which a state (None: the current one) was tiled, or None if it is not tiled.
 
-    A tiled file carries its plan. That plan is a claim until `verify` proves it. After several tilings
-    this is the last plan, with the sites of earlier plans after its own.
+    A tiled file contains its plan, which is a claim until `verify` proves it. After several tilings, the
+    result is the last plan, followed by the sites of earlier plans.
     """
-    at = session.parts.models.at(index)
+    state_index = session.parts.models.at(index)
     return (
-        None if session.parts.models.examined(at).info.tiled is None else session.parts.of(Tiler).tiling(at)
+        None if session.parts.models.examined(state_index).info.tiled is None else session.parts.of(Tiler).tiling(state_index)
     )
 
 
@@ -57,19 +57,18 @@ def cost(
     formulas: bool | None = None,
     on_progress: OnProgress = None,
 ) -> PlanCost:
-    """The cost of a tiling of the current model on a machine, without tiling it.
+    """Count the cost of a tiling of the current model on a machine, without tiling it.
 
     Args:
-        spec: See `plan`.
-        hardware: The machine (see `explorer.settings.machines.hardware`); None leaves out cycles and
-            time.
-        order: 'best' takes at each site the loop order with the least traffic; an order such as 'mnk' or
-            'output-stationary' holds for all sites.
-        formulas: Give every site the formulas of its figures; None: only if there is one site.
-        on_progress: Receives the progress.
+        spec: Settings as for `plan`.
+        hardware: Machine (see `explorer.settings.machines.hardware`), or None to leave out cycles and time.
+        order: 'best' uses the loop order with the least traffic at each site. An order such as 'mnk' or
+            'output-stationary' applies to all sites.
+        formulas: Whether to add formulas to every site. None adds them only if there is one site.
+        on_progress: Callback that receives the progress.
 
     Raises:
-        Misuse: See `plan`; or there is no such order, or the machine contradicts itself.
+        Misuse: See `plan`; also, the order does not exist, or the machine's figures contradict each other.
     """
     return session.parts.of(Tiler).cost(spec, hardware, order, formulas, on_progress)
 
@@ -77,22 +76,22 @@ def cost(
 def tile_steps(
     session: Facade, site: SitePlan, *, order: str = "best", first: Natural = 0, count: Count = 64
 ) -> TileSteps:
-    """The contents of the buffer and the bytes moved at some steps of a site; a step is one tile matmul.
+    """Return the buffer contents and the bytes moved at some steps of a site; a step is one tile matmul.
 
     Args:
-        site: A site of a plan (see `plan`, `tiling`).
-        order: As for `cost`.
-        first: The first step, from 0.
-        count: How many, at most 10,000.
+        site: Site of a plan (see `plan`, `tiling`).
+        order: Loop order, as for `cost`.
+        first: Index of the first step, from 0.
+        count: Number of steps, at most 10,000.
 
     Raises:
-        Misuse: There is no such order or step.
+        Misuse: The order or the step does not exist.
     """
     return steps.tile_steps(site, order, first, count)
 
 
 def settings(session: Facade, spec: TileSpec, *, on_progress: OnProgress = None) -> Settings:
-    """The settings of `spec` for every site of the current model, each with its origin.
+    """Return the settings of `spec` for every site of the current model, each with its source.
 
     Raises:
         Misuse: See `plan`.
@@ -114,24 +113,24 @@ def tile(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> TileResult:
-    """Tiles the current model; the result becomes the current one, and every other state stays.
+    """Tile the current model; the result becomes the current state, and all other states stay.
 
     Args:
         spec: Tile size, sites, edges, form.
-        output: Where to write it; None keeps it in the session's folder until `save`.
-        overwrite: Whether an existing `output` may be replaced.
-        verify: Prove the result before it gets its name. A result that fails is not kept: then
-            `TileResult.output` is empty and the history unchanged.
-        draws: Random inputs for the proof.
-        seed: Of the first draw.
-        input: An .npy or .npz file with the inputs for the proof, in place of random ones.
-        discard: Has no effect; undone states stay, and the result becomes a branch beside them.
-        on_progress: Receives the progress.
-        cancel: Polled now and then; True stops the job and leaves no file.
+        output: Path of the file to write, or None to keep the model in the session's folder until `save`.
+        overwrite: Whether to replace an existing `output`.
+        verify: Whether to verify the result before it is kept. If the check fails, the file is deleted,
+            `TileResult.output` is empty and the history stays unchanged.
+        draws: Number of random inputs for the proof.
+        seed: Seed of the first random input.
+        input: Path of an .npy or .npz file with inputs for the proof, instead of random ones.
+        discard: Has no effect. Undone states stay, and the result becomes a new branch.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 
     Raises:
-        Misuse: See `plan`; or `output` cannot be written or exists.
-        Cancelled: `cancel` said so.
+        Misuse: See `plan`; also, `output` exists or cannot be written.
+        Cancelled: `cancel` returned True.
     """
     fact: TileResult = session.do(
         "tile",
@@ -146,10 +145,10 @@ def tile(
 
 
 def plan_module(session: Facade, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
-    """The plan of `tile_module`, without making a module.
+    """Return the plan of `tile_module` without creating a module.
 
     Raises:
-        Misuse: As `tile_module` says.
+        Misuse: See `tile_module`.
     """
     session.parts.of(Tiler).check_module(on_progress)
     from explorer.features.tiling.module_tiler import ModuleTiler  # torch
@@ -170,28 +169,29 @@ def tile_module(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> tuple[nn.Module, TileResult]:
-    """An nn.Module like the opened one whose layers multiply by tiles; the opened one stays as it is.
+    """Return a copy of the opened nn.Module whose layers multiply by tiles.
 
-    Layers keep their names, parameters, hooks and devices, so a state_dict fits both. If the session was
-    opened with a module object, the result has its own copies of the tensors.
+    Layers keep their names, parameters, hooks and devices, so a state_dict fits both modules. If the session
+    was opened with a module object, the copy has its own tensors.
 
     Args:
-        spec: Tile size, layers, edges; `form` has to be 'auto'.
-        output: Where to write it: .pt2, or TorchScript by another ending; None writes nothing.
-        overwrite: Whether an existing `output` may be replaced.
-        dynamic: Axes to leave open in a .pt2 file: {'x': {0: 'batch'}}.
-        verify: Prove the result; a file that fails is not kept, and `TileResult.output` is empty.
-        draws: Random inputs for the proof.
-        seed: Of the first draw.
-        on_progress: Receives the progress.
-        cancel: Polled now and then; True stops the job and leaves no file.
+        spec: Tile size, layers and edges; `form` must be 'auto'.
+        output: Path of the file to write: .pt2, or another extension for TorchScript. None writes no file.
+        overwrite: Whether to replace an existing `output`.
+        dynamic: Axes that stay open in a .pt2 file: {'x': {0: 'batch'}}.
+        verify: Whether to verify the result. If the check fails, the file is deleted and `TileResult.output`
+            is empty.
+        draws: Number of random inputs for the proof.
+        seed: Seed of the first random input.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 
     Raises:
-        Misuse: The model is no nn.Module, or its current state is ONNX already; no layer can be tiled; or
+        Misuse: The model is not an nn.Module, its current state is ONNX, no layer can be tiled, or
             `output` cannot be written.
         BadModel: The module cannot be run or written.
-        ExplorerError: The proof fails, and no file was to be written.
-        Cancelled: `cancel` said so.
+        ExplorerError: The proof fails and `output` is None.
+        Cancelled: `cancel` returned True.
     """
     session.parts.of(Tiler).check_module(on_progress)
     from explorer.features.tiling.module_tiler import ModuleTiler  # torch
@@ -216,14 +216,14 @@ def module_command(
     output: PathText | None = None,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
 ) -> str:
-    """The command that does the same as `tile_module`; '' if no command can."""
+    """Return the shell command that does the same as `tile_module`, or '' if no command can."""
     return session.parts.of(Tiler).module_command(spec, output, dynamic)
 
 
 def command(session: Facade, spec: TileSpec, output: PathText | None = None) -> str:
-    """The command that tiles the opened model the same way.
+    """Return the shell command that tiles the opened model in the same way.
 
-    '' if no command can: a module object has no name, and rules outside a file have no option.
+    The result is '' if no command can: a module object has no name, and rules outside a file have no option.
     """
     return session.parts.of(Tiler).command(spec, output)
 
@@ -231,12 +231,12 @@ def command(session: Facade, spec: TileSpec, output: PathText | None = None) -> 
 def keep_choices(
     session: Facade, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None
 ) -> str:
-    """Writes the tilings so far as a file for `--config`, with a rule for every site by name.
+    """Write the tilings so far as a file for `--config`, with a rule for every site by name.
 
     Returns:
-        The path.
+        The path of the file.
 
     Raises:
-        Misuse: Nothing was tiled yet, or `path` cannot be written.
+        Misuse: No state is tiled, or `path` cannot be written.
     """
     return session.parts.of(Tiler).keep_choices(path, overwrite, on_progress)
