@@ -1,4 +1,4 @@
-"""Values in weights and activations: statistics, slices and heat maps."""
+"""Values of weights and activations: statistics, slices and heat maps."""
 
 from explorer.base.features import Feature
 

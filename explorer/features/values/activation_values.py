@@ -1,4 +1,4 @@
-"""Statistics of weights and activations of a session's models."""
+"""Measures statistics of weights and activations of a session's models."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _LOSSES = ("sum", "mse", "cross-entropy")
 
 
 def _backward(loss: str, target: str | None) -> Backward:
-    """The start of a gradient: one of the losses, or a gradient from a file.
+    """Parse the start of the backward pass: the name of a loss, or a file with a gradient.
 
     Raises:
-        Misuse: `loss` is neither, or a file cannot be read.
+        Misuse: `loss` is neither of them, or a file cannot be read.
     """
     if loss not in _LOSSES and not loss.endswith((".npy", ".npz")):
         hint = nearest(loss, _LOSSES) or f"one of {', '.join(_LOSSES)}, or a .npy file with the gradient"
@@ -47,8 +47,8 @@ def _single_array(path: str) -> InputArray:
     return arrays[0]
 
 
-def _as_ran(statistics: Sequence[StatisticsRow], layers: Sequence[Layer]) -> tuple[StatisticsRow, ...]:
-    """The statistics with the shapes that each layer had in the run."""
+def _with_run_shapes(statistics: Sequence[StatisticsRow], layers: Sequence[Layer]) -> tuple[StatisticsRow, ...]:
+    """Set the input and output shapes of each row to those of the run."""
     shapes_by_path = {
         layer.path: [tuple(t.shape for t in side) for side in (layer.inputs, layer.outputs)]
         for layer in layers
@@ -61,13 +61,13 @@ def _as_ran(statistics: Sequence[StatisticsRow], layers: Sequence[Layer]) -> tup
     )
 
 
-def graph_of(models: Models, at: int, on_progress: OnProgress) -> Model | None:
-    """The graph of a state; None for a module, and for a file that holds only tensors."""
-    return models.graph(at, on_progress) if models.opened(at, on_progress).format == "onnx" else None
+def graph_of(models: Models, state_index: int, on_progress: OnProgress) -> Model | None:
+    """Return the graph of a state, or None for a module or a file that holds only tensors."""
+    return models.graph(state_index, on_progress) if models.opened(state_index, on_progress).format == "onnx" else None
 
 
 class ModelValues:
-    """Measures stored tensors and the outputs of layers."""
+    """Measure stored tensors, and outputs of layers."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -80,19 +80,19 @@ class ModelValues:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Weights:
-        """Statistics of stored tensors, read slab by slab."""
-        at = self._models.at(index)
-        layers = self._models.rows(at, on_progress, cancel)
-        tensors, notes = self._models.opened(at, on_progress).tensors()
+        """Measure stored tensors, reading one slab at a time."""
+        state_index = self._models.at(index)
+        layers = self._models.rows(state_index, on_progress, cancel)
+        tensors, notes = self._models.opened(state_index, on_progress).tensors()
         return weights.weights(
             tensors,
             names,
             options=choices,
-            source=self._models.label(at),
+            source=self._models.label(state_index),
             layers=layers,
-            real=as_multiplied(graph_of(self._models, at, on_progress)),
-            # a model made from random weights has random weights, too
-            notes=self._models.random_weights() if at else notes,
+            real=as_multiplied(graph_of(self._models, state_index, on_progress)),
+            # a state derived from random weights has random weights, too
+            notes=self._models.random_weights() if state_index else notes,
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -112,17 +112,17 @@ class ModelValues:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Activations:
-        """Statistics of the outputs of layers, or of the gradients that flow back through them."""
-        at = self._models.at(index)
+        """Measure the outputs of layers, or the gradients that flow back to them."""
+        state_index = self._models.at(index)
         if target is not None and loss is None:
             raise Misuse("no loss is named, and a target is of one", where="--target", hint="--loss mse")
         if output is not None:
             self._models.check_target(output, overwrite, input)
-        rows = self._models.rows(at, on_progress, cancel)
+        rows = self._models.rows(state_index, on_progress, cancel)
         answer = activations.activations(
-            lambda request: self._models.opened(at, on_progress).activations(request, rows),
+            lambda request: self._models.opened(state_index, on_progress).activations(request, rows),
             layers,
-            source=self._models.label(at),
+            source=self._models.label(state_index),
             options=choices,
             rows=rows,
             input=input,
@@ -134,7 +134,7 @@ class ModelValues:
             on_progress=on_progress,
             cancel=cancel,
         )
-        if answer.statistics and answer.sizes and rows and at == 0:
+        if answer.statistics and answer.sizes and rows and state_index == 0:
             ran = self._models.original_at(answer.sizes, on_progress, cancel).analysis.layers
-            answer = replace(answer, statistics=_as_ran(answer.statistics, ran))
+            answer = replace(answer, statistics=_with_run_shapes(answer.statistics, ran))
         return replace(answer, notes=(*self._models.random_weights(), *answer.notes))

@@ -1,4 +1,4 @@
-"""`explorer activations`: statistics of the outputs of layers."""
+"""`explorer activations`: runs the model and measures the outputs of its layers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             info = session.info_at(answer.sizes, on_progress=progress)
         return info, answer
 
-    # a module does not state its inputs; a file with inputs does
+    # a module does not declare its inputs, but a file with inputs does
     opening = None if args.input is None else open_or_stored
     rows = "tensors" if args.stat is None and args.axis is None else "statistics"
     return about(args, progress, ask, "activations", "weights_words", rows, opening, __package__)

@@ -1,6 +1,7 @@
-"""Heat map on the screen: its colors, and the panel that paints it.
+"""Heat map on the screen: its colors, and the widget that paints it.
 
-With colors, a half block shows two numbers in each cell of the terminal; without, a shade shows one.
+With colors, each terminal cell shows two numbers as half blocks. Without colors, it shows one number as a
+shade.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from textual.widget import Widget
 from explorer.facts.values import HeatMap
 from explorer.features.values.tensor_words import level, shade
 
-_WIDEST = 12
-"""Largest number of columns of the terminal for a cell of a small tensor."""
+_MAX_CELL_WIDTH = 12
+"""Maximum width of a map cell, in terminal cells."""
 
 
 class Picture(NamedTuple):
-    """A heat map, its cursor and the room to paint it.
+    """A heat map, its cursor, and the space to paint it.
 
     Attributes:
-        fact: The map.
-        largest: The magnitude of the strongest color.
-        row, column: The cell of the cursor.
-        width, height: The room, in cells of the terminal.
-        colors: The palette; None for shades.
+        fact: Heat map to paint.
+        largest: Magnitude of the strongest color.
+        row, column: Map cell under the cursor.
+        width, height: Available space, in terminal cells.
+        colors: Palette, or None to paint shades.
     """
 
     fact: HeatMap
@@ -43,69 +44,70 @@ class Picture(NamedTuple):
 
     @property
     def dots(self) -> int:
-        """Numbers in a cell of the terminal, one above the other."""
+        """Number of values in a terminal cell, one above the other."""
         return 1 if self.colors is None else 2
 
     @property
-    def across(self) -> int:
-        """Columns of the terminal for a cell of the map: several for a small tensor."""
+    def cell_width(self) -> int:
+        """Width of a map cell in terminal cells; more than 1 for a small tensor."""
         fact = self.fact
         if not fact.widths or not fact.heights:
             return 1
-        down = self.height * 2 // fact.heights
-        return max(1, min(self.width // fact.widths, down, _WIDEST))
+        height_limit = self.height * 2 // fact.heights
+        return max(1, min(self.width // fact.widths, height_limit, _MAX_CELL_WIDTH))
 
     @property
-    def down(self) -> int:
-        """Dots downwards for a cell of the map; a half block is about as high as wide."""
-        return self.across if self.dots == 2 else max(1, self.across // 2)
+    def cell_height(self) -> int:
+        """Height of a map cell in dots. A half block is about as high as wide."""
+        return self.cell_width if self.dots == 2 else max(1, self.cell_width // 2)
 
     def line(self, y: int) -> list[tuple[str, str, str]]:
-        """Row `y` of the terminal: pieces of text with foreground and background color ('' for none)."""
-        rows = [(y * self.dots + dot) // self.down for dot in range(self.dots)]
+        """Return terminal line `y` as pieces: text, foreground color and background color ('' for none)."""
+        rows = [(y * self.dots + dot) // self.cell_height for dot in range(self.dots)]
         pieces: list[tuple[str, str, str]] = []
         if rows[0] >= self.fact.heights:
             return pieces
         for column in range(self.fact.widths):
             values = [self._value(row, column) for row in rows]
             if self.colors is None:
-                pieces.append((shade(values[0], self.largest) * self.across, "", ""))
+                pieces.append((shade(values[0], self.largest) * self.cell_width, "", ""))
             else:
                 upper = self.colors.color(values[0], self.largest)
                 lower = self.colors.color(values[1], self.largest) if rows[1] < self.fact.heights else ""
-                pieces.append(("▀" * self.across, upper, lower))
-        dot = self.row * self.down + self.down // 2
+                pieces.append(("▀" * self.cell_width, upper, lower))
+        dot = self.row * self.cell_height + self.cell_height // 2
         if dot // self.dots == y:
-            self._mark(pieces, dot % self.dots)
+            self._mark_cursor(pieces, dot % self.dots)
         return pieces
 
     def _value(self, row: int, column: int) -> float | None:
         return self.fact.cells[row * self.fact.widths + column] if row < self.fact.heights else None
 
-    def _mark(self, line: list[tuple[str, str, str]], dot: int) -> None:
+    def _mark_cursor(self, line: list[tuple[str, str, str]], dot: int) -> None:
         text, upper, lower = line[self.column]
-        under = (upper, lower)[dot]
+        background = (upper, lower)[dot]
         middle = len(text) // 2
-        marked = ("◆", "" if self.colors is None else self.colors.cursor, under)
+        marked = ("◆", "" if self.colors is None else self.colors.cursor, background)
         pieces = ((text[:middle], upper, lower), marked, (text[middle + 1 :], upper, lower))
-        line[self.column : self.column + 1] = [piece for piece in pieces if piece[0]]
+        line[self.column : self.column + 1] = [part for part in pieces if part[0]]
 
     def cell_at(self, x: int, y: int) -> tuple[int, int] | None:
-        """The row and column of the map at a place of the terminal; None outside the map."""
-        row, column = y * self.dots // self.down, x // self.across
-        inside = 0 <= row < self.fact.heights and 0 <= column < self.fact.widths
-        return (row, column) if inside else None
+        """Return row and column of the map cell at a terminal position, or None outside the map."""
+        row, column = y * self.dots // self.cell_height, x // self.cell_width
+        is_inside = 0 <= row < self.fact.heights and 0 <= column < self.fact.widths
+        return (row, column) if is_inside else None
 
 
 class HeatPanel(Widget):
-    """Paints a map.
+    """Widget that paints a heat map.
 
     Args:
-        make: Returns the picture for a width, a height and colors; None while there is none.
+        make: Function that returns the picture for a width, a height and a palette, or None before the map is
+            read.
     """
 
     class CellClicked(Message):
-        """A click on a cell of the map."""
+        """Message about a click on a cell of the map."""
 
         def __init__(self, row: int, column: int) -> None:
             super().__init__()
@@ -122,30 +124,30 @@ class HeatPanel(Widget):
 
     @property
     def terminal_palette(self) -> Palette | None:
-        """The palette for the terminal; None without colors."""
+        """The palette for the terminal, or None without colors."""
         if self.app.no_color:
             return None
         return palette(self.app.current_theme.dark, self.app.console.color_system)
 
     def render_line(self, y: int) -> Strip:
-        """Row `y`."""
+        """Render terminal line `y`."""
         picture, base = self.picture, self.rich_style
         pieces = [] if picture is None else picture.line(y)
         segments = [
-            Segment(text, base + Style(color=color or None, bgcolor=under or None))
-            for text, color, under in pieces
+            Segment(text, base + Style(color=color or None, bgcolor=background or None))
+            for text, color, background in pieces
         ]
         return Strip(segments).simplify().adjust_cell_length(self.size.width, base)
 
     def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked cell."""
+        """Post a message about the clicked cell."""
         cell = None if self.picture is None else self.picture.cell_at(event.x, event.y)
         if cell is not None:
             self.post_message(self.CellClicked(*cell))
 
 
 class Palette(NamedTuple):
-    """Colors of numbers by sign and magnitude, weakest first; of zero, of NaN or Inf, of the cursor."""
+    """Colors of negative and positive numbers (weakest first), of zero, of NaN and Inf, and of the cursor."""
 
     negative: Sequence[str]
     positive: Sequence[str]
@@ -154,7 +156,7 @@ class Palette(NamedTuple):
     cursor: str
 
     def color(self, value: float | None, largest: float) -> str:
-        """The color of a number; `largest` is the magnitude of the strongest color."""
+        """Return the color of a number; `largest` is the magnitude of the strongest color."""
         if value is None:
             return self.missing
         scale = self.positive if value > 0 else self.negative
@@ -162,7 +164,7 @@ class Palette(NamedTuple):
         return scale[step - 1] if step else self.zero
 
 
-# Entries of the xterm palette, like those of the themes. The weakest step still differs from zero.
+# Colors of the xterm palette, as in the themes. The weakest step is distinct from zero.
 _DARK = Palette(
     ("#00005f", "#000087", "#005faf", "#0087d7", "#5fafff", "#afd7ff"),
     ("#5f0000", "#870000", "#af5f00", "#d78700", "#ffaf5f", "#ffd7af"),
@@ -177,12 +179,12 @@ _LIGHT = Palette(
     "#af00d7",
     "#000000",
 )
-# a console has only the first eight colors for backgrounds
+# the Linux console has only the first eight colors for backgrounds
 _DARK_16 = Palette(("#0000aa", "#00aaaa"), ("#aa0000", "#aa5500"), "#000000", "#aa00aa", "#ffffff")
 _LIGHT_16 = Palette(("#00aaaa", "#0000aa"), ("#aa5500", "#aa0000"), "#aaaaaa", "#aa00aa", "#000000")
 
 
 def palette(dark: bool, color_system: str | None) -> Palette:
-    """The palette for a dark or light theme and a color system of rich."""
-    few = color_system in ("standard", "windows")
-    return (_DARK_16 if few else _DARK) if dark else (_LIGHT_16 if few else _LIGHT)
+    """Return the palette for a dark or light theme and a color system of Rich."""
+    has_few_colors = color_system in ("standard", "windows")
+    return (_DARK_16 if has_few_colors else _DARK) if dark else (_LIGHT_16 if has_few_colors else _LIGHT)

@@ -1,4 +1,4 @@
-"""Text beside a heat map: the visible part, the number under the cursor, the figures of the tensor."""
+"""Text around a heat map: the visible part, the number under the cursor, the figures of the tensor."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line, cut, head, safe
 
 
-def title_lines(fact: HeatMap, at: int, many: int, width: int) -> tuple[Line, Line]:
-    """The tensor, its visible part and its number among several; below, the notes on it."""
+def title_lines(fact: HeatMap, index: int, count: int, width: int) -> tuple[Line, Line]:
+    """Build the title (tensor, visible part, number among `count` tensors) and a line with the notes."""
     place = _place(fact, *(f"{a}:{b}" for a, b in (fact.rows, fact.columns)))
     about = f" {fact.tensor.dtype} {shape_text(fact.tensor.shape)}"
-    position = f"  {at + 1} of {many}" if many > 1 else ""
+    position = f"  {index + 1} of {count}" if count > 1 else ""
     position += "  right: before" if fact.before is not None else ""
     spans = (
         (f" {safe(fact.tensor.name)}", "strong"),
@@ -27,29 +27,30 @@ def title_lines(fact: HeatMap, at: int, many: int, width: int) -> tuple[Line, Li
 
 
 def _place(fact: HeatMap, *matrix: str) -> str:
-    """Indices on the axes of the tensor: none of a scalar, one of a vector."""
-    every = (*map(str, fact.place), *matrix)
+    """Format indices on the axes of the tensor: none for a scalar, one for a vector."""
+    indices = (*map(str, fact.place), *matrix)
     shape = fact.tensor.shape
-    return ", ".join(every if shape is None else every[len(every) - len(shape) :])
+    return ", ".join(indices if shape is None else indices[len(indices) - len(shape) :])
 
 
-def cell_span(span: tuple[int, int], at: int, cells: int) -> tuple[int, int]:
-    """The range of indices of an axis that a cell of the map covers."""
+def cell_span(span: tuple[int, int], cell: int, cells: int) -> tuple[int, int]:
+    """Return the range of indices of an axis that a cell of the map covers."""
     first, stop = span
     size = stop - first
-    return first + -(-at * size // cells), first + -(-(at + 1) * size // cells)
+    return first + -(-cell * size // cells), first + -(-(cell + 1) * size // cells)
 
 
 def cursor_line(fact: HeatMap, row: int, column: int, largest: float, width: int) -> Line:
-    """The number under the cursor, its indices, and the magnitude of the strongest color."""
+    """Build the line with the number under the cursor, its indices, and the magnitude of the strongest color.
+    """
     if not fact.cells:
         return (("  no numbers", "dim"),)
     spans = [cell_span(fact.rows, row, fact.heights), cell_span(fact.columns, column, fact.widths)]
     place = _place(fact, *(str(a) if b - a == 1 else f"{a}:{b}" for a, b in spans))
     words: list[tuple[str, str]] = [(f" [{place}]  ", "dim"), (_cell(fact, row, column), "number")]
-    before = fact.before
-    if before is not None:
-        words += [("  before ", "dim"), (_cell(before, row, column), "number")]
+    earlier = fact.before
+    if earlier is not None:
+        words += [("  before ", "dim"), (_cell(earlier, row, column), "number")]
     words += _code(fact, row * fact.widths + column)
     if any(b - a > 1 for a, b in spans):
         words.append(("  the largest of them", "dim"))
@@ -57,17 +58,17 @@ def cursor_line(fact: HeatMap, row: int, column: int, largest: float, width: int
     return cut(words, width)
 
 
-def _code(fact: HeatMap, at: int) -> list[tuple[str, str]]:
-    """The stored code of a quantized number, with its scale and zero point."""
+def _code(fact: HeatMap, index: int) -> list[tuple[str, str]]:
+    """Format the stored code of a quantized number with its scale and zero point."""
     if fact.codes is None or fact.scales is None:
         return []
-    beside = (("zero point", fact.zero_points), ("offset", fact.offsets))
-    more = [
-        ("scale", fact.scales[at]),
-        *((word, values[at]) for word, values in beside if values and values[at]),
+    extras = (("zero point", fact.zero_points), ("offset", fact.offsets))
+    labeled = [
+        ("scale", fact.scales[index]),
+        *((word, values[index]) for word, values in extras if values and values[index]),
     ]
-    text = "".join(f", {word} {number(value)}" for word, value in more)
-    return [("  code ", "dim"), (str(fact.codes[at]), "number"), (text, "dim")]
+    text = "".join(f", {word} {number(value)}" for word, value in labeled)
+    return [("  code ", "dim"), (str(fact.codes[index]), "number"), (text, "dim")]
 
 
 def _cell(fact: HeatMap, row: int, column: int) -> str:
@@ -76,7 +77,7 @@ def _cell(fact: HeatMap, row: int, column: int) -> str:
 
 
 def about_lines(fact: HeatMap, width: int) -> list[Line]:
-    """The figures of the whole tensor: range and spread, histogram, outliers, the widest channels."""
+    """Build the figures of the whole tensor: range, spread, histogram, outliers, widest channels."""
     lines = [*_figures(fact, width)]
     if fact.before is not None and fact.before.stats is not None:
         lines += [BLANK, head("Before"), *_figures(fact.before, width)]

@@ -1,4 +1,4 @@
-"""Screen of a heat map: keys move over a tensor, zoom, and step through its axes and other tensors."""
+"""Heat map screen: keys move over a tensor, zoom, and step through its axes and through other tensors."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class MapRequest(NamedTuple):
     """Arguments of `Session.heat_map`.
 
     Attributes:
-        name: The tensor.
-        place: The index on each axis before the last two.
-        rows, columns: The part; None for all.
-        size: Rows and columns of cells that fit.
-        whole: Also measure the whole tensor.
-        before: The state to compare with; None for none.
+        name: Name of the tensor or layer.
+        place: Index on each axis before the last two.
+        rows, columns: Half-open range to show, or None for all.
+        size: Numbers of rows and columns of cells that fit.
+        whole: Whether to measure the whole tensor, too.
+        before: Index of the state to compare with, or None.
     """
 
     name: str
@@ -52,7 +52,7 @@ class MapRequest(NamedTuple):
 Ask = Callable[[MapRequest], Awaitable["HeatMap"]]
 
 _WIDE = 110
-"""Width in columns from which the figures stand beside the map by default."""
+"""Minimum screen width, in cells, for figures next to the map by default."""
 
 # fmt: off
 HEAT_KEYS = key_group(
@@ -92,12 +92,12 @@ _MOVING = frozenset(
 
 
 class HeatMapView(SubScreen[None]):
-    """Shows a tensor as a heat map.
+    """Show a tensor as a heat map.
 
     Args:
-        names: Tensors and layers with an output, to page through.
-        ask: Reads one as a heat map.
-        earlier: The state to compare with on demand; None for none.
+        names: Tensors, and layers with an output, to page through.
+        ask: Async function that reads a tensor as a heat map.
+        earlier: Index of the state to compare with on request, or None.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(HEAT_KEYS)
@@ -105,20 +105,20 @@ class HeatMapView(SubScreen[None]):
 
     def __init__(self, names: Sequence[str], ask: Ask, earlier: int | None = None) -> None:
         super().__init__()
-        self._names, self._ask, self._earlier = tuple(names), ask, earlier
-        self._at = 0
+        self._names, self._ask, self._earlier_state = tuple(names), ask, earlier
+        self._tensor_index = 0
         self.request = MapRequest(self._names[0])
         self.fact: HeatMap | None = None
         self.row = self.column = 0
         self._fetched = self.request
         self._outlier = -1
-        self._beside: bool | None = None
-        self._compared = False  # stays on for tensors that the earlier state lacks
+        self._shows_figures: bool | None = None
+        self._compared = False  # stays True for tensors that the earlier state does not have
         self._goal: tuple[int, ...] | None = None
-        self._complaint = ""
+        self._pending_error = ""
 
     def compose(self) -> ComposeResult:
-        """Yield the title, the panels and two status lines."""
+        """Yield the title bar, the maps, the figures and two status lines."""
         yield TitleBar()
         with Horizontal(id="heat-panes"):
             yield HeatPanel(lambda *room: self._picture(self.fact, *room), id="heat")
@@ -130,12 +130,14 @@ class HeatMapView(SubScreen[None]):
         yield Status(id="heat-keys")
 
     def on_mount(self) -> None:
-        """Ask for the first map."""
+        """Start reading the first map."""
         self._show_keys()
         self._say("reading the numbers…", "dim")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Switch off keys that move over a tensor until it is read: the visible numbers belong to another."""
+        """Disable the moving keys until the tensor is read, because the visible numbers belong to another
+        one.
+        """
         return self._is_read or action not in _MOVING
 
     @property
@@ -147,16 +149,16 @@ class HeatMapView(SubScreen[None]):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        beside = self.size.width >= _WIDE if self._beside is None else self._beside
-        self.set_class(beside, "-about")
+        shows_figures = self.size.width >= _WIDE if self._shows_figures is None else self._shows_figures
+        self.set_class(shows_figures, "-about")
         self.set_class(self.request.before is not None, "-before")
         self.call_after_refresh(self._go)
 
-    # what is drawn
+    # drawing
 
     @property
     def largest(self) -> float:
-        """The magnitude of the strongest color: the largest of this tensor and the earlier one."""
+        """The magnitude of the strongest color: the largest number of this tensor and of the compared one."""
         magnitude = 0.0
         for fact in filter(None, (self.fact, self.fact.before if self.fact else None)):
             stats = fact.stats
@@ -169,22 +171,22 @@ class HeatMapView(SubScreen[None]):
     ) -> Picture | None:
         if fact is None or not fact.cells:
             return None
-        # the frame between two maps takes one column
+        # the border between two maps takes one column
         width = min(width, self.request.size[1] or width)
         return Picture(fact, self.largest, self.row, self.column, width, height, colors)
 
     def _show_keys(self) -> None:
         fact = self.fact
         is_any = fact is not None and bool(fact.cells)
-        there = {
+        has_effect = {
             "↑ ↓ ← →": is_any,
             "+ -": is_any,
             "n": len(self._names) > 1,
             "[ ]": fact is not None and bool(fact.place),
             "o": fact is not None and bool(fact.outliers),
-            "b": self._earlier is not None,
+            "b": self._earlier_state is not None,
         }
-        keys = [key for key in _FOOTER if there.get(key[0], True)]
+        keys = [key for key in _FOOTER if has_effect.get(key[0], True)]
         self.query_one("#heat-keys", Status).show(lambda width: (keys_line(keys, width),))
 
     def _show(self) -> None:
@@ -194,13 +196,13 @@ class HeatMapView(SubScreen[None]):
             name = cut(((f" {safe(self.request.name)}", "strong"),), self.size.width)
             self.query_one(TitleBar).show(lambda width: (name,))
             self.query_one("#heat-about", LineView).show(lambda width: ())
-            self._moved()
+            self._show_cursor()
             return
-        self.query_one(TitleBar).show(lambda width: title_lines(fact, self._at, len(self._names), width))
+        self.query_one(TitleBar).show(lambda width: title_lines(fact, self._tensor_index, len(self._names), width))
         self.query_one("#heat-about", LineView).show(lambda width: about_lines(fact, width))
-        self._moved()
+        self._show_cursor()
 
-    def _moved(self) -> None:
+    def _show_cursor(self) -> None:
         fact = self.fact
         for panel in self.query(HeatPanel):
             panel.refresh()
@@ -213,11 +215,11 @@ class HeatMapView(SubScreen[None]):
         self.query_one("#heat-cell", Status).show(lambda width: (cut(((f" {safe(text)}", role),), width),))
 
     def page_blocks(self) -> list[Block]:
-        """The blocks that `explorer values --map` prints."""
+        """Return the same blocks that `explorer values --map` prints."""
         return [] if self.fact is None else heat_map(self.fact)
 
     def verb_words(self, source: str) -> list[str]:
-        """The command line that prints the same part of the tensor."""
+        """Return the command line that prints the same part of the tensor."""
         fact, request = self.fact, self.request
         if fact is None:
             return []
@@ -228,10 +230,10 @@ class HeatMapView(SubScreen[None]):
             words += [] if part is None else [flag, f"{part[0]}:{part[1]}"]
         return words
 
-    # asking
+    # reading
 
     def _go(self, request: MapRequest | None = None, goal: tuple[int, ...] | None = None) -> None:
-        """Read a map; then move the cursor to `goal`, a row and a column of the tensor, if there is one."""
+        """Read a map, then move the cursor to `goal`, a row and column of the tensor, unless it is None."""
         request = request or self.request
         panel = self.query_one("#heat", HeatPanel)
         dots = 1 if panel.terminal_palette is None else 2
@@ -243,7 +245,7 @@ class HeatMapView(SubScreen[None]):
             return
         self.request = request._replace(size=size, whole=not has_figures)
         self._goal = goal or self._goal
-        # Python warns about a coroutine that never starts; a function that another replaces is fine
+        # pass a function: Python would warn about a coroutine that is replaced before it starts
         work: Callable[[], Any] = partial(self._fetch, self.request)
         self.run_worker(work, exclusive=True, exit_on_error=False)
 
@@ -253,12 +255,12 @@ class HeatMapView(SubScreen[None]):
             fact = await self._ask(request)
         except ExplorerError as error:
             if request.before is not None:
-                self._complaint = str(error)
+                self._pending_error = str(error)
                 self.request = request._replace(before=None, size=(0, 0))
                 self._lay_out()
                 return
             if self._is_read:
-                self.request = self._fetched  # the same key asks again
+                self.request = self._fetched  # the same key then requests it again
             else:
                 self.fact = None
                 self._show()
@@ -270,21 +272,21 @@ class HeatMapView(SubScreen[None]):
         goal, self._goal = self._goal, None
         if goal is not None and fact.cells:
             self.row, self.column = (
-                (at - first) * cells // (stop - first)
-                for at, (first, stop), cells in zip(
+                (index - first) * cells // (stop - first)
+                for index, (first, stop), cells in zip(
                     goal, (fact.rows, fact.columns), (fact.heights, fact.widths), strict=True
                 )
             )
         self.row = max(0, min(self.row, fact.heights - 1))
         self.column = max(0, min(self.column, fact.widths - 1))
         self._show()
-        if self._complaint:
-            self._say(self._complaint)
-            self._complaint = ""
+        if self._pending_error:
+            self._say(self._pending_error)
+            self._pending_error = ""
 
     @property
-    def _here(self) -> tuple[int, int]:
-        """The row and the column of the tensor under the cursor."""
+    def _cursor_place(self) -> tuple[int, int]:
+        """Row and column of the tensor under the cursor."""
         assert self.fact is not None
         rows, columns = self.fact.rows, self.fact.columns
         if not self.fact.cells:
@@ -294,7 +296,7 @@ class HeatMapView(SubScreen[None]):
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        """Rows and columns of the whole matrix."""
+        """Numbers of rows and columns of the whole matrix."""
         assert self.fact is not None
         shape = tuple(size for size in self.fact.tensor.shape or () if isinstance(size, int))
         return ((1, 1), (1, *shape[-1:]), shape[-2:])[min(len(shape), 2)]  # type: ignore[return-value]
@@ -304,69 +306,69 @@ class HeatMapView(SubScreen[None]):
     def on_heat_panel_cell_clicked(self, event: HeatPanel.CellClicked) -> None:
         """Move the cursor to the clicked cell."""
         self.row, self.column = event.row, event.column
-        self._moved()
+        self._show_cursor()
 
-    def action_heat_step(self, down: int, across: int) -> None:
-        """Move the cursor by a cell; at an edge, move the visible part by half its size."""
+    def action_heat_step(self, row_step: int, column_step: int) -> None:
+        """Move the cursor by one cell. At an edge, move the visible part by half its size."""
         fact = self.fact
         if fact is None:
             return
-        row, column = self.row + down, self.column + across
+        row, column = self.row + row_step, self.column + column_step
         if 0 <= row < fact.heights and 0 <= column < fact.widths:
             self.row, self.column = row, column
-            self._moved()
+            self._show_cursor()
             return
-        axis = 0 if down else 1
+        axis = 0 if row_step else 1
         first, stop = (fact.rows, fact.columns)[axis]
-        self._pan(axis, (down or across) * max((stop - first) // 2, 1), step=down or across)
+        self._pan(axis, (row_step or column_step) * max((stop - first) // 2, 1), step=row_step or column_step)
 
-    def _pan(self, axis: int, by: int, step: int = 0) -> None:
-        """Move the visible part by so many rows or columns."""
+    def _pan(self, axis: int, distance: int, step: int = 0) -> None:
+        """Move the visible part by `distance` rows or columns, and the cursor by `step`."""
         if self.fact is None or not self.fact.cells:
             return
         first, stop = (self.fact.rows, self.fact.columns)[axis]
         size = self._sizes[axis]
-        start = max(0, min(first + by, size - (stop - first)))
+        start = max(0, min(first + distance, size - (stop - first)))
         if start == first:
             return
         part = (start, start + stop - first)
-        goal = list(self._here)
+        goal = list(self._cursor_place)
         goal[axis] = min(max(goal[axis] + step, start), part[1] - 1)
         name = "columns" if axis else "rows"
         self._go(self.request._replace(**{name: part}), tuple(goal))  # type: ignore[arg-type]
 
     def action_heat_page(self, step: int) -> None:
-        """Move by as many rows as are visible."""
+        """Move by the number of visible rows."""
         if self.fact is not None:
             height = self.fact.rows[1] - self.fact.rows[0]
             self._pan(0, step * height, step * height)
 
     def action_heat_edge(self, end: int) -> None:
-        """Move the cursor to the first or the last cell."""
+        """Move the cursor to the first (`end` 0) or last (`end` 1) cell."""
         if self.fact is not None and self.fact.cells:
             self.row, self.column = (self.fact.heights - 1, self.fact.widths - 1) if end else (0, 0)
-            self._moved()
+            self._show_cursor()
 
     def action_heat_zoom(self, step: int) -> None:
-        """Show half as many rows and columns around the cursor, or twice as many."""
+        """Show half as many (`step` 1) or twice as many (-1) rows and columns around the cursor."""
         fact = self.fact
         if fact is None or not fact.cells:
             return
         parts: list[Span] = []
-        for (first, stop), at, size in zip((fact.rows, fact.columns), self._here, self._sizes, strict=True):
-            many = (stop - first + 1) // 2 if step > 0 else min(2 * (stop - first), size)
-            start = max(0, min(at - many // 2, size - many))
-            parts.append((start, start + many))
+        for (first, stop), center, size in zip((fact.rows, fact.columns), self._cursor_place, self._sizes, strict=True):
+            count = (stop - first + 1) // 2 if step > 0 else min(2 * (stop - first), size)
+            start = max(0, min(center - count // 2, size - count))
+            parts.append((start, start + count))
         if parts != [fact.rows, fact.columns]:
-            self._go(self.request._replace(rows=parts[0], columns=parts[1]), self._here)
+            self._go(self.request._replace(rows=parts[0], columns=parts[1]), self._cursor_place)
 
     def action_heat_whole(self) -> None:
         """Show every row and column."""
         if self.fact is not None and self.fact.cells:
-            self._go(self.request._replace(rows=None, columns=None), self._here)
+            self._go(self.request._replace(rows=None, columns=None), self._cursor_place)
 
     def action_heat_place(self, back: int, step: int) -> None:
-        """Go to another index on an axis before the last two."""
+        """Go to another index on the axis that is `back` axes before the last two."""
         fact = self.fact
         if fact is None or back > len(fact.place):
             return
@@ -374,16 +376,16 @@ class HeatMapView(SubScreen[None]):
         size = (fact.tensor.shape or ())[axis]
         if isinstance(size, int) and size:
             place[axis] = (place[axis] + step) % size
-            self._go(self.request._replace(place=tuple(place)), self._here)
+            self._go(self.request._replace(place=tuple(place)), self._cursor_place)
 
     def action_heat_tensor(self, step: int) -> None:
         """Go to another tensor of the layer."""
         if len(self._names) > 1:
-            self._at = (self._at + step) % len(self._names)
+            self._tensor_index = (self._tensor_index + step) % len(self._names)
             self.row = self.column = 0
             self._outlier, self._goal = -1, None
             self._say("reading the numbers…", "dim")
-            self._go(MapRequest(self._names[self._at], before=self._earlier if self._compared else None))
+            self._go(MapRequest(self._names[self._tensor_index], before=self._earlier_state if self._compared else None))
 
     def action_heat_outlier(self) -> None:
         """Go to the next of the numbers that are farthest from the mean."""
@@ -394,8 +396,8 @@ class HeatMapView(SubScreen[None]):
         outlier: Outlier = fact.outliers[self._outlier]
         *place, row, column = (0, 0, *outlier.index)[min(len(outlier.index), 2) :]
         request = self.request._replace(place=tuple(place))
-        for name, at, part in (("rows", row, self.request.rows), ("columns", column, self.request.columns)):
-            if part is not None and not part[0] <= at < part[1]:
+        for name, index, part in (("rows", row, self.request.rows), ("columns", column, self.request.columns)):
+            if part is not None and not part[0] <= index < part[1]:
                 request = request._replace(**{name: None})  # type: ignore[arg-type]
         if request == self.request:
             self._goal = None
@@ -409,22 +411,22 @@ class HeatMapView(SubScreen[None]):
         (top, bottom), (first_column, right) = self.fact.rows, self.fact.columns
         self.row = (row - top) * self.fact.heights // (bottom - top)
         self.column = (column - first_column) * self.fact.widths // (right - first_column)
-        self._moved()
+        self._show_cursor()
 
     def action_heat_before(self) -> None:
-        """Show or hide the earlier state beside this one."""
-        if self._earlier is None:
+        """Show or hide the map of the earlier state."""
+        if self._earlier_state is None:
             self._say("this is the model as it was opened: there is no state before it")
             return
         self._compared = self.request.before is None
-        before = self._earlier if self._compared else None
-        self.request = self.request._replace(before=before, size=(0, 0))
-        self.fact = None if before is not None else self.fact
+        earlier = self._earlier_state if self._compared else None
+        self.request = self.request._replace(before=earlier, size=(0, 0))
+        self.fact = None if earlier is not None else self.fact
         self._lay_out()
 
     def action_heat_about(self) -> None:
         """Show or hide the figures."""
-        self._beside = not self.has_class("-about")
+        self._shows_figures = not self.has_class("-about")
         self._lay_out()
 
     def action_heat_scroll(self, step: int) -> None:
@@ -432,9 +434,9 @@ class HeatMapView(SubScreen[None]):
         self.query_one("#heat-about", LineView).action_scroll_page(step)
 
 
-def _with_figures(fact: HeatMap, whole: HeatMap) -> HeatMap:
-    """The map of a part, with the figures of the whole tensor from an earlier answer."""
-    before = fact.before
-    if before is not None and whole.before is not None:
-        before = _with_figures(before, whole.before)
-    return replace(fact, stats=whole.stats, outliers=whole.outliers, channels=whole.channels, before=before)
+def _with_figures(fact: HeatMap, full: HeatMap) -> HeatMap:
+    """Add the figures of the whole tensor from an earlier answer to the map of a part."""
+    earlier = fact.before
+    if earlier is not None and full.before is not None:
+        earlier = _with_figures(earlier, full.before)
+    return replace(fact, stats=full.stats, outliers=full.outliers, channels=full.channels, before=earlier)

@@ -1,4 +1,4 @@
-"""Screen of statistics: a dialog that asks which, and a table of tensors that sorts."""
+"""Statistics screen: a dialog that asks for statistics, and a sortable table of tensors."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ STATISTICS_KEYS = key_group(
 
 
 _NARROW = 100
-"""Width in columns below which the figure that sorts the rows stands first: others may be cut off."""
+"""Screen width, in cells, below which the sorted column comes first, because others may be cut off."""
 
 
 class StatisticsRequest(NamedTuple):
-    """Options of `explorer weights` or `activations`, as typed; commas separate words."""
+    """Options of `explorer weights` or `explorer activations`, as typed, with commas between words."""
 
-    of: str = WEIGHTS
+    subject: str = WEIGHTS
     stat: str = "var,absmean,range:3sigma,quantile:0.97,absmax,zeros"
     layers: str = ""
     kinds: str = ""
@@ -61,13 +61,13 @@ class StatisticsRequest(NamedTuple):
     input: str = ""
 
     def arguments(self) -> tuple[list[str], dict[str, Any]]:
-        """Globs and keyword arguments for `Session.weights` or `activations`.
+        """Return the globs and keyword arguments for `Session.weights` or `Session.activations`.
 
         Raises:
-            ExplorerError: The statistics or the axis cannot be read, or weights are given an input.
+            ExplorerError: The statistics or the axis cannot be parsed, or weights have an input.
         """
         parse_statistics(self.stat, "statistics")
-        if self.input and self.of == WEIGHTS:
+        if self.input and self.subject == WEIGHTS:
             raise Misuse("weights need none", where="input")
         try:
             axis = int(self.axis) if self.axis else None
@@ -78,15 +78,15 @@ class StatisticsRequest(NamedTuple):
 
 
 def words(text: str) -> list[str]:
-    """The words between commas."""
+    """Split text at commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 class StatisticsDialog(FormDialog[StatisticsRequest]):
-    """Asks which statistics, and of which tensors.
+    """Ask for statistics and tensors.
 
     Args:
-        last: The last request.
+        last: Initial content of the fields.
     """
 
     TITLE_TEXT = "Statistics"
@@ -98,7 +98,7 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
 
     def fields(self) -> ComposeResult:
         """Yield a field for each option."""
-        yield OptionField("of the", (WEIGHTS, ACTIVATIONS), self._last.of, id="of")
+        yield OptionField("of the", (WEIGHTS, ACTIVATIONS), self._last.subject, id="of")
         yield from self.entry("statistics", self._last.stat, "var, absmax, zeros, quantile:0.97", "stat")
         yield from self.entry("layers", self._last.layers, "all; globs such as *attn*, fc?", "layers")
         yield from self.entry("operators", self._last.kinds, "all; Conv, Linear", "kinds")
@@ -106,12 +106,12 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
         yield from self.entry("input", self._last.input, "random; an .npy or .npz file", "input")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """The columns of the table, or a hint that the model will run."""
+        """List the columns of the table, and mention that activations run the model."""
         request = self.answer()
         lines = [
             (f"columns: {', '.join(statistic.label for statistic in parse_statistics(request.stat))}", "dim")
         ]
-        if request.of == ACTIVATIONS:
+        if request.subject == ACTIVATIONS:
             lines.append(("The model runs: on random numbers, or on every sample of the file.", "dim"))
         return lines
 
@@ -120,26 +120,26 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
         return StatisticsRequest(self.query_one("#of", OptionField).value, *typed)
 
     def answer(self) -> StatisticsRequest:
-        """The request in the fields."""
+        """Return the request of the fields; check that they can be parsed."""
         request = self._request()
         request.arguments()
         return request
 
 
 class _Rows(LineList):
-    """A row for each tensor, or for each index of the axis."""
+    """List with a row for each tensor, or for each index of the axis."""
 
     rows: Sequence[StatisticsRow] = ()
     exact = False
     table: Table = Table((), ())
 
     def take(self, rows: Sequence[StatisticsRow]) -> None:
-        """Show these rows, from the first."""
+        """Show other rows, from the first one."""
         self.rows = rows
         self.table = next((b for b in statistics(rows, "tensors") if isinstance(b, Table)), self.table)
         figures = list(rows[0].values)[1:] if rows else []
-        # on a narrow screen figures are dropped before names are cut, the last figure first
-        drops = {name: at for at, name in enumerate(figures, 1)}
+        # a narrow screen drops figures before it shortens names, the last figure first
+        drops = {name: index for index, name in enumerate(figures, 1)}
         columns = [
             column._replace(drop=drops.get(column.title, column.drop and column.drop + len(figures)))
             for column in self.table.columns
@@ -149,22 +149,22 @@ class _Rows(LineList):
         self.rows_changed()
 
     def row_line(self, index: int, width: int) -> Line:
-        """The line of row `index`, `width` cells wide."""
+        """Build the line of row `index`, `width` cells wide."""
         return row_line(self.table, index, width - 1, self.exact, mark=(" ", "text"))
 
 
 Column = tuple[str, Callable[["StatisticsRow"], Any], bool]
-"""Title, sort key, and whether the largest comes first."""
+"""Title of a column, sort key, and whether the largest value comes first."""
 
 
 class StatisticsScreen(SubScreen[str]):
-    """Statistics as a table that sorts; answers with a layer to go to, or '' for other statistics.
+    """Show statistics in a sortable table; the result is a layer to go to, or '' to ask again.
 
     Args:
-        request: The request.
-        rows: The statistics.
+        request: Request that produced the statistics.
+        rows: Rows of statistics.
         notes: Remarks on the numbers.
-        exact: Write figures in full instead of rounding them.
+        exact: Whether to show exact instead of rounded numbers.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(STATISTICS_KEYS)
@@ -186,7 +186,7 @@ class StatisticsScreen(SubScreen[str]):
         super().__init__()
         self._notes = notes
         self._request, self._statistics, self._exact = request, rows, exact
-        self._by, self._reversed = 0, False
+        self._column_index, self._reversed = 0, False
         self._ordered = rows
         labels = tuple(rows[0].values) if rows else ()
         self._columns: tuple[Column, ...] = (
@@ -199,7 +199,7 @@ class StatisticsScreen(SubScreen[str]):
         )
 
     def compose(self) -> ComposeResult:
-        """Yield the title, the table and the keys."""
+        """Yield the title bar, the table and the key line."""
         yield TitleBar()
         yield PaneHead(id="statistics-head")
         yield _Rows(id="statistics")
@@ -207,12 +207,12 @@ class StatisticsScreen(SubScreen[str]):
 
     def on_mount(self) -> None:
         """Show the table."""
-        noun = "tensors" if self._request.of == WEIGHTS else "outputs"
+        noun = "tensors" if self._request.subject == WEIGHTS else "outputs"
         if any(row.index is not None for row in self._statistics):
             noun = f"indices of axis {self._request.axis}"
         where = ", ".join(filter(None, (self._request.layers, self._request.kinds)))
         head = (
-            ((" Statistics", "strong"), (f"   of the {self._request.of}   {safe(where)}", "dim")),
+            ((" Statistics", "strong"), (f"   of the {self._request.subject}   {safe(where)}", "dim")),
             ((f" {'; '.join((f'{len(self._statistics):,} {noun}', *map(safe, self._notes)))}", "dim"),),
         )
         self.query_one(TitleBar).show(lambda width: head)
@@ -225,31 +225,31 @@ class StatisticsScreen(SubScreen[str]):
     def _show(self, note: str = "") -> None:
         rows = self._rows
         rows.exact = self._exact
-        name, key, falls = self._columns[self._by]
+        name, key, descends = self._columns[self._column_index]
         rows_with_value = [row for row in self._statistics if key(row) is not None]
-        rows_with_value.sort(key=key, reverse=falls != self._reversed)
+        rows_with_value.sort(key=key, reverse=descends != self._reversed)
         ordered: Sequence[StatisticsRow] = rows_with_value + [
             row for row in self._statistics if key(row) is None
         ]
-        ordered = ordered if self._by else self._statistics[:: -1 if self._reversed else 1]
+        ordered = ordered if self._column_index else self._statistics[:: -1 if self._reversed else 1]
         self._ordered = ordered
-        rows.take([_first(name, row) for row in ordered] if falls and self.size.width < _NARROW else ordered)
+        rows.take([_with_first(name, row) for row in ordered] if descends and self.size.width < _NARROW else ordered)
         self.query_one("#statistics-head", PaneHead).show(
             lambda width: (title_line(rows.table, width - 1, self._exact),)
         )
         self.show_keys(note)
 
     def page_blocks(self) -> Sequence[Block]:
-        """The blocks that `explorer weights --stat` prints, in the order of the screen."""
+        """Return the blocks that `explorer weights --stat` prints, in the order of the screen."""
         return statistics(self._ordered, "tensors")
 
     def page_csv(self) -> str:
-        """Every row in the order of the screen, with the columns of `--csv`."""
+        """Return every row as CSV, in the order of the screen and with the columns of `--csv`."""
         return csv_text([statistics_record(row) for row in self._ordered])
 
     def verb_words(self, source: str) -> list[str]:
-        """The command line that prints the same."""
-        request, verb = self._request, [self._request.of, source, "--stat", self._request.stat]
+        """Return the command line that prints the same statistics."""
+        request, verb = self._request, [self._request.subject, source, "--stat", self._request.stat]
         options = [("--layer", word) for word in words(request.layers)]
         options += [("--op", word) for word in words(request.kinds)]
         options += [("--axis", request.axis)] if request.axis else []
@@ -257,45 +257,45 @@ class StatisticsScreen(SubScreen[str]):
         return verb + [word for option in options for word in option]
 
     @on(LineList.RowSelected)
-    def _chosen(self, event: LineList.RowSelected) -> None:
+    def _go_to_layer(self, event: LineList.RowSelected) -> None:
         if layer := self._rows.rows[event.index].layer:
             self.dismiss(layer)
 
     def action_statistics_sort(self, step: int) -> None:
-        """By the next column, or the one before."""
-        self._by, self._reversed = (self._by + step) % len(self._columns), False
-        self._tell()
+        """Sort by the next (`step` 1) or previous (`step` -1) column."""
+        self._column_index, self._reversed = (self._column_index + step) % len(self._columns), False
+        self._show_order()
 
     def action_statistics_reverse(self) -> None:
-        """The other way round."""
+        """Reverse the order."""
         self._reversed = not self._reversed
-        self._tell()
+        self._show_order()
 
-    def _tell(self) -> None:
-        name, _, falls = self._columns[self._by]
-        way = "the largest first" if falls != self._reversed else "the smallest first"
-        way = way if falls else ("backwards" if self._reversed else "")
-        self._show(f"by {name}, {way}" if self._by and way else f"by {name}" if self._by else name)
+    def _show_order(self) -> None:
+        name, _, descends = self._columns[self._column_index]
+        direction_text = "the largest first" if descends != self._reversed else "the smallest first"
+        direction_text = direction_text if descends else ("backwards" if self._reversed else "")
+        self._show(f"by {name}, {direction_text}" if self._column_index and direction_text else f"by {name}" if self._column_index else name)
 
     def action_statistics_anew(self) -> None:
-        """Ask for others."""
+        """Close the screen and ask again."""
         self.dismiss("")
 
     def action_statistics_exact(self) -> None:
-        """Write the figures out, or round them."""
+        """Switch between exact and rounded figures."""
         self._exact = not self._exact
         self._show()
 
 
-def _first(label: str, row: StatisticsRow) -> StatisticsRow:
+def _with_first(label: str, row: StatisticsRow) -> StatisticsRow:
     return replace(row, values={label: row.values[label], **row.values})
 
 
 class StatisticsCommand(ScreenCommand):
-    """Asks which statistics, and shows them."""
+    """Command that asks for statistics and shows them."""
 
     def run(self) -> None:
-        """Ask which statistics."""
+        """Open the dialog."""
         if self.context.ready():
             last = StatisticsRequest(*self.store.asked_statistics)
             self.context.ask(StatisticsDialog(last), self._take)
@@ -309,15 +309,15 @@ class StatisticsCommand(ScreenCommand):
         globs, arguments = request.arguments()
         if "input" in arguments:
             arguments["input"] = os.path.expanduser(arguments["input"])
-        doing = "reading weights" if request.of == WEIGHTS else "running the model"
-        fact: Weights | Activations = await self.jobs.run(doing, request.of, globs, **arguments)
+        doing = "reading weights" if request.subject == WEIGHTS else "running the model"
+        fact: Weights | Activations = await self.jobs.run(doing, request.subject, globs, **arguments)
         if not fact.statistics:
-            self.store.say(f"no {request.of} to tell statistics of")
+            self.store.say(f"no {request.subject} to tell statistics of")
             return
         page = StatisticsScreen(request, fact.statistics, notes=fact.notes, exact=self.store.exact)
-        self.context.ask(page, self._then)
+        self.context.ask(page, self._handle_result)
 
-    def _then(self, layer: str | None) -> None:
+    def _handle_result(self, layer: str | None) -> None:
         if layer == "":
             self.run()
         else:

@@ -1,4 +1,4 @@
-"""Numbers of one tensor of a session's models: a stored tensor, or the output of a layer."""
+"""Reads the numbers of one tensor of a session's models: a stored tensor, or the output of a layer."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from explorer.settings.statistics import parse_statistics
 
 OUTLIERS = 10
 _QUANTIZED = ("quantized", "blocks", "float16", "bfloat16")
-"""Endings of the names of quantized weights."""
+"""Suffixes of the names of quantized weights."""
 
 
 class TensorNumbers:
-    """Finds tensors by name and reads slices of them; keeps the last output of a layer.
+    """Find tensors by name and read slices of them; caches the last output of a layer.
 
     Args:
-        models: The models of the session.
+        models: Models of the session.
     """
 
     def __init__(self, models: Models) -> None:
@@ -55,17 +55,17 @@ class TensorNumbers:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> TensorValues:
-        """The numbers of a slice, and those of the same slice in another model."""
+        """Read the numbers of a slice, and those of the same slice in another model."""
         state = self._models, self._models.at(index)
         if output is not None:
             if not output.endswith(".npy"):
                 raise Misuse(f"'{output}' is no .npy file", where="-o", hint="OUT.npy")
             self._models.check_target(output, overwrite, input)
-        sliced = self._sliced(state, name, input, seed, on_progress, cancel)
+        sliced = self._find_tensor(state, name, input, seed, on_progress, cancel)
         before_slice = None
         if before is not None:
-            there = before_name or self._counterpart(before, sliced, name, on_progress)
-            before_slice = self._sliced(before, there, input, seed, on_progress, cancel)
+            other_name = before_name or self._counterpart(before, sliced, name, on_progress)
+            before_slice = self._find_tensor(before, other_name, input, seed, on_progress, cancel)
             sliced, before_slice = _oriented_like(sliced, before_slice), _oriented_like(before_slice, sliced)
         selection = parse_slice(slice_text, sliced.numbers.shape)
         return table(
@@ -85,7 +85,7 @@ class TensorNumbers:
         rows: tuple[int, int] | None,
         columns: tuple[int, int] | None,
         size: tuple[int, int],
-        whole: bool,
+        with_figures: bool,
         index: int | None,
         before: State | None,
         input: str | None,
@@ -93,31 +93,32 @@ class TensorNumbers:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> HeatMap:
-        """Part of a tensor as cells, and figures of the whole tensor."""
+        """Read a part of a tensor as cells of a heat map, and measure the whole tensor."""
         state = self._models, self._models.at(index)
-        sliced, before_slice = self._sliced(state, name, input, seed, on_progress, cancel), None
+        sliced, before_slice = self._find_tensor(state, name, input, seed, on_progress, cancel), None
         if before is not None:
-            there = self._counterpart(before, sliced, name, on_progress)
-            before_slice = self._sliced(before, there, input, seed, on_progress, cancel)
+            other_name = self._counterpart(before, sliced, name, on_progress)
+            before_slice = self._find_tensor(before, other_name, input, seed, on_progress, cancel)
             sliced, before_slice = _oriented_like(sliced, before_slice), _oriented_like(before_slice, sliced)
-        fact = _drawn(sliced, place, rows, columns, size, cancel)
-        if whole:
-            fact = _figured(fact, sliced, cancel)
+        fact = _build_map(sliced, place, rows, columns, size, cancel)
+        if with_figures:
+            fact = _add_figures(fact, sliced, cancel)
         if before_slice is None:
             return fact
         if before_slice.numbers.shape != sliced.numbers.shape:
             shapes = shape_text(before_slice.numbers.shape), shape_text(sliced.numbers.shape)
-            there = before_slice.numbers.name
-            raise Misuse(f"'{there}' is {shapes[0]} there and {shapes[1]} here", where="--before")
-        before_map = _drawn(before_slice, place, rows, columns, size, cancel)
-        return replace(fact, before=_figured(before_map, before_slice, cancel) if whole else before_map)
+            other_name = before_slice.numbers.name
+            raise Misuse(f"'{other_name}' is {shapes[0]} there and {shapes[1]} here", where="--before")
+        before_map = _build_map(before_slice, place, rows, columns, size, cancel)
+        return replace(fact, before=_add_figures(before_map, before_slice, cancel) if with_figures else before_map)
 
-    def _counterpart(self, of: State, sliced: SlicedTensor, name: str, on_progress: OnProgress) -> str:
-        """The name of a tensor in another model: the same, or with another ending.
+    def _counterpart(self, state: State, sliced: SlicedTensor, name: str, on_progress: OnProgress) -> str:
+        """Return the name of the tensor in another model.
 
-        A quantized model adds an ending to the name of a weight.
+        It is the same name, or the name with or without a suffix, because quantization adds a suffix to
+        weights.
         """
-        shapes = {t.name: t.shape for t in of[0].opened(of[1], on_progress).tensors()[0]}
+        shapes = {t.name: t.shape for t in state[0].opened(state[1], on_progress).tensors()[0]}
         if name in shapes:
             return name
         alike = [
@@ -128,21 +129,21 @@ class TensorNumbers:
         ]
         return alike[0] if len(alike) == 1 else name
 
-    def _sliced(
-        self, of: State, name: str, input: str | None, seed: int, on_progress: OnProgress, cancel: Cancel
+    def _find_tensor(
+        self, state: State, name: str, input: str | None, seed: int, on_progress: OnProgress, cancel: Cancel
     ) -> SlicedTensor:
-        """The stored tensor with this name, or else the value of the layer or tensor in a run.
+        """Return the stored tensor with a name. If there is none, run the model to get the value of a layer.
 
         Raises:
             Misuse: No tensor and no layer has the name.
         """
-        models, at = of
-        tensors, notes = models.opened(at, on_progress).tensors()
-        matches = [t for t in tensors if t.name == name] or _of_parameter(tensors, name)
+        models, state_index = state
+        tensors, notes = models.opened(state_index, on_progress).tensors()
+        matches = [t for t in tensors if t.name == name] or _find_parameter(tensors, name)
         if matches:
-            remarks = models.random_weights() if at else notes
+            remarks = models.random_weights() if state_index else notes
             numbers = matches[0] if matches[0].opened is None else matches[0].opened()
-            graph = graph_of(models, at, on_progress)
+            graph = graph_of(models, state_index, on_progress)
             node = None if graph is None else rounders(graph).get(name)
             if graph is not None and node is not None:
                 numbers = rounded_weight(graph, node, numbers)
@@ -150,18 +151,18 @@ class TensorNumbers:
                     *remarks,
                     f"the file holds float32 numbers: {node.op} rounds them where the model runs",
                 )
-            return SlicedTensor(numbers, models.label(at), "weight", notes=tuple(remarks))
-        key = id(models), at, name, input, seed
+            return SlicedTensor(numbers, models.label(state_index), "weight", notes=tuple(remarks))
+        key = id(models), state_index, name, input, seed
         if self._last_run is not None and self._last_run[0] == key:
             return self._last_run[1]
-        self._last_run = None  # frees its memory before the next run
-        sliced = self._ran(of, name, [t.name for t in tensors], input, seed, on_progress, cancel)
+        self._last_run = None  # free its memory before the next run
+        sliced = self._run_layer(state, name, [t.name for t in tensors], input, seed, on_progress, cancel)
         self._last_run = key, sliced
         return sliced
 
-    def _ran(
+    def _run_layer(
         self,
-        of: State,
+        state: State,
         name: str,
         stored_names: Sequence[str],
         input: str | None,
@@ -169,41 +170,41 @@ class TensorNumbers:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> SlicedTensor:
-        models, at = of
-        rows = models.rows(at, on_progress, cancel)
+        models, state_index = state
+        rows = models.rows(state_index, on_progress, cancel)
         values = [t.name for row in rows for t in row.outputs]
         known_names = dict.fromkeys((*stored_names, *(row.path for row in rows), *values))
-        if name not in known_names:  # the tree may show a row under another name than its path
+        if name not in known_names:  # the tree may display another name than the path of the row
             name = next(
                 (row.path for row, place in zip(rows, places(rows), strict=True) if place == name), name
             )
-        # the output of a Constant is stored, and no run produces it
+        # the output of a Constant is stored, and no run computes it
         constant = next((row.outputs[0].name for row in rows if row.path == name and row.outputs), "")
         if constant in stored_names and constant != name:
-            return self._sliced(of, constant, input, seed, on_progress, cancel)
-        # all modules call their output 'output': a group of modules goes by its own path
-        is_module = hasattr(models.opened(at, on_progress), "loaded")
-        leaves, of_group = ("", 0) if is_module else _leaving(rows, name)
-        name = leaves or name
+            return self._find_tensor(state, constant, input, seed, on_progress, cancel)
+        # the output of every module is called 'output', so a group of modules is found by its path
+        is_module = hasattr(models.opened(state_index, on_progress), "loaded")
+        group_output, group_outputs = ("", 0) if is_module else _group_output(rows, name)
+        name = group_output or name
         if name not in known_names:
             quantized_name = next(
                 (stored_name for word in _QUANTIZED if (stored_name := f"{name}_{word}") in stored_names),
                 None,
             )
             if quantized_name is not None:
-                return self._sliced(of, quantized_name, input, seed, on_progress, cancel)
+                return self._find_tensor(state, quantized_name, input, seed, on_progress, cancel)
             raise Misuse(
                 f"no tensor or layer is called '{name}'",
-                where=models.label(at),
+                where=models.label(state_index),
                 hint=nearest(name, known_names) or "explorer weights MODEL lists what is stored",
             )
         producer = next((row.path for row in rows for t in row.outputs if t.name == name), name)
         captured: list[Numbers] = []
-        calls = of_group
+        calls = group_outputs
 
         def take(numbers: Numbers, call: int, _: str) -> None:
             nonlocal calls
-            calls += not of_group
+            calls += not group_outputs
             if not captured or (numbers.name == name and captured[0].name != name):
                 slabs = [np.array(slab) for slab in numbers.slabs()]
                 captured[:] = [replace(numbers, slabs=lambda: iter(slabs), part=None)]
@@ -216,23 +217,24 @@ class TensorNumbers:
             take,
             lambda done, total: None,
         )
-        ran = models.opened(at, on_progress).activations(request, rows)
+        ran = models.opened(state_index, on_progress).activations(request, rows)
         if not captured:
             why = "; ".join(reason for _, reason in ran.skipped) or "it does not run"
-            raise Misuse(f"'{name}' has no values: {why}", where=models.label(at))
+            raise Misuse(f"'{name}' has no values: {why}", where=models.label(state_index))
         return SlicedTensor(
-            captured[0], models.label(at), "activation", ran.inputs, calls, tuple(models.random_weights())
+            captured[0], models.label(state_index), "activation", ran.inputs, calls, tuple(models.random_weights())
         )
 
 
-def _of_parameter(tensors: Sequence[Numbers], name: str) -> list[Numbers]:
-    """The only tensor for a parameter that a file, such as one of llama.cpp, names differently."""
+def _find_parameter(tensors: Sequence[Numbers], name: str) -> list[Numbers]:
+    """Find the only tensor for a parameter whose name in the file differs, as in files of llama.cpp."""
     matches = [t for t in tensors if t.layer and f"{t.layer}.{t.name.rpartition('.')[2]}" == name]
     return matches if len(matches) == 1 else []
 
 
-def _leaving(rows: Sequence[Layer], name: str) -> tuple[str, int]:
-    """The first output of a group of operators, and the number of outputs; '' and 0 for other names."""
+def _group_output(rows: Sequence[Layer], name: str) -> tuple[str, int]:
+    """Return the first output of a group of operators and the number of outputs, or '' and 0 for other names.
+    """
     group = next((row for row in rows if row.group and row.path == name and row.outputs), None)
     inner_names = {t.name for row in rows if not row.group for t in row.outputs}
     if group is None or group.outputs[0].name not in inner_names:
@@ -240,13 +242,13 @@ def _leaving(rows: Sequence[Layer], name: str) -> tuple[str, int]:
     return group.outputs[0].name, len(group.outputs)
 
 
-def _oriented_like(sliced: SlicedTensor, other: SlicedTensor) -> SlicedTensor:
-    """A packed weight unpacked in the orientation of the other one: a row per output, or a column."""
+def _oriented_like(sliced: SlicedTensor, reference: SlicedTensor) -> SlicedTensor:
+    """Unpack a packed weight in the orientation of `reference`: one row, or one column, for each output."""
     opened = sliced.numbers.opened
-    return sliced if opened is None else replace(sliced, numbers=opened(other.numbers.by_rows))
+    return sliced if opened is None else replace(sliced, numbers=opened(reference.numbers.by_rows))
 
 
-def _drawn(
+def _build_map(
     sliced: SlicedTensor,
     place: Sequence[int],
     rows: tuple[int, int] | None,
@@ -254,11 +256,11 @@ def _drawn(
     size: tuple[int, int],
     cancel: Cancel,
 ) -> HeatMap:
-    """The heat map of a part of a tensor."""
+    """Build the heat map of a part of a tensor."""
     outer, sizes = heat.matrix(sliced.numbers.shape, place)
-    down, across = (_range(ends, many) for ends, many in zip((rows, columns), sizes, strict=True))
-    heights, widths = (max(min(n, len(r)), 0) for n, r in zip(size, (down, across), strict=True))
-    cells = heat.cells(sliced, outer, down, across, heights, widths, cancel)
+    row_range, column_range = (_range(ends, axis_size) for ends, axis_size in zip((rows, columns), sizes, strict=True))
+    heights, widths = (max(min(n, len(r)), 0) for n, r in zip(size, (row_range, column_range), strict=True))
+    cells = heat.cells(sliced, outer, row_range, column_range, heights, widths, cancel)
     is_complex = sliced.numbers.dtype.startswith("complex")
     fact = HeatMap(
         sliced.source,
@@ -267,18 +269,18 @@ def _drawn(
         sliced.role,
         sliced.dtype,
         tuple(axis[0] for axis in outer),
-        (down.start, down.stop),
-        (across.start, across.stop),
+        (row_range.start, row_range.stop),
+        (column_range.start, column_range.stop),
         heights,
         widths,
         tuple(None if np.isnan(cell) else float(cell) for cell in cells.reshape(-1)),
         (*sliced.notes, *(("complex: magnitudes are drawn",) if is_complex else ())),
     )
-    is_each = cells.size == len(down) * len(across)
-    return replace(fact, **heat.codes(sliced, outer, down, across)) if is_each else fact
+    is_each = cells.size == len(row_range) * len(column_range)
+    return replace(fact, **heat.codes(sliced, outer, row_range, column_range)) if is_each else fact
 
 
-def _figured(fact: HeatMap, sliced: SlicedTensor, cancel: Cancel) -> HeatMap:
+def _add_figures(fact: HeatMap, sliced: SlicedTensor, cancel: Cancel) -> HeatMap:
     numbers = heat.whole(sliced)
     shape = sliced.numbers.shape
     stats = measure(numbers, choices=parse_statistics("min,max"), axis=0 if shape else None, cancel=cancel)

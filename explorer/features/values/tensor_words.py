@@ -1,4 +1,4 @@
-"""Text of the values of a tensor: `explorer values`, as a table or as a map."""
+"""Text output of `explorer values`: the numbers of a tensor as a table or as a map."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from explorer.features.values.weights_words import figures
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Heading, Line, Paragraph, Span, Table
 
 LEVELS = " ░▒▓█"
-"""Shades for magnitudes from 0 to the largest, where there are no colors."""
+"""Shades for magnitudes from 0 to the largest, for output without colors."""
 
 
 def tensor_values(fact: TensorValues) -> list[Block]:
-    """The answer of `explorer values`: a slice, its stored codes, and the slice of another model."""
+    """Build the output of `explorer values`: a slice, its stored codes, and the slice of another model."""
     blocks = [
         *tensor_head(fact.tensor, fact.layer, fact.role, fact.source, fact.notes),
         *(Paragraph(text, "quiet") for text in fact.inputs),
@@ -32,22 +32,22 @@ def tensor_values(fact: TensorValues) -> list[Block]:
     codes = fact.codes
     blocks += _grids(
         fact.indices,
-        lambda at: (
-            number(fact.values[at])
+        lambda position: (
+            number(fact.values[position])
             if codes is None
-            else (f"{number(fact.values[at])} ", Span(str(codes[at]), "quiet"))
+            else (f"{number(fact.values[position])} ", Span(str(codes[position]), "quiet"))
         ),
     )
     blocks += _scales(fact)
     if fact.before is not None:
-        blocks += _before(fact.before, fact.indices)
+        blocks += _before_blocks(fact.before, fact.indices)
     if fact.output:
         blocks += [Line(), Line((Span("numbers written to  ", "quiet"), Span(fact.output, "strong")))]
     return blocks
 
 
 def tensor_head(tensor: TensorInfo, layer: str, role: str, source: str, notes: Sequence[str]) -> list[Block]:
-    """Name, type, shape and owner of a tensor, and notes on its numbers."""
+    """Describe a tensor by name, type, shape and owner, with notes on its numbers."""
     about = f"  {tensor.dtype or '?'} {shape_text(tensor.shape)}"
     owner = f", {role} of {layer}" if layer and layer != tensor.name else f", {role}"
     return [
@@ -57,20 +57,20 @@ def tensor_head(tensor: TensorInfo, layer: str, role: str, source: str, notes: S
 
 
 def _scales(fact: TensorValues) -> list[Block]:
-    """Tables of scales, zero points and offsets, where they differ between numbers."""
+    """Build tables of scales, zero points and offsets if they differ between numbers."""
     blocks: list[Block] = []
     scales, zeros, offsets = fact.scales or (), fact.zero_points or (), fact.offsets or ()
     if len(set(zip(scales, zeros, strict=False))) > 1:
         blocks += [Line(), Heading("Scales", "zero points behind them")]
-        blocks += _grids(fact.indices, lambda at: (f"{number(scales[at])} ", Span(str(zeros[at]), "quiet")))
+        blocks += _grids(fact.indices, lambda position: (f"{number(scales[position])} ", Span(str(zeros[position]), "quiet")))
     if any(offsets):
         blocks += [Line(), Heading("Offsets", "number = scale x (integer - zero point) + offset")]
-        blocks += _grids(fact.indices, lambda at: number(offsets[at]))
+        blocks += _grids(fact.indices, lambda position: number(offsets[position]))
     return blocks
 
 
 def _scale(fact: TensorValues) -> list[Block]:
-    """The scale and zero point, where all numbers have the same."""
+    """State the scale and zero point if they are the same for all numbers."""
     pairs = set(zip(fact.scales or (), fact.zero_points or (), strict=False))
     if fact.scales is None:
         return []
@@ -83,7 +83,7 @@ def _scale(fact: TensorValues) -> list[Block]:
 
 
 def number(value: float | None) -> str:
-    """A number as text in a table."""
+    """Format a number for a table."""
     if value is None:
         return "-"
     if isinstance(value, (bool, int)):
@@ -92,44 +92,44 @@ def number(value: float | None) -> str:
 
 
 def _grids(indices: Sequence[Sequence[int]], cell: Callable[[int], Cell]) -> list[Block]:
-    """A table for each index of the leading axes; `cell` returns the cell of a place."""
+    """Build a table for each index of the leading axes; `cell` builds the cell of a position."""
     if not all(indices):
         return [Line(), Paragraph("no numbers", "quiet")]
     *outer, rows, columns = ((0,), (0,), *indices)[min(len(indices), 2) :]
-    many = len(rows) * len(columns)
+    page_size = len(rows) * len(columns)
     across = _gaps(columns)
     named = len(indices) > 1
     head = [Column("", "right", role="quiet")] if named else []
-    head += [Column("…" if at is None else str(columns[at]), "right") for at in across]
+    head += [Column("…" if position is None else str(columns[position]), "right") for position in across]
     blocks: list[Block] = []
     for page, place in enumerate(product(*outer)):
         blocks.append(Line())
         if place:
             blocks.append(Line(Span(f"[{', '.join(map(str, place))}, :, :]", "quiet"), 2))
         body: list[Sequence[Cell]] = []
-        for down in _gaps(rows):
-            if down is None:
+        for row_position in _gaps(rows):
+            if row_position is None:
                 body.append(["…"] * len(head))
                 continue
-            start = page * many + down * len(columns)
-            line: list[Cell] = [str(rows[down])] if named else []
-            body.append([*line, *("…" if at is None else cell(start + at) for at in across)])
+            start = page * page_size + row_position * len(columns)
+            line: list[Cell] = [str(rows[row_position])] if named else []
+            body.append([*line, *("…" if position is None else cell(start + position) for position in across)])
         blocks.append(Table(tuple(head), body, 2, more="--slice chooses"))
     return blocks
 
 
 def _gaps(indices: Sequence[int]) -> list[int | None]:
-    """The places of indices, with None where a gap lies between two."""
+    """Return the positions of indices, with None at each gap."""
     places: list[int | None] = []
     step = indices[1] - indices[0] if len(indices) > 1 else 1
-    for at, index in enumerate(indices):
-        if at and index - indices[at - 1] != step:
+    for position, index in enumerate(indices):
+        if position and index - indices[position - 1] != step:
             places.append(None)
-        places.append(at)
+        places.append(position)
     return places
 
 
-def _before(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -> list[Block]:
+def _before_blocks(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -> list[Block]:
     rows = [
         Field("equal", f"{exact_text(fact.equal)} of {exact_text(fact.elements)}"),
         Field("largest difference", number(fact.largest)),
@@ -142,18 +142,18 @@ def _before(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -> list[Block]
     return [
         Line(),
         Heading("Before", about),
-        *_grids(indices, lambda at: number(fact.values[at])),
+        *_grids(indices, lambda position: number(fact.values[position])),
         Line(),
         Heading("Difference", "units in the last place behind it" if ulps is not None else ""),
         Fields(rows),
         *_grids(
             indices,
-            lambda at: (
-                number(fact.differences[at])
+            lambda position: (
+                number(fact.differences[position])
                 if ulps is None
                 else (
-                    f"{number(fact.differences[at])} ",
-                    Span("-" if ulps[at] is None else str(ulps[at]), "quiet"),
+                    f"{number(fact.differences[position])} ",
+                    Span("-" if ulps[position] is None else str(ulps[position]), "quiet"),
                 )
             ),
         ),
@@ -161,7 +161,7 @@ def _before(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -> list[Block]
 
 
 def heat_map(fact: HeatMap) -> list[Block]:
-    """The answer of `explorer values --map`: the map in shades, and the outliers of the whole tensor."""
+    """Build the output of `explorer values --map`: the map in shades, and the figures of the whole tensor."""
     blocks = [
         *tensor_head(fact.tensor, fact.layer, fact.role, fact.source, fact.notes),
         *_shades(fact),
@@ -169,9 +169,9 @@ def heat_map(fact: HeatMap) -> list[Block]:
     ]
     if fact.before is None:
         return blocks
-    before = fact.before
-    about = f"{before.tensor.name}, {before.tensor.dtype}, of {before.source}"
-    return [*blocks, Line(), Heading("Before", about), *_shades(before), *map_figures(before)]
+    earlier = fact.before
+    about = f"{earlier.tensor.name}, {earlier.tensor.dtype}, of {earlier.source}"
+    return [*blocks, Line(), Heading("Before", about), *_shades(earlier), *map_figures(earlier)]
 
 
 def _shades(fact: HeatMap) -> list[Block]:
@@ -182,14 +182,14 @@ def _shades(fact: HeatMap) -> list[Block]:
 
 
 def map_figures(fact: HeatMap) -> list[Block]:
-    """Figures, outliers and widest channels of the whole tensor."""
+    """Build the figures, outliers and widest channels of the whole tensor."""
     if fact.stats is None:
         return []
     return [Line(), *figures(fact.stats), *outlier_table(fact.outliers), *channel_table(fact)]
 
 
 def map_lines(fact: HeatMap) -> list[Block]:
-    """The part of the tensor in the map, and the meaning of a shade."""
+    """State the part of the tensor in the map, and the meaning of a shade."""
     place = ", ".join((*map(str, fact.place), *(f"{a}:{b}" for a, b in (fact.rows, fact.columns))))
     meaning = (
         f"[{place}] in {fact.heights} x {fact.widths} cells: of each the number of the largest magnitude"
@@ -198,24 +198,24 @@ def map_lines(fact: HeatMap) -> list[Block]:
 
 
 def scale_of(fact: HeatMap) -> float:
-    """The magnitude of the largest cell."""
+    """Return the magnitude of the largest cell."""
     return max((abs(cell) for cell in fact.cells if cell is not None), default=0.0)
 
 
 def level(cell: float, largest: float, levels: int) -> int:
-    """The step of a magnitude among `levels`; only zero has step 0."""
+    """Return the step of a magnitude among `levels`; only zero has step 0."""
     if not cell or not largest:
         return 0
     return max(1, math.ceil(abs(cell) / largest * (levels - 1)))
 
 
 def shade(cell: float | None, largest: float) -> str:
-    """A cell without colors: darker for a larger magnitude; '?' for NaN or Inf."""
+    """Return the shade of a cell, darker for a larger magnitude; '?' for NaN or Inf."""
     return "?" if cell is None else LEVELS[level(cell, largest, len(LEVELS))]
 
 
 def outlier_table(outliers: Sequence[Outlier]) -> list[Block]:
-    """The numbers that are farthest from the mean."""
+    """Build a table of the numbers that are farthest from the mean."""
     if not outliers:
         return []
     rows = [
@@ -231,7 +231,7 @@ def outlier_table(outliers: Sequence[Outlier]) -> list[Block]:
 
 
 def channel_table(fact: HeatMap) -> list[Block]:
-    """The widest ranges among the indices of the first axis."""
+    """Build a table of the widest ranges among the indices of the first axis."""
     ranges = [
         (i, low, high) for i, (low, high) in enumerate(fact.channels) if low is not None and high is not None
     ]

@@ -1,4 +1,4 @@
-"""Commands that read the values of weights and outputs of the chosen layer, or show them as heat maps."""
+"""Commands that read the weights or outputs of the chosen layer, as statistics or as heat maps."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ if TYPE_CHECKING:
     from explorer.facts.values import HeatMap
 
 MOST = 12
-"""Largest number of tensors or layers of a group to read at once."""
+"""Maximum number of tensors or layers of a group that are read at once."""
 _WITH_BODIES = frozenset({"If", "Loop", "Scan"})
-"""Operators that are groups and have outputs of their own."""
+"""Operators that contain other operators and also have their own outputs."""
 
 
 class _Values(ScreenCommand):
-    """Reads values, and shows them on the page of the layer."""
+    """Base of the commands that read values and show them on the page of the layer."""
 
-    of: str
-    """The method of `Session`, and the field of `store.on_demand` with its answers."""
-    doing: str
-    nothing: str
+    subject: str
+    """Name of the method of `Session`, and of the field of `store.on_demand` with its answers."""
+    progress_title: str
+    empty_message: str
 
     @property
     def path(self) -> str:
-        """The layer under the cursor."""
+        """The path of the layer under the cursor."""
         layer = self.tree.current_layer
         return layer.path if layer is not None else ""
 
     def run(self) -> None:
-        """Show the values; read them first, if needed."""
+        """Show the values; read them first if needed."""
         if not self.context.ready():
             return
         path = self.path
-        if path in getattr(self.store.on_demand, self.of):
+        if path in getattr(self.store.on_demand, self.subject):
             self._show(path)
             return
 
-        def go(layers: list[Layer]) -> None:
+        def on_layers(layers: list[Layer]) -> None:
             if layers:
-                self.context.start(self.of.capitalize(), self._find(path, layers))
+                self.context.start(self.subject.capitalize(), self._find(path, layers))
             else:
-                self.store.say(self.nothing)
+                self.store.say(self.empty_message)
 
         first, stop = self.tree.cursor_range
-        # of identical blocks, the first one
-        inside = (first, self.tree.model.end[first]) if stop else (0, 0)
-        self.context.with_layers(*inside, go, self.has_values)
+        # a row for identical blocks stands for the first block
+        span = (first, self.tree.model.end[first]) if stop else (0, 0)
+        self.context.with_layers(*span, on_layers, self.has_values)
 
     async def _find(self, path: str, layers: Sequence[Layer]) -> None:
-        answers: dict[str, tuple[Any, int]] = getattr(self.store.on_demand, self.of)
-        many, names = self.named(path, layers)
-        # the first names, as globs that match nothing else
+        answers: dict[str, tuple[Any, int]] = getattr(self.store.on_demand, self.subject)
+        count, names = self.named(path, layers)
+        # escape the names, so that each glob matches only one of them
         globs = [glob.escape(name) for name in islice(names, MOST)]
-        answers[path] = await self.jobs.run(self.doing, self.of, globs), many
+        answers[path] = await self.jobs.run(self.progress_title, self.subject, globs), count
         self._show(path)
 
     def _show(self, path: str) -> None:
-        """Show the values, unless the user has gone to another layer meanwhile."""
-        title = f"Values of the {self.of}"
+        """Show the values, unless the user has moved to another layer."""
+        title = f"Values of the {self.subject}"
         if path != self.path:
             self.store.say(f"{title} of {path} are on its page")
             return
@@ -75,25 +75,25 @@ class _Values(ScreenCommand):
         self.panes.tabs.reveal(title)
 
     def has_values(self, layer: Layer) -> object:
-        """Whether a layer has such values."""
+        """Return whether a layer has values of this kind."""
         raise NotImplementedError
 
     def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
-        """The number of tensors in the layers of the chosen one, and their names in the engine."""
+        """Return the number of tensors in the chosen layers, and their names in the engine."""
         raise NotImplementedError
 
 
 class WeightsCommand(_Values):
-    """Statistics of the chosen layer's weights."""
+    """Command that shows statistics of the chosen layer's weights."""
 
-    of, doing, nothing = "weights", "reading weights", "no weights in this layer"
+    subject, progress_title, empty_message = "weights", "reading weights", "no weights in this layer"
 
     def has_values(self, layer: Layer) -> object:
-        """Whether it has weights."""
+        """Return whether a layer has weights."""
         return layer.weights
 
     def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
-        """The weights of the layers; layers that share an initializer share its name."""
+        """Return the weights of the layers. Layers that share an initializer also share its name."""
         if not self.store.by_value:
             return sum(len(layer.weights) for layer in layers), (layer.path for layer in layers)
         names = list(dict.fromkeys(weight.name for layer in layers for weight in layer.weights))
@@ -101,16 +101,18 @@ class WeightsCommand(_Values):
 
 
 class ActivationsCommand(_Values):
-    """Runs the model, and shows the outputs of the chosen layer."""
+    """Command that runs the model and shows statistics of the chosen layer's output."""
 
-    of, doing, nothing = "activations", "running the model", "nothing runs in this layer"
+    subject, progress_title, empty_message = "activations", "running the model", "nothing runs in this layer"
 
     def has_values(self, layer: Layer) -> object:
-        """Whether the layer computes an output; a constant is stored."""
+        """Return whether a layer computes an output; a constant is stored instead."""
         return not layer.group and layer.kind != "Constant"
 
     def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
-        """The layers, and the chosen operator itself where it has bodies: its own output is a value, too."""
+        """Return the layers, and the chosen operator itself if it has bodies, because its output is a value,
+        too.
+        """
         chosen_layer = self.tree.current_layer
         chosen_path = (
             [path]
@@ -122,7 +124,7 @@ class ActivationsCommand(_Values):
 
 
 class MapCommand(ScreenCommand):
-    """Shows the tensors of the chosen layer or group as heat maps."""
+    """Command that shows the tensors of the chosen layer or group as heat maps."""
 
     def run(self) -> None:
         """Open the map of the first weight, or of the output."""
@@ -131,7 +133,7 @@ class MapCommand(ScreenCommand):
             return
         first, stop = self.tree.cursor_range
         if not layer.group:
-            # the operators that round its weights stand beside it
+            # operators that round the weights of the layer are its siblings
             layers, above = self.tree.model.layers, layer.parent
             first = above or 0
             stop = self.tree.model.end[above] if above is not None else len(layers)
@@ -144,19 +146,19 @@ class MapCommand(ScreenCommand):
         )
 
     def _is_rounded(self, layer: Layer) -> bool:
-        """Whether a group depends only on stored tensors, such as one that rounds a weight."""
-        body = layer.kind in _WITH_BODIES  # nothing outside a body reads its outputs
+        """Return whether a group depends only on stored tensors, as a group that rounds a weight does."""
+        body = layer.kind in _WITH_BODIES  # outputs of a body are not readable from outside
         return layer.group and self.store.by_value and layer.params > 0 and not layer.inputs and not body
 
-    def _names(self, layer: Layer, having: Sequence[Layer]) -> Iterator[str]:
-        reads, inside = {tensor.name for tensor in layer.inputs}, ""
-        for member in having:
-            if inside and member.path.startswith(inside):
+    def _names(self, layer: Layer, layers: Sequence[Layer]) -> Iterator[str]:
+        input_names, prefix = {tensor.name for tensor in layer.inputs}, ""
+        for member in layers:
+            if prefix and member.path.startswith(prefix):
                 continue
             if self._is_rounded(member):
-                inside = f"{member.path}/"
+                prefix = f"{member.path}/"
                 outputs = (tensor.name for tensor in member.outputs)
-                yield from (name for name in outputs if layer.group or name in reads)
+                yield from (name for name in outputs if layer.group or name in input_names)
             elif layer.group or member.id == layer.id:
                 yield from (
                     w.name if self.store.by_value else f"{member.path}.{w.name}" for w in member.weights
@@ -164,9 +166,9 @@ class MapCommand(ScreenCommand):
         if not layer.group and layer.kind != "Constant":
             yield layer.path
 
-    def _show(self, layer: Layer, having: Sequence[Layer]) -> None:
-        every = list(dict.fromkeys(self._names(layer, having)))
-        names = every[:MOST]
+    def _show(self, layer: Layer, layers: Sequence[Layer]) -> None:
+        all_names = list(dict.fromkeys(self._names(layer, layers)))
+        names = all_names[:MOST]
         if not names:
             self.store.say("nothing is stored in this group: choose a layer, for what it puts out")
             return

@@ -1,4 +1,4 @@
-"""`explorer values`: the numbers of one tensor."""
+"""`explorer values`: prints the numbers of one tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in a session's models: statistics of weights and activations, values of tensors, heat maps."""
+"""Session methods that read numbers: statistics of weights and activations, tensor values, heat maps."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def weights(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Weights:
-    """Statistics of stored tensors, read a slab at a time.
+    """Measure stored tensors, reading one slab at a time.
 
     Args:
-        names: Globs over the names of tensors and the paths of layers and groups; empty means all.
-        kinds: Operators ('Conv') or module types ('Linear') of layers; empty means all.
-        stat: Statistics that are wanted beside, 'var,absmean,range:3sigma,quantile:0.97' (see
-            `explorer.settings.statistics`); `statistics` of the answer has them.
-        axis: The axis whose indices these are told apart for, negative from behind; None: one number for
-            a tensor.
-        bins: Intervals of the histograms.
-        index: Which model of the history; None is the current one.
-        on_progress: Told how many tensors are done.
-        cancel: Asked at every slab; True stops.
+        names: Globs for names of tensors, and for paths of layers and groups; empty selects all.
+        kinds: Operators ('Conv') or module types ('Linear') of layers; empty selects all.
+        stat: Additional statistics, 'var,absmean,range:3sigma,quantile:0.97' (see
+            `explorer.settings.statistics`). They are in `statistics` of the result.
+        axis: Axis whose indices are measured separately; negative counts from the last axis. None measures
+            whole tensors.
+        bins: Number of histogram intervals.
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the number of measured tensors.
+        cancel: Callback that is polled at every slab; the work stops when it returns True.
 
     Raises:
-        Misuse: A glob or kind matches nothing, a statistic is not known, or there is no memory for the
+        Misuse: A glob or kind matches nothing, a statistic is unknown, or memory does not suffice for the
             weights of a module.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     choices = AskedStatistics(tuple(kinds), stat, axis, bins)
     return session.parts.of(ModelValues).weights(names, choices, index, on_progress, cancel)
@@ -70,33 +70,34 @@ def activations(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Activations:
-    """What the layers of a model put out: statistics, and the values if asked for.
+    """Run a model and measure the outputs of its layers; optionally write the outputs to a file.
 
     Args:
-        layers: Globs over the paths of layers; empty means every one.
-        kinds: As of `weights`.
-        stat: As of `weights`.
-        axis: As of `weights`.
-        input: An .npy file, or an .npz file by names of inputs; None draws it. Of several times as many
-            samples as the model takes the figures are over all.
-        batch: How many to run at a time, where the model leaves that open; None: all.
-        seed: Of the drawn input, and the same for both kinds of model.
-        loss: If given, the gradient is told that flows back to what layers of a module put out, and to
-            their parameters: of the 'sum', 'mse' or 'cross-entropy' of outputs, or that of the first
-            output in a .npy file.
-        target: A .npy file with the target or the classes of such a loss; None draws it.
-        bins: Intervals of the histograms.
-        output: An .npz file that takes the values, named after their layers.
-        overwrite: Whether an existing `output` may be replaced.
-        index: Which model of the history; None is the current one.
-        on_progress: Told how many layers have run.
-        cancel: Asked at every layer; True stops, and nothing is written.
+        layers: Globs for paths of layers; empty selects all.
+        kinds: See `weights`.
+        stat: See `weights`.
+        axis: See `weights`.
+        input: Path of an .npy file, or of an .npz file with arrays named after the inputs. None draws a
+            random input. A file can hold several batches; figures then cover all samples.
+        batch: Number of samples per run if the model leaves the batch open. None runs all at once.
+        seed: Seed of the random input. Graphs and modules get the same numbers.
+        loss: Start of a backward pass, to measure the gradients of layer outputs and parameters of a module
+            instead. 'sum', 'mse' or 'cross-entropy' of the outputs, or the path of a .npy file with the
+            gradient of the first output.
+        target: Path of a .npy file with the target or the classes of the loss. None draws them.
+        bins: Number of histogram intervals.
+        output: Path of an .npz file for the values, named after their layers.
+        overwrite: Whether to replace an existing `output`.
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the number of completed layers.
+        cancel: Callback that is polled at every layer. If it returns True, the work stops and no file is
+            written.
 
     Raises:
         Misuse: The input does not fit, a glob or kind matches nothing, or `output` cannot be written.
         BadModel: The model fails before any of these layers has run; if it fails later, what ran until
             then is told, and `skipped` says where it failed and why.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     choices = AskedStatistics(tuple(kinds), stat, axis, bins)
     return session.parts.of(ModelValues).activations(
@@ -119,28 +120,28 @@ def values(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> TensorValues:
-    """Numbers of one tensor: a stored one by its name, or what a layer or a value of a graph is in a run.
+    """Read the numbers of one tensor: a stored tensor, or the value of a layer or graph tensor in a run.
 
-    Of a tensor in a file only what the slice needs is read. What is quantized is told by the numbers that
-    it stands for, with the stored integers, scales and zero points beside.
+    Only the part of a file that the slice needs is read. A quantized tensor is returned as real numbers,
+    together with the stored integers, scales and zero points.
 
     Args:
-        name: Of a stored tensor, a layer or a value.
-        slice: As numpy has it: '0:1, :8'. Without it a large tensor is told by its edges.
-        before: A state of the history, or another model, whose numbers are set beside.
-        before_name: What the tensor is called there; None: the same, or as its quantized integers are.
-        input: For what a layer puts out: an .npy or .npz file with the input; None draws it.
-        seed: Of the drawn input.
-        output: An .npy file that takes the whole slice.
-        overwrite: Whether an existing `output` may be replaced.
-        index: Which model of the history; None is the current one.
-        on_progress: Told where opening and running stand.
-        cancel: True stops, and nothing is written.
+        name: Name of a stored tensor, a layer or a graph tensor.
+        slice: Slice in numpy notation: '0:1, :8'. Without it, a large tensor is shown by its edges.
+        before: Index of a state, or path or name of a model, to compare with.
+        before_name: Name of the tensor in the compared model. None uses the same name, or its quantized form.
+        input: Path of an .npy or .npz file with inputs, for the output of a layer. None draws a random input.
+        seed: Seed of the random input.
+        output: Path of an .npy file for the whole slice.
+        overwrite: Whether to replace an existing `output`.
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the progress of opening and running.
+        cancel: Callback that is polled regularly. If it returns True, the work stops and no file is written.
 
     Raises:
-        Misuse: Nothing is called so, the slice does not fit or is too large to be told, the other tensor
+        Misuse: The name does not exist, the slice does not fit or is too large, the compared tensor
             has another shape, or `output` cannot be written.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     return session.parts.of(TensorNumbers).values(
         name,
@@ -158,7 +159,7 @@ def values(
 
 
 def _compared_model(session: Facade, before: int | PathText | None) -> tuple[Models, int] | None:
-    """The model to compare with."""
+    """Return the model to compare with, or None."""
     if before is None:
         return None
     return (
@@ -182,25 +183,25 @@ def heat_map(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> HeatMap:
-    """A matrix of a tensor drawn small: of each cell the number of the largest magnitude.
+    """Draw a matrix of a tensor as few cells; each cell holds the number with the largest magnitude.
 
     Args:
-        name: As of `values`.
-        place: The index on each axis before the last two; what is left out is 0.
-        rows: The first that is drawn and the one behind the last; None for all.
-        columns: The same across.
-        size: How many cells there are room for, downwards and across.
-        whole: Whether statistics, outliers and ranges of channels of the whole tensor are told as well.
-        before: A state of the history, or another model, of which the same part is drawn as well.
-        input: As of `values`.
-        seed: Of the drawn input.
-        index: Which model of the history; None is the current one.
-        on_progress: Told where opening and running stand.
-        cancel: True stops.
+        name: See `values`.
+        place: Index on each axis before the last two; missing indices are 0.
+        rows: Half-open range of rows, or None for all.
+        columns: Half-open range of columns, or None for all.
+        size: Maximum numbers of cells: rows, columns.
+        whole: Whether to add statistics, outliers and channel ranges of the whole tensor.
+        before: Index of a state, or path or name of a model, whose same part is drawn, too.
+        input: See `values`.
+        seed: Seed of the random input.
+        index: Index of the state in the history, or None for the current state.
+        on_progress: Callback that receives the progress of opening and running.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Raises:
-        Misuse: Nothing is called so, or there is no such place or part.
-        Cancelled: `cancel` said so.
+        Misuse: The name, the place or the range does not exist.
+        Cancelled: `cancel` returned True.
     """
     return session.parts.of(TensorNumbers).heat_map(
         name,

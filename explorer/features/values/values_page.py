@@ -1,7 +1,7 @@
-"""Values of tensors on the Layer tab: stored weights, and activations from a run.
+"""Values of tensors on the page of a layer: stored weights, and activations from a run.
 
-One or two tensors have all figures and a histogram; of several, each has a few lines, so that the children of
-a group can be compared.
+One or two tensors show all figures and a histogram. With more tensors, each one shows a few lines, so that
+the layers of a group can be compared.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from explorer.tui.tabs.layer import LayerParts
 
 _FULL = 2
-"""Largest number of tensors with all figures."""
+"""Maximum number of tensors that show all figures."""
 _ROWS = 4
-"""Rows of a histogram."""
+"""Height of a histogram, in lines."""
 
 
 def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
-    """Values of a layer's weights and outputs, as far as the user has asked for them."""
+    """Return the values of a layer's weights and outputs that were already read."""
     answers, exact, brief = page.store.on_demand, page.store.exact, page.brief
     parts: list[Callable[[int], list[Line]]] = []
     if (weights := answers.weights.get(page.path)) is not None:
@@ -41,26 +41,32 @@ def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
     return parts
 
 
-def weight_lines(weights: Weights, of: int, width: int, exact: bool, *, brief: bool = False) -> list[Line]:
-    """Statistics of a layer's weights; `of` counts all its tensors, `brief` gives two lines for each."""
-    above = _heading("Values of the weights", len(weights.tensors), of, "tensors", weights.notes)
+def weight_lines(weights: Weights, total: int, width: int, exact: bool, *, brief: bool = False) -> list[Line]:
+    """Build the statistics of a layer's weights.
+
+    `total` counts all tensors of the layer. `brief` shows two lines for each tensor.
+    """
+    above = _heading("Values of the weights", len(weights.tensors), total, "tensors", weights.notes)
     lines = [*draw(above, width), *_stats(weights.tensors, width, exact, brief)]
     return lines + draw(same_tensors(weights), width)
 
 
 def activation_lines(
-    activations: Activations, of: int, width: int, exact: bool, *, brief: bool = False
+    activations: Activations, total: int, width: int, exact: bool, *, brief: bool = False
 ) -> list[Line]:
-    """Outputs of a layer in a run; `of` counts the layers in it, `brief` gives two lines for each tensor."""
+    """Build the statistics of a layer's outputs in a run.
+
+    `total` counts the layers inside the layer. `brief` shows two lines for each tensor.
+    """
     ran = len({stats.layer for stats in activations.tensors})
-    above = _heading("Values of the activations", ran, of, "layers", activations.notes)
+    above = _heading("Values of the activations", ran, total, "layers", activations.notes)
     lines = [*draw(above, width), *_stats(activations.tensors, width, exact, brief)]
     below: list[Block] = [Paragraph(text, "quiet") for text in activations.inputs]
     return lines + draw([*below, *not_seen(activations)], width)
 
 
-def _heading(title: str, count: int, of: int, noun: str, notes: Sequence[str]) -> list[Block]:
-    share = f"{count:,} of {of:,} {noun}" if 0 < count < of else ""
+def _heading(title: str, count: int, total: int, noun: str, notes: Sequence[str]) -> list[Block]:
+    share = f"{count:,} of {total:,} {noun}" if 0 < count < total else ""
     return [Heading(title, share), *(Paragraph(note, "warning") for note in notes)]
 
 
@@ -81,7 +87,7 @@ def _stats(tensors: Sequence[TensorStats], width: int, exact: bool, brief: bool)
 
 
 def histogram_lines(histogram: Histogram, width: int) -> list[Line]:
-    """Bars over the range of the values; the tallest is labeled with its count."""
+    """Draw a histogram over the range of the values; the count of the tallest bar is labeled."""
     counts = histogram.counts
     top = count_text(max(counts))
     across = max(8, min(width - len(top) - 3, len(counts)))

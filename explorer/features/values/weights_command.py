@@ -1,4 +1,4 @@
-"""`explorer weights`: statistics of stored tensors."""
+"""`explorer weights`: measures stored tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section of weights on the page of `explorer report`."""
+"""Section `Weights` of `explorer report`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _READ_AT_MOST = 1 << 30
-"""Largest size of weights, in bytes, that the report reads."""
+"""Maximum size of weights that the report reads, in bytes."""
 
 
 def _gather(session: Session, analysis: Analysis, request: PageRequest) -> Weights:

@@ -1,4 +1,4 @@
-"""Text of the statistics of tensors: `explorer weights` and `activations`."""
+"""Text output of `explorer weights` and `explorer activations`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
 def weights(about: Info, fact: Weights) -> list[Block]:
-    """The answer of `explorer weights`."""
+    """Build the output of `explorer weights`."""
     return [*title(about.model), *weights_blocks(fact)]
 
 
 def weights_blocks(fact: Weights) -> list[Block]:
-    """Statistics of every tensor, and lists of tied and duplicate tensors."""
+    """Build the statistics of every tensor, and lists of tied and duplicate tensors."""
     blocks: list[Block] = [
         *(Paragraph(note, "warning") for note in fact.notes),
         Line(),
@@ -55,7 +55,8 @@ def weights_blocks(fact: Weights) -> list[Block]:
 
 
 def activations(about: Info, fact: Activations) -> list[Block]:
-    """The answer of `explorer activations`: inputs, statistics of every output, layers without values."""
+    """Build the output of `explorer activations`: inputs, statistics of every output, layers without values.
+    """
     blocks = [
         *title(about.model),
         *(Paragraph(note, "warning") for note in fact.notes),
@@ -71,14 +72,14 @@ def activations(about: Info, fact: Activations) -> list[Block]:
 
 
 def not_seen(fact: Activations) -> list[Block]:
-    """The layers without values, each with the reason."""
+    """Build a table of the layers without values, with the reasons."""
     columns = (Column("not seen", shrink=True), Column(""))
     rows = Rows(lambda skipped: (Span(skipped[0], "warning"), skipped[1]), fact.skipped)
     return [Line(), Table(columns, rows, what="layers not seen")] if fact.skipped else []
 
 
 def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:
-    """The figures of one tensor, and warnings on its values; `brief` leaves out the less important ones."""
+    """Build the figures of one tensor, with warnings; `brief` leaves out the less important ones."""
     wrong = _wrong(stats)
     pairs: list[tuple[str, Cell]] = [
         ("min", _number(stats.minimum)),
@@ -93,8 +94,8 @@ def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:
     if not brief:
         pairs.append(("count", exact_text(stats.elements)))
         about: Role = "" if stats.quantiles_exact else "warning"
-        for at, (q, value) in enumerate(stats.quantiles):
-            label = f"{'' if at else 'quantiles: '}{100 * q:g} %"
+        for index, (q, value) in enumerate(stats.quantiles):
+            label = f"{'' if index else 'quantiles: '}{100 * q:g} %"
             pairs.append((label, Span(f"{'~ ' * bool(about)}{value:.4g}", about)))
     return [
         Fields([Field(label, figure) for label, figure in pairs]),
@@ -104,7 +105,7 @@ def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:
 
 
 def statistics(rows: Sequence[StatisticsRow], noun: str) -> list[Block]:
-    """The table of the chosen statistics; empty without a choice."""
+    """Build the table of the requested statistics; empty if none were requested."""
     if not rows:
         return []
 
@@ -146,14 +147,14 @@ def _statistic(label: str, value: float | None) -> Cell:
 
 
 def tensor_line(stats: TensorStats) -> Line:
-    """Name, dtype and shape of a tensor, and the number of the call that produced it."""
+    """Describe a tensor by name, dtype and shape, and by the number of the call that computed it."""
     call = f" call {stats.call + 1:,}" if stats.call else ""
     about = f" {stats.tensor.dtype or '?'} {shape_text(stats.tensor.shape)}{call}"
     return Line((Span(stats.tensor.name or stats.layer or "(unnamed)", "strong"), Span(about, "quiet")))
 
 
 def same_tensors(fact: Weights) -> list[Block]:
-    """Groups of equal tensors that contain one of these."""
+    """List the groups of equal tensors that contain a tensor of `fact`."""
     names = {stats.tensor.name for stats in fact.tensors}
     return [
         Line((Span(f"{remark}: ", "quiet"), Span(", ".join(group[:8]), "formula")))
@@ -164,12 +165,12 @@ def same_tensors(fact: Weights) -> list[Block]:
 
 
 def _wrong(stats: TensorStats) -> str:
-    """The number of values that are NaN or Inf: '3 NaN, 1 Inf'; '' if there are none."""
-    return ", ".join(f"{many:,} {word}" for many, word in ((stats.nan, "NaN"), (stats.inf, "Inf")) if many)
+    """Count the values that are NaN or Inf: '3 NaN, 1 Inf', or '' for none."""
+    return ", ".join(f"{count:,} {word}" for count, word in ((stats.nan, "NaN"), (stats.inf, "Inf")) if count)
 
 
 def _tensors(tensors: Sequence[TensorStats], noun: str) -> list[Block]:
-    """The table of tensors; a single tensor also has its quantiles and histogram."""
+    """Build the table of tensors; a single tensor also shows its quantiles and histogram."""
     table = table_of(
         tensors,
         (
@@ -200,11 +201,11 @@ def _number(value: float | None) -> Cell:
 
 
 def spark(histogram: Histogram | None, cells: int) -> str:
-    """A histogram in one line of at most `cells` characters; only empty intervals are blank."""
+    """Draw a histogram in one line of at most `cells` characters; only empty intervals are blank."""
     if histogram is None or not any(histogram.counts):
         return ""
     size = max(1, -(-len(histogram.counts) // cells))
-    sums = [sum(histogram.counts[at : at + size]) for at in range(0, len(histogram.counts), size)]
+    sums = [sum(histogram.counts[start : start + size]) for start in range(0, len(histogram.counts), size)]
     largest = max(sums)
     return "".join(_LEVELS[-(-8 * count // largest)] for count in sums)
 

@@ -327,8 +327,8 @@ async def test_two_maps_side_by_side_are_equally_wide(lenet: Session) -> None:
         assert view.fact is not None
         for picture, panel in panels:
             assert picture is not None
-            assert picture.fact.widths * picture.across <= panel.size.width
-        assert len({picture.across for picture in pictures if picture}) == 1
+            assert picture.fact.widths * picture.cell_width <= panel.size.width
+        assert len({picture.cell_width for picture in pictures if picture}) == 1
 
 
 @pytest.mark.slow
@@ -401,7 +401,7 @@ def test_cells_of_a_small_tensor_are_drawn_large(fact: HeatMap) -> None:
     for colors in (palette(True, "standard"), None):
         picture = Picture(fact, 1.0, 0, 0, 40, 12, colors)
         lines = [picture.line(y) for y in range(12)]
-        assert picture.across > 1
+        assert picture.cell_width > 1
         assert all(sum(len(text) for text, _, _ in line) <= 40 for line in lines)
         seen = {picture.cell_at(x, y) for x in range(40) for y in range(12)} - {None}
         assert seen == {(row, column) for row in range(4) for column in range(3)}
