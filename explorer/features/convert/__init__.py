@@ -1,4 +1,4 @@
-"""Conversion of a model into another kind of file."""
+"""Convert a model to another file format."""
 
 from explorer.base.features import Feature
 

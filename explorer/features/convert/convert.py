@@ -1,4 +1,4 @@
-"""Conversion of a session's model into another kind of file."""
+"""Session methods that convert the opened model to another file format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def conversions(session: Facade) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The kinds of file that the opened model can become: for each its name and its endings."""
+    """Return the formats that the opened model can be converted to: name and file extensions of each."""
     return kinds(session.parts.models.opened())
 
 
@@ -43,31 +43,31 @@ def convert(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Conversion:
-    """Writes the opened model as another kind of file, and compares the two.
+    """Write the opened model in another format, and compare both models.
 
     Args:
-        output: The file; its ending selects the format (see `engine.convert.CONVERTERS`).
-        exporter: torch's ONNX exporter, 'torchscript' or 'dynamo'; None takes the one that works.
-        opset: Version of ONNX's operators; None takes the exporter's best.
+        output: Path of the file; its extension selects the format (see `engine.convert.CONVERTERS`).
+        exporter: ONNX exporter of torch, 'torchscript' or 'dynamo'. None uses the one that works.
+        opset: Version of the ONNX operators. None uses the best version for the exporter.
         input_names: Names of the inputs in the file, in order; empty keeps the model's names.
         output_names: Names of the outputs in the file, in order; empty keeps the model's names.
-        dynamic: Axes to leave open, by input and axis: {'x': {0: 'batch'}}.
-        method: How TorchScript is made: 'trace' (also for None) or 'script'.
-        fold: Fold batch normalization, constants, Identity and Dropout when the target is ONNX.
-        overwrite: Whether an existing `output` may be replaced.
-        verify: Compare the result with the source before it gets its name. A result that fails is not
-            kept: then `Conversion.output` is empty.
-        draws: The number of random inputs to run both on.
-        seed: The seed of the first random input.
-        on_progress: Receives the progress.
-        cancel: Polled now and then; True stops the job and leaves no file.
+        dynamic: Axes that stay open, by input and axis: {'x': {0: 'batch'}}.
+        method: Method for TorchScript: 'trace' (the default) or 'script'.
+        fold: Whether to fold batch normalization, constants, Identity and Dropout in an ONNX file.
+        overwrite: Whether to replace an existing `output`.
+        verify: Whether to compare the result with the source before the file is kept. If the check fails, the
+            file is deleted and `Conversion.output` is empty.
+        draws: Number of random inputs to run both models on.
+        seed: Seed of the first random input.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 
     Raises:
         Misuse: The model cannot be converted to that format, and the message lists the possible ones. Or an
             option does not fit, or `output` cannot be written.
         BadModel: The source is broken, or its framework cannot write that format.
         MissingExtra: The conversion needs a package that is not installed.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     models = session.parts.models
     if models.current:

@@ -1,4 +1,4 @@
-"""Convert command: asks for a file, converts the opened model, and shows the proof."""
+"""Action of the key `W`: asks for a file, converts the opened model, and shows the proof."""
 
 from __future__ import annotations
 

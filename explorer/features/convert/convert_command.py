@@ -1,4 +1,4 @@
-"""`explorer convert`: a model as another kind of file, proved to be the same."""
+"""`explorer convert`: writes a model in another format, and checks that it computes the same."""
 
 from __future__ import annotations
 

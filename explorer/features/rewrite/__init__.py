@@ -1,4 +1,4 @@
-"""Rewrites of graphs: fold, edit by hand, change the batch; also models made from a line of text."""
+"""Rewrite graphs: fold operators, edit nodes by hand, change the batch; make a model from a line of text."""
 
 from explorer.base.features import Feature
 

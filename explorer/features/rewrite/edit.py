@@ -1,4 +1,4 @@
-"""Edits of a session's model by hand: each step makes a state, which onnxruntime has to load."""
+"""Edits the graph of a session's model by hand. Each step makes a state that onnxruntime must load."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from explorer.settings.steps.edit import step_words
 
 
 def _steps(options: EditSpec, work: Work) -> Steps:
-    """Edit the current state; a step that fails leaves the session unchanged."""
+    """Edit the current state. If a step fails, the session stays unchanged."""
     started = time.perf_counter()
     models, steps = work.models, options.steps
     if not steps:
         raise Misuse("says nothing to do", where="edit")
     groups = [(step,) for step in steps] if options.each else [steps]
     edits: list[Edit] = []
-    for at, group in enumerate(groups, 1):
-        model, edit_of_group = _edited(models, group, work)
+    for number, group in enumerate(groups, 1):
+        model, edit_of_group = _apply_edits(models, group, work)
         edits.append(edit_of_group)
-        last = at == len(groups)
-        done, verify = edit_of_group.done, work.proof.verify
+        last = number == len(groups)
+        done_lines, verify = edit_of_group.done, work.proof.verify
         text = StateText(
-            f"edit: {done[0]}" if len(done) == 1 else f"edit: {len(done):,} steps",
+            f"edit: {done_lines[0]}" if len(done_lines) == 1 else f"edit: {len(done_lines):,} steps",
             EditRecord((*step_words(group), *(() if verify else ("--no-verify",)))),
             _command(models, group, work.output if last else None),
         )
@@ -60,26 +60,29 @@ def _steps(options: EditSpec, work: Work) -> Steps:
     )
 
 
-def _edited(models: Models, steps: Sequence[EditStep], work: Work) -> tuple[Model, Edit]:
-    """The current model after some edits, and the record of the edits."""
+def _apply_edits(models: Models, steps: Sequence[EditStep], work: Work) -> tuple[Model, Edit]:
+    """Return the current model after some edits, and the record of the edits."""
     model = models.graph(models.current, work.on_progress)
-    done: list[str] = []
+    completed: list[str] = []
     outputs: list[TypeChange] = []
     for step in steps:
-        report(work.on_progress, work.cancel, "editing", len(done), len(steps))
+        report(work.on_progress, work.cancel, "editing", len(completed), len(steps))
         names = {value.name for value in model.graph.feeds}
         input_shapes = models.options["input_shapes"].items()
         shapes = {name: shape for name, shape in input_shapes if name in names}
         sizes = dims_of(model, models.options["dims"])
         edited = apply_edit(model, step, partial(_aliases, models), sizes, shapes)
         model = edited.model
-        done.append(edited.done)
+        completed.append(edited.done)
         outputs += edited.outputs
-    return model, Edit(tuple(steps), tuple(done), tuple(outputs))
+    return model, Edit(tuple(steps), tuple(completed), tuple(outputs))
 
 
 def _aliases(models: Models) -> Mapping[str, str]:
-    """Output of each layer's node, by the layer's path and name; names of several layers are left out."""
+    """Return the output of each layer's node, by path and by name of the layer.
+
+    Names that several layers share are left out.
+    """
     layers = models.graph_analysis(models.current, None, None).layers
     value_by_name: dict[str, str] = {}
     ambiguous: set[str] = set()
@@ -90,22 +93,22 @@ def _aliases(models: Models) -> Mapping[str, str]:
         value = layer.outputs[0].name
         if value_by_name.setdefault(layer.name, value) != value:
             ambiguous.add(layer.name)
-        # the tree shows a leaf below its parent, while its path may be the name of its node
+        # the tree displays a layer below its parent, but its path may be the name of its node
         tree_path = layer.name if layer.parent is None else f"{layers[layer.parent].path}.{layer.name}"
         value_by_path |= {tree_path: value, layer.path: value}
     return {name: value for name, value in value_by_name.items() if name not in ambiguous} | value_by_path
 
 
 def _command(models: Models, steps: Sequence[EditStep], output: str | None) -> str:
-    """The command line that makes the same edits; '' where there is none."""
+    """Return the shell command that makes the same edits, or '' if no command can."""
     return scripts.headless(models, "edit", output, "_edited.onnx", *step_words(steps))
 
 
 def _load(work: Work, model: Model, path: str) -> None:
-    """Let onnxruntime load an edited model.
+    """Check that onnxruntime loads an edited model.
 
     Raises:
-        BadModel: onnxruntime refuses the model.
+        BadModel: onnxruntime rejects the model.
     """
     report(work.on_progress, work.cancel, "loading it in onnxruntime")
     try:
@@ -132,26 +135,26 @@ def edit(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Edit:
-    """Edits the current model's graph; the result becomes the current one.
+    """Edit the graph of the current model; the result becomes the current state.
 
-    Each step is checked against what the steps before it made, sizes are inferred anew, and what a file
-    declares of its values is made true.
+    Each step is checked against the result of the previous steps. Then sizes are inferred again, and declared
+    types and shapes are corrected.
 
     Args:
-        steps: Each an `explorer.facts.split.edit.EditStep`, in their order; or the record that holds them.
-        output: Where to write the last state; None keeps it in the session until `save`.
-        overwrite: Whether an existing `output` may be replaced.
-        verify: Have onnxruntime load each state: one that it refuses is not made.
-        each: Every step makes a state of its own, which `undo` goes back through; otherwise all of them
-            make one.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job and leaves nothing behind.
+        steps: Steps in order, each an `explorer.facts.split.edit.EditStep`, or a spec that holds them.
+        output: Path of the file for the last state, or None to keep it in the session until `save`.
+        overwrite: Whether to replace an existing `output`.
+        verify: Whether onnxruntime must load each state. A state that it rejects is not added.
+        each: Whether every step makes its own state, so that `undo` can go back step by step. False makes one
+            state.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 
     Raises:
-        Misuse: A step names what is not there, or several things, or cannot be done; or `output` cannot
-            be written or exists. Then no step was taken.
-        BadModel: onnxruntime refuses the result, or the model has no graph.
-        Cancelled: `cancel` said so.
+        Misuse: A step is impossible, or its name is missing or ambiguous; also, `output` exists or
+            cannot be written. In these cases no step is applied.
+        BadModel: onnxruntime rejects the result, or the model has no graph.
+        Cancelled: `cancel` returned True.
     """
     options = steps if isinstance(steps, EditSpec) else EditSpec(tuple(steps), each)
     fact: Edit = session.do(

@@ -1,4 +1,4 @@
-"""`explorer edit`: nodes and values renamed, attributes set, nodes deleted, operators replaced."""
+"""`explorer edit`: renames nodes and values, sets attributes, deletes nodes, replaces operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from explorer.cli.output.progress import ProgressLine
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    from explorer.settings.steps.edit import steps_of  # the help reads this file
+    from explorer.settings.steps.edit import steps_of  # imported late: help imports this file
 
     source, change, warning = args.models[0], None, ""
     steps = steps_of(args.steps, args.edits)

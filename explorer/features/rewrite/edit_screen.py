@@ -1,4 +1,4 @@
-"""Screen of edits: a dialog for one step on the layer under the cursor, and its result."""
+"""Edit dialog for one step on the layer under the cursor, and the display of its result."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _MEANING: Mapping[str, str] = {
 
 
 class EditDialog(FormDialog[EditStep]):
-    """Asks for one step.
+    """Ask for one step.
 
     Args:
-        layer: The layer under the cursor.
-        last: The last step, where it failed and the user may correct it.
+        layer: Layer under the cursor.
+        last: Failed step that the user can correct, or None.
     """
 
     TITLE_TEXT = "Edit"
@@ -64,7 +64,7 @@ class EditDialog(FormDialog[EditStep]):
         yield from self.entry("to", self._last.to, "a name, a value, an operator", "to")
 
     def first(self) -> Widget:
-        """The field with the kind of step has the focus first."""
+        """Return the field for the kind of step, which gets the focus."""
         return self.query_one("#kind", OptionField)
 
     @property
@@ -72,19 +72,19 @@ class EditDialog(FormDialog[EditStep]):
         return _KINDS[self.query_one("#kind", OptionField).value]
 
     def meaning(self) -> list[tuple[str, str]]:
-        """The effect of the step, and the attributes or tensors of the layer."""
+        """Describe the effect of the step, and list the attributes or tensors of the layer."""
         kind = self._kind
         lines = [(_MEANING[kind], "dim")]
         if kind == "set":
-            has = ", ".join(f"{name}={value}" for name, value in self._layer.attributes.items())
-            lines.append((f"{self._layer.kind}: {has or 'no attributes'}", "dim"))
+            attributes_text = ", ".join(f"{name}={value}" for name, value in self._layer.attributes.items())
+            lines.append((f"{self._layer.kind}: {attributes_text or 'no attributes'}", "dim"))
         if kind == "rename":
             names = [tensor.name for tensor in (*self._layer.outputs, *self._layer.weights) if tensor.name]
             lines.append((f"Its tensors: {', '.join(names)}" if names else "", "dim"))
         return lines
 
     def answer(self) -> EditStep:
-        """The step in the fields."""
+        """Return the step that the fields describe."""
         kind = self._kind
         name, attribute, to = (self.text_of(field).strip() for field in ("name", "attribute", "to"))
         if not name:
@@ -98,10 +98,10 @@ class EditDialog(FormDialog[EditStep]):
 
 
 class EditCommand(ScreenCommand):
-    """Edits the chosen layer."""
+    """Command that edits the chosen layer."""
 
     def run(self) -> None:
-        """Ask for a step, then do it."""
+        """Ask for a step, then apply it."""
         if not self.context.ready():
             return
         layers, (first, stop) = self.tree.model.layers, self.tree.cursor_range

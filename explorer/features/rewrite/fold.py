@@ -1,4 +1,4 @@
-"""Folding of a session's models: each kind of rewrite makes a state, with a proof."""
+"""Folds operators of a session's model. Each kind of fold makes a state, with a proof."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ Folded = tuple["Model", FoldStep]
 
 
 def _steps(options: FoldSpec, work: Work) -> Steps:
-    """Make a state for every kind with something to fold; write the last one.
+    """Make a state for every kind of fold that changes the model, and write the last state.
 
-    Where there is nothing to fold, the output is a copy of the model, and a note says so.
+    If nothing can be folded, the output is a copy of the model, and a note says so.
     """
     started = time.perf_counter()
     models = work.models
     command = _command(models, options.kinds, work.output)
-    if work.proof.input is not None:  # without anything to fold, no proof would read the file
+    if work.proof.input is not None:  # if nothing can be folded, no proof would read the file
         work.parts.of(Prover).check_input(work.proof.input, work.on_progress)
-    folded, remaining = _folded(models, options.kinds, work.on_progress, work.cancel)
+    folded, remaining = _fold_all(models, options.kinds, work.on_progress, work.cancel)
     if not folded and work.output is not None:
         yield ChangeStep(models.graph(models.current, work.on_progress), None)
         note = "there is nothing to fold: the file is a copy of the model"
@@ -51,23 +51,23 @@ def _steps(options: FoldSpec, work: Work) -> Steps:
         why = f"{remaining[0].op} '{remaining[0].name}': {remaining[0].reason}" if remaining else ""
         raise Misuse("there is nothing to fold", where=models.label(models.current), hint=why)
     steps: list[FoldStep] = []
-    done = ""
+    output_path = ""
     for model, step in folded:
         last = step is folded[-1][1]
-        before = models.graph(models.current, work.on_progress)
+        original = models.graph(models.current, work.on_progress)
         command_of_step = _command(models, (step.kind,), work.output if last else None)
         text = StateText(step.what, FoldRecord(step.kind), command_of_step)
-        judge = partial(_proved, work, before) if work.proof.verify else None
-        written = yield ChangeStep(model, text, judge, last=last)
-        steps.append(replace(step, verification=written.proof, output=written.output))
-        if not written.kept:
+        check = partial(_verify, work, original) if work.proof.verify else None
+        result = yield ChangeStep(model, text, check, last=last)
+        steps.append(replace(step, verification=result.proof, output=result.output))
+        if not result.kept:
             break
-        done = written.output if last else ""
+        output_path = result.output if last else ""
     notes = models.random_weights()
-    return Fold(tuple(steps), remaining, done, command, notes, time.perf_counter() - started)
+    return Fold(tuple(steps), remaining, output_path, command, notes, time.perf_counter() - started)
 
 
-def _proved(work: Work, before: Model, after: Model, path: str) -> Verification:
+def _verify(work: Work, before: Model, after: Model, path: str) -> Verification:
     return work.parts.of(Prover).verify(
         before,
         after,
@@ -80,10 +80,10 @@ def _proved(work: Work, before: Model, after: Model, path: str) -> Verification:
     )
 
 
-def _folded(
+def _fold_all(
     models: Models, kinds: Sequence[FoldKind], on_progress: OnProgress, cancel: Cancel
 ) -> tuple[list[Folded], tuple[NodeLeft, ...]]:
-    """The model after each kind with something to fold, and the nodes that the other kinds leave."""
+    """Return the model after each kind of fold that changes it, and the nodes that cannot be folded."""
     if models.is_module(models.current):
         raise Misuse(
             "a quantized nn.Module is not folded",
@@ -104,7 +104,7 @@ def _folded(
 
 
 def _command(models: Models, kinds: Sequence[FoldKind], output: str | None) -> str:
-    """The command line that folds the same; '' where there is none."""
+    """Return the shell command that makes the same folds, or '' if no command can."""
     if models.current:
         return ""
     only = [] if {*kinds} >= {*FOLDS} else ["--only", ",".join(kinds)]
@@ -125,14 +125,14 @@ def fold_choice(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Fold:
-    """What `fold` would do to the current model, without doing it; and what would stay, and why.
+    """Predict what `fold` does to the current model, and which nodes stay for which reason.
 
     Raises:
-        BadModel: The model cannot be made a graph.
-        Cancelled: `cancel` said so.
+        BadModel: The model cannot be converted to a graph.
+        Cancelled: `cancel` returned True.
     """
     models = session.parts.models
-    folded, remaining = _folded(models, kinds, on_progress, cancel)
+    folded, remaining = _fold_all(models, kinds, on_progress, cancel)
     return Fold(tuple([step for _, step in folded]), remaining, command=_command(models, kinds, None))
 
 
@@ -149,28 +149,28 @@ def fold(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Fold:
-    """Folds the current model; every kind of rewrite that finds something makes a state of its own.
+    """Fold operators of the current model; every kind of fold that changes it makes a state.
 
     Weights are computed in float64 and rounded once to their type.
 
     Args:
-        kinds: 'identity' (Identity, and Dropout in inference), 'constants', 'batchnorm'; done in this
-            order, whatever the order here; or the record that says so.
-        output: Where to write the last state; None keeps it in the session's folder until `save`.
-        overwrite: Whether an existing `output` may be replaced.
-        verify: Prove every state against the one before. One that fails is not kept, nor what would
-            follow: then `Fold.output` is empty.
-        draws: Random inputs for each proof.
-        seed: Of the first draw.
-        input: An .npy or .npz file with the inputs for the proofs, in place of random ones.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job and leaves nothing behind.
+        kinds: Kinds of folds: 'identity' (Identity, and Dropout in inference), 'constants', 'batchnorm', or a
+            spec that holds them. They are always applied in this order.
+        output: Path of the file for the last state, or None to keep it in the session's folder until `save`.
+        overwrite: Whether to replace an existing `output`.
+        verify: Whether to verify every state against the previous one. A state that fails is discarded, the
+            following kinds are skipped, and `Fold.output` is empty.
+        draws: Number of random inputs for each proof.
+        seed: Seed of the first random input.
+        input: Path of an .npy or .npz file with inputs for the proofs, instead of random ones.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 
     Raises:
-        Misuse: There is nothing to fold, and no `output` to copy the model to; or `output` cannot be written
-            or exists.
+        Misuse: Nothing can be folded and `output` is None; also, `output` exists or cannot be
+            written.
         BadModel: onnxruntime cannot run the model for the proof.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     options = kinds if isinstance(kinds, FoldSpec) else FoldSpec(tuple(kinds))
     fact: Fold = session.do(

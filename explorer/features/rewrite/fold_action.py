@@ -1,4 +1,4 @@
-"""Key of fold: shows what would be folded and what stays, then folds."""
+"""Action of the key `&`: shows what can be folded and what stays, then folds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def fold(context: CommandContext) -> None:
-    """Show which nodes would be folded; fold them if the user agrees."""
+    """Show the nodes that can be folded, and fold them if the user agrees."""
     context.start("Fold", _choose(context))
 
 
@@ -25,20 +25,20 @@ async def _choose(context: CommandContext) -> None:
         context.ask(_page("Nothing to fold", fact), lambda _: None)
         return
 
-    def answered(agreed: bool | None) -> None:
+    def on_answer(agreed: bool | None) -> None:
         if agreed:
             context.start_next("Fold", _fold(context))
 
-    context.ask(_page("Fold", fact, hint="Enter folds · ↑↓ scroll · Esc close"), answered)
+    context.ask(_page("Fold", fact, hint="Enter folds · ↑↓ scroll · Esc close"), on_answer)
 
 
 async def _fold(context: CommandContext) -> None:
-    before = context.store.history_place
+    previous_state = context.store.history_place
     fact: Fold = await context.jobs.run("folding", "fold")
     await context.take_history()
     proof = fact.steps[-1].verification
-    if context.store.history_place != before:
-        await context.show_made("go", before, command=fact.command)
+    if context.store.history_place != previous_state:
+        await context.show_made("go", previous_state, command=fact.command)
     title = "Folded" if fact.output else "Folding refused"
     tone = "" if proof is None else verdict_tone(proof.verdict_kind)
     context.ask(_page(title, fact, tone=tone), lambda _: None)

@@ -44,7 +44,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _kinds(typed: tuple[str, ...] | None) -> tuple[FoldKind, ...]:
-    from explorer.facts.split.fold import FOLDS  # msgspec takes 30 ms, and the help reads this file
+    from explorer.facts.split.fold import FOLDS  # imported late: help imports this file, and msgspec takes 30 ms
 
     for word in typed or ():
         if word not in FOLDS:

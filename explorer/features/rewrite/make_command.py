@@ -1,4 +1,4 @@
-"""`explorer make`: the small model of an exercise, from a line of text."""
+"""`explorer make`: writes a small model for an exercise from a line of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make_model`: writes the small model that a line of text describes."""
+"""`make_model`: writes a small model that a line of text describes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def make_model(
     stored: bool = True,
     overwrite: bool = False,
 ) -> MadeModel:
-    """Writes the small ONNX model that a line of text describes; the same line makes the same bytes.
+    """Write a small ONNX model that a line of text describes; the same line gives the same bytes.
 
     Args:
-        text: Such as 'linear:128x128x128:bias' (see `explorer.engine.make.models.EXAMPLES`).
-        output: The file.
-        name: Of the graph; None: its kind.
-        seed: Of the weights.
-        batch: Rows of an mlp, images of a convolution; a name leaves it open.
-        stored: Whether weights are in the file; else they are inputs.
-        overwrite: Whether the file may be replaced.
+        text: Description such as 'linear:128x128x128:bias' (see `explorer.engine.make.models.EXAMPLES`).
+        output: Path of the file to write.
+        name: Name of the graph, or None for the kind of model.
+        seed: Seed of the weights.
+        batch: Number of rows of an mlp, or of images of a convolution. A name leaves the batch open.
+        stored: Whether the weights are in the file. Otherwise they are inputs.
+        overwrite: Whether to replace an existing file.
 
     Raises:
-        Misuse: The text cannot be read, or the file cannot be written.
+        Misuse: The text cannot be parsed, or the file cannot be written.
     """
     check_name(output, "onnx")
     output_files.check_target(output, overwrite=overwrite, models=[], weights=())

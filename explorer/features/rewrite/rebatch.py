@@ -1,4 +1,4 @@
-"""Rebatching of a session's model: the same model for another batch, compared row by row."""
+"""Rewrites a session's model for another batch size, and compares the results row by row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from explorer.facts.conversion import Conversion
 
 
-def _rebatched(
+def _write_rebatched(
     models: Models,
     batch: int | str,
     output: str,
@@ -30,7 +30,7 @@ def _rebatched(
     on_progress: OnProgress,
     **settings: Any,
 ) -> Conversion:
-    """Write the current model for another batch; `settings` as for `ConversionJob`."""
+    """Write the current model for another batch; `settings` are those of `ConversionJob`."""
     models.check_onnx(output, overwrite)
     model = models.graph(models.current, on_progress)
     job = ConversionJob(
@@ -62,28 +62,28 @@ def rebatch(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Conversion:
-    """Writes the current model, whose batch is fixed, for another batch, and compares each row.
+    """Write the current model with another batch size than its fixed one, and compare each row.
 
-    The original is run alone on every slice of the inputs; the result has to give the same rows within
-    rounding. One that does not is not kept: then `Conversion.output` is empty.
+    The original runs alone on every slice of the inputs. The result must give the same rows within rounding;
+    otherwise the file is deleted and `Conversion.output` is empty.
 
     Args:
-        batch: The new size; or a name, which leaves it open.
-        output: The ONNX file.
-        axes: Input to the axis that is its batch; None takes the first axis of every input.
-        overwrite: Whether an existing `output` may be replaced.
-        verify: Compare before the result gets its name.
-        draws: Random inputs to run both on.
-        seed: Of the first draw.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job and leaves nothing behind.
+        batch: New batch size, or a name that leaves it open.
+        output: Path of the ONNX file to write.
+        axes: Batch axis of each input, by name. None uses the first axis of every input.
+        overwrite: Whether to replace an existing `output`.
+        verify: Whether to compare the rows before the file is kept.
+        draws: Number of random inputs to run both models on.
+        seed: Seed of the first random input.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 
     Raises:
         Misuse: The batch cannot be rewritten safely, or `output` cannot be written.
-        BadModel: One of the two cannot be run.
-        Cancelled: `cancel` said so.
+        BadModel: One of the models cannot run.
+        Cancelled: `cancel` returned True.
     """
-    return _rebatched(
+    return _write_rebatched(
         session.parts.models,
         batch,
         output,

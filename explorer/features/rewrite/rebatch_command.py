@@ -1,4 +1,4 @@
-"""`explorer rebatch`: writes a model for another batch, and compares each row with the original."""
+"""`explorer rebatch`: writes a model for another batch size, and compares each row with the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that folds and edits leave in the history."""
+"""History records of folds and edits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from explorer.facts.split.fold import FoldKind
 
 
 class FoldRecord(ChangeRecord, frozen=True):
-    """A state made by folding.
+    """Record of a state that was made by folding.
 
     Attributes:
-        fold: The kind of rewrite.
+        fold: Kind of fold.
     """
 
     ending: ClassVar[str] = "_folded"
@@ -21,10 +21,10 @@ class FoldRecord(ChangeRecord, frozen=True):
 
 
 class EditRecord(ChangeRecord, frozen=True):
-    """A state made by edits.
+    """Record of a state that was made by edits.
 
     Attributes:
-        words: The options of `explorer edit` that make the same edits.
+        words: Options of `explorer edit` that make the same edits.
     """
 
     ending: ClassVar[str] = "_edited"

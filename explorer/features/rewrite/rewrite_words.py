@@ -1,4 +1,4 @@
-"""Text of rewrites: `explorer fold`, `explorer edit`, `explorer make`, and the same on the screen."""
+"""Text output of `explorer fold`, `explorer edit` and `explorer make`, also for the screen."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PLAIN = {"identity": "does nothing: who reads it reads its input", "constants":
 
 
 def fold(source: str, fact: Fold, *, asked: bool = True) -> list[Block]:
-    """The answer of `explorer fold`.
+    """Build the output of `explorer fold`.
 
     Args:
-        source: The model.
-        fact: The folds.
-        asked: Whether the user asked for a file.
+        source: Model as the user named it.
+        fact: Folds of the model.
+        asked: Whether the user requested a file.
     """
     blocks: list[Block] = [Line((Span("fold of ", "quiet"), Span(source, "strong"))), Line()]
     blocks += fold_blocks(fact)
@@ -39,19 +39,19 @@ def fold(source: str, fact: Fold, *, asked: bool = True) -> list[Block]:
 
 
 def fold_blocks(fact: Fold) -> list[Block]:
-    """For each kind, the folded nodes, the proof, and the nodes that stay."""
+    """Build, for each kind of fold, the folded nodes, the proof, and the nodes that stay."""
     blocks: list[Block] = []
     for step in fact.steps:
         blocks += [*([Line()] if blocks else []), *step_blocks(step)]
     if not fact.steps:
         blocks.append(Paragraph("Nothing to fold.", "warning"))
     if fact.left:
-        blocks += [Line(), _left(fact.left)]
+        blocks += [Line(), _remaining_table(fact.left)]
     return [*blocks, *(Paragraph(note, "warning") for note in fact.notes)]
 
 
 def step_blocks(step: FoldStep) -> list[Block]:
-    """Nodes, weights and proof of one kind of rewrite."""
+    """Build the nodes, weights and proof of one kind of fold."""
     blocks: list[Block] = [
         Line(Span(step.what, "strong")),
         Fields(
@@ -61,10 +61,10 @@ def step_blocks(step: FoldStep) -> list[Block]:
             ]
         ),
         Line(),
-        _folded(step),
+        _folded_table(step),
     ]
     if step.left:
-        blocks += [Line(), _left(step.left)]
+        blocks += [Line(), _remaining_table(step.left)]
     if step.verification is not None:
         blocks += [Line(), *evidence(step.verification)]
     elif step.output:
@@ -72,14 +72,14 @@ def step_blocks(step: FoldStep) -> list[Block]:
     return blocks
 
 
-def _folded(step: FoldStep) -> Table:
+def _folded_table(step: FoldStep) -> Table:
     def into(node: FoldedNode) -> str:
         return ", ".join(node.into) or _PLAIN.get(step.kind, "")
 
     rows: list[tuple[Cell, ...]] = []
     for group in alike(step.folded, lambda node: (node.op, node.op_into)):
         first = group[0]
-        rows.append((_of(group), _first(group), Span(first.op_into, "kind"), into(first)))
+        rows.append((_operator_text(group), _first_name(group), Span(first.op_into, "kind"), into(first)))
     columns = (
         Column("folded", role="kind"),
         Column("", shrink=True),
@@ -89,27 +89,27 @@ def _folded(step: FoldStep) -> Table:
     return Table(columns, rows, what="nodes")
 
 
-def _of(group: Sequence[FoldedNode] | Sequence[NodeLeft]) -> str:
-    """The operator of a group of nodes, and their number where there are several."""
+def _operator_text(group: Sequence[FoldedNode] | Sequence[NodeLeft]) -> str:
+    """Name the operator of a group of nodes, with the number of nodes if there are several."""
     return f"{len(group):,} {group[0].op}" if len(group) > 1 else group[0].op
 
 
-def _first(group: Sequence[FoldedNode] | Sequence[NodeLeft]) -> str:
-    """The name of the first node of a group, with '…' for others."""
+def _first_name(group: Sequence[FoldedNode] | Sequence[NodeLeft]) -> str:
+    """Return the name of the first node of a group, followed by '…' if there are more."""
     return group[0].name + ", …" * (len(group) > 1)
 
 
-def _left(nodes: Sequence[NodeLeft]) -> Table:
-    """The nodes that stay, with a row for each reason."""
+def _remaining_table(nodes: Sequence[NodeLeft]) -> Table:
+    """Build a table of the nodes that stay, with a row for each reason."""
     rows: list[tuple[Cell, ...]] = [
-        (Span(_of(group), "kind"), _first(group), Span(group[0].reason, "warning"))
+        (Span(_operator_text(group), "kind"), _first_name(group), Span(group[0].reason, "warning"))
         for group in alike(nodes, lambda node: (node.op, node.reason))
     ]
     return Table((Column("stays"), Column("", shrink=True), Column("why")), rows, what="nodes")
 
 
 def edit(source: str, fact: Edit, change: Diff | None) -> list[Block]:
-    """The answer of `explorer edit`."""
+    """Build the output of `explorer edit`."""
     blocks: list[Block] = [Line(Span(source, "strong")), Line(), *edit_blocks(fact)]
     if change is not None:
         blocks += [Line(), *changes(change)]
@@ -119,8 +119,8 @@ def edit(source: str, fact: Edit, change: Diff | None) -> list[Block]:
 
 
 def edit_blocks(fact: Edit) -> list[Block]:
-    """The effect of each step, and the changes to the model's outputs."""
-    blocks: list[Block] = [Paragraph(f"{at}. {printable(done)}") for at, done in enumerate(fact.done, 1)]
+    """Describe the effect of each step, and the changes to the model's outputs."""
+    blocks: list[Block] = [Paragraph(f"{number}. {printable(text)}") for number, text in enumerate(fact.done, 1)]
     blocks += [
         Paragraph(f"output {printable(change.name)}: {change.before} -> {change.after}", "warning")
         for change in fact.outputs
@@ -131,7 +131,7 @@ def edit_blocks(fact: Edit) -> list[Block]:
 
 
 def made_model(fact: MadeModel) -> list[Block]:
-    """The answer of `explorer make`."""
+    """Build the output of `explorer make`."""
     weights = f"seed {fact.seed}" if fact.stored else "weights are inputs"
     rows = [
         Field("Layers", plain(fact.layers)),

@@ -1,4 +1,4 @@
-"""Costs of a training step, training runs, and scores of models on data."""
+"""Count the cost of a training step, train modules, and score models on data."""
 
 from explorer.base.features import Feature
 

@@ -1,4 +1,4 @@
-"""Evaluation of states and of other models on a data file."""
+"""Scores states and other models on a data file."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def evaluated(
 
 
 def _width(state: State) -> int | None:
-    """Number of elements in a sample of a model's only input; None where that is unknown."""
-    models, at = state
+    """Return the number of elements in a sample of a model's only input, or None if unknown."""
+    models, index = state
     try:
-        inputs = models.examined(at).info.model.inputs
+        inputs = models.examined(index).info.model.inputs
     except Misuse:
         return None
     shape = inputs[0].shape if len(inputs) == 1 else None
@@ -56,24 +56,24 @@ def _width(state: State) -> int | None:
 def _predictor(
     state: State, data: DataFile, named: Sequence[str], output: str, on_progress: OnProgress
 ) -> Predictor:
-    models, at = state
-    name = models.label(at)
-    opened: Any = models.opened(at, on_progress)
+    models, index = state
+    name = models.label(index)
+    opened: Any = models.opened(index, on_progress)
     if not hasattr(opened, "loaded"):
-        return of_graph(models.graph(at, on_progress), name, output, models.random_weights())
+        return of_graph(models.graph(index, on_progress), name, output, models.random_weights())
     bound_module, specs = module_inputs(opened, data, named)
     fallback = next((info.shape[0] for info in bound_module.inputs if info.shape), None)
-    run = _named(opened.runner(), specs, _outputs(models, at))
+    run = _name_outputs(opened.runner(), specs, _outputs(models, index))
     return Predictor(name, specs, run, output=output, fallback=fallback, notes=models.random_weights())
 
 
 def module_inputs(opened: Any, data: DataFile, named: Sequence[str]) -> tuple[Any, list[InputSpec]]:
-    """The inputs of a module, taken from the data where the module does not state them."""
+    """Return the inputs of a module. Undeclared inputs get the types and shapes of the data."""
     free = [part for part in data.parts if part != data.labels and (not named or part in named)]
     kinds = {part: "float32" if data.table else str(data.parts[part].dtype) for part in free}
     described = {part: (kinds[part], (2, *data.parts[part].shape)) for part in free}
     bound_module = opened.taken(described)
-    # a module accepts any shape its layers do; the rows of a table get the shape of the input
+    # a module accepts any shape that its layers accept; rows of a table are reshaped to the input
     specs = [
         InputSpec(info.name, info.dtype, ("batch", *info.shape[1:]) if data.table and info.shape else None)
         for info in bound_module.inputs
@@ -81,26 +81,26 @@ def module_inputs(opened: Any, data: DataFile, named: Sequence[str]) -> tuple[An
     return bound_module, specs
 
 
-def _outputs(models: Models, at: int) -> list[str]:
-    """Names of a module's outputs from its analysis; empty where it cannot be analyzed."""
+def _outputs(models: Models, index: int) -> list[str]:
+    """Return the names of a module's outputs, or an empty list if the module cannot be analyzed."""
     try:
-        return [info.name for info in models.examined(at).info.model.outputs]
+        return [info.name for info in models.examined(index).info.model.outputs]
     except Misuse:
         return []
 
 
-def _named(
+def _name_outputs(
     run: Callable[[Sequence[Any]], Sequence[Any]], inputs: Sequence[InputSpec], outputs: Sequence[str]
 ) -> Run:
-    """A function that returns a module's outputs by name, or by position where the names are unknown."""
+    """Return a function that runs a module and returns its outputs by name, or by position without names."""
 
-    def named(feeds: Mapping[str, Any]) -> dict[str, Any]:
-        values = run([feeds[spec.name] for spec in inputs])
+    def run_by_name(inputs_by_name: Mapping[str, Any]) -> dict[str, Any]:
+        values = run([inputs_by_name[spec.name] for spec in inputs])
         if len(values) != len(outputs):
             return {f"output.{place}" if len(values) > 1 else "output": v for place, v in enumerate(values)}
         return dict(zip(outputs, values, strict=True))
 
-    return named
+    return run_by_name
 
 
 def evaluate_files(
@@ -115,9 +115,10 @@ def evaluate_files(
     cancel: Cancel = None,
     **options: Any,
 ) -> Evaluation:
-    """How well models do on the samples of a file, side by side; arguments as for `Session.evaluate`.
+    """Score models on the samples of a file; the arguments are those of `Session.evaluate`.
 
-    `options` as for `explorer.session.Session`; a dimension or input need only exist in one of the models.
+    `options` are those of `explorer.session.Session`. A dimension or input needs to exist in only one of the
+    models.
     """
     with opened(sources, options, on_progress) as sessions:
         return evaluated(

@@ -1,4 +1,4 @@
-"""`explorer evaluate`: how well models do on the samples of a file, side by side."""
+"""`explorer evaluate`: scores models on the samples of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Screen of evaluation: a dialog that asks for a data file, and the scores of the states on it."""
+"""Evaluation dialog, which asks for a data file, and the screen with the scores of the states on it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVALUATION_KEYS = key_group(
 
 
 class EvaluationRequest(NamedTuple):
-    """The data file, the array or column of labels, and another model; empty for the default or none."""
+    """Data file, name of the labels, and path of another model. An empty field means the default or none."""
 
     data: str = ""
     labels: str = ""
@@ -43,10 +43,10 @@ class EvaluationRequest(NamedTuple):
 
 
 class EvaluateDialog(FormDialog[EvaluationRequest]):
-    """Asks for the samples.
+    """Ask for the samples.
 
     Args:
-        last: The last request.
+        last: Initial content of the fields.
         states: Number of states to evaluate.
     """
 
@@ -58,13 +58,13 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
         self._last, self._states = last, states
 
     def fields(self) -> ComposeResult:
-        """Yield a field for the data, the labels and another model."""
+        """Yield the fields for the data, the labels and another model."""
         yield from self.entry("data", self._last.data, "test.npz, test.csv", "data")
         yield from self.entry("labels", self._last.labels, "by name", "labels")
         yield from self.entry("beside", self._last.other, "another model", "other")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What is evaluated, and the default labels."""
+        """State the evaluated models and the default labels."""
         subject = "The model as opened and the current one" if self._states > 1 else "The model"
         return [
             (f"{subject} on every sample of the file: accuracy, loss, what is confused.", "dim"),
@@ -72,7 +72,7 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
         ]
 
     def answer(self) -> EvaluationRequest:
-        """The request in the fields."""
+        """Return the request that the fields describe."""
         request = EvaluationRequest(*(self.text_of(name).strip() for name in ("data", "labels", "other")))
         if not request.data:
             raise Misuse("there is no file", where="data")
@@ -80,11 +80,11 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
 
 
 class EvaluationScreen(ReportScreen[None]):
-    """Shows the scores of models on a data file.
+    """Show the scores of models on a data file.
 
     Args:
-        fact: The scores.
-        exact: Write figures in full instead of rounding them.
+        fact: Scores of the models.
+        exact: Whether to show exact instead of rounded numbers.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(EVALUATION_KEYS)
@@ -94,33 +94,33 @@ class EvaluationScreen(ReportScreen[None]):
         self._fact = fact
 
     def head(self) -> tuple[Line, Line]:
-        """The title, with the numbers of models and samples."""
-        many = len(self._fact.models)
-        counts = f" {many:,} model{'s' * (many > 1)} on {self._fact.samples:,} samples"
+        """Build the title with the numbers of models and samples."""
+        count = len(self._fact.models)
+        counts = f" {count:,} model{'s' * (count > 1)} on {self._fact.samples:,} samples"
         return ((" Evaluation", "strong"), (f"   {safe(self._fact.data)}", "dim")), ((counts, "dim"),)
 
     def report_lines(self, width: int) -> Sequence[Line]:
-        """The lines that `explorer evaluate` prints."""
+        """Build the lines that `explorer evaluate` prints."""
         return [BLANK, *draw(evaluation(self._fact), width - 1, self._exact)]
 
     def page_blocks(self) -> Sequence[Block]:
-        """The blocks of the whole page."""
+        """Return the blocks of the whole page."""
         return evaluation(self._fact)
 
     def verb_words(self, source: str) -> Sequence[str]:
-        """The command line that prints the same; empty where a state is in no file."""
-        others = [model.source for model in self._fact.models[1:]]
-        if not all(os.path.exists(source_path) for source_path in others):
+        """Return the command line that prints the same scores; empty if a state is not saved in a file."""
+        other_sources = [model.source for model in self._fact.models[1:]]
+        if not all(os.path.exists(source_path) for source_path in other_sources):
             return []
         labels = ["--labels", self._fact.labels] if self._fact.labels else []
-        return ["evaluate", source, *map(path_word, others), "--data", path_word(self._fact.data), *labels]
+        return ["evaluate", source, *map(path_word, other_sources), "--data", path_word(self._fact.data), *labels]
 
 
 class EvaluateCommand(ScreenCommand):
-    """Asks for a data file, and shows the scores of the opened and the current model on it."""
+    """Command that scores the opened and the current model on a data file."""
 
     def run(self) -> None:
-        """Ask for a data file."""
+        """Open the dialog."""
         if self.context.ready():
             dialog = EvaluateDialog(EvaluationRequest(*self.store.evaluated), len(self._states()))
             self.context.ask(dialog, self._take)

@@ -1,4 +1,4 @@
-"""Text of an evaluation of models on a data file: `explorer evaluate`."""
+"""Text output of `explorer evaluate`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph
 from explorer.report.present.figures import plain, share_text
 
 _MATRIX = 10
-"""Largest number of classes with a matrix of all confusions."""
+"""Maximum number of classes for a matrix of all confusions."""
 _NARROW, _GAP = 54, 2
-"""Width in cells of a matrix on the narrowest terminal; cells between two columns."""
-_FEW = 5
-_OF_TASK = {
+"""Maximum width of a matrix, and distance of its columns, in cells."""
+_MAX_LISTED = 5
+_SCORE_COLUMNS = {
     "classification": ("accuracy", "top-5", "cross entropy"),
     "regression": ("squared error", "absolute error", "R2"),
     "agreement": (),
@@ -23,8 +23,8 @@ _OF_TASK = {
 
 
 def evaluation(fact: Evaluation) -> list[Block]:
-    """The answer of `explorer evaluate`: a table of scores, then the confusions of each model."""
-    task = f"{fact.task} of {_counted(fact)}"
+    """Build the output of `explorer evaluate`: a table of scores, then the confusions of each model."""
+    task = f"{fact.task} of {_count_text(fact)}"
     blocks: list[Block] = [
         Line(
             (
@@ -51,59 +51,59 @@ def evaluation(fact: Evaluation) -> list[Block]:
     return [*blocks, Line(), Line(Span(seconds_text(fact.seconds), "quiet"), 2)]
 
 
-def _counted(fact: Evaluation) -> str:
+def _count_text(fact: Evaluation) -> str:
     if fact.task == "classification":
         return f"{fact.outputs:,} class{'es' if fact.outputs != 1 else ''}"
     return many_text(fact.outputs, "number")
 
 
 def score_table(fact: Evaluation) -> Table:
-    """A row for each model: its scores, and its agreement with the first model."""
+    """Build a table with a row for each model: its scores, and its agreement with the first model."""
     columns = [Column("model", shrink=True, role="strong")]
-    # with five classes or fewer there is no top-5
+    # models with five classes or fewer have no top-5 accuracy
     agreements = [m.agreement.top5 for m in fact.models if m.agreement is not None]
-    five = any(share is not None for share in (*agreements, *(m.top5 for m in fact.models)))
-    names = [name for name in _OF_TASK[fact.task] if name != "top-5" or five]
+    has_top5 = any(share is not None for share in (*agreements, *(m.top5 for m in fact.models)))
+    names = [name for name in _SCORE_COLUMNS[fact.task] if name != "top-5" or has_top5]
     columns += [Column(name, "right", drop=8 * (name in ("top-5", "R2"))) for name in names]
-    several = len(fact.models) > 1
-    if several:
+    has_several = len(fact.models) > 1
+    if has_several:
         columns += [Column("SNR dB", "right"), Column("cosine", "right", drop=7)]
         if fact.task != "regression":
             columns += [Column("same choice", "right", drop=2)]
-            columns += [Column("in its five", "right", drop=9)] if five else []
+            columns += [Column("in its five", "right", drop=9)] if has_top5 else []
     columns.append(Column("time", "right", drop=6))
-    return Table(columns, [_row(model, fact, several, five) for model in fact.models])
+    return Table(columns, [_row(model, fact, has_several, has_top5) for model in fact.models])
 
 
-def _row(model: ModelScore, fact: Evaluation, several: bool, five: bool) -> Sequence[Cell]:
+def _row(model: ModelScore, fact: Evaluation, has_several: bool, has_top5: bool) -> Sequence[Cell]:
     cells: list[Cell] = [printable(model.source)]
     if fact.task == "classification":
-        cells += [_share(model.accuracy), *([_share(model.top5)] if five else []), _figure(model.loss)]
+        cells += [_share(model.accuracy), *([_share(model.top5)] if has_top5 else []), _figure(model.loss)]
     elif fact.task == "regression":
         cells += [_figure(model.loss), _figure(model.mean_absolute), _figure(model.r2)]
-    if several:
-        cells += _beside(model, fact, five)
+    if has_several:
+        cells += _agreement_cells(model, fact, has_top5)
     return [*cells, Span(seconds_text(model.seconds), "quiet", value=model.seconds)]
 
 
-def _beside(model: ModelScore, fact: Evaluation, five: bool) -> list[Cell]:
+def _agreement_cells(model: ModelScore, fact: Evaluation, has_top5: bool) -> list[Cell]:
     has_choices = fact.task != "regression"
     agreement = model.agreement
     if agreement is None:
-        return [Span("the first", "quiet"), *([""] * (1 + has_choices * (1 + five)))]
+        return [Span("the first", "quiet"), *([""] * (1 + has_choices * (1 + has_top5)))]
     cells: list[Cell] = [
         _decibels(agreement.snr_db),
         "-" if agreement.cosine is None else f"{agreement.cosine:.6f}",
     ]
     return (
-        [*cells, _share(agreement.top1), *([_share(agreement.top5)] if five else [])]
+        [*cells, _share(agreement.top1), *([_share(agreement.top5)] if has_top5 else [])]
         if has_choices
         else cells
     )
 
 
 def _decibels(value: float | None) -> Span:
-    """A signal to noise ratio; 'same' without noise."""
+    """Format a signal to noise ratio; 'same' without noise."""
     if value is None:
         return Span("-", "quiet")
     if math.isinf(value):
@@ -122,8 +122,8 @@ def _figure(value: float | None) -> Span:
 
 
 def _names(names: Sequence[str]) -> str:
-    first_names = ", ".join(printable(name) for name in names[:_FEW])
-    return first_names if len(names) <= _FEW else f"{first_names} and {len(names) - _FEW:,} more"
+    first_names = ", ".join(printable(name) for name in names[:_MAX_LISTED])
+    return first_names if len(names) <= _MAX_LISTED else f"{first_names} and {len(names) - _MAX_LISTED:,} more"
 
 
 def _confusions(model: ModelScore, fact: Evaluation) -> list[Block]:
@@ -133,27 +133,27 @@ def _confusions(model: ModelScore, fact: Evaluation) -> list[Block]:
             Heading(printable(model.source), f"{text}; what they were taken for"),
             *_matrix(model, fact.outputs),
         ]
-    rows = [(plain(c.label), plain(c.predicted), plain(c.count)) for c in model.confusions[: 2 * _FEW]]
+    rows = [(plain(c.label), plain(c.predicted), plain(c.count)) for c in model.confusions[: 2 * _MAX_LISTED]]
     columns = (Column("label", "right"), Column("taken for", "right"), Column("times", "right"))
     return [Heading(printable(model.source), text), Table(columns, rows)]
 
 
 def _matrix(model: ModelScore, classes: int) -> list[Block]:
-    """Labels downward, predictions to the right; a wide matrix in several parts."""
+    """Build a matrix of confusions: labels down, predictions across. A wide matrix is split into parts."""
     counts = {(c.label, c.predicted): c.count for c in model.confusions}
     counts |= {(c.label, c.label): c.correct for c in model.classes}
-    most = [max(counts.get((label, at), 0) for label in range(classes)) for at in range(classes)]
-    widths = [len(f"{many:,}") + _GAP for many in most]
+    largest_counts = [max(counts.get((label, predicted), 0) for label in range(classes)) for predicted in range(classes)]
+    widths = [len(f"{largest_count:,}") + _GAP for largest_count in largest_counts]
     parts: list[list[int]] = [[]]
-    for at, width in enumerate(widths):
-        if len("label") + sum(widths[of] for of in parts[-1]) + width > _NARROW:
+    for predicted, width in enumerate(widths):
+        if len("label") + sum(widths[class_index] for class_index in parts[-1]) + width > _NARROW:
             parts.append([])
-        parts[-1].append(at)
+        parts[-1].append(predicted)
     blocks: list[Block] = []
     for part in parts:
-        columns = [Column("label", "right"), *(Column(f"{at}", "right") for at in part)]
+        columns = [Column("label", "right"), *(Column(f"{predicted}", "right") for predicted in part)]
         rows: list[list[Cell]] = [
-            [plain(label), *(_cell(counts.get((label, at), 0), label == at) for at in part)]
+            [plain(label), *(_cell(counts.get((label, predicted), 0), label == predicted) for predicted in part)]
             for label in range(classes)
         ]
         blocks += [*([Line()] if blocks else []), Table(columns, rows)]

@@ -1,4 +1,4 @@
-"""Keys of the main screen that this feature adds."""
+"""Keys that the training feature adds to the main screen."""
 
 from __future__ import annotations
 

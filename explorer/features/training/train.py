@@ -1,4 +1,4 @@
-"""Training of a session's module on a data file."""
+"""Trains a session's module on a data file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from explorer.host.output_files import atomic_write
 from explorer.session.parts.models import Models
 
 _MOST_CODE = 1 << 30
-"""Largest size in bytes of the file that defines a class, which may be a compiled library."""
+"""Maximum size, in bytes, of a file that defines a class of a layer. It may be a compiled library."""
 
 
 def trained(
@@ -54,11 +54,11 @@ def trained(
 
 
 def module_digest(models: Models) -> str:
-    """Digest of the opened module: its layers, its values, and the files of its classes."""
+    """Return a digest of the opened module: its layers, its values, and the files of its classes."""
     module = _module(models).loaded.materialise()
     digest = hashlib.sha256(repr(module).encode())
-    for piece in _contents(module):
-        digest.update(piece)
+    for chunk in _contents(module):
+        digest.update(chunk)
     return digest.hexdigest()
 
 
@@ -66,8 +66,8 @@ def _contents(module: Any) -> Iterator[bytes]:
     for name, tensor in module.state_dict(keep_vars=True).items():
         yield f"{name} {getattr(tensor, 'dtype', '')} {getattr(tensor, 'requires_grad', '')}".encode()
         yield tensor.detach().cpu().double().numpy().tobytes() if hasattr(tensor, "detach") else b""
-    homes = {sys.modules.get(type(layer).__module__) for layer in module.modules()}
-    for path in sorted(path for home in homes if (path := getattr(home, "__file__", None))):
+    python_modules = {sys.modules.get(type(layer).__module__) for layer in module.modules()}
+    for path in sorted(path for code in python_modules if (path := getattr(code, "__file__", None))):
         yield input_files.content(path, internal=True, most=_MOST_CODE)
 
 

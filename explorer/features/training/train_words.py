@@ -1,4 +1,4 @@
-"""Text of training runs: `explorer train`, and `explorer sweep --train`."""
+"""Text output of `explorer train` and `explorer sweep --train`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
 def training_run(fact: TrainingRun) -> list[Block]:
-    """The answer of `explorer train`: settings, loss curve, every epoch, and the file of the best weights."""
+    """Build the output of `explorer train`: settings, loss curve, every epoch, and the checkpoint file."""
     best = fact.epochs[fact.best - 1]
     settings = f"{fact.optimizer}, rate {fact.rate:g}, batch {fact.batch:,}, seed {fact.seed}"
     blocks: list[Block] = [
@@ -39,7 +39,7 @@ def training_run(fact: TrainingRun) -> list[Block]:
 
 
 def head(fact: TrainingRun | TrainingSweep, settings: str) -> list[Block]:
-    """The model, its data and the settings."""
+    """Build the lines with the model, its data and the settings."""
     samples = f"{fact.samples:,} samples of {printable(fact.data)}, {fact.held:,} held out"
     details = f"{exact_text(fact.parameters)} parameters, {settings}; weights {fact.weights}"
     title = Span(printable(fact.source), "strong"), Span(f"   {fact.task}, {samples}", "quiet")
@@ -47,7 +47,7 @@ def head(fact: TrainingRun | TrainingSweep, settings: str) -> list[Block]:
 
 
 def accuracy_text(epoch: EpochScore | TrainingTrial) -> Sequence[str | Span]:
-    """The accuracy, where there is one, as the end of a line."""
+    """Format the accuracy as the end of a line; empty if there is none."""
     if epoch.accuracy is None:
         return ()
     return ", accuracy ", Span(share_text(epoch.accuracy, 1.0), "figure")
@@ -65,9 +65,9 @@ def _row(epoch: EpochScore, fact: TrainingRun) -> Sequence[Cell]:
 
 
 def _curve(title: str, values: Sequence[float]) -> list[Block]:
-    """A bar chart with a column for each epoch, or for the last of several epochs."""
+    """Draw a bar chart with a column for each epoch, or for each group of epochs by its last one."""
     step = -(-len(values) // _WIDTH)
-    column_values = [values[min(at + step, len(values)) - 1] for at in range(0, len(values), step)]
+    column_values = [values[min(start + step, len(values)) - 1] for start in range(0, len(values), step)]
     wide = max(_WIDTH // len(column_values) // 2, 1)
     top = max(column_values) or 1.0
     heights = [round(8 * _HEIGHT * value / top) for value in column_values]
@@ -80,19 +80,21 @@ def _curve(title: str, values: Sequence[float]) -> list[Block]:
 
 
 def training_sweep(fact: TrainingSweep) -> list[Block]:
-    """The answer of `explorer sweep --train`: a row for each trial, best first, and its file of weights."""
+    """Build the output of `explorer sweep --train`: a row for each trial, best first, and the checkpoint
+    file.
+    """
     best = fact.trials[0]
-    several = len({(trial.model, trial.opening, trial.data) for trial in fact.trials}) > 1
+    has_several = len({(trial.model, trial.opening, trial.data) for trial in fact.trials}) > 1
     figures = ("lr", "batch", "epochs", "best", fact.loss, "accuracy")
     columns = (
         Column("row", "right", drop=5),
-        *([Column("model", shrink=True), Column("data", shrink=True)] if several else []),
+        *([Column("model", shrink=True), Column("data", shrink=True)] if has_several else []),
         *(Column(name, "right", drop=4 * (name == "best")) for name in figures),
         Column("optimizer", drop=2),
         Column("time", "right", drop=3),
         Column("", role="warning"),
     )
-    rows = [_trial_row(at, trial, several) for at, trial in enumerate(fact.trials, 1)]
+    rows = [_trial_row(number, trial, has_several) for number, trial in enumerate(fact.trials, 1)]
     summary = ("best is ", Span(f"lr {best.rate:g}, batch {best.batch:,}", "strong"), *accuracy_text(best))
     blocks: list[Block] = [*head(fact, f"seed {fact.seed}"), Table(columns, rows), Line(), Line(summary, 2)]
     if fact.written:
@@ -101,11 +103,11 @@ def training_sweep(fact: TrainingSweep) -> list[Block]:
     return [*blocks, Line(hint, 2), Line(tuple(done_and_kept(fact)), 2)]
 
 
-def _trial_row(at: int, trial: TrainingTrial, several: bool) -> Sequence[Cell]:
+def _trial_row(number: int, trial: TrainingTrial, has_several: bool) -> Sequence[Cell]:
     is_done = trial.loss is not None
     return (
-        Span(f"{at}", "quiet"),
-        *([printable(trial.model), printable(trial.data)] if several else []),
+        Span(f"{number}", "quiet"),
+        *([printable(trial.model), printable(trial.data)] if has_several else []),
         Span(f"{trial.rate:g}", "figure", f"{trial.rate!r}", trial.rate),
         f"{trial.batch:,}",
         f"{trial.epochs:,}",

@@ -1,4 +1,4 @@
-"""`explorer training`: the cost of one training step."""
+"""`explorer training`: counts the cost of one training step."""
 
 from __future__ import annotations
 

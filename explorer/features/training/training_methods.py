@@ -1,4 +1,4 @@
-"""Data files in a session: scores of its models on them, and training on one."""
+"""Session methods that score models on a data file, and train a module on one."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ def evaluate(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Evaluation:
-    """How well states of the session, and other models, do on the samples of a file, side by side.
+    """Score states of the session, and other models, on the samples of a file.
 
     Args:
-        data: An .npz, .npy or .csv with a sample in each row.
-        labels: The array or column that is to be met; by default one that is called labels, label, y,
-            targets or target, or the last column.
-        inputs: Arrays that go in, in the order of the model's inputs or as 'input=array'; columns of a
-            table. By default what is called like the inputs, or what is left.
-        scores: The output that is scored; by default the first.
-        batch: Samples that run together, where the model does not fix that.
-        task: What the labels say; by default told by them and the output.
-        states: Models of the history; none means the current one.
-        others: Further models, opened as this one was.
-        on_progress: Told how many samples are done.
-        cancel: Asked at every batch; True stops.
+        data: Path of an .npz, .npy or .csv file with one sample per row.
+        labels: Name of the array or column with the labels. The default is labels, label, y, targets or
+            target, or the last column.
+        inputs: Names of the input arrays, in the order of the model's inputs or as 'input=array', or columns
+            of a table. The default is the arrays named like the inputs, or all remaining ones.
+        scores: Name of the output to score; the default is the first output.
+        batch: Number of samples per run, if the model leaves the batch open.
+        task: Kind of task. None derives it from the labels and the output.
+        states: Indices of states of the history; empty selects the current state.
+        others: Paths or names of further models, opened with the session's options.
+        on_progress: Callback that receives the number of completed samples.
+        cancel: Callback that is polled at every batch; the work stops when it returns True.
 
     Raises:
-        Misuse: The data does not fit a model, a label is out of range, a number is NaN or Inf.
+        Misuse: The data does not fit a model, a label is out of range, or a number is NaN or Inf.
         BadModel: A model fails.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     from explorer.features.training.evaluate import evaluated  # onnxruntime
 
-    session_models, beside = session.parts.models, [session.parts.models.beside(source) for source in others]
-    every = [(session_models, session_models.at(at)) for at in states or (None,)] + [
-        (models, 0) for models in beside
+    session_models, other_models = session.parts.models, [session.parts.models.beside(source) for source in others]
+    all_states = [(session_models, session_models.at(state)) for state in states or (None,)] + [
+        (models, 0) for models in other_models
     ]
     try:
         return evaluated(
-            every,
+            all_states,
             data,
             labels=labels,
             inputs=inputs,
@@ -69,38 +69,40 @@ def evaluate(
             cancel=cancel,
         )
     finally:
-        for models in beside:
+        for models in other_models:
             models.close()
 
 
-def train(session: Facade, data: PathText, **how: Unpack[TrainingKeywords]) -> TrainingRun:
-    """Trains a copy of the module that was opened, a small one, on the samples of a file.
+def train(session: Facade, data: PathText, **options: Unpack[TrainingKeywords]) -> TrainingRun:
+    """Train a copy of the opened module on the samples of a file. It is meant for small modules.
 
     Args:
-        data: As for `evaluate`; it is held in memory.
-        how: `labels`, `inputs`, `task`, as for `evaluate`; `epochs` (20 passes over the samples), `rate`
-            (0.01), `batch` (64 samples a step), `optimizer` ('adam', 'sgd', or 'momentum' of 0.9), `seed`
-            (0: of the shuffling, of what is held out, of what the model draws), `held` (0.2, the share
-            that is held out, and says which epoch is best); `output`, a checkpoint for the weights of the
-            best epoch, which `weights_file` takes, and if it may `overwrite` one; `on_progress`, told
-            after every epoch, and `cancel`, asked at every batch: True stops, and nothing is written.
+        data: Path of the data file, as for `evaluate`. The data is held in memory.
+        options: `labels`, `inputs` and `task` are those of `evaluate`. `epochs` is the number of passes over
+            the samples (20), `rate` the learning rate (0.01), `batch` the number of samples per step (64),
+            `optimizer` is 'adam', 'sgd', or 'momentum' of 0.9. `seed` (0) sets the shuffling, the held-out
+            samples and the random numbers of the model. `held` is the share of held-out samples (0.2), which
+            decide which epoch is best. `output` is a checkpoint file for the weights of the best epoch, which
+            `weights_file` accepts; `overwrite` permits replacing it. `on_progress` is called after every
+            epoch. `cancel` is polled at every batch; if it returns True, the training stops and no file is
+            written.
 
     Raises:
-        Misuse: It is no module, the data does not fit it, or the loss is NaN.
+        Misuse: The model is not a module, the data does not fit it, or the loss is NaN.
         MissingExtra: PyTorch Lightning is not installed.
         BadModel: The model fails.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     from explorer.features.training.train import trained  # torch, lightning
 
-    return trained(session.parts.models, data, **how)
+    return trained(session.parts.models, data, **options)
 
 
 def module_digest(session: Facade) -> str:
-    """Digest of the module that was opened: its layers, its numbers, the files its classes are in.
+    """Return a digest of the opened module: its layers, its values, and the files of its classes.
 
     Raises:
-        Misuse: It is no module.
+        Misuse: The model is not a module.
     """
     from explorer.features.training.train import module_digest  # torch
 

@@ -1,4 +1,4 @@
-"""A training step on the pages of a layer and of the model, which stand before any dialog is opened."""
+"""Costs of a training step on the pages of a layer and of the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
-    """Costs of a training step in the layer; empty before the user asks for them."""
+    """Return the costs of a training step in the layer; empty until the user requests them."""
     training = page.store.on_demand.training
     if training is None or not (blocks := layer_figures(training, *page.span)):
         return []
@@ -29,13 +29,13 @@ def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
 
 
 def model_blocks(info: Info, store: ScreenStore) -> list[Block]:
-    """Costs of a training step in the model; empty before the user asks for them."""
+    """Return the costs of a training step in the model; empty until the user requests them."""
     training = store.on_demand.training
     return [] if training is None else step_blocks(info, training)
 
 
 def step_blocks(info: Info, training: Training) -> list[Block]:
-    """Costs of a training step in the model, with what they leave out."""
+    """Build the costs of a training step in the model, with notes on what they leave out."""
     notes = [Paragraph(note, "warning") for note in training.notes]
     blocks: list[Block] = [BlankLine(), heading(training), figures(info, training), *notes]
     if training.memory is not None:

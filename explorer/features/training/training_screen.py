@@ -1,4 +1,4 @@
-"""A training step on the screen: its dialog."""
+"""Dialog for a training step, and the command that counts its cost."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class TrainingDialog(RecordForm[TrainingStepSpec]):
-    """Asks for a training step."""
+    """Form for the settings of a training step."""
 
     TITLE_TEXT = "A training step"
     HINT = "↑↓←→ choose · Enter count · Esc cancel"
 
     def meaning(self) -> list[tuple[str, str]]:
-        """The state that the optimizer keeps."""
+        """Describe the state that the optimizer keeps."""
         return [(f"{OPTIMIZERS[self.answer().optimizer]} that is trained.", "dim")]
 
 
 def ask_training(context: CommandContext) -> None:
-    """Ask for batch sizes, optimizer and memory of a device, and show the costs of a step."""
+    """Ask for batch sizes, optimizer and device memory, then show the costs of a step."""
     store = context.store
 
     def take(spec: TrainingStepSpec | None) -> None:
@@ -60,11 +60,11 @@ async def _count(context: CommandContext, spec: TrainingStepSpec) -> None:
 
 
 def _memory_text(fact: TrainingMemory) -> str:
-    """The peak memory of a step, and the largest batch that fits."""
+    """State the peak memory of a step, and the largest batch that fits."""
     first = fact.steps[0]
     batch = "" if first.batch is None else f" of batch {first.batch:,}"
     text = f"a step{batch} holds {bytes_text(first.peak_bytes)} at most"
     if fact.largest_batch is None:
         return text
-    fits = f"up to batch {fact.largest_batch:,}" if fact.largest_batch else "no batch"
-    return f"{text}; {fits} fits in {bytes_text(fact.limit_bytes or 0)}"
+    fit_text = f"up to batch {fact.largest_batch:,}" if fact.largest_batch else "no batch"
+    return f"{text}; {fit_text} fits in {bytes_text(fact.limit_bytes or 0)}"

@@ -1,4 +1,4 @@
-"""Section of the training step on the page of `explorer report`."""
+"""Section `Training` of `explorer report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of the work and memory of one training step: `explorer training`."""
+"""Text output of `explorer training`: work and memory of one training step."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from explorer.report.present.look.info import symbolic_hint, title
 
 
 def training(about: Info, fact: Training) -> list[Block]:
-    """The answer of `explorer training`."""
+    """Build the output of `explorer training`."""
     hint = symbolic_hint(about) if fact.coverage < 1 else []  # a batch may bind all open sizes
     return [*title(about.model), Line(), *training_blocks(about, fact), *hint]
 
 
 def training_blocks(about: Info, fact: Training) -> list[Block]:
-    """Work and memory of one step, in total and of each layer."""
+    """Build the work and memory of one step, in total and for each layer."""
     table = table_of(
         fact.layers,
         (
@@ -78,7 +78,10 @@ def training_blocks(about: Info, fact: Training) -> list[Block]:
 
 
 def memory_blocks(fact: TrainingMemory) -> list[Block]:
-    """All steps, then the first one over time: its peak, what holds it, and every module in each phase."""
+    """Build a table of all steps, then the memory of the first step over time.
+
+    It shows the peak, the tensors that are live at the peak, and every module in each phase.
+    """
     first = fact.steps[0]
     method = {"autograd": "as torch's autograd keeps it", "outputs": "counted by the outputs of layers"}
     return [
@@ -108,7 +111,8 @@ def memory_blocks(fact: TrainingMemory) -> list[Block]:
 
 
 def memory_figures(fact: TrainingMemory) -> list[Block]:
-    """A row for each batch with kept and peak memory, and the largest batch that fits."""
+    """Build a table of kept and peak memory with a row for each batch, and state the largest batch that fits.
+    """
     columns = [
         Column("batch", "right"),
         Column("kept", "right"),
@@ -125,17 +129,17 @@ def memory_figures(fact: TrainingMemory) -> list[Block]:
         ]
     blocks: list[Block] = [Table(columns, [_step_row(step) for step in fact.steps])]
     if fact.largest_batch is not None:
-        fits = f"up to batch {fact.largest_batch:,}" if fact.largest_batch else "no batch"
-        blocks.append(Line((f"fits in {bytes_text(fact.limit_bytes or 0)}: ", Span(fits, "strong"))))
+        fit_text = f"up to batch {fact.largest_batch:,}" if fact.largest_batch else "no batch"
+        blocks.append(Line((f"fits in {bytes_text(fact.limit_bytes or 0)}: ", Span(fit_text, "strong"))))
     if fact.checkpoint:
-        more = f" and {len(fact.checkpointed) - 1:,} more" if len(fact.checkpointed) > 1 else ""
-        blocks.append(Line(Span(f"checkpointed: {fact.checkpointed[0]}{more}", "quiet")))
+        more_text = f" and {len(fact.checkpointed) - 1:,} more" if len(fact.checkpointed) > 1 else ""
+        blocks.append(Line(Span(f"checkpointed: {fact.checkpointed[0]}{more_text}", "quiet")))
     return blocks
 
 
 def _step_row(step: StepMemory) -> tuple[Cell, ...]:
-    at = step.moments[step.peak]
-    row: list[Cell] = [plain(step.batch), size(step.kept_bytes), size(step.peak_bytes), _moment_text(at)]
+    peak = step.moments[step.peak]
+    row: list[Cell] = [plain(step.batch), size(step.kept_bytes), size(step.peak_bytes), _moment_text(peak)]
     if step.fits is not None:
         row.append(Span("yes", "good") if step.fits else Span("no", "warning"))
     if step.plain_kept_bytes is not None and step.plain_peak_bytes is not None:
@@ -145,42 +149,43 @@ def _step_row(step: StepMemory) -> tuple[Cell, ...]:
 
 
 def _saved(value: int) -> Span:
-    """Bytes that checkpointing saves; below 0, bytes that it costs."""
+    """Format the bytes that checkpointing saves; a negative number is an increase."""
     figure = size(abs(value))
     return figure if value >= 0 else Span(f"-{figure.text}", "warning", value=value)
 
 
-def _moment_text(at: TrainingMoment) -> str:
-    return f"{at.phase}, {at.path}" if at.path else at.phase
+def _moment_text(moment: TrainingMoment) -> str:
+    return f"{moment.phase}, {moment.path}" if moment.path else moment.phase
 
 
 def _moments(step: StepMemory) -> Table:
-    """A row for each module and phase at its peak, with a bar of live memory."""
+    """Build a table with a row for each module in each phase, at its peak, with a bar of live memory."""
     columns = (
         Column("phase"),
         Column("module", shrink=True),
-        *(Column(kind, "right", drop=at + 1) for at, kind in enumerate(_KINDS)),
+        *(Column(kind, "right", drop=index + 1) for index, kind in enumerate(_KINDS)),
         Column("live", "right"),
         Column("p o i a g t"),
     )
 
-    def row(at: TrainingMoment) -> tuple[Cell, ...]:
-        parts = [getattr(at, kind) for kind in _KINDS]
+    def row(moment: TrainingMoment) -> tuple[Cell, ...]:
+        parts = [getattr(moment, kind) for kind in _KINDS]
         figures = (quiet_zero(size(part)) for part in parts)
-        return at.phase, at.path or _WHOLE, *figures, size(at.live_bytes), _stack(parts, step.peak_bytes)
+        stack = _stack(parts, step.peak_bytes)
+        return moment.phase, moment.path or _WHOLE, *figures, size(moment.live_bytes), stack
 
     return Table(columns, Rows(row, step.moments), what="moments", around=step.peak, more="--json has all")
 
 
 def _stack(parts: Sequence[int], largest: int) -> str:
-    """A bar of parts, each drawn with the first letter of its kind."""
-    ends = [round(24 * sum(parts[: at + 1]) / max(1, largest)) for at in range(len(parts))]
+    """Draw a bar of several parts, each with the first letter of its kind."""
+    ends = [round(24 * sum(parts[: index + 1]) / max(1, largest)) for index in range(len(parts))]
     pairs = zip(_KINDS, ends, [0, *ends[:-1]], strict=True)
     return "".join(kind[0] * (end - start) for kind, end, start in pairs)
 
 
 def figures(about: Info, fact: Training) -> Fields:
-    """Work and memory of one step of the whole model."""
+    """Build the fields for work and memory of one step of the whole model."""
     sign = _sign(about, fact)
     step = None
     if fact.forward_macs is not None and fact.backward_macs is not None:
@@ -221,8 +226,8 @@ def figures(about: Info, fact: Training) -> Fields:
 
 
 def _sign(about: Info, fact: Training) -> str:
-    """The sign of the figures: '>= ' or '<= ' for bounds, else ''."""
-    # an upper bound of forward bounds backward, too: both depend on the same sizes
+    """Return the sign of bounds: '>= ', '<= ', or '' for exact figures."""
+    # an upper bound of the forward figures also bounds the backward ones: both depend on the same sizes
     sign = ">= " if fact.coverage < 1 else about.totals.sign
     if about.totals.coverage < 1 <= fact.coverage:  # the batch binds the open sizes
         sign = "<= " if any(row.status == "bound" for row in fact.layers) else ""
@@ -234,7 +239,8 @@ def _outputs_field(about: Info, fact: Training, remark: str) -> Field:
 
 
 def theory(about: Info, fact: Training) -> list[Block]:
-    """Memory of a step that keeps every layer's output; empty where the figures above are that."""
+    """Build the memory of a step that keeps the output of every layer; empty if `figures` already shows it.
+    """
     first = _first_step(fact)
     if first is None or first.counted != "autograd":
         return []
@@ -250,12 +256,12 @@ def theory(about: Info, fact: Training) -> list[Block]:
 
 
 def _first_step(fact: Training) -> StepMemory | None:
-    """The step whose memory is shown; None where memory was not counted."""
+    """Return the step whose memory is shown, or None if memory was not counted."""
     return fact.memory.steps[0] if fact.memory is not None and fact.memory.steps else None
 
 
 def layer_figures(fact: Training, first: int, last: int) -> list[Block]:
-    """Figures of layers `first` to `last` in a step; empty without any."""
+    """Build the fields for layers `first` to `last` in a step; empty if the step has none of them."""
     layers = [row for row in fact.layers if first <= row.layer <= last]
     if not layers:
         return []
@@ -286,7 +292,7 @@ _KINDS = get_args(Holding)
 
 
 def heading(fact: Training) -> Heading:
-    """The heading of a step: 'Training: batch 8, adam'."""
+    """Build the heading of a step: 'Training: batch 8, adam'."""
     batch = f"batch {fact.batch:,}" if fact.batch is not None else "batch as opened"
     return Heading(f"Training: {batch}, {fact.optimizer}")
 
@@ -296,4 +302,4 @@ OPTIMIZERS: Mapping[Optimizer, str] = {
     "momentum": "SGD with momentum keeps 1 number a parameter",
     "adam": "Adam keeps 2 numbers a parameter",
 }
-"""The state of each optimizer for each trained parameter."""
+"""Numbers that each optimizer keeps per trained parameter, as text."""
