@@ -141,7 +141,9 @@ class BlameScreen(SubScreen[LayerRequest]):
     def action_blame_next(self, step: int) -> None:
         """Move to the next (`step` 1) or previous (`step` -1) layer that introduces error."""
         cursor, guilty = self.plot.cursor, self._growth.guilty
-        candidates = [i for i in guilty if i > cursor] if step > 0 else [i for i in reversed(guilty) if i < cursor]
+        candidates = (
+            [i for i in guilty if i > cursor] if step > 0 else [i for i in reversed(guilty) if i < cursor]
+        )
         if candidates:
             self.plot.move_to(candidates[0])
             self._say("")
@@ -303,8 +305,7 @@ def _verdict_lines(fact: Blame, width: int, max_lines: int) -> list[Line]:
 
 
 def _plot_lines(growth: Growth, cursor: int, width: int, rows: int) -> list[Line]:
-    """Draw the error of each value, the rounding error of the original, and a mark at each introduced error.
-    """
+    """Draw the errors, the rounding errors of the original, and a mark at each introduced error."""
     probes, count = growth.fact.probes, len(growth.fact.probes)
     powers = decades([*(p.relative for p in probes), *(p.noise for p in probes)]) or (-8, 0)
     low, high = powers[0], powers[1] + _MARK_DECADES

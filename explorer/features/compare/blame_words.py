@@ -1,5 +1,4 @@
-"""Text that `explorer blame` prints: the verdict, the first layer that differs, and the growth of the error.
-"""
+"""Text output of `explorer blame`: the verdict, the first layer that differs, and the error growth."""
 
 from __future__ import annotations
 
@@ -143,8 +142,7 @@ def curve(probes: Sequence[Probe], width: int) -> tuple[str, str]:
 
 
 def decades(values: Iterable[float | None]) -> tuple[int, int] | None:
-    """Return the powers of ten that enclose all nonzero finite values, or None if there are no such values.
-    """
+    """Return the powers of ten that enclose all nonzero finite values, or None without such values."""
     logs = [math.log10(v) for v in values if v and math.isfinite(v)]
     if not logs:
         return None
@@ -261,5 +259,7 @@ def unpaired(fact: Blame, limit: int) -> list[Block]:
     named = [f"{name} ({why})" for name, why in fact.unpaired[:limit]]
     remaining = fact.unpaired_count - len(named)
     count_text = "1 value was" if fact.unpaired_count == 1 else f"{fact.unpaired_count:,} values were"
-    sentence = f"{count_text} not compared: {', '.join(named)}{f' and {remaining:,} more' if remaining else ''}."
+    sentence = (
+        f"{count_text} not compared: {', '.join(named)}{f' and {remaining:,} more' if remaining else ''}."
+    )
     return [Paragraph(sentence, "warning")] if fact.unpaired_count else []

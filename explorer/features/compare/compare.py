@@ -37,8 +37,7 @@ class Comparer:
         self._models = models
 
     def diff(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> Diff:
-        """Compare two graphs node by node. Both are analyzed at the same sizes if they belong to one session.
-        """
+        """Compare two graphs node by node. Graphs of one session are analyzed at the same sizes."""
         models, (after_models, after_at) = self._models, after
         if (changes := self._diff_modules(before, after, on_progress, cancel)) is not None:
             return changes
@@ -53,7 +52,9 @@ class Comparer:
         )
         return replace(changes, before=models.label(before), after=after_models.label(after_at))
 
-    def _diff_modules(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> Diff | None:
+    def _diff_modules(
+        self, before: int, after: State, on_progress: OnProgress, cancel: Cancel
+    ) -> Diff | None:
         """Compare two torch modules of this session. Return None if either state is not a module of this
         session.
         """
@@ -63,7 +64,7 @@ class Comparer:
         opened: list[Any] = [models.opened(index, on_progress) for index in (before, after_at)]
         if not all(hasattr(module, "loaded") for module in opened):
             return None
-        from explorer.engine.quantize.torch.differences import ModuleSide, module_diff  # torch
+        from explorer.engine.quantize.torch.differences import ModuleSide, module_diff  # imports torch
 
         sides = [
             ModuleSide(

@@ -124,7 +124,9 @@ def summary(fact: TreeDiff) -> str:
     differing = [f"{counts[state]:,} {state}" for state in STATES if state in counts and state not in SAME]
     if not differing:
         text = (
-            f"the same in all of its {same_count:,} layers" if not fact.graph else f"{same_count:,} layers are the same"
+            f"the same in all of its {same_count:,} layers"
+            if not fact.graph
+            else f"{same_count:,} layers are the same"
         )
     elif not set(counts) - {"added", "removed"}:
         text = f"nothing in common: {', '.join(differing)}"
@@ -184,8 +186,7 @@ def change(row: RowPair, figure: str, of_bytes: bool) -> Span:
 
 
 def pair_blocks(row: RowPair) -> list[Block]:
-    """Build the detail of a row: layer, kind, output shape and figures of both sides, with the differences.
-    """
+    """Build the details of a row: layer, kind, output shape and figures of both sides, with differences."""
     sides = row.before, row.after
     shapes = [shape_text(side.output) if side else "" for side in sides]
     rows: list[tuple[Cell, ...]] = [

@@ -238,9 +238,14 @@ def beside(
     if len(numbers) + len(others) < 2:
         raise Misuse("there is nothing to compare with", hint="name two states or more")
     entries = [models.history.entries[index] for index in numbers]
-    titles = [e.name or (e.label if index else "as opened") for index, e in zip(numbers, entries, strict=True)]
+    titles = [
+        e.name or (e.label if index else "as opened") for index, e in zip(numbers, entries, strict=True)
+    ]
     settings: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
-    names = [models.label(index) if others else f"{index} {name}" for index, name in zip(numbers, titles, strict=True)]
+    names = [
+        models.label(index) if others else f"{index} {name}"
+        for index, name in zip(numbers, titles, strict=True)
+    ]
     opened = [models.beside(source) for source in others]
     try:
         return session.parts.of(Comparer).figure_columns(

@@ -282,7 +282,9 @@ class FlameView(SubScreen[int]):
         if isinstance(target, int):
             self.chosen = box_of(self._boxes, target)
             return
-        matches = [i for i, box in enumerate(self._boxes) if box.span == target.span and box.name == target.name]
+        matches = [
+            i for i, box in enumerate(self._boxes) if box.span == target.span and box.name == target.name
+        ]
         self.chosen = matches[0] if matches else box_of(self._boxes, target.first)
 
     def _box_text(self, index: int) -> tuple[str, str]:

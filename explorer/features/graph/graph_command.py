@@ -1,5 +1,4 @@
-"""`explorer graph`: writes the graph of layers as a picture, a page, text, or node data for Model Explorer.
-"""
+"""`explorer graph`: writes the graph of layers as picture, page, text, or node data for Model Explorer."""
 
 from __future__ import annotations
 

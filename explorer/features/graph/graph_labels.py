@@ -128,7 +128,9 @@ def fill(drawing: GraphDrawing, color: str) -> list[str]:
     values = [value_of(box, color) for box in drawing.boxes]
     largest = max((value for value in values if value), default=0)
     return [
-        _BLANK if value is None or value < 0 or not largest > 0 else _mix(PALE_COLOR, FULL_COLOR, value / largest)
+        _BLANK
+        if value is None or value < 0 or not largest > 0
+        else _mix(PALE_COLOR, FULL_COLOR, value / largest)
         for value in values
     ]
 
@@ -163,7 +165,9 @@ def notes(drawing: GraphDrawing) -> list[str]:
 
 def route_text(route: GraphRoute) -> str:
     """Describe the highlighted paths: '3 paths from conv1 to layer2.0, 24 layers on them'."""
-    paths_text = "" if route.paths is None else "1 path" if route.paths == 1 else f"{count_text(route.paths)} paths"
+    paths_text = (
+        "" if route.paths is None else "1 path" if route.paths == 1 else f"{count_text(route.paths)} paths"
+    )
     layers = f"{route.layers:,} layer{'s' * (route.layers != 1)}"
     return (
         f"{paths_text or 'paths'} from {printable(route.source)} to {printable(route.target)},"

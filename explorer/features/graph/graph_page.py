@@ -151,8 +151,7 @@ class GraphCanvas:
         self.width = max((column + 1 for row in self._rows.values() for column in row), default=0)
 
     def lines(self, chosen_box: int | None, left: int, top: int, width: int, height: int) -> list[Line]:
-        """Return the visible part, whose top left cell is (`left`, `top`), with the chosen box highlighted.
-        """
+        """Return the part with the top left cell (`left`, `top`); the chosen box is highlighted."""
         box = None if chosen_box is None else self.drawing.boxes[chosen_box]
         return [self._line(y, box, left, width) for y in range(top, top + height)]
 
@@ -204,14 +203,24 @@ class GraphCanvas:
         for line_index in range(1, box.height - 1):
             self._set(box.x, box.y + line_index, sides, role)
             if line_index <= len(labels):
-                style = "dim" if faint else "strong" if line_index == 1 else "text" if box.role in _WORK else "dim"
+                style = (
+                    "dim"
+                    if faint
+                    else "strong"
+                    if line_index == 1
+                    else "text"
+                    if box.role in _WORK
+                    else "dim"
+                )
                 self._set(
-                    box.x + 1 + (wide - cell_len(labels[line_index - 1])) // 2, box.y + line_index, labels[line_index - 1], style
+                    box.x + 1 + (wide - cell_len(labels[line_index - 1])) // 2,
+                    box.y + line_index,
+                    labels[line_index - 1],
+                    style,
                 )
 
     def _label(self, edges: Sequence[GraphEdge]) -> None:
-        """Write tensor shapes next to edges where there is room; equal shapes from one box are written once.
-        """
+        """Write tensor shapes next to edges if there is room; equal shapes from one box are written once."""
         labeled: set[tuple[int, str]] = set()
         for edge in edges:
             text = tensor_text(edge.tensor, edge.tensors)
@@ -299,7 +308,10 @@ def title_lines(drawing: GraphDrawing, steps: int | None, width: int) -> tuple[L
     count_text = f" {len(drawing.boxes):,} boxes"
     return (
         ((" Graph ", "head"), (ending(name, max(8, width - 8)), "strong")),
-        ((count_text, "dim"), (fit(f"; {note_text}" if note_text else "", max(0, width - len(count_text))), style)),
+        (
+            (count_text, "dim"),
+            (fit(f"; {note_text}" if note_text else "", max(0, width - len(count_text))), style),
+        ),
     )
 
 

@@ -131,8 +131,7 @@ class GraphView(SubScreen[int]):
         return self.drawing.boxes[self.chosen] if self.drawing.boxes else None
 
     def compose(self) -> ComposeResult:
-        """Yield the title bar, the graph with its detail page, the line of the chosen box and the key line.
-        """
+        """Yield the title bar, the graph, its detail page, the line of the chosen box and the key line."""
         yield TitleBar()
         with Horizontal(id="graph-panes"):
             yield PanelView(self._page, id="graph")
@@ -167,7 +166,9 @@ class GraphView(SubScreen[int]):
         return [*words, *(word for flag, end in ends for word in (flag, self._layers[end].path))]
 
     def _lay_out(self) -> None:
-        has_room = self.size.width >= _WIDE and not self.app.has_class("remote")  # every cell costs bytes there
+        has_room = self.size.width >= _WIDE and not self.app.has_class(
+            "remote"
+        )  # every cell costs bytes there
         self.set_class(has_room if self._beside is None else self._beside, "-about")
 
     def _show(self) -> None:
@@ -221,7 +222,10 @@ class GraphView(SubScreen[int]):
 
     def action_graph_step(self, direction: str) -> None:
         """Move to the next box in a direction: 'up', 'down', 'left' or 'right'."""
-        if self.drawing.boxes and (neighbor_index := neighbour(self.drawing, self.chosen, direction)) is not None:
+        if (
+            self.drawing.boxes
+            and (neighbor_index := neighbour(self.drawing, self.chosen, direction)) is not None
+        ):
             self.chosen = neighbor_index
             self._moved()
 
@@ -433,7 +437,9 @@ def _box_of(drawing: GraphDrawing, row: int, otherwise: int) -> int:
     """Return the index of the box of a row; else of the smallest box around it; else of the first box inside
     it.
     """
-    boxes = [(box.rows, index) for index, box in enumerate(drawing.boxes) if box.rows and box.role != "outside"]
+    boxes = [
+        (box.rows, index) for index, box in enumerate(drawing.boxes) if box.rows and box.role != "outside"
+    ]
     exact = [index for _, index in boxes if drawing.boxes[index].row == row]
     around = [(rows[1] - rows[0], index) for rows, index in boxes if rows[0] <= row < rows[1]]
     inside = [(rows[0], index) for rows, index in boxes if rows[0] > row]

@@ -83,7 +83,10 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     def ask(session: Session, info: Info) -> tuple[Info, Profile | ProfileSeries]:
         from msgspec.structs import replace
 
-        from explorer.facts.profile.profile import ordered, series  # imported late: msgspec records load slowly
+        from explorer.facts.profile.profile import (
+            ordered,
+            series,
+        )  # imported late: msgspec records load slowly
 
         spec = _spec(args)
         profiles = [
@@ -139,7 +142,10 @@ def _files_to_write(args: ParsedArgs) -> list[str]:
 
 
 def _write(
-    args: ParsedArgs, profiles: Sequence[Profile], rows: Sequence[Layer], table_source: tuple[dict[str, Any], str]
+    args: ParsedArgs,
+    profiles: Sequence[Profile],
+    rows: Sequence[Layer],
+    table_source: tuple[dict[str, Any], str],
 ) -> list[str]:
     """Write all files or none; return their paths."""
     # imported here because help imports this file

@@ -44,7 +44,9 @@ def walls(fact: ProfileComparison) -> Fields:
         for name, profile in zip(fact.names, (fact.before, fact.after), strict=True)
     ]
     before_seconds = fact.before.wall_seconds
-    share = f"{percent_text(abs(fact.difference), before_seconds)} {'more' if fact.difference > 0 else 'less'}"
+    share = (
+        f"{percent_text(abs(fact.difference), before_seconds)} {'more' if fact.difference > 0 else 'less'}"
+    )
     rows.append(
         Field(
             "Difference",
@@ -76,7 +78,8 @@ def _run_text(profile: Profile) -> str:
     batch = "" if profile.batch is None else f"batch {profile.batch:,}; "
     low, high = seconds_text(profile.wall.low), seconds_text(profile.wall.high)
     sure = f"95 % of the median {low} to {high}; " if profile.wall.sure else ""
-    return f"{batch}{sure}{many_text(profile.runs, 'run')}, {profile.device}, {many_text(profile.threads, 'thread')}"
+    threads = many_text(profile.threads, "thread")
+    return f"{batch}{sure}{many_text(profile.runs, 'run')}, {profile.device}, {threads}"
 
 
 def _noise_text(significant: bool | None) -> str:

@@ -34,7 +34,10 @@ def chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str)
     for pid, profile in enumerate(profiles, 1):
         lanes = {event.thread for run in profile.recording for event in run.events} | {0}
         names = [("process_name", 0, title(profile, model))]
-        names += [("thread_name", thread, f"thread {thread}" if thread else "main thread") for thread in sorted(lanes)]
+        names += [
+            ("thread_name", thread, f"thread {thread}" if thread else "main thread")
+            for thread in sorted(lanes)
+        ]
         for name, lane, label in names:
             events.append({"ph": "M", "name": name, "pid": pid, "tid": lane, "args": {"name": label}})
         start = 0.0
@@ -99,7 +102,10 @@ def _groups(run: RecordedRun, rows: Sequence[Layer]) -> Iterator[tuple[RecordedE
             enclosing.insert(0, group)
             group = rows[group].parent
         shared_count = 0
-        while shared_count < min(len(open_spans), len(enclosing)) and spans[open_spans[shared_count]][2] == enclosing[shared_count]:
+        while (
+            shared_count < min(len(open_spans), len(enclosing))
+            and spans[open_spans[shared_count]][2] == enclosing[shared_count]
+        ):
             first, _, row = spans[open_spans[shared_count]]
             spans[open_spans[shared_count]] = first, event, row
             shared_count += 1

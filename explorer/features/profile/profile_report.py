@@ -71,7 +71,9 @@ def _heading(axes: Axes, about: Info, profile: Profile, subject: str) -> None:
     model = title(profile, printable(os.path.basename(about.model.source)))
     slowed = "; its kernels as the profiler slows them" if profile.slowed_seconds else ""
     remarks = slowed + ("; the machine was loaded" if profile.loaded else "")
-    axes.set_title(f"{subject} of {model}: {seconds_text(profile.wall_seconds)} a run, {profile.device}{remarks}")
+    axes.set_title(
+        f"{subject} of {model}: {seconds_text(profile.wall_seconds)} a run, {profile.device}{remarks}"
+    )
     axes.xaxis.set_major_formatter(lambda value, _: seconds_text(max(0.0, value)))
 
 

@@ -119,8 +119,7 @@ def figures(fact: Profile) -> Fields:
 
 
 def _overhead(fact: Profile) -> list[Field]:
-    """Build the fields for the time outside of kernels, and for the time that the profiler adds to kernels.
-    """
+    """Build the fields for time outside of kernels, and for time that the profiler adds to kernels."""
     # work of other processes delays a different layer in each run, so no layer's median shows it
     remark = "no kernel runs: calls, copies, gaps" + ("; and what other work took" if fact.loaded else "")
     rows = [Field("Runtime overhead", seconds(fact.overhead_seconds), remark, "overhead")]
@@ -343,7 +342,9 @@ def timed_blocks(fact: Profile, row: int) -> list[Block]:
 
 def _group_fields(group: ModuleTime) -> list[Field]:
     return [
-        Field("Measured", seconds(group.seconds), f"{share_text(group.share, 1)} of a run, sum of its layers"),
+        Field(
+            "Measured", seconds(group.seconds), f"{share_text(group.share, 1)} of a run, sum of its layers"
+        ),
         Field("  without them", quiet_zero(seconds(group.self_seconds)), many_text(group.calls, "call")),
     ]
 
@@ -353,7 +354,9 @@ def _layer_fields(fact: Profile, layer: LayerTime) -> list[Field]:
         return [
             Field("Measured", Span("no time of its own", "quiet"), f"the kernel of {layer.within} does it")
         ]
-    kernel_text = f", {layer.op} for {many_text(1 + len(layer.holds), 'layer')}" if layer.holds else f", {layer.op}"
+    kernel_text = (
+        f", {layer.op} for {many_text(1 + len(layer.holds), 'layer')}" if layer.holds else f", {layer.op}"
+    )
     rows = [
         Field(
             "Measured",

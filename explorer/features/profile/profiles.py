@@ -191,7 +191,7 @@ class Profiler:
         """Prepare a state for timing, as a graph or as a module."""
         report(on_progress, cancel, "loading")
         if models.is_module(state_index) or (not state_index and not models.is_graph and models.from_torch):
-            from explorer.features.profile.timed_modules import measured_module  # torch
+            from explorer.features.profile.timed_modules import measured_module  # imports torch
 
             return measured_module(models, state_index, spec, batch, on_progress, cancel)
         if spec.train:
@@ -208,7 +208,9 @@ class Profiler:
     ) -> Profile:
         notes = [] if measured_machine is None else _machine_notes(profile, measured_machine)
         kept_profile = replace(profile, notes=(*models.random_weights(), *profile.notes, *notes))
-        models.history = states.amend(models.history, state_index, profile=replace(kept_profile, recording=()))
+        models.history = states.amend(
+            models.history, state_index, profile=replace(kept_profile, recording=())
+        )
         models.keep_profile(state_index, replace(kept_profile, recording=()))
         return kept_profile
 
@@ -243,7 +245,12 @@ def check(spec: ProfileSpec) -> None:
 
 
 def subject_of(
-    models: Models, state_index: int, spec: ProfileSpec, batch: int | None, on_progress: OnProgress, cancel: Cancel
+    models: Models,
+    state_index: int,
+    spec: ProfileSpec,
+    batch: int | None,
+    on_progress: OnProgress,
+    cancel: Cancel,
 ) -> TimedGraph:
     """Prepare a graph for timing: draw or read its inputs, and analyze it at their sizes.
 

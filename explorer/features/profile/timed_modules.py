@@ -19,7 +19,12 @@ from explorer.session.parts.models import Models
 
 
 def measured_module(
-    models: Models, state_index: int, spec: ProfileSpec, batch: int | None, on_progress: OnProgress, cancel: Cancel
+    models: Models,
+    state_index: int,
+    spec: ProfileSpec,
+    batch: int | None,
+    on_progress: OnProgress,
+    cancel: Cancel,
 ) -> tuple[Measurement, TimedModule]:
     """Prepare a module for timing.
 

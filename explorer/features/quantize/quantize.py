@@ -132,7 +132,9 @@ class Quantizer:
             return request, ()
         model = self._graph(on_progress)
         plain = replace(request.spec, form="auto")
-        operators = [choice.layer.op for choice in self._apply_spec(model, plain).choices if not choice.reason]
+        operators = [
+            choice.layer.op for choice in self._apply_spec(model, plain).choices if not choice.reason
+        ]
         fast = resolved(request.spec, operators, instructions(), onnxruntime.__version__)
         self._folds = fast.spec.form == "chain"
         return replace(request, spec=fast.spec), fast.notes
@@ -141,7 +143,9 @@ class Quantizer:
         """Return the settings that `spec` gives every layer of the current model."""
         model = self._graph(on_progress)
         spec = self._resolve_form(QuantizeRequest(spec), on_progress)[0].spec
-        return in_force(spec, sound(self._apply_spec(model, spec, sized=True).choices, Grids({}), ("weight",)))
+        return in_force(
+            spec, sound(self._apply_spec(model, spec, sized=True).choices, Grids({}), ("weight",))
+        )
 
     def steps(self, request: QuantizeRequest, work: Work) -> Steps:
         """Calibrate, quantize, and measure the error of the written model, as steps of a change."""
@@ -217,7 +221,11 @@ class Quantizer:
         usual = self.trial(replace(request, spec=replace(spec, calibrator="minmax")), on_progress, cancel)
         for usual_output in usual.outputs:
             mine = outputs[usual_output.name].snr_db if usual_output.name in outputs else None
-            if mine is not None and usual_output.snr_db is not None and usual_output.snr_db - mine >= _LOSS_NOTE_DB:
+            if (
+                mine is not None
+                and usual_output.snr_db is not None
+                and usual_output.snr_db - mine >= _LOSS_NOTE_DB
+            ):
                 return (
                     f"calibrator {spec.calibrator} gives {mine:.1f} dB at '{usual_output.name}',"
                     f" minmax {usual_output.snr_db:.1f} dB on the same samples",
@@ -263,7 +271,10 @@ class Quantizer:
         if self._original_runs is None or self._original_runs[0] != key:
             model = self._graph(on_progress)
             step = partial(report, on_progress, cancel, "calibrating")
-            self._original_runs = key, OriginalRuns(model, self._samples(model, request), fine=fine, step=step)
+            self._original_runs = (
+                key,
+                OriginalRuns(model, self._samples(model, request), fine=fine, step=step),
+            )
         return self._original_runs[1]
 
     def _check_folding(self, feeds: Mapping[str, Any]) -> tuple[str, ...]:
@@ -281,7 +292,8 @@ class Quantizer:
         agreements = {name: Agreement() for name in runs[0]}
         agree(agreements, *runs)
         if any(
-            agreement.snr_db is not None and agreement.snr_db < _MIN_FOLD_SNR for agreement in agreements.values()
+            agreement.snr_db is not None and agreement.snr_db < _MIN_FOLD_SNR
+            for agreement in agreements.values()
         ):
             problem = f"{nodes} cannot be folded into weights without other numbers"
             raise BadModel(problem, where=self._models.source, hint="pass --form qdq, which folds nothing")
@@ -384,14 +396,18 @@ def _normalizations(model: Model) -> int:
 def _checked_plan(plan: ModelChoices, grids: Grids, channel_means: ChannelMeans | None) -> ModelChoices:
     """Drop layers whose weights hold NaN; correct biases by `channel_means` unless it is None."""
     choices = sound(plan.choices, grids)
-    return replace(plan, choices=choices if channel_means is None else corrected(choices, grids, channel_means))
+    return replace(
+        plan, choices=choices if channel_means is None else corrected(choices, grids, channel_means)
+    )
 
 
 def _saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:
     """Return a warning if onnxruntime saturates int8 weights on this processor."""
     open_choices = [c for c in choices if not c.reason and not c.unsaturated]
     integer_pairs = [(c.weight, c.input) for c in open_choices if c.weight is not None and c.input]
-    int8_weights = [w for w, x in integer_pairs if w.element_type == "int8" and x.element_type in ("int8", "uint8")]
+    int8_weights = [
+        w for w, x in integer_pairs if w.element_type == "int8" and x.element_type in ("int8", "uint8")
+    ]
     return (_SATURATES,) if int8_weights and saturates_bytes() else ()
 
 
@@ -458,7 +474,7 @@ def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
 
 
 def _requantize(entry: HistoryEntry, original: Any, analysis: Analysis) -> Any:
-    from explorer.engine.convert.module_to_quantized import quantized_again  # torch
+    from explorer.engine.convert.module_to_quantized import quantized_again  # imports torch
 
     return quantized_again(original, entry.record.quantize.spec, entry.record.ranges or {}, analysis)
 

@@ -116,7 +116,11 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         with Horizontal(classes="form-row"):
             yield ComboField("bias", BIASES, spec.bias, id="bias")
             yield ComboField(
-                "block", _BLOCKS, str(spec.block or _BLOCKS[0]), id="quantize-block", label_width=_SECOND_LABEL_WIDTH
+                "block",
+                _BLOCKS,
+                str(spec.block or _BLOCKS[0]),
+                id="quantize-block",
+                label_width=_SECOND_LABEL_WIDTH,
             )
         with Horizontal(classes="form-row"):
             for option in _SCALES:
@@ -139,7 +143,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             percentile = f"{spec.percentile:g}"
             ranges = percentile if spec.calibrator == "percentile" else spec.calibrator
             yield ComboField("ranges by", get_args(Calibrator), ranges, id="calibrator")
-            yield AccumulatorField(spec.accumulator, id="quantize-accumulator", label_width=_SECOND_LABEL_WIDTH)
+            yield AccumulatorField(
+                spec.accumulator, id="quantize-accumulator", label_width=_SECOND_LABEL_WIDTH
+            )
         yield OptionField("written", _WRITTEN, spec.form, id="form")
         yield LineView(id="plan", focusable=False)
         yield LineView(id="choice-head", focusable=False)
@@ -345,7 +351,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             return (), ()
         if field.value == _BEFORE:
             return self._last.spec.ops, self._last.spec.sites
-        names, ops = self._names_and_operators(self._all_choices.layers if self._all_choices is not None else ())
+        names, ops = self._names_and_operators(
+            self._all_choices.layers if self._all_choices is not None else ()
+        )
         if not names:
             where = self._chosen[0].path if self._chosen else "no layer"
             raise Misuse("no layer here multiplies or holds weights", where=where)
@@ -358,7 +366,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     def action_apply(self) -> None:
         """Close the dialog with the request, as soon as the choice for it is computed."""
         if self._request is not None:
-            self.dismiss(self.request())  # read the fields again: samples do not affect the choice, so they may be newer
+            self.dismiss(
+                self.request()
+            )  # read the fields again: samples do not affect the choice, so they may be newer
         elif self._asking:
             self._entered = True
             self._say("waiting for the choice, then it begins", "dim")

@@ -61,7 +61,9 @@ def quantize_choice(
         return session.parts.of(Quantizer).choice(request, on_progress)
 
 
-def _uses_modules(session: Facade, spec: QuantizeSpec, output: PathText | None, on_progress: OnProgress) -> bool:
+def _uses_modules(
+    session: Facade, spec: QuantizeSpec, output: PathText | None, on_progress: OnProgress
+) -> bool:
     """Return whether the current model is quantized as a module; most forms need ONNX."""
     opened = session.parts.models.opened(session.parts.models.current, on_progress)
     if spec.form == "torchao" and not hasattr(opened, "loaded"):
@@ -152,7 +154,9 @@ def _quantize_state(
 ) -> Quantization:
     with changing(session.parts.models, state):
         modules = not request.as_graph
-        if request.spec.form == "torchao" and _uses_modules(session, request.spec, None, options["on_progress"]):
+        if request.spec.form == "torchao" and _uses_modules(
+            session, request.spec, None, options["on_progress"]
+        ):
             raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
         if modules and _uses_modules(session, request.spec, options["output"], options["on_progress"]):
             module_request = _module_request(request)
@@ -280,6 +284,6 @@ def requantize(
 
 
 def _module_quantizer(session: Facade) -> ModuleQuantizer:
-    from explorer.features.quantize.module_quantizer import ModuleQuantizer  # torch
+    from explorer.features.quantize.module_quantizer import ModuleQuantizer  # imports torch
 
     return session.parts.of(ModuleQuantizer)

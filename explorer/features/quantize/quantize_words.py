@@ -141,7 +141,10 @@ def _source_text(fact: Quantization) -> str:
                 "Only the choice, of an nn.Module by its modules: -o FILE.pt2 writes it and measures what it"
                 f" loses{accumulator_text}; -o FILE.onnx or --form quantizes its ONNX export."
             )
-        return f"Only the choice, nothing was run: -o FILE writes the model and measures what it loses{accumulator_text}."
+        return (
+            "Only the choice, nothing was run: -o FILE writes the model and measures what it"
+            f" loses{accumulator_text}."
+        )
     figures = "ranges and errors" if fact.outputs else "ranges"
     ran = f"{figures} from {printable(fact.calibration)}; " if fact.calibration else ""
     return f"{ran}{seconds_text(fact.seconds)}"
@@ -186,8 +189,7 @@ _COLUMNS: Sequence[tuple[Column, Callable[[QuantizedLayer], Cell]]] = (
 
 
 def layers(rows: Sequence[QuantizedLayer]) -> Table:
-    """Build a table with a row for each quantized layer; columns that are empty for all layers are left out.
-    """
+    """Build a table with a row for each quantized layer; columns without any value are left out."""
 
     def has_text(cell: Cell) -> bool:
         return (cell.text if isinstance(cell, Span) else cell) not in ("", "-")
@@ -239,8 +241,7 @@ def _saturated(share: float | None) -> Cell:
 
 
 def _accumulator(sums: Accumulator | None) -> Cell:
-    """Format the accumulator bits: those that the stored weights need, of those that any weights could need.
-    """
+    """Format the accumulator bits that the stored weights need, and the bits that any weights could need."""
     if sums is None:
         return ""
     return Span(f"{sums.bits} of {sums.bits_any}", value=sums.bits)
@@ -279,7 +280,9 @@ def _unchanged_table(fact: Quantization) -> Table:
 def totals(fact: Quantization) -> Fields:
     """Build the fields for weight bytes and BitOPs, before and after."""
     changes = (("weight bytes", fact.totals.weight_bytes, size), ("BitOPs", fact.totals.bitops, count))
-    return Fields([Field(name, _change(pair, format_figure), _share(pair)) for name, pair, format_figure in changes])
+    return Fields(
+        [Field(name, _change(pair, format_figure), _share(pair)) for name, pair, format_figure in changes]
+    )
 
 
 def _change(pair: BeforeAfter, format_figure: Callable[[int | None], Span]) -> Cell:

@@ -44,7 +44,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _kinds(typed: tuple[str, ...] | None) -> tuple[FoldKind, ...]:
-    from explorer.facts.split.fold import FOLDS  # imported late: help imports this file, and msgspec takes 30 ms
+    from explorer.facts.split.fold import (
+        FOLDS,
+    )  # imported late: help imports this file, and msgspec takes 30 ms
 
     for word in typed or ():
         if word not in FOLDS:

@@ -120,7 +120,9 @@ def edit(source: str, fact: Edit, change: Diff | None) -> list[Block]:
 
 def edit_blocks(fact: Edit) -> list[Block]:
     """Describe the effect of each step, and the changes to the model's outputs."""
-    blocks: list[Block] = [Paragraph(f"{number}. {printable(text)}") for number, text in enumerate(fact.done, 1)]
+    blocks: list[Block] = [
+        Paragraph(f"{number}. {printable(text)}") for number, text in enumerate(fact.done, 1)
+    ]
     blocks += [
         Paragraph(f"output {printable(change.name)}: {change.before} -> {change.after}", "warning")
         for change in fact.outputs

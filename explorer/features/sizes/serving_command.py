@@ -46,9 +46,7 @@ _OPTIONS = (
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    vars(args).update(
-        past=None, observe=False
-    )  # serving counts decode steps itself
+    vars(args).update(past=None, observe=False)  # serving counts decode steps itself
     machine = named_machine(args)
     if args.sweep:
         return _swept(args, machine, progress)
@@ -66,7 +64,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             plots().write("serving", *answers[0][:2], temporary)
     has_several_models = args.csv and len(answers) > 1
     return Answer(
-        lambda: document().serving_times(answers) if has_several_models else document().serving(answers, tool()),
+        lambda: (
+            document().serving_times(answers) if has_several_models else document().serving(answers, tool())
+        ),
         lambda: present("serving_words", __package__).serving([(info, fact) for info, fact, _ in answers]),
         "times",
     )

@@ -252,8 +252,7 @@ _CONTEXT_COUNT = 48
 
 
 def serving_plots(fact: Serving) -> list[Scatter]:
-    """Plot weights plus cache over the context, and tokens per second over the batch (without machine: MACs).
-    """
+    """Plot weights plus cache over the context, and tokens per second (without a machine: MACs)."""
     return [_memory(fact), _rates(fact) if fact.machine is not None else _macs(fact)]
 
 

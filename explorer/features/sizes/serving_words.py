@@ -203,7 +203,10 @@ def times_table(fact: Serving) -> Table:
 
 
 def _fit_cell(fits_memory: bool | None) -> Span:
-    return Span({True: "fits", False: "does not fit", None: ""}[fits_memory], "bad" if fits_memory is False else "quiet")
+    return Span(
+        {True: "fits", False: "does not fit", None: ""}[fits_memory],
+        "bad" if fits_memory is False else "quiet",
+    )
 
 
 def _memory_cell(memory: int, fits_memory: bool | None) -> Span:
@@ -368,12 +371,19 @@ def side_by_side(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
     for index, time in enumerate(facts[0].times):
         workload = f"{time.context:,} tokens, batch {time.batch:,}"
         rows.append(
-            row(f"Memory, {workload}", lambda fact, index=index: _memory_cell(fact.times[index].memory, fact.times[index].fits))
+            row(
+                f"Memory, {workload}",
+                lambda fact, index=index: _memory_cell(fact.times[index].memory, fact.times[index].fits),
+            )
         )
         if (card := facts[0].spec.card) is not None:
-            rows.append(row(f"  in {bytes_text(card)}", lambda fact, index=index: _fit_cell(fact.times[index].fits)))
+            rows.append(
+                row(f"  in {bytes_text(card)}", lambda fact, index=index: _fit_cell(fact.times[index].fits))
+            )
         if facts[0].machine is not None:
-            rows.append(row("  first token", lambda fact, index=index: seconds(fact.times[index].first_token)))
+            rows.append(
+                row("  first token", lambda fact, index=index: seconds(fact.times[index].first_token))
+            )
             rows.append(row("  a token", lambda fact, index=index: seconds(fact.times[index].token)))
             rows.append(row("  tokens/s", lambda fact, index=index: rate_cell(fact.times[index].rate)))
     for index, (batch, _) in enumerate(facts[0].longest_context):
@@ -402,7 +412,8 @@ def _layout_rows(facts: Sequence[Serving]) -> list[tuple[Cell, ...]]:
             (f"{devices:,} devices, {context:,} tokens, batch {batch:,}", *map(_layout_cell, layouts))
         )
         cells = [
-            layout and _memory_cell(layout.weight_bytes + layout.cache_bytes, layout.fits) for layout in layouts
+            layout and _memory_cell(layout.weight_bytes + layout.cache_bytes, layout.fits)
+            for layout in layouts
         ]
         rows.append(("  a device", *[cell or _EMPTY for cell in cells]))
         if (card := facts[0].spec.card) is not None:

@@ -135,8 +135,6 @@ class CurveMaker:
                         raise self._without_past(error) from None
             raise AssertionError
 
-
-
     def _without_past(self, error: Misuse) -> Misuse:
         """Rewrite an error without `--past`, for a caller who did not pass that option."""
         where = self._models.source if error.where == "--past" else error.where
@@ -148,8 +146,7 @@ class CurveMaker:
     def _at_other_sizes(
         self, state_index: int, on_progress: OnProgress, cancel: Cancel
     ) -> Iterator[Callable[..., AnalysisResult]]:
-        """Yield a function that analyzes a model with other options; restore the model's options at the end.
-        """
+        """Yield a function that analyzes a model with other options; restore its options at the end."""
         opened: Any = self._models.opened(state_index, on_progress)
         own_options, loaded = opened.options, getattr(opened, "loaded", None)
         bound_inputs = getattr(loaded, "bound", None)
@@ -185,7 +182,11 @@ class CurveMaker:
         return {"dims": {**other_sizes, name: size}, "input_shapes": {}}
 
     def _cache_function(
-        self, state_index: int, examine: Callable[..., AnalysisResult], size_range: SizeRange, other_sizes: dict[str, int]
+        self,
+        state_index: int,
+        examine: Callable[..., AnalysisResult],
+        size_range: SizeRange,
+        other_sizes: dict[str, int],
     ) -> Callable[[int], int] | None:
         """Return a function from tokens to cache bytes, or None if the size is not a length or there is no
         cache.
@@ -218,8 +219,7 @@ class CurveMaker:
 
 
 def _module_sizes(info: Info) -> Sizes:
-    """Return the sizes of a module's first input: the batch, and the text length if the input is token ids.
-    """
+    """Return the sizes of a module's first input: the batch, and the text length for token ids."""
     first = info.model.inputs[0] if info.model.inputs else None
     shape = (first and first.shape) or ()
     if len(shape) < 2 or not isinstance(shape[0], int) or not isinstance(shape[1], int):

@@ -64,7 +64,9 @@ def sizes_page(fact: SizeCurves, index: int, width: int, height: int) -> list[Li
     width -= 1
     figures = figures_at(fact, index)
     curves = zip(fact.curves, figures.rows, strict=True)
-    visible_figures = Fields([row for curve, row in curves if height >= _TALL or curve.name not in _OPTIONAL_CURVES])
+    visible_figures = Fields(
+        [row for curve, row in curves if height >= _TALL or curve.name not in _OPTIONAL_CURVES]
+    )
     lines = [*_slider_lines(fact, index, width), *side_by_side(visible_figures, width)]
     room = height - len(lines)
     crossing_lines = [cut(line, width) for line in _crossing_lines(fact, index)]
@@ -170,7 +172,10 @@ def _draw_plot(fact: SizeCurves, index: int, plot: _Plot, width: int, rows: int)
         row(10.0 ** (power + unit_log)): fit(words[power], margin, right=True) for power in reversed(ticks)
     }
     below = [(_column_of(fact, n, across), f"{n:,}") for n in _ticks(fact, across)]
-    return [_title(unit, drawn_curves, margin, width), *framed(lines_of(cells), labels, below, mark=slider_column)]
+    return [
+        _title(unit, drawn_curves, margin, width),
+        *framed(lines_of(cells), labels, below, mark=slider_column),
+    ]
 
 
 def _unit(plot: _Plot, largest: float) -> tuple[str, float]:

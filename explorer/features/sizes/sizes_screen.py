@@ -164,7 +164,9 @@ class SizesView(SubScreen[SizeChoice]):
         powers = [n for n in self.fact.sizes if not n & (n - 1) and (n - current_size) * direction > 0]
         ends = (self.fact.low, self.fact.high)
         self._move(
-            self.fact.sizes.index(min(powers, key=lambda n: abs(n - current_size)) if powers else ends[direction > 0])
+            self.fact.sizes.index(
+                min(powers, key=lambda n: abs(n - current_size)) if powers else ends[direction > 0]
+            )
         )
 
     def action_size_edge(self, end: int) -> None:
@@ -176,7 +178,11 @@ class SizesView(SubScreen[SizeChoice]):
         current_size = self.fact.sizes[self.at]
         sizes = sorted({crossing.size for crossing in self.fact.crossings})[::direction]
         if sizes:
-            self._move(self.fact.sizes.index(next((n for n in sizes if (n - current_size) * direction > 0), sizes[0])))
+            self._move(
+                self.fact.sizes.index(
+                    next((n for n in sizes if (n - current_size) * direction > 0), sizes[0])
+                )
+            )
 
     def action_size_other(self) -> None:
         """Show the curves over the next size that can vary."""
@@ -279,7 +285,11 @@ class SizesDialog(FormDialog[dict[str, int]]):
         except ExplorerError as error:
             text, role = str(error), "bad"
         hidden_count = len(self._sizes) - len(self._fields)
-        also = f"{hidden_count:,} more have no field: they are bound when the model is opened" if hidden_count else ""
+        also = (
+            f"{hidden_count:,} more have no field: they are bound when the model is opened"
+            if hidden_count
+            else ""
+        )
         return [(text, role), (also, "dim")]
 
     def answer(self) -> dict[str, int]:

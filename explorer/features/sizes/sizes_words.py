@@ -157,7 +157,8 @@ def _table(fact: SizeCurves) -> Table:
         if time_limits[0] is not None and time_limits[1] is not None:
             cells.append(
                 Span(
-                    "compute" if time_limits[0].values[index] >= time_limits[1].values[index] else "memory", "kind"
+                    "compute" if time_limits[0].values[index] >= time_limits[1].values[index] else "memory",
+                    "kind",
                 )
             )
         mark = Span("crossing" if n in crossed else "now" if n == fact.at else "", "warning")

@@ -89,7 +89,11 @@ def run_pipeline(
         on_progress=on_progress,
         cancel=cancel,
     )
-    return fact if output is None else replace(fact, output=_save_outputs(stage_list, outputs, output, overwrite))
+    return (
+        fact
+        if output is None
+        else replace(fact, output=_save_outputs(stage_list, outputs, output, overwrite))
+    )
 
 
 def _check_output(output: str, overwrite: bool, input: PathText | None) -> None:
@@ -100,9 +104,12 @@ def _check_output(output: str, overwrite: bool, input: PathText | None) -> None:
     output_files.check_target(output, overwrite=overwrite, models=[], weights=(), inputs=read)
 
 
-def _save_outputs(stage_list: Manifest, outputs: Sequence[Mapping[str, Array]], output: str, overwrite: bool) -> str:
+def _save_outputs(
+    stage_list: Manifest, outputs: Sequence[Mapping[str, Array]], output: str, overwrite: bool
+) -> str:
     arrays: dict[str, Any] = {
-        tensor.name: _join_batches([values[tensor.name] for values in outputs]) for tensor in stage_list.outputs
+        tensor.name: _join_batches([values[tensor.name] for values in outputs])
+        for tensor in stage_list.outputs
     }
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
         np.savez(temporary, **arrays)
@@ -111,7 +118,9 @@ def _save_outputs(stage_list: Manifest, outputs: Sequence[Mapping[str, Array]], 
 
 def _check_counts(micro_batches: int, threads: int) -> None:
     if not 1 <= micro_batches <= _MAX_MICRO_BATCHES:
-        raise Misuse(f"'{micro_batches}' is out of range", where="--micro-batches", hint=f"1 to {_MAX_MICRO_BATCHES:,}")
+        raise Misuse(
+            f"'{micro_batches}' is out of range", where="--micro-batches", hint=f"1 to {_MAX_MICRO_BATCHES:,}"
+        )
     if threads < 1:
         raise Misuse(f"'{threads}' is too few", where="--threads", hint="1 at least")
     check_threads(threads)
@@ -138,7 +147,10 @@ def _build_inputs(
             raise Misuse("the first size of no input is open", where="--batch", hint="leave it out")
         sizes |= {} if batch is None else dict.fromkeys(named, batch)
         drawn = plan_inputs(model, sizes)
-        batches = [draw(drawn, seed + offset) for offset in range(min(micro_batches or _DISTINCT_BATCHES, _DISTINCT_BATCHES))]
+        batches = [
+            draw(drawn, seed + offset)
+            for offset in range(min(micro_batches or _DISTINCT_BATCHES, _DISTINCT_BATCHES))
+        ]
         return batches, tuple([plan.text() for plan in drawn])
     specs = [InputSpec(value.name, value.dtype, value.shape) for value in model.graph.batches]
     parts = read_input(input).samples(specs, batch)

@@ -76,7 +76,9 @@ class SplitRequest(NamedTuple):
             stage_memory=parse_card(self.memory, "memory") if self.memory else None,
             at=tuple(_names(self.at)),
             links=parse_rate(self.links, "links") if self.links else None,
-            micro_batches=parse_count(micro_batches_text, "micro-batches", 1) if micro_batches_text else usual.micro_batches,
+            micro_batches=parse_count(micro_batches_text, "micro-batches", 1)
+            if micro_batches_text
+            else usual.micro_batches,
             schedule="gpipe" if self.schedule == "gpipe" else "1f1b",
             optimizer=self.optimizer,
         )

@@ -73,7 +73,7 @@ SPLIT_KEYS = key_group(
 )
 # fmt: on
 _MIN_WIDTH, _MIN_HEIGHT = 118, 22
-"""Minimum screen width, in cells, for tree and figures side by side; minimum height, in lines, for stacking them.
+"""Minimum screen width in cells for tree and figures side by side; minimum height in lines to stack them.
 
 A smaller screen shows one of the two.
 """
@@ -244,8 +244,7 @@ class SplitScreen(SubScreen[int]):
     async def _find_cuts(
         self, request: SplitRequest, places: Sequence[int] | None, untimed: SplitRequest | None
     ) -> None:
-        """Search the best cuts, or figures of cuts at `places`. After an error the request stays unchanged.
-        """
+        """Find the best cuts, or the figures of cuts at `places`; an error keeps the previous request."""
         split, previous_request = self._split, self._split.request
         split.request = request
         self._began = time.monotonic()
@@ -263,7 +262,9 @@ class SplitScreen(SubScreen[int]):
             self._handle_stop()
         except ExplorerError as error:
             split.request = previous_request
-            if places is not None and error.where == "places":  # the places belong to an older version of the model
+            if (
+                places is not None and error.where == "places"
+            ):  # the places belong to an older version of the model
                 await self._find_cuts(request, None, None)
             elif untimed is not None and error.code == "untimed":
                 await self._find_cuts(untimed, None, None)
@@ -487,7 +488,9 @@ class SplitScreen(SubScreen[int]):
     def _write(self, folder: str, _: bool, retry: object) -> None:
         def on_confirmed(yes: bool | None) -> None:
             if yes:
-                self.run_worker(self._write_stages(folder, overwrite=exists), group="split", exit_on_error=False)
+                self.run_worker(
+                    self._write_stages(folder, overwrite=exists), group="split", exit_on_error=False
+                )
             else:
                 self.action_split_write()
 

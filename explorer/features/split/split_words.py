@@ -108,8 +108,7 @@ def at_cuts(rounded: str) -> str:
 
 
 def as_optimised(outputs: Sequence[OutputEvidence], subject: str) -> list[Block]:
-    """Report output errors with the runtime's optimizations on, and name the outputs that are not compared.
-    """
+    """Report output errors with the runtime's optimizations on, and name outputs that are not compared."""
     blocks: list[Block] = []
     drawn = [output.name for output in outputs if output.drawn]
     if drawn:
@@ -149,7 +148,11 @@ def figures(fact: Split) -> Fields:
     if fact.shared:
         more_text = f" and {len(fact.shared) - 2:,} more" if len(fact.shared) > 2 else ""
         rows.append(
-            Field("Shared", plain(len(fact.shared)), f"in several stages: {', '.join(fact.shared[:2])}{more_text}")
+            Field(
+                "Shared",
+                plain(len(fact.shared)),
+                f"in several stages: {', '.join(fact.shared[:2])}{more_text}",
+            )
         )
     return Fields(rows)
 
@@ -187,7 +190,10 @@ def stage_table(fact: Split, *, named: bool = True) -> Table:
             (Column("weights", "right", drop=2), lambda index: size(stages[index].weight_bytes)),
             (Column("activations", "right", drop=4), lambda index: size(stages[index].activation_bytes)),
             (Column("time" * timed, "right"), lambda index: seconds(stages[index].seconds) if timed else ""),
-            (Column("", role="bar", drop=7), lambda index: Span(bar_text(stages[index].cost, largest), "bar")),
+            (
+                Column("", role="bar", drop=7),
+                lambda index: Span(bar_text(stages[index].cost, largest), "bar"),
+            ),
             (Column("of largest", "right"), of_largest),
             *([(runs_on, machines.__getitem__)] if machines else []),
         ),
@@ -267,7 +273,9 @@ def _times(fact: PipelineForecast) -> list[Field]:
         Field(
             "Period", seconds(fact.period), "between two results, the longest of stages and links", "period"
         ),
-        Field("Throughput", Span(rate_text(fact.throughput, "runs/s"), "figure"), f"over {batches_text}", "rate"),
+        Field(
+            "Throughput", Span(rate_text(fact.throughput, "runs/s"), "figure"), f"over {batches_text}", "rate"
+        ),
         Field("Bubble", share(fact.bubble, 1.0), "of the stages' time is waiting", "bubble"),
         Field("Training step", seconds(fact.training_seconds), step, "training"),
     ]
@@ -279,7 +287,12 @@ def _shares(fact: PipelineForecast) -> list[Field]:
     batches_text = f"{fact.micro_batches:,} micro-batches"
     step = f"{fact.schedule}, backward twice forward"
     return [
-        Field("Bubble", share(fact.bubble, 1.0), f"of the stages' time is waiting, over {batches_text}", "bubble"),
+        Field(
+            "Bubble",
+            share(fact.bubble, 1.0),
+            f"of the stages' time is waiting, over {batches_text}",
+            "bubble",
+        ),
         Field("  in training", share(fact.training_bubble, 1.0), step, "in training"),
         Field("Speed", Span(f"{ideal:.2f}x", "figure", value=ideal), "of one device, once all work", "speed"),
     ]
@@ -363,8 +376,7 @@ def extraction(source: str, fact: Extraction) -> list[Block]:
 
 
 def part_blocks(fact: Extraction) -> list[Block]:
-    """Describe a part: its inputs, outputs and size, and whether it gives the same values as the whole model.
-    """
+    """Describe a part: inputs, outputs and size, and whether it gives the same values as the whole model."""
     rows = [
         Field("Layers", plain(fact.layers), f"of {fact.layers_whole:,}: {fact.first} to {fact.last}"),
         Field("Parameters", count(fact.params)),
@@ -445,7 +457,11 @@ def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
         Table(columns, Rows(row, tuple(enumerate(fact.stages))), what="stages"),
         Line(),
         *gantt([work for work in fact.works if work.micro_batch < _SHOWN_BATCHES], len(fact.stages)),
-        *([Line(Span(f"the first {_SHOWN_BATCHES} of {batches_text}", "quiet"), 7)] if fact.micro_batches > _SHOWN_BATCHES else []),
+        *(
+            [Line(Span(f"the first {_SHOWN_BATCHES} of {batches_text}", "quiet"), 7)]
+            if fact.micro_batches > _SHOWN_BATCHES
+            else []
+        ),
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
         *([Line(), *written(fact.output)] if fact.output else []),

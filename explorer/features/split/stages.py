@@ -105,7 +105,9 @@ class Splitter:
         fact, parts = split(subject, spec, on_progress, cancel)
         fact = replace(fact, notes=(*self._models.random_weights(), *fact.notes))
         if output is not None:
-            fact = self._write_stages(subject, fact, parts, output, overwrite, verify, seed, on_progress, cancel)
+            fact = self._write_stages(
+                subject, fact, parts, output, overwrite, verify, seed, on_progress, cancel
+            )
         return replace(fact, seconds=time.perf_counter() - started)
 
     def draft(
@@ -139,7 +141,12 @@ class Splitter:
         return replace(fact, where=draft.where(), rows=rows)
 
     def _build_draft(
-        self, state_index: int, spec: SplitSpec, machines: Sequence[Machine], on_progress: OnProgress, cancel: Cancel
+        self,
+        state_index: int,
+        spec: SplitSpec,
+        machines: Sequence[Machine],
+        on_progress: OnProgress,
+        cancel: Cancel,
     ) -> StageDraft:
         if self._is_too_large(state_index, on_progress):
             return self._module_splitter(state_index, on_progress, cancel).draft(spec, machines)
@@ -149,10 +156,12 @@ class Splitter:
 
     def _is_too_large(self, state_index: int, on_progress: OnProgress) -> bool:
         """Return whether a model is too large to export quickly, so that the traced module is cut instead."""
-        return not self._models.is_module(state_index) and self._models.is_planned_as_traced(state_index, on_progress)
+        return not self._models.is_module(state_index) and self._models.is_planned_as_traced(
+            state_index, on_progress
+        )
 
     def _module_splitter(self, state_index: int, on_progress: OnProgress, cancel: Cancel) -> TorchSplitter:
-        from explorer.features.split.torch_stages import TorchSplitter  # torch
+        from explorer.features.split.torch_stages import TorchSplitter  # imports torch
 
         return TorchSplitter(self._models, state_index, on_progress, cancel)
 
@@ -169,7 +178,7 @@ class Splitter:
         cancel: Cancel,
     ) -> Extraction:
         """Write a part of a state as a torch.export program or a state_dict."""
-        from explorer.features.split import extracted_modules  # torch
+        from explorer.features.split import extracted_modules  # imports torch
 
         return extracted_modules.extract(
             self._models,
@@ -236,7 +245,12 @@ class Splitter:
         )
 
     def _subject(
-        self, state_index: int, spec: SplitSpec, machines: Sequence[Machine], on_progress: OnProgress, cancel: Cancel
+        self,
+        state_index: int,
+        spec: SplitSpec,
+        machines: Sequence[Machine],
+        on_progress: OnProgress,
+        cancel: Cancel,
     ) -> SplitSubject:
         models = self._models
         opened = models.opened(state_index, on_progress)
@@ -248,9 +262,13 @@ class Splitter:
             gradients = training_of_graphs.step(model, dims=dims, input_shapes=shapes)
             step = training(gradients, spec.optimizer)
         # use a profile that another command measured; only a split by time measures a new one
-        profile = models.profile(state_index) if spec.by == "time" else models.history.entries[state_index].profile
+        profile = (
+            models.profile(state_index) if spec.by == "time" else models.history.entries[state_index].profile
+        )
         modules: Sequence[Layer] = ()
-        if profile is not None and not opened.is_graph:  # the profile times torch modules, not this exported graph
+        if (
+            profile is not None and not opened.is_graph
+        ):  # the profile times torch modules, not this exported graph
             is_used = spec.by == "time" and not machines and profile.runtime.startswith("torch")
             profile = profile if is_used else None
             modules = models.analysis(state_index, on_progress, cancel).layers if is_used else ()

@@ -75,7 +75,12 @@ class TorchSplitter:
         facts = [_describe_stage(search, span) for span in stage_spans(search, cuts.places)]
         fact = split_figures(search, cuts, facts, _shared(search, cuts.places), others=not spec.cuts)
         shared = [name for name in _shared(search, cuts.places) if name in search.subject.elements]
-        notes = *self._models.random_weights(), *fact.notes, *self._notes(inputs), *_shared_weight_notes(shared)
+        notes = (
+            *self._models.random_weights(),
+            *fact.notes,
+            *self._notes(inputs),
+            *_shared_weight_notes(shared),
+        )
         fact = replace(fact, notes=notes)
         if output is None:
             return fact
@@ -296,8 +301,7 @@ def _weights(parts: Sequence[StageModule]) -> list[manifest.ManifestWeight]:
 
 
 def _vary(value: torch.Tensor, offset: int) -> torch.Tensor:
-    """Roll the values of a tensor for another micro-batch. Integer vectors, such as lengths, stay unchanged.
-    """
+    """Roll the values of a tensor for another micro-batch, except integer vectors such as lengths."""
     if value.dim() < 2 and not value.is_floating_point():
         return value
     return value.roll(offset)

@@ -33,7 +33,10 @@ _SCOPES = {"all": "all", "only": "only {}", "without": "all but {}", "mixed": "m
 
 
 def format_sweep(
-    fact: FormatSweep, written_path: str | None = None, cost: FormatCost = "weights", plotted: str | None = None
+    fact: FormatSweep,
+    written_path: str | None = None,
+    cost: FormatCost = "weights",
+    plotted: str | None = None,
 ) -> list[Block]:
     """Build the output of `explorer sweep --quantize`: a row for each choice, and a command that applies one.
 
@@ -137,7 +140,9 @@ def front_plots(rows: Sequence[FormatRow], cost: FormatCost, current: str = "") 
             continue
         best = nondominated((paid, -snr, 0) for paid, snr in placed.values())
         path = {row.key for row in rows if row.scope == "mixed"}
-        kinds = {key: (2 * ((point[0], -point[1], 0) in best) + (key in path)) for key, point in placed.items()}
+        kinds = {
+            key: (2 * ((point[0], -point[1], 0) in best) + (key in path)) for key, point in placed.items()
+        }
         order = sorted(placed, key=lambda key: (key == current, kinds[key]))
         dots = [Dot(placed[key], _MARKS[kinds[key]][0], _MARKS[kinds[key]][1]) for key in order]
         if current in placed:

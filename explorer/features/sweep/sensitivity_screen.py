@@ -206,7 +206,9 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         try:
             while True:
                 self._take(
-                    await self._jobs.run("trying", "sweep_formats", request.spec, seconds=_SLICE_SECONDS, **options)
+                    await self._jobs.run(
+                        "trying", "sweep_formats", request.spec, seconds=_SLICE_SECONDS, **options
+                    )
                 )
                 if not trials.open:
                     break
@@ -306,7 +308,9 @@ def sensitivity(context: CommandContext) -> None:
     if history is not None:
         line = history.line_to(state)
         # a state that was tiled after its quantization is handled alike
-        first = next((index for index in line if isinstance(history.entries[index].record, QuantizationRecord)), None)
+        first = next(
+            (index for index in line if isinstance(history.entries[index].record, QuantizationRecord)), None
+        )
         state = state if first is None else history.parent(first) or 0
     trials = context.store.sensitivity.setdefault(state, SensitivityState())
     screen = SensitivityScreen(context.store.source, context.jobs.engine, trials, state)

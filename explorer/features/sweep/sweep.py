@@ -196,8 +196,7 @@ def module_anew(reopen: Reopen, source: str, **options: Any) -> SweepSession:
 def training_results(
     path: str, over: str | None = None, take: tuple[int, str] | None = None, overwrite: bool = False
 ) -> TrainingSweep:
-    """Read the trainings of a file of results: all, or those of `over`; `take` writes the weights of a row.
-    """
+    """Read trainings of a file of results, all or those of `over`; `take` writes the weights of a row."""
     if take is not None:
         check_target(take[1], overwrite=overwrite, models=[path], weights=())
         convert.check_name(take[1], "checkpoint")

@@ -146,7 +146,9 @@ def _formats(
     bad = fact.failed
     return Answer(
         lambda: document().format_sweep(fact, tool()),
-        lambda: present("format_sweep_words", __package__).format_sweep(fact, written_path, args.cost, args.plot),
+        lambda: present("format_sweep_words", __package__).format_sweep(
+            fact, written_path, args.cost, args.plot
+        ),
         "choices",
         warning=without_figures(fact.rows, bad),
         outcome="some failed"
@@ -304,7 +306,9 @@ _TRAINING_OPTIONS = {
 def say_what_is_kept(args: ParsedArgs) -> None:
     """Set the message for a stopped sweep: whether its rows are kept, and where."""
     kept_text = f"what was done is kept in {args.output}; the same command goes on from there"
-    supervisor.if_stopped(f"stopped; {kept_text if args.output else 'nothing was kept; with -o FILE it would be'}")
+    supervisor.if_stopped(
+        f"stopped; {kept_text if args.output else 'nothing was kept; with -o FILE it would be'}"
+    )
 
 
 def _combined(args: ParsedArgs) -> SweepSpec:

@@ -96,7 +96,9 @@ class SweepDialog(FormDialog[SweepRequest]):
         yield from self.entry(
             "buffer", buffer, "512KiB, in place of the machine's or without one", "sweep-buffer"
         )
-        edges = next((word for word, values in _EDGES.items() if request and values == request.spec.edges), "")
+        edges = next(
+            (word for word, values in _EDGES.items() if request and values == request.spec.edges), ""
+        )
         yield OptionField("edges", tuple(_EDGES), edges, id="sweep-edges")
         yield OptionField(
             "prove", ("no", "each"), "each" if request and request.verify else "", id="sweep-prove"

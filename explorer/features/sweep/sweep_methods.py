@@ -139,7 +139,8 @@ def sweep_training(
             are those of `train`.
 
     Raises:
-        Misuse: A reason of `train` that affects all trials, `over` cannot be parsed, or the row does not exist.
+        Misuse: A reason of `train` that affects all trials, `over` cannot be parsed, or the row does
+            not exist.
         MissingExtra: PyTorch Lightning or Dask is not installed.
         Cancelled: `cancel` returned True. Completed trainings are kept.
     """

@@ -1,5 +1,4 @@
-"""Page of the sweep screen: the table of tilings, the plot of the Pareto front, and facts about one tiling.
-"""
+"""Page of the sweep screen: table of tilings, plot of the Pareto front, and facts about one tiling."""
 
 from __future__ import annotations
 
@@ -203,4 +202,6 @@ def _pareto_points(points: Iterable[tuple[float, float]]) -> set[tuple[float, fl
 def _head(title: str, width: int) -> str:
     """Build the title of the plot with the longest legend that fits."""
     legends = (f"   {FRONT} Pareto front of these two   · others", f"   {FRONT} Pareto front   · others", "")
-    return fit(next(title + legend for legend in legends if len(title + legend) <= width or not legend), width)
+    return fit(
+        next(title + legend for legend in legends if len(title + legend) <= width or not legend), width
+    )

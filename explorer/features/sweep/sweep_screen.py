@@ -220,7 +220,10 @@ class SweepScreen(ParetoScreen[TileSpec]):
         rows, axes_index = self._tilings.rows, self._tilings.axes
         if self._chart is None or self._charted != (id(rows), axes_index):
             pairs = axes_of(rows)
-            self._chart, self._charted = ParetoPlot(rows, pairs[axes_index % len(pairs)]), (id(rows), axes_index)
+            self._chart, self._charted = (
+                ParetoPlot(rows, pairs[axes_index % len(pairs)]),
+                (id(rows), axes_index),
+            )
         return self._chart.lines(self.current, width, height)
 
     def _progress(self) -> str:
@@ -302,7 +305,9 @@ class SweepScreen(ParetoScreen[TileSpec]):
         index = orders.index(tilings.sort) if tilings.sort in orders else 0
         tilings.sort = orders[(index + step) % len(orders)]
         self._show()
-        self._say(f"sorted by {tilings.sort}" if tilings.sort != "asked" else "in the order of the combinations")
+        self._say(
+            f"sorted by {tilings.sort}" if tilings.sort != "asked" else "in the order of the combinations"
+        )
 
     def _sorts(self, figure: str) -> bool:
         name = SORTS[figure][0]
@@ -353,7 +358,9 @@ class SweepScreen(ParetoScreen[TileSpec]):
             self._refuse("there is no tiling to write yet")
             return
         stem = os.path.splitext(os.path.basename(self._source))[0].replace(":", "_")
-        hardware = (self._tilings.request.hardware if self._tilings.request is not None else None) or Hardware()
+        hardware = (
+            self._tilings.request.hardware if self._tilings.request is not None else None
+        ) or Hardware()
         rows = ordered(self._tilings.rows, self._tilings.sort, reverse=self._tilings.reverse)
         explanation = "All tilings with their figures; the ending says the format, .csv or .json"
         self._write(

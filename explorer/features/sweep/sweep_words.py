@@ -58,12 +58,14 @@ def _named(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> s
 
 def _legend(rows: Sequence[SweepRow]) -> str:
     objectives = [name for name in OBJECTIVES if any(getattr(row, name) is not None for row in rows)]
-    objectives_text = f"{', '.join(objectives[:-1])} or {objectives[-1]}" if len(objectives) > 1 else "".join(objectives)
+    objectives_text = (
+        f"{', '.join(objectives[:-1])} or {objectives[-1]}" if len(objectives) > 1 else "".join(objectives)
+    )
     ragged = " Partial tiles are those of --edges ragged." if len({row.edges for row in rows}) > 1 else ""
     return (
-        f"{FRONT} Pareto front: no other tiling has less {objectives_text} without having more of another. Tile "
-        "utilization is the share of the tiles' arithmetic that the matmuls need; padding the share of the "
-        f"bytes that fills tiles up.{ragged}"
+        f"{FRONT} Pareto front: no other tiling has less {objectives_text} without having more of another."
+        " Tile utilization is the share of the tiles' arithmetic that the matmuls need; padding the share of"
+        f" the bytes that fills tiles up.{ragged}"
     )
 
 

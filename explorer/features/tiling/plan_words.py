@@ -389,7 +389,9 @@ def origin(fact: PlanCost, example: SiteCost | None, names: Sequence[str]) -> li
         return [block for formula in formulas for block in _formula(formula)]
     # the figure is a total over all sites, so the numbers of one site would not match it
     rules = [
-        Line((Span(f"{field_terms(formula.name)} = ", "quiet"), Span(_total_formula(formula, fact), "formula")))
+        Line(
+            (Span(f"{field_terms(formula.name)} = ", "quiet"), Span(_total_formula(formula, fact), "formula"))
+        )
         for formula in formulas
     ]
     example_note = (Span("f has the numbers of ", "quiet"), example.name, Span(", the largest", "quiet"))

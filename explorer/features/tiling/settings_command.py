@@ -40,7 +40,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 _TILE = declared_options(explorer.TileSpec, "config", "tile", "sites", "edges", "form", "grouped")
 
-_FORMAT_OPTIONS = tuple(option for option in FORMATS if option.flag not in {of_tiles.flag for of_tiles in _TILE})
+_FORMAT_OPTIONS = tuple(
+    option for option in FORMATS if option.flag not in {of_tiles.flag for of_tiles in _TILE}
+)
 
 COMMAND = Command(
     "settings",

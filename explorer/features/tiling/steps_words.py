@@ -1,5 +1,4 @@
-"""Text output of `explorer plan --steps` and of the tile view: the buffer contents at each step of a tiling.
-"""
+"""Text output of `explorer plan --steps` and of the tile view: the buffer contents at each step."""
 
 from __future__ import annotations
 
@@ -67,7 +66,11 @@ def buffer_fields(step: TileStep) -> Fields:
     ]
     sums = "comes back" if step.loads[2] else "begins at 0" if step.k == 0 else "stays"
     output_text = ", goes out" if step.stores else ""
-    rows.append(Field("C", size(step.c), Span(sums + output_text, "warning" if step.loads[2] or output_text else "good")))
+    rows.append(
+        Field(
+            "C", size(step.c), Span(sums + output_text, "warning" if step.loads[2] or output_text else "good")
+        )
+    )
     return Fields([*rows, Field("buffer", size(step.a + step.b + step.c))])
 
 

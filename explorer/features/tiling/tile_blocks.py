@@ -131,7 +131,9 @@ class TileGrid(Struct, frozen=True):
 
     def moved(self, place: TilePlace, **steps: int) -> TilePlace:
         """Move a place by a number of tiles along each axis in `steps`, at most to the edges."""
-        target = {axis: max(0, min(getattr(place, axis) + steps[axis], self.count(axis) - 1)) for axis in steps}
+        target = {
+            axis: max(0, min(getattr(place, axis) + steps[axis], self.count(axis) - 1)) for axis in steps
+        }
         return replace(place, **target)
 
     def step_of(self, place: TilePlace, order: str) -> int:

@@ -43,7 +43,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             quantized = session.quantize(
                 formats, as_graph=True, calibrate=args.calibrate, report=False, on_progress=progress
             )
-            from msgspec.structs import replace  # imported late: help imports this file, and msgspec takes 30 ms
+            from msgspec.structs import (
+                replace,
+            )  # imported late: help imports this file, and msgspec takes 30 ms
 
             quantization = replace(quantized, output="")  # the session deletes its temporary file
         idle = _idle_rules(session, spec)
@@ -77,7 +79,10 @@ def _idle_rules(session: Session, spec: TileSpec) -> str:
     unused_rules = session.settings(spec).unused if spec.rules else ()
     if not unused_rules:
         return ""
-    first, more_text = unused_rules[0], f", and {len(unused_rules) - 1:,} more" if len(unused_rules) > 1 else ""
+    first, more_text = (
+        unused_rules[0],
+        f", and {len(unused_rules) - 1:,} more" if len(unused_rules) > 1 else "",
+    )
     near = f"; did you mean '{first.near}'?" if first.near else ""
     return f"{first.origin}{more_text} means no matmul here: {first.says}{near}"
 

@@ -331,8 +331,7 @@ class TileDialog(Dialog[TileSpec]):
             )
 
     def action_blocks(self) -> None:
-        """Open the tile view at the site under the cursor, else of the chosen layer, else at the first site.
-        """
+        """Open the tile view at the site under the cursor, else of the chosen layer, else the first."""
         if self._spec is None or self.plan is None or not self.plan.sites:
             return
         sites, row = self.plan.sites, self.query_one(CostList).current

@@ -176,7 +176,9 @@ class TileView(SubScreen[None]):
     def on_mount(self) -> None:
         """Show the first block."""
         has_many_sites, batch = len(self._sites) > 1, any(site.batch > 1 for site in self._sites)
-        self.query_one("#tile-keys", Status).show(lambda width: (keys_line(tile_footer(has_many_sites, batch), width),))
+        self.query_one("#tile-keys", Status).show(
+            lambda width: (keys_line(tile_footer(has_many_sites, batch), width),)
+        )
         self._show_site()
 
     def _show_site(self) -> None:

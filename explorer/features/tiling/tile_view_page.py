@@ -52,7 +52,12 @@ def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room:
     """
     step_number = f"{step.step + 1:,} of {steps.count:,}"
     speed = f" {playing}" if playing else ""
-    head: list[Span] = [(" Step ", "head"), (step_number, "number"), (f"  {steps.order}", "accent"), (speed, "warn")]
+    head: list[Span] = [
+        (" Step ", "head"),
+        (step_number, "number"),
+        (f"  {steps.order}", "accent"),
+        (speed, "warn"),
+    ]
     loaded = [name for name, load in zip("ABC", step.loads, strict=True) if load]
     came = f"  {' '.join(loaded)} in" if loaded else "  nothing in"
     output_text = ", C out" if step.stores else ""
@@ -61,7 +66,9 @@ def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room:
         line: Line = (*head, (moved, "dim"))
         # if that is too wide, show what enters and leaves the buffer
         return [
-            line if line_width(line) <= width else cut((*head[:2], *head[3:], (came + output_text, "dim")), width)
+            line
+            if line_width(line) <= width
+            else cut((*head[:2], *head[3:], (came + output_text, "dim")), width)
         ]
     share = step.traffic / steps.traffic if steps.traffic else 1.0
     filled, track = bar(share, max(4, min(20, width - 40)))
@@ -166,7 +173,9 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
         for col in range(frame.cols.cells):
             start, end = frame.cols.tiles(col)
             sign, role = _shade(blocks.cell(first, stop, start, end))
-            _append_cell(cells, sign, role, frame.across, row == chosen_row and col == place.col // frame.cols.per)
+            _append_cell(
+                cells, sign, role, frame.across, row == chosen_row and col == place.col // frame.cols.per
+            )
         lines.append(((label, "accent" if row == chosen_row else "dim"), *cells))
         below: Line = ((" " * frame.margin, "text"), *cells)
         lines += [below] * (frame.down - 1 - (frame.down > 2))
@@ -278,7 +287,9 @@ def _operand_grid(
         spans: list[Span] = [(" ", "text")]
         for x in range(col_scale.cells):
             lit = (y, x)[band] == chosen_cell[band]
-            sign, role = ("◆", "mark") if (y, x) == chosen_cell else ("▒", "accent") if lit else ("·", "track")
+            sign, role = (
+                ("◆", "mark") if (y, x) == chosen_cell else ("▒", "accent") if lit else ("·", "track")
+            )
             spans.append((sign * wide, role))
         lines += [tuple(spans)] * tall
     return lines
@@ -415,7 +426,9 @@ def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list
     for row, p in zip(cells, products, strict=True):
         is_chosen = p.index == place.depth
         pieces = "".join("  " + fit(c, w, right=True) for c, w in zip(row, widths, strict=False))
-        lines.append((("▸" if is_chosen else " ", "accent"), (pieces[1:], "strong" if is_chosen else "number")))
+        lines.append(
+            (("▸" if is_chosen else " ", "accent"), (pieces[1:], "strong" if is_chosen else "number"))
+        )
     return lines
 
 

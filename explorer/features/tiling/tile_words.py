@@ -186,7 +186,9 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
     fewer = sum(bool(site.sign) for site in fact.sites)
     if fewer:
         subject = "1 matmul stands" if fewer == 1 else f"{fewer:,} matmuls stand"
-        note = f"{subject} in a loop that may end earlier, or in one branch of several: <= marks upper bounds."
+        note = (
+            f"{subject} in a loop that may end earlier, or in one branch of several: <= marks upper bounds."
+        )
         notes.append(Paragraph(note, "warning"))
     zeros = sum(site.zeros for site in fact.sites)
     if zeros:

@@ -73,12 +73,17 @@ class Tiler:
         plan, sites = _plan_of(products, self._with_site_names(spec, products, state_index))
         if plan.decomposed != products.decomposed and decomposed is None:
             # nodes without a chosen site are not decomposed
-            return self.plan(spec, on_progress, state_index=state_index, decomposed=plan.decomposed, will_write=will_write)
+            return self.plan(
+                spec, on_progress, state_index=state_index, decomposed=plan.decomposed, will_write=will_write
+            )
         return plan, products, sites
 
     def tiling(self, state_index: int) -> Plan | None:
         """Return the plan by which a state was tiled, or None."""
-        model, plan = self._models.graph(state_index), getattr(self._models.history.entries[state_index].record, "plan", None)
+        model, plan = (
+            self._models.graph(state_index),
+            getattr(self._models.history.entries[state_index].record, "plan", None),
+        )
         return recover_plan(model) if plan is None else with_earlier(plan, model)
 
     def cost(
@@ -131,7 +136,9 @@ class Tiler:
         )
         return TileResult(plan, outcome.output, outcome.proof, time.perf_counter() - started, command)
 
-    def _analyze_during_proof(self, tiled: Model, target: str, cancel: Cancel, analyses: list[AnalysisResult]) -> None:
+    def _analyze_during_proof(
+        self, tiled: Model, target: str, cancel: Cancel, analyses: list[AnalysisResult]
+    ) -> None:
         """Analyze the tiled model while its proof waits for the runtime."""
         if not self._models.options["observe"]:  # `observe` needs a run of the model
             analyses.append(self._models.examined_as(tiled, target, cancel))
@@ -203,7 +210,9 @@ class Tiler:
     def _with_site_names(self, spec: TileSpec, products: Products, state_index: int) -> TileSpec:
         """Replace the filters in `spec` by the names of the matching sites."""
         return with_sites_found(
-            spec, lambda: _plan_of(products, TileSpec())[0].sites, lambda: self._models.examined(state_index).analysis
+            spec,
+            lambda: _plan_of(products, TileSpec())[0].sites,
+            lambda: self._models.examined(state_index).analysis,
         )
 
     def _products(

@@ -133,7 +133,9 @@ def _fields(fields: Sequence[tuple[Field, _Blocks]]) -> list[CostRow]:
     def head(index: int, width: int) -> ScreenLine:
         return cut(field_lines(block, width)[1][index], width)
 
-    return [CostRow(partial(head, index), partial(_draw_blocks, about)) for index, (_, about) in enumerate(fields)]
+    return [
+        CostRow(partial(head, index), partial(_draw_blocks, about)) for index, (_, about) in enumerate(fields)
+    ]
 
 
 def _table(
@@ -146,7 +148,9 @@ def _table(
         CostRow(lambda width: draw([head], width)[0], lambda width: []),
         CostRow(lambda width: title_line(table, width), lambda width: []),
         *(
-            CostRow(partial(row_line, table, index), partial(_draw_blocks, blocks), sites[index] if sites else "")
+            CostRow(
+                partial(row_line, table, index), partial(_draw_blocks, blocks), sites[index] if sites else ""
+            )
             for index, blocks in enumerate(about)
         ),
     ]

@@ -44,7 +44,9 @@ def tiling(session: Facade, index: int | None = None) -> Plan | None:
     """
     state_index = session.parts.models.at(index)
     return (
-        None if session.parts.models.examined(state_index).info.tiled is None else session.parts.of(Tiler).tiling(state_index)
+        None
+        if session.parts.models.examined(state_index).info.tiled is None
+        else session.parts.of(Tiler).tiling(state_index)
     )
 
 
@@ -151,7 +153,7 @@ def plan_module(session: Facade, spec: TileSpec, *, on_progress: OnProgress = No
         Misuse: See `tile_module`.
     """
     session.parts.of(Tiler).check_module(on_progress)
-    from explorer.features.tiling.module_tiler import ModuleTiler  # torch
+    from explorer.features.tiling.module_tiler import ModuleTiler  # imports torch
 
     return session.parts.of(ModuleTiler).plan(spec, on_progress)
 
@@ -194,7 +196,7 @@ def tile_module(
         Cancelled: `cancel` returned True.
     """
     session.parts.of(Tiler).check_module(on_progress)
-    from explorer.features.tiling.module_tiler import ModuleTiler  # torch
+    from explorer.features.tiling.module_tiler import ModuleTiler  # imports torch
 
     return session.parts.of(ModuleTiler).tile(
         spec,

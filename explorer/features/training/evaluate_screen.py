@@ -113,7 +113,14 @@ class EvaluationScreen(ReportScreen[None]):
         if not all(os.path.exists(source_path) for source_path in other_sources):
             return []
         labels = ["--labels", self._fact.labels] if self._fact.labels else []
-        return ["evaluate", source, *map(path_word, other_sources), "--data", path_word(self._fact.data), *labels]
+        return [
+            "evaluate",
+            source,
+            *map(path_word, other_sources),
+            "--data",
+            path_word(self._fact.data),
+            *labels,
+        ]
 
 
 class EvaluateCommand(ScreenCommand):

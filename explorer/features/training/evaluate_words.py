@@ -123,7 +123,9 @@ def _figure(value: float | None) -> Span:
 
 def _names(names: Sequence[str]) -> str:
     first_names = ", ".join(printable(name) for name in names[:_MAX_LISTED])
-    return first_names if len(names) <= _MAX_LISTED else f"{first_names} and {len(names) - _MAX_LISTED:,} more"
+    return (
+        first_names if len(names) <= _MAX_LISTED else f"{first_names} and {len(names) - _MAX_LISTED:,} more"
+    )
 
 
 def _confusions(model: ModelScore, fact: Evaluation) -> list[Block]:
@@ -142,7 +144,9 @@ def _matrix(model: ModelScore, classes: int) -> list[Block]:
     """Build a matrix of confusions: labels down, predictions across. A wide matrix is split into parts."""
     counts = {(c.label, c.predicted): c.count for c in model.confusions}
     counts |= {(c.label, c.label): c.correct for c in model.classes}
-    largest_counts = [max(counts.get((label, predicted), 0) for label in range(classes)) for predicted in range(classes)]
+    largest_counts = [
+        max(counts.get((label, predicted), 0) for label in range(classes)) for predicted in range(classes)
+    ]
     widths = [len(f"{largest_count:,}") + _GAP for largest_count in largest_counts]
     parts: list[list[int]] = [[]]
     for predicted, width in enumerate(widths):
@@ -153,7 +157,10 @@ def _matrix(model: ModelScore, classes: int) -> list[Block]:
     for part in parts:
         columns = [Column("label", "right"), *(Column(f"{predicted}", "right") for predicted in part)]
         rows: list[list[Cell]] = [
-            [plain(label), *(_cell(counts.get((label, predicted), 0), label == predicted) for predicted in part)]
+            [
+                plain(label),
+                *(_cell(counts.get((label, predicted), 0), label == predicted) for predicted in part),
+            ]
             for label in range(classes)
         ]
         blocks += [*([Line()] if blocks else []), Table(columns, rows)]

@@ -42,7 +42,7 @@ def trained(
         convert.check_name(output, "checkpoint")
     with silence():
         require("lightning", models.source)
-    from explorer.engine.evaluate.train import TrainingOptions, train  # torch, lightning
+    from explorer.engine.evaluate.train import TrainingOptions, train  # imports torch and lightning
 
     file = data_file.read_to_hold(data, labels=labels, inputs=inputs)
     bound_module, specs = module_inputs(opened, file, inputs)

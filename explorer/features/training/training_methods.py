@@ -50,9 +50,12 @@ def evaluate(
         BadModel: A model fails.
         Cancelled: `cancel` returned True.
     """
-    from explorer.features.training.evaluate import evaluated  # onnxruntime
+    from explorer.features.training.evaluate import evaluated  # imports onnxruntime
 
-    session_models, other_models = session.parts.models, [session.parts.models.beside(source) for source in others]
+    session_models, other_models = (
+        session.parts.models,
+        [session.parts.models.beside(source) for source in others],
+    )
     all_states = [(session_models, session_models.at(state)) for state in states or (None,)] + [
         (models, 0) for models in other_models
     ]
@@ -93,7 +96,7 @@ def train(session: Facade, data: PathText, **options: Unpack[TrainingKeywords]) 
         BadModel: The model fails.
         Cancelled: `cancel` returned True.
     """
-    from explorer.features.training.train import trained  # torch, lightning
+    from explorer.features.training.train import trained  # imports torch and lightning
 
     return trained(session.parts.models, data, **options)
 
@@ -104,6 +107,6 @@ def module_digest(session: Facade) -> str:
     Raises:
         Misuse: The model is not a module.
     """
-    from explorer.features.training.train import module_digest  # torch
+    from explorer.features.training.train import module_digest  # imports torch
 
     return module_digest(session.parts.models)

@@ -111,8 +111,7 @@ def memory_blocks(fact: TrainingMemory) -> list[Block]:
 
 
 def memory_figures(fact: TrainingMemory) -> list[Block]:
-    """Build a table of kept and peak memory with a row for each batch, and state the largest batch that fits.
-    """
+    """Build a table of kept and peak memory with a row for each batch; state the largest batch that fits."""
     columns = [
         Column("batch", "right"),
         Column("kept", "right"),
@@ -239,8 +238,7 @@ def _outputs_field(about: Info, fact: Training, remark: str) -> Field:
 
 
 def theory(about: Info, fact: Training) -> list[Block]:
-    """Build the memory of a step that keeps the output of every layer; empty if `figures` already shows it.
-    """
+    """Build the memory of a step that keeps every layer's output; empty if `figures` already shows it."""
     first = _first_step(fact)
     if first is None or first.counted != "autograd":
         return []

@@ -47,7 +47,9 @@ def _single_array(path: str) -> InputArray:
     return arrays[0]
 
 
-def _with_run_shapes(statistics: Sequence[StatisticsRow], layers: Sequence[Layer]) -> tuple[StatisticsRow, ...]:
+def _with_run_shapes(
+    statistics: Sequence[StatisticsRow], layers: Sequence[Layer]
+) -> tuple[StatisticsRow, ...]:
     """Set the input and output shapes of each row to those of the run."""
     shapes_by_path = {
         layer.path: [tuple(t.shape for t in side) for side in (layer.inputs, layer.outputs)]
@@ -63,7 +65,11 @@ def _with_run_shapes(statistics: Sequence[StatisticsRow], layers: Sequence[Layer
 
 def graph_of(models: Models, state_index: int, on_progress: OnProgress) -> Model | None:
     """Return the graph of a state, or None for a module or a file that holds only tensors."""
-    return models.graph(state_index, on_progress) if models.opened(state_index, on_progress).format == "onnx" else None
+    return (
+        models.graph(state_index, on_progress)
+        if models.opened(state_index, on_progress).format == "onnx"
+        else None
+    )
 
 
 class ModelValues:

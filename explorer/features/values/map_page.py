@@ -41,8 +41,7 @@ def cell_span(span: tuple[int, int], cell: int, cells: int) -> tuple[int, int]:
 
 
 def cursor_line(fact: HeatMap, row: int, column: int, largest: float, width: int) -> Line:
-    """Build the line with the number under the cursor, its indices, and the magnitude of the strongest color.
-    """
+    """Build the line with the number under the cursor, its indices, and the scale of the colors."""
     if not fact.cells:
         return (("  no numbers", "dim"),)
     spans = [cell_span(fact.rows, row, fact.heights), cell_span(fact.columns, column, fact.widths)]

@@ -198,7 +198,9 @@ class HeatMapView(SubScreen[None]):
             self.query_one("#heat-about", LineView).show(lambda width: ())
             self._show_cursor()
             return
-        self.query_one(TitleBar).show(lambda width: title_lines(fact, self._tensor_index, len(self._names), width))
+        self.query_one(TitleBar).show(
+            lambda width: title_lines(fact, self._tensor_index, len(self._names), width)
+        )
         self.query_one("#heat-about", LineView).show(lambda width: about_lines(fact, width))
         self._show_cursor()
 
@@ -355,7 +357,9 @@ class HeatMapView(SubScreen[None]):
         if fact is None or not fact.cells:
             return
         parts: list[Span] = []
-        for (first, stop), center, size in zip((fact.rows, fact.columns), self._cursor_place, self._sizes, strict=True):
+        for (first, stop), center, size in zip(
+            (fact.rows, fact.columns), self._cursor_place, self._sizes, strict=True
+        ):
             count = (stop - first + 1) // 2 if step > 0 else min(2 * (stop - first), size)
             start = max(0, min(center - count // 2, size - count))
             parts.append((start, start + count))
@@ -385,7 +389,11 @@ class HeatMapView(SubScreen[None]):
             self.row = self.column = 0
             self._outlier, self._goal = -1, None
             self._say("reading the numbers…", "dim")
-            self._go(MapRequest(self._names[self._tensor_index], before=self._earlier_state if self._compared else None))
+            self._go(
+                MapRequest(
+                    self._names[self._tensor_index], before=self._earlier_state if self._compared else None
+                )
+            )
 
     def action_heat_outlier(self) -> None:
         """Go to the next of the numbers that are farthest from the mean."""
@@ -396,7 +404,10 @@ class HeatMapView(SubScreen[None]):
         outlier: Outlier = fact.outliers[self._outlier]
         *place, row, column = (0, 0, *outlier.index)[min(len(outlier.index), 2) :]
         request = self.request._replace(place=tuple(place))
-        for name, index, part in (("rows", row, self.request.rows), ("columns", column, self.request.columns)):
+        for name, index, part in (
+            ("rows", row, self.request.rows),
+            ("columns", column, self.request.columns),
+        ):
             if part is not None and not part[0] <= index < part[1]:
                 request = request._replace(**{name: None})  # type: ignore[arg-type]
         if request == self.request:

@@ -233,7 +233,9 @@ class StatisticsScreen(SubScreen[str]):
         ]
         ordered = ordered if self._column_index else self._statistics[:: -1 if self._reversed else 1]
         self._ordered = ordered
-        rows.take([_with_first(name, row) for row in ordered] if descends and self.size.width < _NARROW else ordered)
+        rows.take(
+            [_with_first(name, row) for row in ordered] if descends and self.size.width < _NARROW else ordered
+        )
         self.query_one("#statistics-head", PaneHead).show(
             lambda width: (title_line(rows.table, width - 1, self._exact),)
         )
@@ -275,7 +277,13 @@ class StatisticsScreen(SubScreen[str]):
         name, _, descends = self._columns[self._column_index]
         direction_text = "the largest first" if descends != self._reversed else "the smallest first"
         direction_text = direction_text if descends else ("backwards" if self._reversed else "")
-        self._show(f"by {name}, {direction_text}" if self._column_index and direction_text else f"by {name}" if self._column_index else name)
+        self._show(
+            f"by {name}, {direction_text}"
+            if self._column_index and direction_text
+            else f"by {name}"
+            if self._column_index
+            else name
+        )
 
     def action_statistics_anew(self) -> None:
         """Close the screen and ask again."""

@@ -110,7 +110,9 @@ class TensorNumbers:
             other_name = before_slice.numbers.name
             raise Misuse(f"'{other_name}' is {shapes[0]} there and {shapes[1]} here", where="--before")
         before_map = _build_map(before_slice, place, rows, columns, size, cancel)
-        return replace(fact, before=_add_figures(before_map, before_slice, cancel) if with_figures else before_map)
+        return replace(
+            fact, before=_add_figures(before_map, before_slice, cancel) if with_figures else before_map
+        )
 
     def _counterpart(self, state: State, sliced: SlicedTensor, name: str, on_progress: OnProgress) -> str:
         """Return the name of the tensor in another model.
@@ -222,7 +224,12 @@ class TensorNumbers:
             why = "; ".join(reason for _, reason in ran.skipped) or "it does not run"
             raise Misuse(f"'{name}' has no values: {why}", where=models.label(state_index))
         return SlicedTensor(
-            captured[0], models.label(state_index), "activation", ran.inputs, calls, tuple(models.random_weights())
+            captured[0],
+            models.label(state_index),
+            "activation",
+            ran.inputs,
+            calls,
+            tuple(models.random_weights()),
         )
 
 
@@ -233,8 +240,7 @@ def _find_parameter(tensors: Sequence[Numbers], name: str) -> list[Numbers]:
 
 
 def _group_output(rows: Sequence[Layer], name: str) -> tuple[str, int]:
-    """Return the first output of a group of operators and the number of outputs, or '' and 0 for other names.
-    """
+    """Return the first output of a group of operators and the number of outputs, else '' and 0."""
     group = next((row for row in rows if row.group and row.path == name and row.outputs), None)
     inner_names = {t.name for row in rows if not row.group for t in row.outputs}
     if group is None or group.outputs[0].name not in inner_names:
@@ -258,7 +264,9 @@ def _build_map(
 ) -> HeatMap:
     """Build the heat map of a part of a tensor."""
     outer, sizes = heat.matrix(sliced.numbers.shape, place)
-    row_range, column_range = (_range(ends, axis_size) for ends, axis_size in zip((rows, columns), sizes, strict=True))
+    row_range, column_range = (
+        _range(ends, axis_size) for ends, axis_size in zip((rows, columns), sizes, strict=True)
+    )
     heights, widths = (max(min(n, len(r)), 0) for n, r in zip(size, (row_range, column_range), strict=True))
     cells = heat.cells(sliced, outer, row_range, column_range, heights, widths, cancel)
     is_complex = sliced.numbers.dtype.startswith("complex")

@@ -62,7 +62,10 @@ def _scales(fact: TensorValues) -> list[Block]:
     scales, zeros, offsets = fact.scales or (), fact.zero_points or (), fact.offsets or ()
     if len(set(zip(scales, zeros, strict=False))) > 1:
         blocks += [Line(), Heading("Scales", "zero points behind them")]
-        blocks += _grids(fact.indices, lambda position: (f"{number(scales[position])} ", Span(str(zeros[position]), "quiet")))
+        blocks += _grids(
+            fact.indices,
+            lambda position: (f"{number(scales[position])} ", Span(str(zeros[position]), "quiet")),
+        )
     if any(offsets):
         blocks += [Line(), Heading("Offsets", "number = scale x (integer - zero point) + offset")]
         blocks += _grids(fact.indices, lambda position: number(offsets[position]))
@@ -113,7 +116,9 @@ def _grids(indices: Sequence[Sequence[int]], cell: Callable[[int], Cell]) -> lis
                 continue
             start = page * page_size + row_position * len(columns)
             line: list[Cell] = [str(rows[row_position])] if named else []
-            body.append([*line, *("…" if position is None else cell(start + position) for position in across)])
+            body.append(
+                [*line, *("…" if position is None else cell(start + position) for position in across)]
+            )
         blocks.append(Table(tuple(head), body, 2, more="--slice chooses"))
     return blocks
 

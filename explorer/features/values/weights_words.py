@@ -55,8 +55,7 @@ def weights_blocks(fact: Weights) -> list[Block]:
 
 
 def activations(about: Info, fact: Activations) -> list[Block]:
-    """Build the output of `explorer activations`: inputs, statistics of every output, layers without values.
-    """
+    """Build the output of `explorer activations`: inputs, statistics, layers without values."""
     blocks = [
         *title(about.model),
         *(Paragraph(note, "warning") for note in fact.notes),
