@@ -73,7 +73,7 @@ async def test_a_point_of_the_front_becomes_a_state_and_is_undone(session):
         assert all("◆" in line for line in table(hands))
         await hands.press("f", "s", "home")  # the greatest signal to noise first
         row = top(hands).current
-        assert row.snr_db == max(one.snr_db for one in top(hands)._found.rows)
+        assert row.snr_db == max(one.snr_db for one in top(hands)._trials.rows)
         await hands.press("enter")
         assert isinstance(top(hands), QuantizationScreen)
         made = quantized(session)
@@ -101,7 +101,7 @@ async def test_a_mixed_precision_is_sought_written_and_its_command_makes_it(
         assert "layer by layer what adds the least noise" in " ".join(hands.dialog().split())
         await hands.press("enter")
         assert "at most 7 bits a weight" in title(hands)
-        (one,) = top(hands)._found.mixed
+        (one,) = top(hands)._trials.mixed
         assert (one.met, one.cost) == (True, "bitops")
         await hands.press("end")
         row = top(hands).current
@@ -147,8 +147,8 @@ async def test_of_integers_that_were_tiled_layers_are_tried_on_what_was_quantize
             *(2, False, False)
         ]
         await begin(hands, "int8,mxfp4")
-        assert {row.scope for row in top(hands)._found.rows} == {"all", "only", "without"}
-        assert not [row.error for row in top(hands)._found.rows if row.error]
+        assert {row.scope for row in top(hands)._trials.rows} == {"all", "only", "without"}
+        assert not [row.error for row in top(hands)._trials.rows if row.error]
 
 
 @pytest.mark.slow

@@ -140,7 +140,7 @@ async def test_every_tiling_is_a_row_and_the_front_is_marked_and_plotted(tmp_pat
         await begin(hands, tiles="16,32,64x16x16", machine="npu.toml")
         assert tiles(hands) == ["16x16x16", "32x32x32", "64x16x16"]
         marked = [line.split()[1] for line in table(hands) if "◆" in line]
-        rows = sweep_screen(hands)._found.rows
+        rows = sweep_screen(hands)._tilings.rows
         assert marked == ["x".join(map(str, one.tile)) for one in rows if one.pareto]
         assert marked
         assert "3 tilings" in strip(hands, TitleBar)

@@ -63,14 +63,14 @@ def test_every_element_is_in_one_product_and_the_shares_add_up(
         place = TilePlace(0, row, col)
         products = [blocks.product(place, k) for k in range(blocks.k.count)]
         block = blocks.block(place)
-        assert block.used == pytest.approx(sum(p.used for p in products) / len(products))
-        used += block.used
+        assert block.utilization == pytest.approx(sum(p.utilization for p in products) / len(products))
+        used += block.utilization
         for p in products:
             assert (p.rows, p.cols) == (block.rows, block.cols)
             for element in itertools.product(range(*p.rows), range(*p.depth), range(*p.cols)):
                 seen[element] = seen.get(element, 0) + 1
             filled = (p.rows[1] - p.rows[0]) * (p.depth[1] - p.depth[0]) * (p.cols[1] - p.cols[0])
-            assert p.used == pytest.approx(filled / (tile[0] * tile[1] * tile[2]))
+            assert p.utilization == pytest.approx(filled / (tile[0] * tile[1] * tile[2]))
     assert seen == dict.fromkeys(itertools.product(range(M), range(K), range(N)), 1)
     assert blocks.products == batch * blocks.m.count * blocks.k.count * blocks.n.count
     assert blocks.cell(0, blocks.m.count, 0, blocks.n.count) == pytest.approx(
@@ -91,7 +91,7 @@ def test_cells_stand_for_every_tile_once_and_fit(count: int, room: int) -> None:
 
 
 def test_the_rest_of_an_axis() -> None:
-    assert (TileAxis(130, 64).count, TileAxis(130, 64).rest, TileAxis(128, 64).rest) == (3, 2, 64)
+    assert (TileAxis(130, 64).count, TileAxis(130, 64).last_size, TileAxis(128, 64).last_size) == (3, 2, 64)
     assert TileAxis(130, 64).span(2) == (128, 130)
 
 
