@@ -287,7 +287,7 @@ class FlameView(SubScreen[int]):
         ]
         self.chosen = matches[0] if matches else box_of(self._boxes, target.first)
 
-    def _box_text(self, index: int) -> tuple[str, str]:
+    def _figure_texts(self, index: int) -> tuple[str, str]:
         box, total = self._boxes[index], self._boxes[0].value
         share = share_text(box.value, total) if index and total else ""
         return self.figure.text(box.value, self._exact), share

@@ -239,19 +239,19 @@ class ProfileScreen(ReportScreen[int]):
         super().__init__(exact=exact)
         self._fact, self._model, self._words = fact, name, words
         orders = [*_ORDERS] if fact.machine is not None else [*_ORDERS][:-1]
-        self._orders, self._sort_order = orders, orders[0]
+        self._orders, self._layer_order = orders, orders[0]
 
     def head(self) -> tuple[Line, Line]:
         """Build the title lines: the model, the time of a run, and the order of the layers."""
         fact = self._fact
         batch = "" if fact.batch is None else f", batch {fact.batch:,}"
-        summary = f" {seconds_text(fact.wall_seconds)} a run{batch}; layers: {_ORDERS[self._sort_order]}"
+        summary = f" {seconds_text(fact.wall_seconds)} a run{batch}; layers: {_ORDERS[self._layer_order]}"
         return ((" Profile", "strong"), (f"   {safe(self._model)}", "dim")), ((summary, "dim"),)
 
     def report_lines(self, width: int) -> Sequence[Line]:
         """Build the figures, a row for each layer, and the time outside of layers."""
         fact, exact = self._fact, self._exact
-        layers = [layer for layer in ordered(fact.layers, self._sort_order) if layer.seconds is not None]
+        layers = [layer for layer in ordered(fact.layers, self._layer_order) if layer.seconds is not None]
         table, least = layer_table(fact, layers[:MOST]), max(NAME, width // 3)
         lines: list[Line] = [BLANK, *draw([figures(fact)], width - 1, exact)]
         if layers:
@@ -270,7 +270,7 @@ class ProfileScreen(ReportScreen[int]):
 
     def page_blocks(self) -> Sequence[Block]:
         """Build the whole profile, in the displayed order."""
-        layers = ordered(self._fact.layers, self._sort_order)
+        layers = ordered(self._fact.layers, self._layer_order)
         return profile_blocks(replace(self._fact, layers=layers), len(layers))
 
     def verb_words(self, source: str) -> Sequence[str]:
@@ -279,7 +279,7 @@ class ProfileScreen(ReportScreen[int]):
 
     def action_profile_sort(self) -> None:
         """Switch to the next order of the layers."""
-        self._sort_order = self._orders[(self._orders.index(self._sort_order) + 1) % len(self._orders)]
+        self._layer_order = self._orders[(self._orders.index(self._layer_order) + 1) % len(self._orders)]
         self.show_report()
 
     def action_profile_again(self) -> None:

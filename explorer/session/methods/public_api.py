@@ -285,11 +285,11 @@ class PublicMethods:
         raise NotImplementedError
 
     def plan(self, spec: TileSpec, *, index: int | None = None, on_progress: OnProgress = None) -> Plan:
-        """The plan of a tiling, without changing the model."""
+        """Plan a tiling without changing the model."""
         raise NotImplementedError
 
     def tiling(self, index: int | None = None) -> Plan | None:
-        """The plan by which a model of the history (None: the current one) was tiled; None for one that is not."""
+        """Return the plan by which a state (None: the current one) was tiled, or None if it is not tiled."""
         raise NotImplementedError
 
     def cost(
@@ -301,17 +301,17 @@ class PublicMethods:
         formulas: bool | None = None,
         on_progress: OnProgress = None,
     ) -> PlanCost:
-        """The cost of a tiling of the current model on a machine, without tiling it."""
+        """Count the cost of a tiling of the current model on a machine, without tiling it."""
         raise NotImplementedError
 
     def tile_steps(
         self, site: SitePlan, *, order: str = "best", first: Natural = 0, count: Count = 64
     ) -> TileSteps:
-        """The contents of the buffer and the bytes moved at some steps of a site; a step is one tile matmul."""
+        """Return the buffer contents and the bytes moved at some steps of a site; a step is one tile matmul."""
         raise NotImplementedError
 
     def settings(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Settings:
-        """The settings of `spec` for every site of the current model, each with its origin."""
+        """Return the settings of `spec` for every site of the current model, each with its source."""
         raise NotImplementedError
 
     def tile(
@@ -328,11 +328,11 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> TileResult:
-        """Tiles the current model; the result becomes the current one, and every other state stays."""
+        """Tile the current model; the result becomes the current state, and all other states stay."""
         raise NotImplementedError
 
     def plan_module(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
-        """The plan of `tile_module`, without making a module."""
+        """Return the plan of `tile_module` without creating a module."""
         raise NotImplementedError
 
     def tile_module(
@@ -348,7 +348,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> tuple[nn.Module, TileResult]:
-        """An nn.Module like the opened one whose layers multiply by tiles; the opened one stays as it is."""
+        """Return a copy of the opened nn.Module whose layers multiply by tiles."""
         raise NotImplementedError
 
     def module_command(
@@ -357,15 +357,15 @@ class PublicMethods:
         output: PathText | None = None,
         dynamic: Mapping[str, Mapping[int, str]] | None = None,
     ) -> str:
-        """The command that does the same as `tile_module`; '' if no command can."""
+        """Return the shell command that does the same as `tile_module`, or '' if no command can."""
         raise NotImplementedError
 
     def command(self, spec: TileSpec, output: PathText | None = None) -> str:
-        """The command that tiles the opened model the same way."""
+        """Return the shell command that tiles the opened model in the same way."""
         raise NotImplementedError
 
     def keep_choices(self, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
-        """Writes the tilings so far as a file for `--config`, with a rule for every site by name."""
+        """Write the tilings so far as a file for `--config`, with a rule for every site by name."""
         raise NotImplementedError
 
     def quantize_choice(
@@ -379,11 +379,11 @@ class PublicMethods:
         seed: Natural = 0,
         on_progress: OnProgress = None,
     ) -> Quantization:
-        """What `quantize` would do to the current model, without doing it: formats, bits, BitOPs and bytes."""
+        """Predict what `quantize` does to a model: formats, bits, BitOPs and bytes."""
         raise NotImplementedError
 
     def quantize_settings(self, spec: QuantizeSpec, *, on_progress: OnProgress = None) -> QuantizeSettings:
-        """What `spec` asks of every layer of the current model, and who said so."""
+        """Return the settings that `spec` gives every layer of the current model, and the source of each value."""
         raise NotImplementedError
 
     def quantize(
@@ -402,7 +402,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Quantization:
-        """Quantizes the current model; the result becomes the current one, and every other state stays."""
+        """Quantize a model; the result becomes the current state, and all other states stay."""
         raise NotImplementedError
 
     def quantize_module(
@@ -419,7 +419,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> tuple[nn.Module, Quantization]:
-        """An nn.Module like the opened one whose layers round to number formats; that stays as it is."""
+        """Return a copy of the opened nn.Module whose layers round to number formats."""
         raise NotImplementedError
 
     def quantize_trial(
@@ -432,7 +432,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Quantization:
-        """What `quantize` would lose at the outputs, and save, without making a state."""
+        """Measure the error of `quantize` at the outputs, and the size reduction, without creating a state."""
         raise NotImplementedError
 
     def requantize(
@@ -447,13 +447,13 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Quantization:
-        """Makes the current, quantized state anew with another choice for one layer: a branch beside it."""
+        """Repeat the quantization of the current state with another choice for one layer, as a new branch."""
         raise NotImplementedError
 
     def fold_choice(
         self, kinds: Sequence[FoldKind] = FOLDS, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> Fold:
-        """What `fold` would do to the current model, without doing it; and what would stay, and why."""
+        """Predict what `fold` does to the current model, and which nodes stay for which reason."""
         raise NotImplementedError
 
     @overload
@@ -485,7 +485,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Fold: ...
     def fold(self, *args: Any, **kwargs: Any) -> Any:
-        """Folds the current model; every kind of rewrite that finds something makes a state of its own."""
+        """Fold operators of the current model; every kind of fold that changes it makes a state."""
         raise NotImplementedError
 
     @overload
@@ -513,7 +513,7 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> Edit: ...
     def edit(self, *args: Any, **kwargs: Any) -> Any:
-        """Edits the current model's graph; the result becomes the current one."""
+        """Edit the graph of the current model; the result becomes the current state."""
         raise NotImplementedError
 
     def rebatch(
@@ -529,7 +529,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Conversion:
-        """Writes the current model, whose batch is fixed, for another batch, and compares each row."""
+        """Write the current model with another batch size than its fixed one, and compare each row."""
         raise NotImplementedError
 
     def split(
@@ -546,7 +546,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Split:
-        """Cuts a model into stages of a pipeline: the largest as small as can be, then the fewest bytes over"""
+        """Split a model into the stages of a pipeline."""
         raise NotImplementedError
 
     def split_draft(
@@ -559,7 +559,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> SplitDraft:
-        """The stages of a model while its cuts move: as `split` tells them, and nothing is written."""
+        """Return the figures of the stages while the user moves cuts; nothing is written."""
         raise NotImplementedError
 
     def run_stages(
@@ -571,7 +571,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> PipelineRun:
-        """Runs the stages that `split` wrote, a process each, at the session's sizes of open dimensions."""
+        """Run the stages that `split` wrote, one process per stage, with the session's sizes of open dimensions."""
         raise NotImplementedError
 
     def extract(
@@ -586,11 +586,11 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Extraction:
-        """Writes a part of a model as an ONNX model that runs alone, with inputs as in the whole."""
+        """Extract a part of a model as a model that runs alone."""
         raise NotImplementedError
 
     def conversions(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The kinds of file that the opened model can become: for each its name and its endings."""
+        """Return the formats that the opened model can be converted to: name and file extensions of each."""
         raise NotImplementedError
 
     def convert(
@@ -611,11 +611,11 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Conversion:
-        """Writes the opened model as another kind of file, and compares the two."""
+        """Write the opened model in another format, and compare both models."""
         raise NotImplementedError
 
     def check_input(self, input: PathText, *, on_progress: OnProgress = None) -> None:
-        """Refuses, before anything is worked out, a file of inputs that the current model cannot be run on."""
+        """Check early that the current model can run on a file of inputs."""
         raise NotImplementedError
 
     def verify(
@@ -632,7 +632,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Verification:
-        """Evidence that two models compute the same, both of the history unless `other` names one."""
+        """Verify that two models compute the same outputs."""
         raise NotImplementedError
 
     def blame(
@@ -649,7 +649,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Blame:
-        """The first layer in which one model departs from another, and how the error grows."""
+        """Find the first layer at which one model departs from another, and how the error grows."""
         raise NotImplementedError
 
     def diff(
@@ -661,7 +661,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Diff:
-        """What changed between two models, as ONNX graphs; arguments as for `tree_diff`."""
+        """Compare two models node by node as ONNX graphs; the arguments are those of `tree_diff`."""
         raise NotImplementedError
 
     def tree_diff(
@@ -673,7 +673,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> TreeDiff:
-        """The layer trees of two models side by side, aligned as `diff` matches them."""
+        """Align the layer trees of two models with the matching rules of `diff`."""
         raise NotImplementedError
 
     def compare(
@@ -685,7 +685,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Comparison:
-        """The totals of two models side by side, and why they differ; arguments as for `tree_diff`."""
+        """Compare the totals of two models and explain the differences; arguments as for `tree_diff`."""
         raise NotImplementedError
 
     def beside(
@@ -700,7 +700,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> FigureTable:
-        """Figures of two states or more beside each other, relative to the first, and which are the best."""
+        """Build a table of figures with a column for each of two or more states."""
         raise NotImplementedError
 
     def profile(
@@ -713,7 +713,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Profile:
-        """The measured time of a model, by layer; `history` keeps it with the state."""
+        """Measure the run time of a model, layer by layer; the history keeps the profile."""
         raise NotImplementedError
 
     def compare_profiles(
@@ -728,7 +728,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> ProfileComparison:
-        """Two models timed in turn and compared row by row, matched as `diff` matches them."""
+        """Time two models in turn and compare their layers, matched as `diff` matches them."""
         raise NotImplementedError
 
     def weights(
@@ -743,7 +743,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Weights:
-        """Statistics of stored tensors, read a slab at a time."""
+        """Measure stored tensors, reading one slab at a time."""
         raise NotImplementedError
 
     def activations(
@@ -765,7 +765,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Activations:
-        """What the layers of a model put out: statistics, and the values if asked for."""
+        """Run a model and measure the outputs of its layers; optionally write the outputs to a file."""
         raise NotImplementedError
 
     def values(
@@ -783,7 +783,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> TensorValues:
-        """Numbers of one tensor: a stored one by its name, or what a layer or a value of a graph is in a run."""
+        """Read the numbers of one tensor: a stored tensor, or the value of a layer or graph tensor in a run."""
         raise NotImplementedError
 
     def heat_map(
@@ -802,7 +802,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> HeatMap:
-        """A matrix of a tensor drawn small: of each cell the number of the largest magnitude."""
+        """Draw a matrix of a tensor as few cells; each cell holds the number with the largest magnitude."""
         raise NotImplementedError
 
     def graph(
@@ -819,7 +819,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> GraphDrawing:
-        """A model laid out as a graph of its layers, with groups folded."""
+        """Lay out a model as a graph of its layers, with groups folded."""
         raise NotImplementedError
 
     def node_figures(
@@ -831,11 +831,11 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> NodeFigures:
-        """A figure of every node of the graph, by the node names that Model Explorer uses."""
+        """Return a figure of every node of the graph, by the node names that Model Explorer uses."""
         raise NotImplementedError
 
     def size_names(self, index: int | None = None) -> dict[str, int | None]:
-        """Sizes that `sizes` can go over, and what the model has now; None for what is open."""
+        """Return the sizes that `sizes` can vary, each with its current value, or None if open."""
         raise NotImplementedError
 
     def sizes(
@@ -849,7 +849,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> SizeCurves:
-        """MACs, memory and least time over one size, and where one passes another."""
+        """Count MACs, memory and least time over one size, and where one figure passes another."""
         raise NotImplementedError
 
     def decode(
@@ -860,7 +860,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Decode:
-        """One decode step behind a text beside the pass over the text, and what the cache grows to."""
+        """Count one decode step after a text, the prefill pass over the text, and the growth of the KV cache."""
         raise NotImplementedError
 
     def serving(
@@ -872,7 +872,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Serving:
-        """What it costs to run a language model: parameters, prompt and step, cache, times, layouts."""
+        """Count the cost of running a language model: parameters, prompt, decode step, cache, times, layouts."""
         raise NotImplementedError
 
     def evaluate(
@@ -889,15 +889,15 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Evaluation:
-        """How well states of the session, and other models, do on the samples of a file, side by side."""
+        """Score states of the session, and other models, on the samples of a file."""
         raise NotImplementedError
 
-    def train(self, data: PathText, **how: Unpack[TrainingKeywords]) -> TrainingRun:
-        """Trains a copy of the module that was opened, a small one, on the samples of a file."""
+    def train(self, data: PathText, **options: Unpack[TrainingKeywords]) -> TrainingRun:
+        """Train a copy of the opened module on the samples of a file. It is meant for small modules."""
         raise NotImplementedError
 
     def module_digest(self) -> str:
-        """Digest of the module that was opened: its layers, its numbers, the files its classes are in."""
+        """Return a digest of the opened module: its layers, its values, and the files of its classes."""
         raise NotImplementedError
 
     def sweep(
@@ -916,7 +916,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Sweep:
-        """A row for every combination of `spec`, of the current model; `sweep_files` takes several models."""
+        """Compute a row for every combination of `spec` on the current model; `sweep_files` takes several models."""
         raise NotImplementedError
 
     def sweep_formats(
@@ -931,13 +931,13 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> FormatSweep:
-        """Tries number formats on the current model, layer by layer if that is asked for."""
+        """Try number formats on a model, optionally layer by layer."""
         raise NotImplementedError
 
     def sweep_training(
-        self, data: PathText, over: str, **how: Unpack[TrainingSweepKeywords]
+        self, data: PathText, over: str, **options: Unpack[TrainingSweepKeywords]
     ) -> TrainingSweep:
-        """Trains copies of the module in several ways; which does best on the held out samples."""
+        """Train copies of the module with several settings and rank them by the held-out samples."""
         raise NotImplementedError
 
 
@@ -951,7 +951,7 @@ def make_model(
     stored: bool = True,
     overwrite: bool = False,
 ) -> MadeModel:
-    """Writes the small ONNX model that a line of text describes; the same line makes the same bytes."""
+    """Write a small ONNX model that a line of text describes; the same line gives the same bytes."""
     raise NotImplementedError
 
 
@@ -970,7 +970,7 @@ def run_pipeline(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> PipelineRun:
-    """Runs the stages that `Session.split` wrote, a process each, with micro-batches through them."""
+    """Run the stages that `Session.split` wrote, one process per stage, and send micro-batches through them."""
     raise NotImplementedError
 
 
@@ -986,7 +986,7 @@ def verify_files(
     cancel: Cancel = None,
     **options: Unpack[PairKeywords],
 ) -> Verification:
-    """Evidence that the models `a` and `b` compute the same, or differ by no more than `tolerance`."""
+    """Verify that the models `a` and `b` compute the same outputs, or outputs within `tolerance`."""
     raise NotImplementedError
 
 
@@ -1001,7 +1001,7 @@ def blame_files(
     cancel: Cancel = None,
     **options: Unpack[PairKeywords],
 ) -> Blame:
-    """Where the model `b` departs from `a`, layer by layer."""
+    """Find the layers at which the model `b` departs from `a`."""
     raise NotImplementedError
 
 
@@ -1013,7 +1013,7 @@ def diff_files(
     cancel: Cancel = None,
     **options: Unpack[PairKeywords],
 ) -> Diff:
-    """What changed from the model `a` to the model `b`; `options` as for `explorer.session.Session`."""
+    """Compare the models `a` and `b` node by node; `options` are those of `explorer.session.Session`."""
     raise NotImplementedError
 
 
@@ -1025,7 +1025,7 @@ def tree_diff_files(
     cancel: Cancel = None,
     **options: Unpack[PairKeywords],
 ) -> TreeDiff:
-    """The layer trees of two models side by side; `options` as for `explorer.session.Session`."""
+    """Align the layer trees of two models; `options` are those of `explorer.session.Session`."""
     raise NotImplementedError
 
 
@@ -1039,7 +1039,7 @@ def compare_files(
     cancel: Cancel = None,
     **options: Unpack[OpeningKeywords],
 ) -> Comparison:
-    """Figures of two or more models side by side, which are the best, and differences from the first."""
+    """Compare the figures of two or more models with those of the first, and mark the best of each figure."""
     raise NotImplementedError
 
 
@@ -1054,7 +1054,7 @@ def sweep_serving(
     cancel: Cancel = None,
     **options: Unpack[OpeningKeywords],
 ) -> ServingSweep:
-    """A row for every model, type, context, batch, number of devices and layout over these."""
+    """Count every combination of model, type, context, batch, device count and layout, one row each."""
     raise NotImplementedError
 
 
@@ -1070,17 +1070,17 @@ def evaluate_files(
     cancel: Cancel = None,
     **options: Any,
 ) -> Evaluation:
-    """How well models do on the samples of a file, side by side; arguments as for `Session.evaluate`."""
+    """Score models on the samples of a file; the arguments are those of `Session.evaluate`."""
     raise NotImplementedError
 
 
 def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Unpack[SweepKeywords]) -> Sweep:
-    """A row for every model and every combination."""
+    """Compute a row for every model and every combination."""
     raise NotImplementedError
 
 
 def sweep_formats(
     *sources: str | os.PathLike[str], spec: FormatSweepSpec, **options: Unpack[FormatSweepKeywords]
 ) -> FormatSweep:
-    """A row for every model and every choice of number formats."""
+    """Compute a row for every model and every choice of number formats."""
     raise NotImplementedError
