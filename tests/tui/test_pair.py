@@ -280,7 +280,7 @@ async def test_lines_fill_the_terminal_and_no_more(size: tuple[int, int]) -> Non
                 assert line_width(shown.row_line(at, shown.size.width)) <= shown.size.width
             laid = columns(size[0], exact=exact)
             assert laid.name >= 12
-            assert laid.beside == (size[0] >= 100)
+            assert laid.has_two_sides == (size[0] >= 100)
 
 
 def test_what_differs_in_no_row_is_cut_before_the_scroll_bar() -> None:

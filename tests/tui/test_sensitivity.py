@@ -153,7 +153,7 @@ async def test_of_integers_that_were_tiled_layers_are_tried_on_what_was_quantize
 
 @pytest.mark.slow
 async def test_what_ran_before_a_stop_is_kept_and_goes_on(session, monkeypatch):
-    monkeypatch.setattr("explorer.features.sweep.sensitivity_screen._SLICE", 0.01)
+    monkeypatch.setattr("explorer.features.sweep.sensitivity_screen._SLICE_SECONDS", 0.01)
     async with screen(StoppedEngine(session)) as hands:
         await begin(hands, "int8")
         ran = len(table(hands))

@@ -84,7 +84,7 @@ async def test_the_number_under_the_cursor_is_told_wherever_it_goes(
         assert (view.fact.rows, view.fact.columns) == ((0, 84), (0, 120))
         await hands.press("o")
         far = np.unravel_index(np.abs(weight - weight.mean(dtype=np.float64)).argmax(), weight.shape)
-        assert view._here[0] <= far[0] <= view._here[0] + 84 // view.fact.heights
+        assert view._cursor_place[0] <= far[0] <= view._cursor_place[0] + 84 // view.fact.heights
         assert f"{weight[far]:.6g}" in under(view)
 
 
@@ -98,7 +98,7 @@ async def test_of_a_group_with_loops_within_it_every_tensor_that_is_offered_can_
             assert isinstance(view, HeatMapView)
             seen: list[str] = []
             for _ in range(7):
-                assert not view._complaint
+                assert not view._pending_error
                 assert view.fact is not None
                 seen.append(view.fact.tensor.name)
                 await hands.press("n")
