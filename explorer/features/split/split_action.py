@@ -77,7 +77,7 @@ class SplitCommand(ScreenCommand):
 
             def add_column(model: TreeModel) -> None:
                 columns = chosen_columns(model)
-                model.lay_stages(rows)
+                model.set_stages(rows)
                 model.set_columns(in_front(model, columns, [STAGE]))
 
             self.panes.rearrange(add_column)

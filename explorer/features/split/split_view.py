@@ -318,7 +318,7 @@ class SplitScreen(SubScreen[int]):
             model = self._model if split.layers is None else TreeModel(split.layers)
         if split.rows is None:
             split.rows = StageRows.of(split.where, model.structure.parent)
-        model.lay_stages(split.rows)
+        model.set_stages(split.rows)
         if first and split.shape is not None:
             model.take_shape(split.shape)
         model.set_columns(_COLUMNS)
@@ -329,7 +329,7 @@ class SplitScreen(SubScreen[int]):
         assert rows is not None
         rows.places = tuple(places)
         rows.chosen = min(max(rows.chosen, 0), len(places) - 1)
-        self.layer_tree.model.lay_stages(rows)
+        self.layer_tree.model.set_stages(rows)
         self.layer_tree.refresh()
 
     # moving cuts

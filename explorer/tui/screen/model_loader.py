@@ -120,7 +120,7 @@ class ModelLoader:
                 edges, late = late.result(), None
         overlay = await self._overlay()
         model = TreeModel(analysis.layers)
-        model.lay(overlay)
+        model.set_overlay(overlay)
         # what was pressed meanwhile is kept, too: nothing is waited for from here on
         before, at, row = tree.current_layer, tree.cursor, tree.current_row
         shape, untouched = tree.model.shape, store.outline is not None and at == 0

@@ -368,7 +368,7 @@ class Panes(Horizontal):
         metric = metric_of(column, columns_of(self.layer_tree.model))
         if metric is None:
             return
-        if complaint := "" if metric.of else self.asked.complaint(column):
+        if complaint := "" if metric.array else self.asked.complaint(column):
             self._store.say(complaint)
         self.rearrange(lambda model: way(model, metric), sorting=True)
 
@@ -388,7 +388,7 @@ class Panes(Horizontal):
     def _ask_columns(self) -> None:
         """Ask for the figures of columns, where some are lacking."""
         model = self.layer_tree.model
-        plain = model.metric.of and not model.columns
+        plain = model.metric.array and not model.columns
         if self._store.analysis is not None and not plain and self.asked.lacking():
             self.run_worker(self.asked.ask(), group="columns", exclusive=True, exit_on_error=False)
 

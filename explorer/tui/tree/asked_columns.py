@@ -1,8 +1,8 @@
-"""Asked columns: figures of all rows that the engine is asked for, once a column needs them.
+"""Columns whose figures the engine computes, once the table shows or sorts by them.
 
-The tree knows a few figures of every row. What it is sorted by beyond those, the least time on a machine and
-how full tiles are come from the engine, off the way of the first paint. The last ones stay, dimmed, while
-others are on their way.
+The tree model has only a few figures of every row. Others, such as the minimum time on a machine or the tile
+utilization, are requested from the engine after the first paint. Outdated figures stay visible, dimmed, until
+the new ones arrive.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _OF_PROFILE = "a profile: % makes one"
 _OF_ROOF = "a profile with a machine: m chooses one, % profiles"
 _LACKS = {"seconds": _OF_MACHINE, "utilization": _OF_TILE, "efficiency": _OF_ROOF}
 _TILED = object()
-"""In place of a tile: the model is tiled already."""
+"""Placeholder for the tile of a model that is already tiled."""
 _GIVEN = {"seconds": "machine", "utilization": "spec"}
-"""What the engine is told for a column, by what has to lie beside the rows."""
+"""Keyword argument of the engine's `column` method, by the need of the column."""
 
 
 class AskedColumns:
-    """Keeps the figures of a tree's columns as its user wants them.
+    """Requests the figures of the columns in use, and requests them again when their inputs change.
 
     Args:
-        store: Whose machine and tile.
-        tree: Whose columns.
+        store: Store with the machine, the tile and the profile.
+        tree: Layer tree that shows the columns.
     """
 
     def __init__(self, store: ScreenStore, tree: LayerTree) -> None:
@@ -45,11 +45,11 @@ class AskedColumns:
         self._refused: set[tuple[str, object]] = set()
 
     def lacking(self) -> list[str]:
-        """Columns of the table that are to be asked for."""
+        """Return the names of the columns in use whose figures are missing or outdated."""
         model = self._tree.model
         columns = columns_of(model)
         names = {name for name in model.columns if name in columns and columns[name].needs}
-        if not model.metric.of and (model.by_cost or columns[model.metric.id].needs):
+        if not model.metric.array and (model.by_cost or columns[model.metric.id].needs):
             names.add(model.metric.id)
         figures = (name for name in sorted(names) if columns[name].needs or not columns[name].over)
         return [name for name in figures if self._is_lacking(name)]
@@ -58,18 +58,18 @@ class AskedColumns:
         return columns_of(self._tree.model)[name]
 
     def _is_lacking(self, name: str) -> bool:
-        given = self._needs(name)
-        fresh = name in self._tree.model.asked and self._given.get(name) == given
-        return given is not None and not fresh and (name, given) not in self._refused
+        current_input = self._needs(name)
+        fresh = name in self._tree.model.asked and self._given.get(name) == current_input
+        return current_input is not None and not fresh and (name, current_input) not in self._refused
 
     def complaint(self, name: str) -> str:
-        """What a column needs that is not known; '' if all is there."""
+        """Return what the user must choose before a column can be computed, or ''."""
         if self._needs(name) is not None:
             return ""
         return f"'{name}' needs {_LACKS.get(self._column(name).needs, _OF_PROFILE)}"
 
     def _needs(self, name: str) -> object:
-        """What the figures of a column follow from; None while that is not chosen."""
+        """Return the input that the figures of a column depend on, or None while the user has not chosen it."""
         needs = self._column(name).needs
         if needs == "seconds":
             return known_machine(self._store)
@@ -85,7 +85,7 @@ class AskedColumns:
         return _TILED if is_tiled else self._store.tile_spec
 
     async def ask(self) -> None:
-        """Ask for what is lacking, one column after the other."""
+        """Request the figures of all columns that lack them, one column at a time."""
         tree, store = self._tree, self._store
         while names := self.lacking():
             model, name = tree.model, names[0]
@@ -93,7 +93,7 @@ class AskedColumns:
             tree.stale |= {name}
             tree.refresh()
             needs = self._column(name).needs
-            more: dict[str, Any] = (
+            arguments: dict[str, Any] = (
                 {_GIVEN[needs]: argument} if needs in _GIVEN and argument is not _TILED else {}
             )
             try:
@@ -101,7 +101,7 @@ class AskedColumns:
                     model.providers = (await store.jobs.ask("placement")).providers
                     model.asked[name] = _ranks(model.providers, model.count)
                 else:
-                    model.asked[name] = await store.jobs.ask("column", name, **more)
+                    model.asked[name] = await store.jobs.ask("column", name, **arguments)
                 self._given[name] = argument
                 model.forget_sums()
             except Cancelled:
@@ -114,10 +114,13 @@ class AskedColumns:
             if tree.model is model:
                 tree.rearrange(lambda changed: changed.rebuild(), sorting=True)
                 if needs in MEASURED:
-                    store.notify("focus")  # they have room from now on, and heads
+                    store.notify("focus")  # from now on these columns have room and titles
 
 
 def _ranks(words: Mapping[int, str], count: int) -> Sequence[float]:
-    """Words as numbers to sort by: the first of the alphabet is the largest; behind the rows the model's."""
-    places = {word: -at for at, word in enumerate(sorted(set(words.values())))}
-    return [*(places[words[at]] if words.get(at) else math.nan for at in range(count)), math.nan]
+    """Convert words to numbers for sorting: the first in alphabetical order is the largest.
+
+    Layers without a word get NaN, and so does the whole model, whose figure comes last.
+    """
+    places = {word: -index for index, word in enumerate(sorted(set(words.values())))}
+    return [*(places[words[index]] if words.get(index) else math.nan for index in range(count)), math.nan]

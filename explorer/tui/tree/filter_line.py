@@ -1,4 +1,7 @@
-"""The filter's line: the tree follows what is typed, and a query that cannot be read says why beside it."""
+"""The filter line: an input below the layer tree that filters the tree while the user types.
+
+A query with a syntax error leaves the tree unchanged, and the error is shown beside the input.
+"""
 
 from __future__ import annotations
 
@@ -22,36 +25,37 @@ if TYPE_CHECKING:
     from explorer.tui.tree.widget import LayerTree
 
 _LONGEST = 1_001
-"""Characters that the line takes: one more than a filter may have, and so it says what is wrong."""
+"""Maximum characters of the input: one more than a filter may have, so that the parser reports the error."""
 _TYPING = 0.12
-"""Seconds without a key before the tree follows."""
+"""Seconds without a key press before the tree follows the input."""
 
 
 class FilterLine(Horizontal):
-    """Finds layers.
+    """Input for a query, and the search that applies it to the layer tree.
 
     Args:
-        store: Keeps the query.
-        tree: Shows what is found.
+        store: Store that keeps the current query.
+        tree: Layer tree that shows the matches.
     """
 
     def __init__(self, store: ScreenStore, tree: LayerTree) -> None:
         super().__init__(id="filter-row")
         self._store, self._tree = store, tree
-        self._complaint, self._told = "", False
+        self._complaint, self._is_reported = "", False
         self._typed, self._typed_at = "", 0.0
         self._finding: Worker[None] | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether the line is there to be written in."""
+        """Whether the input is visible."""
         return self.has_class("open")
 
     async def open(self) -> None:
-        """Show the line and go there."""
+        """Show the input and focus it."""
         from textual.widgets import Static
 
-        from explorer.tui.widgets.text_input import text_input  # Textual's Input, not before the first paint
+        # this import loads Textual's Input, which the first paint does not need
+        from explorer.tui.widgets.text_input import text_input
 
         if not self.children:
             entry = text_input(
@@ -66,7 +70,7 @@ class FilterLine(Horizontal):
         self.query_one("#filter").focus()
 
     def close(self, *, clear: bool) -> bool:
-        """Leave the line, and with `clear` the filter. Returns whether there was one."""
+        """Hide the input, and with `clear` remove the filter. Returns whether there was anything to close."""
         was = self.is_open or bool(self._store.query)
         self.remove_class("open")
         self.screen.query_one(Status).display = True
@@ -76,8 +80,8 @@ class FilterLine(Horizontal):
             self._stop_finding()
             for entry in self.query(Input):
                 entry.value = ""
-            self._complain("")
-            self._forget()
+            self._show_complaint("")
+            self._clear_report()
             self._store.query = ""
             self._show_all()
         if was:
@@ -85,14 +89,14 @@ class FilterLine(Horizontal):
         return was
 
     async def on_input_changed(self, event: object) -> None:
-        """The filter follows what is typed."""
+        """Apply the query as the user types."""
         self._typed, self._typed_at = event.value.strip(), time.monotonic()  # type: ignore[attr-defined]
-        # one for all keys: Textual keeps what was cancelled before its turn, and cancels all that with each
+        # one worker serves all keys: Textual keeps workers that were canceled before they started
         if self._finding is None or self._finding.is_finished:
             self._finding = self.run_worker(self._find_typed(), group="filter", exit_on_error=False)
 
     async def on_input_submitted(self, event: object) -> None:
-        """Enter keeps the filter and goes back to the tree; what cannot be read stays to be mended."""
+        """Keep the filter and focus the tree. A query with an error stays in the input."""
         text: str = event.value.strip()  # type: ignore[attr-defined]
         if text != self._store.query:
             self._stop_finding()
@@ -102,30 +106,30 @@ class FilterLine(Horizontal):
         else:
             self.close(clear=not text)
             if text and text == self._store.query:
-                self._tell_of_nothing(text)
+                self._report_no_match(text)
 
     def _stop_finding(self) -> None:
         self.workers.cancel_group(self, "filter")
-        self._finding = None  # one that was stopped before its turn never says that it is finished
+        self._finding = None  # a worker that was canceled before it started never reports that it is finished
 
     async def _find_typed(self) -> None:
-        """Wait until nobody types, then find what stands there; again if somebody typed meanwhile."""
-        done = None
-        while done != self._typed:
+        """Wait until the user stops typing, then apply the query. Repeat if the input changed meanwhile."""
+        applied_text = None
+        while applied_text != self._typed:
             while self._typed and (remaining := self._typed_at + _TYPING - time.monotonic()) > 0:
                 await asyncio.sleep(remaining)
-            done = self._typed
-            await self._filter_by(done)
+            applied_text = self._typed
+            await self._filter_by(applied_text)
 
     async def _filter_by(self, text: str) -> None:
         fault = self._fault(text)
-        self._complain(fault)
-        # half a query is no error: the tree stays as it is while the line is being written
+        self._show_complaint(fault)
+        # an unfinished query is no error: the tree stays unchanged while the user types
         if not fault and text != self._store.query:
             await self._narrow_by(text)
 
     def _fault(self, text: str) -> str:
-        """Why a query cannot be read; empty if it can."""
+        """Return the reason that a query cannot be parsed, or ''."""
         try:
             self._matcher(text)
         except ExplorerError as error:
@@ -134,29 +138,29 @@ class FilterLine(Horizontal):
         return ""
 
     def _matcher(self, text: str) -> Callable[[Layer], bool]:
-        """What tells whether a query finds a layer."""
-        from explorer.settings import filter as query  # with its parser, only when somebody searches
+        """Return the predicate of a query over layers."""
+        from explorer.settings import filter as query  # imported late: it loads the query parser
 
         model = self._tree.model
-        beside = query.beside(self._tree.totals, model.overlay, model.providers, self._store.profile)
-        return query.matcher(text, beside)
+        figures = query.beside(self._tree.totals, model.overlay, model.providers, self._store.profile)
+        return query.matcher(text, figures)
 
     async def filter_again(self) -> None:
-        """Another model is on show: what was looked for is looked for in it."""
+        """Apply the current query to another model."""
         text, self._store.query = self._store.query, ""
         if text:
             self._stop_finding()
             try:
                 await self._narrow_by(text)
-            except ExplorerError as error:  # it asks for figures that this model does not have
+            except ExplorerError as error:  # the query asks for figures that this model does not have
                 self._show_all()
                 self._store.query = ""
                 self._store.say(f"the filter is taken away: {error}")
 
     async def _narrow_by(self, text: str) -> None:
-        """Show what a query finds, as it is found; the keys come first."""
+        """Show the matches of a query while they are found. Key presses interrupt the search."""
         self._store.query = text
-        self._forget()
+        self._clear_report()
         if not text:
             self._show_all()
             return
@@ -174,12 +178,12 @@ class FilterLine(Horizontal):
                 if self._tree.model is not model or self._store.query != text:
                     return
                 if self._typed != typed and not self._fault(self._typed):
-                    return  # what is typed now is looked for next
+                    return  # the search for the new input follows
         self._show_found(model, matches, more=is_shown)
-        self._tell_of_nothing(text)
+        self._report_no_match(text)
 
-    def _tell_of_nothing(self, text: str) -> None:
-        """What is searched for is nowhere: say so beside it, or below once it is written."""
+    def _report_no_match(self, text: str) -> None:
+        """If no layer matches, say so beside the input, or in the status line if the input is closed."""
         if self._tree.row_count:
             return
         typed_ops = [word[3:].lower() for word in text.split() if word[:3].lower() == "op:" and word[3:]]
@@ -187,23 +191,23 @@ class FilterLine(Horizontal):
         near = [op for op in model_ops if any(part in op.lower() for part in typed_ops)]
         complaint = "no layer matches" + (f"; meant op:{near[0]}?" if near else "")
         if self.is_open:
-            self._complain(complaint)
+            self._show_complaint(complaint)
         else:
-            self._told = True
+            self._is_reported = True
             self._store.say(f"{complaint}  Esc shows all")
 
-    def _forget(self) -> None:
-        """That nothing matched is no word on what is searched for next."""
-        if self._told:
-            self._told = False
+    def _clear_report(self) -> None:
+        """Remove the message that no layer matches, before another query is applied."""
+        if self._is_reported:
+            self._is_reported = False
             self._store.say("")
 
-    def _is_worth_drawing(self, model: TreeModel, found: int) -> bool:
-        """Whether to show what was found: behind the last row in view, only when it is as much again."""
+    def _is_worth_drawing(self, model: TreeModel, new_matches: int) -> bool:
+        """Whether to redraw: below the last visible row, only once the number of matches has doubled."""
         in_view = len(model.rows) < self._tree.size.height or model.is_full
-        return bool(found) and (in_view or found >= model.found)
+        return bool(new_matches) and (in_view or new_matches >= model.match_count)
 
-    def _complain(self, complaint: str) -> None:
+    def _show_complaint(self, complaint: str) -> None:
         if complaint == self._complaint:
             return
         from textual.widgets import Static
@@ -219,12 +223,12 @@ class FilterLine(Horizontal):
         self._draw_tree()
 
     def _show_found(self, model: TreeModel, matches: Sequence[int], *, more: bool) -> None:
-        """Show what was found, or (`more`) what was found beyond what is on show."""
+        """Show the matches. With `more`, add them to those that are already shown."""
         tree = self._tree
         if not more:
             model.set_filter(matches)
         elif not model.add_matches(matches):
-            self._store.notify("query")  # how many there are
+            self._store.notify("query")  # the heading shows the number of matches
             return
         if model.matches and (not more or tree.cursor == 0):
             tree.cursor = next((i for i, row in enumerate(model.rows) if row in model.matches), 0)

@@ -1,6 +1,7 @@
-"""Tree model: which rows of the layer tree are on show, in which order.
+"""Tree model: the visible rows of the layer tree, their order, and which of them are open.
 
-Rows come to be when what they lie in is opened. No terminal is needed to test it.
+The model builds child rows when their parent is opened. It needs no terminal, so tests run it directly.
+`explorer.tui.tree.rows` defines what a row is.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ if TYPE_CHECKING:
 
 _OPEN_AT_FIRST = 60
 MATCHES = 2_000
-"""Layers found by a filter that are shown; what is found beyond is counted."""
+"""Maximum number of matching layers that the tree shows. Further matches are only counted."""
 
 
 class TreeShape(Struct, frozen=True):
-    """How a tree is laid out, whatever its layers.
+    """View settings of a tree that can be applied to a tree with other layers.
 
     Attributes:
-        metric: Id of the column; of none that exists leaves the first.
-        open_rows: Open rows: the path of a layer, and whether the row is the run that it begins.
-        turned: Sorted from the smallest.
-        columns: Of the table, from left to right; empty for those that are shown first.
-        flat: Layers without the groups around them.
-        constants: Constants and shape arithmetic are shown among the others.
+        metric: ID of the metric that rows are sorted by; an unknown ID selects the default metric.
+        by_cost: Whether siblings are sorted by the metric instead of execution order.
+        open_rows: Open rows, as pairs of a layer path and whether the row is the run that starts at this
+            layer.
+        turned: Whether the sort order is reversed (smallest first).
+        columns: Column names of the table from left to right; empty for the default columns.
+        flat: Whether layers are listed without the groups around them.
+        constants: Whether constants and shape arithmetic appear among the other rows.
     """
 
     metric: str
@@ -51,12 +54,13 @@ class TreeModel(FoldedRows):
     """The visible rows of a tree of layers.
 
     Args:
-        layers: In pre-order, as `facts.Analysis` lists them.
+        layers: Layers in pre-order, as `facts.Analysis` lists them.
 
     Attributes:
-        matches: Of a filter, those that are shown; None without one.
-        found: How many layers it has found so far.
-        constants: Constants and shape arithmetic are shown among the others, not as one row a group.
+        matches: IDs of the layers that the filter shows, or None without a filter.
+        match_count: Number of layers that the filter has matched so far, including those that are not shown.
+        constants: Whether constants and shape arithmetic appear among the other rows. If False, each group
+            folds them into one row.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -71,96 +75,97 @@ class TreeModel(FoldedRows):
         self._constants = b""
         self.open_rows: set[int] = set()
         self.matches: set[int] | None = None
-        self.found = 0
+        self.match_count = 0
         self._matching: tuple[list[int], list[int]] = ([], [])
         self._constant_matches = 0
         self._constant_leaves: int | None = None
-        self._within: dict[int, list[int]] = {}
+        self._visible_children: dict[int, list[int]] = {}
         self._closed: set[int] = set()
-        self._above: dict[int, int | None] = {}
+        self._parents: dict[int, int | None] = {}
         self._depths: dict[int, int] = {}
         self._paths: dict[int, str] = {}
         self.rows: list[int] = []
         self._open_first_levels()
         self.rebuild()
 
-    # which rows there are
+    # structure of the visible rows
 
     def depth(self, row: int) -> int:
-        """Steps of indentation of a row that is on show: runs and ranges that are open count as a level."""
+        """Indentation level of a visible row. Open runs and open ranges count as levels."""
         return self._depths[row]
 
     def expandable(self, row: int) -> bool:
-        """Whether something lies under the row."""
+        """Whether the row has child rows."""
         if row < 0:
             return True
         if self.flat or self.end[row] <= row + 1:
             return False
-        return self.matches is None or row in self._within
+        return self.matches is None or row in self._visible_children
 
     def is_open(self, row: int) -> bool:
-        """Whether the row's children are on show."""
+        """Whether the children of the row are visible."""
         return (row not in self._closed) if self.matches is not None else (row in self.open_rows)
 
     def value(self, row: int) -> tuple[float | None, str]:
-        """The row's figure in the current column, and '≤' or '≥' if it is a bound only."""
+        """Value of the row in the current metric, and its sign: '≤', '≥', '≈', or '' for an exact value."""
         return self.figure(row, self.metric)
 
     def children(self, row: int | None) -> Iterator[int]:
-        """The rows right under `row` (None: the top), in the order shown."""
+        """Iterate over the child rows of `row` in display order; None stands for the root."""
         if self.flat:
-            return iter(self._leaves() if row is None else ())
+            return iter(self._flat_rows() if row is None else ())
         rows: Iterable[int]
         if self.matches is not None:
-            rows = self._within.get(-1 if row is None else row, ())
+            rows = self._visible_children.get(-1 if row is None else row, ())
         elif row is None or row >= 0:
-            rows = self._under(row)
+            rows = self._child_rows(row)
         elif self.is_constants(row):
-            rows = self._folded(self.members(row))
+            rows = self._with_runs(self.members(row))
         elif row >= -self.count:
             members = self.members(row)
-            rows = self._in_ranges(row) if len(members) > WIDE else members
+            rows = self._range_rows(row) if len(members) > WIDE else members
         elif (above := self._ranges[-row - self.count - 1][0]) is not None and above < 0:
             rows = self.members(row)
         else:
-            rows = self._gathered(row, self._folded(self._hop(*self._span(row))))
+            rows = self._with_constants_row(row, self._with_runs(self._siblings(*self._span(row))))
         if self.by_cost:
             sign = 1 if self.turned else -1
-            # what is not known comes last, whichever way
-            values = ((self.value(at)[0], at) for at in rows)
+            # unknown values come last in both directions
+            values = ((self.value(layer)[0], layer) for layer in rows)
             ranked = sorted(
-                (value is None, sign * (value or 0), place, at) for place, (value, at) in enumerate(values)
+                (value is None, sign * (value or 0), place, layer)
+                for place, (value, layer) in enumerate(values)
             )
-            rows = [at for *_, at in ranked]
+            rows = [layer for *_, layer in ranked]
         return iter(rows)
 
-    def _leaves(self) -> list[int]:
-        """Layers without groups, the first or the largest `MATCHES` of them."""
+    def _flat_rows(self) -> list[int]:
+        """Return the layers of the flat list, without groups: the first or the largest `MATCHES` of them."""
         flags, column = self.structure.flags, self.column(self.metric)
-        among: Iterable[int] = range(self.count) if self.matches is None else sorted(self.matches)
+        candidates: Iterable[int] = range(self.count) if self.matches is None else sorted(self.matches)
         if self.matches is None and (folds := self._folds):
-            among = (at for at in among if not folds[at])
-        leaves = (at for at in among if not flags[at] & GROUP)
+            candidates = (layer for layer in candidates if not folds[layer])
+        leaves = (layer for layer in candidates if not flags[layer] & GROUP)
         if not self.by_cost or column is None:
             return list(islice(leaves, MATCHES))
         sign, lacking = (1 if self.turned else -1), float("inf")
 
-        def place(at: int) -> float:
-            return sign * column[at] if is_known(column[at], self.metric) else lacking
+        def place(layer: int) -> float:
+            return sign * column[layer] if is_known(column[layer], self.metric) else lacking
 
         return nsmallest(MATCHES, leaves, key=place)
 
-    def _under(self, row: int | None) -> Iterable[int]:
+    def _child_rows(self, row: int | None) -> Iterable[int]:
         if (-1 if row is None else row) in self.structure.wide:
-            return self._in_ranges(row)
+            return self._range_rows(row)
         start, stop = (0, self.count) if row is None else (row + 1, self.end[row])
-        return self._gathered(row, self._folded(self._hop(start, stop)))
+        return self._with_constants_row(row, self._with_runs(self._siblings(start, stop)))
 
-    def _gathered(self, above: int | None, rows: Iterable[int]) -> Iterator[int]:
-        """Rows under `above`, its constants as one where the first of them stands."""
+    def _with_constants_row(self, above: int | None, rows: Iterable[int]) -> Iterator[int]:
+        """Yield the children of `above`, with all constants replaced by one row at the first constant."""
         folds, place = self._folds, None
-        within = -1 if above is None else above if above >= 0 else self.structure.parent[self.first(above)]
-        if not folds or (within >= 0 and folds[within]):
+        group = -1 if above is None else above if above >= 0 else self.structure.parent[self.first(above)]
+        if not folds or (group >= 0 and folds[group]):
             yield from rows
             return
         for row in rows:
@@ -169,8 +174,8 @@ class TreeModel(FoldedRows):
                 continue
             if place is None:
                 yield (place := self._constants_row(above))
-            # who stood on it finds the row that it lies in
-            self._above[row] = place
+            # a cursor on a folded constant moves to the row that hides it
+            self._parents[row] = place
 
     def _open_first_levels(self) -> None:
         level = list(self.children(None))
@@ -189,16 +194,16 @@ class TreeModel(FoldedRows):
             level = following
 
     def rebuild(self) -> None:
-        """Make the list of rows anew, after a change of order or filter."""
-        self.rows = list(self._walk(None))
+        """Recompute the list of visible rows after a change of the order or the filter."""
+        self.rows = list(self._visible_rows(None))
 
-    def _walk(self, row: int | None) -> Iterator[int]:
-        above, depths = self._above, self._depths
+    def _visible_rows(self, row: int | None) -> Iterator[int]:
+        above, depths = self._parents, self._depths
         stack = [(row, self.children(row))]
         base = 0 if row is None else depths[row] + 1
         while stack:
-            parent, rest = stack[-1]
-            child = next(rest, None)
+            parent, children = stack[-1]
+            child = next(children, None)
             if child is None:
                 stack.pop()
                 continue
@@ -207,7 +212,7 @@ class TreeModel(FoldedRows):
             if self.is_open(child) and self.expandable(child):
                 stack.append((child, self.children(child)))
 
-    # what a user does
+    # user actions
 
     def toggle(self, index: int) -> bool:
         """Open or close the row at `index`. Returns whether anything changed."""
@@ -219,108 +224,111 @@ class TreeModel(FoldedRows):
             while stop < len(self.rows) and self._depths[self.rows[stop]] > depth:
                 stop += 1
             del self.rows[index + 1 : stop]
-            self._mark(row, False)
+            self._set_open(row, False)
         else:
-            self._mark(row, True)
-            self.rows[index + 1 : index + 1] = list(self._walk(row))
+            self._set_open(row, True)
+            self.rows[index + 1 : index + 1] = list(self._visible_rows(row))
         return True
 
-    def _mark(self, row: int, opened: bool) -> None:
+    def _set_open(self, row: int, opened: bool) -> None:
         if self.matches is not None:
             (self._closed.discard if opened else self._closed.add)(row)
         else:
             (self.open_rows.add if opened else self.open_rows.discard)(row)
 
-    def above(self, row: int) -> int | None:
-        """The row that a row on show lies in, or None at the top."""
-        return self._above.get(row)
+    def parent_row(self, row: int) -> int | None:
+        """Return the parent row of a visible row, or None at the top level."""
+        return self._parents.get(row)
 
     def parent_index(self, index: int) -> int | None:
-        """Where the row above in the hierarchy is, or None at the top."""
-        row = self._above.get(self.rows[index])
+        """Return the index of the parent of the row at `index`, or None at the top level."""
+        row = self._parents.get(self.rows[index])
         return None if row is None else self.rows.index(row, 0, index)
 
     def fold_all(self) -> None:
-        """Close everything."""
+        """Close all rows."""
         if self.matches is not None:
-            self._closed = set(self._within)
+            self._closed = set(self._visible_children)
         else:
             self.open_rows.clear()
         self.rebuild()
 
     def set_filter(self, matches: Iterable[int] | None) -> None:
-        """Show only `matches` and what they lie in; None shows everything again."""
+        """Show only `matches` and their ancestors; None removes the filter."""
         self.matches = None if matches is None else set()
-        self.found = self._constant_matches = 0
+        self.match_count = self._constant_matches = 0
         self._matching = ([], [])
         self._closed.clear()
-        self._within = {}
+        self._visible_children = {}
         if not self.add_matches(matches or ()):
             self.rebuild()
 
     def add_matches(self, matches: Iterable[int]) -> bool:
-        """More that a filter finds, in the order of the tree; shown up to `MATCHES` of them.
+        """Add further matches of the current filter, in tree order. The tree shows at most `MATCHES` of them.
 
-        Constants are kept back where they are folded and something else is found.
+        Folded constants stay hidden as long as the filter matches any other layer.
 
-        Returns whether any of these is shown.
+        Returns whether the visible rows changed.
         """
         marks, grew = self._constants, False
         for match in matches:
             constant = bool(marks) and bool(marks[match])
-            self.found += 1
+            self.match_count += 1
             self._constant_matches += constant
             if len(self._matching[constant]) < MATCHES:
                 self._matching[constant].append(match)
                 grew = True
-        more = grew and self._lay_matches()  # of a million most only count
-        if more:
+        is_changed = grew and self._update_matches()  # in a large model most matches are only counted
+        if is_changed:
             self.rebuild()
-        return more
+        return is_changed
 
     @property
-    def kept_back(self) -> int:
-        """Constants that a filter found, or that are layers of a flat list, and that are not shown."""
+    def hidden_constants(self) -> int:
+        """Number of constants that are hidden although the filter matches them or the flat list contains
+        them."""
         if self.matches is not None:
             return self._constant_matches if self._folds and self._matching[0] else 0
         if not self.flat or not self._folds:
             return 0
         if self._constant_leaves is None:
             flags, folds = self.structure.flags, self._folds
-            self._constant_leaves = sum(folds[at] and not flags[at] & GROUP for at in range(self.count))
+            self._constant_leaves = sum(
+                folds[layer] and not flags[layer] & GROUP for layer in range(self.count)
+            )
         return self._constant_leaves
 
-    def _lay_matches(self) -> bool:
-        """Which of what a filter found is shown, and what that lies in; whether that is other than before."""
+    def _update_matches(self) -> bool:
+        """Recompute which matches are shown, and their ancestors. Returns whether the shown matches changed."""
         if self.matches is None:
             return False
         plain, constant = self._matching
         rows_found = plain if not constant or (self._folds and plain) else sorted(plain + constant)[:MATCHES]
         if self.matches == set(rows_found):
             return False
-        self.matches, self._within = set(rows_found), {}
-        within, parent = self._within, self.structure.parent
+        self.matches, self._visible_children = set(rows_found), {}
+        visible_children, parent = self._visible_children, self.structure.parent
         for match in rows_found:
             child, row = match, parent[match]
             while True:
-                beside = within.get(row)
-                if beside is None:
-                    within[row] = [child]
-                elif beside[-1] != child:
-                    beside.append(child)
-                if beside is not None or row < 0:
+                siblings = visible_children.get(row)
+                if siblings is None:
+                    visible_children[row] = [child]
+                elif siblings[-1] != child:
+                    siblings.append(child)
+                if siblings is not None or row < 0:
                     break
                 child, row = row, parent[row]
         return True
 
     @property
     def is_full(self) -> bool:
-        """Whether what is found beyond is only counted."""
+        """Whether the tree shows `MATCHES` matches, so that further ones are only counted."""
         return self.matches is not None and len(self.matches) >= MATCHES
 
     @property
     def shape(self) -> TreeShape:
-        """Column, order and open rows."""
+        """The current view settings."""
         opened = frozenset(
             (self._path(self.first(row)), row < 0) for row in self.open_rows if not self.is_range(row)
         )
@@ -329,13 +337,15 @@ class TreeModel(FoldedRows):
 
     @property
     def _metric_id(self) -> str:
-        """Of the column; empty if it stands in for the first, which says nothing of these rows."""
+        """ID of the metric, or '' if it replaces the first metric, which is unknown for these layers."""
         return self.metric.id if self._chosen or self.metric is METRICS[0] else ""
 
     def _first_metric(self) -> Metric:
-        """The column shown unless another is asked for: of tensors alone nobody knows the work."""
-        known = self.structure.known
-        return METRICS[1] if METRICS[0].of not in known and METRICS[1].of in known else METRICS[0]
+        """Return the default metric: MACs, or parameters for a file of tensors, whose MACs are unknown."""
+        known_arrays = self.structure.known
+        return (
+            METRICS[1] if METRICS[0].array not in known_arrays and METRICS[1].array in known_arrays else METRICS[0]
+        )
 
     def _path(self, layer: int) -> str:
         path = self._paths.get(layer)
@@ -344,10 +354,13 @@ class TreeModel(FoldedRows):
         return path
 
     def take_shape(self, shape: TreeShape, ids: Mapping[str, int] | None = None) -> None:
-        """Take over another tree's column, order and open rows: what follows a change looks alike.
+        """Apply the view settings of another tree, so that the tree looks the same after a model change.
 
-        Rows are known by their path (`ids`: where those are, if that is known); where none is known, the
-        first levels stay open.
+        Open rows are matched by path. If no path matches, the first levels stay open.
+
+        Args:
+            shape: View settings to apply.
+            ids: Layer ID by path, or None to look the paths up in `layers`.
         """
         metric = metric_of(shape.metric, columns_of(self) if self.overlay else None) or METRICS[0]
         self._chosen = metric is not METRICS[0]
@@ -359,33 +372,40 @@ class TreeModel(FoldedRows):
         if shape.open_rows:
             if ids is None:
                 paths = {path for path, _ in shape.open_rows}
-                ids = {layer.path: layer.id for layer in self.layers if layer.path in paths}
+                ids = {facts.path: facts.id for facts in self.layers if facts.path in paths}
             for path, is_run in shape.open_rows:
-                at = ids.get(path)
-                if at is not None and at < self.count and (not is_run or self.structure.repeat[at] > 1):
-                    opened.add(-at - 1 if is_run else at)
+                layer = ids.get(path)
+                if (
+                    layer is not None
+                    and layer < self.count
+                    and (not is_run or self.structure.repeat[layer] > 1)
+                ):
+                    opened.add(-layer - 1 if is_run else layer)
         self.open_rows = opened or self.open_rows
         self.rebuild()
 
-    def grow_from(self, before: TreeModel) -> None:
-        """Take over what was open in a tree whose rows are the first of these."""
-        self.by_cost, self._chosen = before.by_cost, before._chosen
-        self.turned, self.columns, self.flat = before.turned, before.columns, before.flat
-        if before._chosen:
-            self.metric = before.metric
+    def grow_from(self, previous: TreeModel) -> None:
+        """Take over the view settings of a tree whose layers are the first layers of this one."""
+        self.by_cost, self._chosen = previous.by_cost, previous._chosen
+        self.turned, self.columns, self.flat = previous.turned, previous.columns, previous.flat
+        if previous._chosen:
+            self.metric = previous.metric
         repeat = self.structure.repeat
         self.open_rows = {
             row
-            for row in before.open_rows
-            if row >= 0 or (not before.is_range(row) and repeat[before.first(row)] > 1)
+            for row in previous.open_rows
+            if row >= 0 or (not previous.is_range(row) and repeat[previous.first(row)] > 1)
         }
-        self._ranges, self._range_of, self._gathered_in, self._listed = [], {}, {}, {}
+        self._ranges, self._range_of, self._constants_by_row, self._listed = [], {}, {}, {}
         self.forget_sums()
-        self._show_constants(before.constants)
+        self._show_constants(previous.constants)
         self.rebuild()
 
     def index_of(self, layer: int | None, otherwise: int, *, run: bool = False) -> int:
-        """Where a layer, or the run that it begins, is on show; `otherwise` if it is not."""
+        """Return the index of the visible row of a layer, or `otherwise` if it is not visible.
+
+        With `run`, the row of the run that starts at the layer is preferred; otherwise the layer's own row.
+        """
         if layer is not None:
             for row in (-layer - 1, layer) if run else (layer, -layer - 1):
                 with suppress(ValueError):
@@ -393,48 +413,51 @@ class TreeModel(FoldedRows):
         return otherwise
 
     def set_order(self, *, by_cost: bool, turned: bool = False) -> None:
-        """Sort siblings by the current column (`turned`: the smallest first), or as they are executed."""
+        """Sort siblings by the current metric (`turned`: smallest first), or in execution order."""
         self.by_cost, self.turned = by_cost, turned
         self.rebuild()
 
     def set_columns(self, columns: tuple[str, ...]) -> None:
-        """Other columns of the table; empty for those that are shown first."""
+        """Set the columns of the table; empty for the default columns."""
         self.columns = columns
 
     def set_flat(self, flat: bool) -> None:
-        """Layers one below the other, whatever group they lie in; or the tree again."""
+        """Show either a flat list of the layers without groups, or the tree."""
         self.flat = flat
         self.rebuild()
 
     def set_constants(self, rows: Iterable[int]) -> None:
-        """Which rows hold constants and shape arithmetic only."""
+        """Set which layers contain only constants and shape arithmetic."""
         marks = bytearray(self.count)
         for row in rows:
             marks[row] = 1
         self._constants = bytes(marks) if 1 in marks else b""
         matching = sorted(self._matching[0] + self._matching[1])
-        self._matching = ([at for at in matching if not marks[at]], [at for at in matching if marks[at]])
+        self._matching = (
+            [layer for layer in matching if not marks[layer]],
+            [layer for layer in matching if marks[layer]],
+        )
         self._constant_matches = len(self._matching[1])
-        self._gathered_in.clear()
+        self._constants_by_row.clear()
         self.forget_sums()
         self.show_constants(self.constants)
 
-    def show_constants(self, shown: bool) -> None:
-        """Show constants and shape arithmetic among the others, or as one row a group."""
-        self._show_constants(shown)
+    def show_constants(self, is_shown: bool) -> None:
+        """Show constants and shape arithmetic among the other rows, or fold them into one row a group."""
+        self._show_constants(is_shown)
         self.rebuild()
 
-    def _show_constants(self, shown: bool) -> None:
-        self.constants, self._constant_leaves = shown, None
-        self._folds = b"" if shown else self._constants
-        self._lay_matches()
+    def _show_constants(self, is_shown: bool) -> None:
+        self.constants, self._constant_leaves = is_shown, None
+        self._folds = b"" if is_shown else self._constants
+        self._update_matches()
 
     def next_order(self) -> None:
-        """From as executed to the largest first, to the smallest first, and back."""
+        """Cycle the order: execution order, largest first, smallest first."""
         self.set_order(by_cost=not self.turned, turned=self.by_cost and not self.turned)
 
     def sort_by(self, metric: Metric) -> None:
-        """Sort by a column; by the one that it is sorted by already the other way, then not at all."""
+        """Sort by `metric`. If it is the current metric, switch to the next order instead."""
         if metric is self.metric:
             self.next_order()
         else:
@@ -442,15 +465,15 @@ class TreeModel(FoldedRows):
             self.set_order(by_cost=True)
 
     def set_metric(self, metric: Metric) -> None:
-        """Switch the column; a sorted tree is sorted by it."""
+        """Set the metric, and re-sort the rows if they are sorted."""
         self.metric, self._chosen = metric, True
         if self.by_cost:
             self.rebuild()
 
     def reveal(self, layer: int) -> int:
-        """Open what `layer` lies in. Returns the index of its row, or 0 if a filter hides it."""
+        """Open all rows that contain `layer`. Returns the index of its row, or 0 if a filter hides it."""
         if self.flat and layer not in self.rows:
-            self.flat = False  # a group, or one beyond those that are listed, stands in the tree
+            self.flat = False  # the flat list has no groups, and at most MATCHES layers
             self.rebuild()
         if self.matches is None and not self.flat:
             node = layer
@@ -466,7 +489,7 @@ class TreeModel(FoldedRows):
             return 0
 
     def _open_to(self, layer: int) -> None:
-        """Open the run and the range among its siblings that hide a layer."""
+        """Open the run, the range and the constants row that hide a layer among its siblings."""
         repeat = self.structure.repeat[layer]
         head = layer
         if repeat != 1:
@@ -475,12 +498,12 @@ class TreeModel(FoldedRows):
             run = -head - 1
             self.open_rows.add(run)
             if self.structure.repeat[head] > WIDE:
-                self.open_rows.add(self._range(run, place // RANGE))
+                self.open_rows.add(self._range_row(run, place // RANGE))
         parent = self.structure.parent[layer]
         starts = self.structure.wide.get(parent)
         above = None if parent < 0 else parent
         if starts:
-            above = self._range(above, bisect_right(starts, head) - 1)
+            above = self._range_row(above, bisect_right(starts, head) - 1)
             self.open_rows.add(above)
         if self.is_gathered(head) and not (parent >= 0 and self.is_gathered(parent)):
             self.open_rows.add(self._constants_row(above))

@@ -1,9 +1,9 @@
-"""Rail: a strip beside the layer tree that shows what feeds what, as `git log` draws branches.
+"""Rail: a strip beside the layer tree that shows the edges between rows, as `git log` draws branches.
 
-The trunk runs where a row reads what the row before it makes. What passes over rows (a skip, a residual)
-runs beside it in a lane of its own and joins where it is read. A closed group stands for all that is in it.
-What is folded away as a constant has no line.
-No terminal is needed to test it.
+The trunk, in the first column, connects a row with the next row if that row reads its output. An edge that
+passes other rows (a skip or residual connection) has its own lane beside the trunk, and joins the trunk at
+its reader. A closed group has the edges of all layers in it. Folded constants have no line. No terminal is
+needed to test the rail.
 """
 
 from __future__ import annotations
@@ -18,42 +18,45 @@ if TYPE_CHECKING:
     from explorer.tui.tree.model import TreeModel
 
 LANES = 4
-"""Lanes that are drawn; what runs in one beyond is a mark."""
+"""Maximum number of lanes. Edges that need another lane are drawn as a mark."""
 _ABOVE, _STEP, _BELOW = 100, 50, 150
-"""Rows above and below those in view that are drawn with them, anew every few rows: each costs 6 us; what
-begins further above has no lane."""
+"""Rows above and below the view that are drawn ahead, and the step in rows after which they are drawn again.
+
+Drawing takes about 6 us per row. An edge that starts further above has no lane.
+"""
 _MOST = 8_000
-"""Edges among those rows that are looked at."""
+"""Maximum number of edges that are examined for one drawing."""
 _REACH = 16
-"""Rows that most edges lead over at most: only longer ones leave a closed group before its last rows."""
+"""Typical maximum length of an edge in rows. Only longer edges can leave a closed group before its last rows.
+"""
 
 _UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
 _CELLS = " ╵╷│╴╯╮┤╶╰╭├─┴┬┼"
-"""A cell by the sides at which lines leave it."""
+"""Box-drawing character by the bit mask of the sides that its lines touch."""
 _BEYOND = "⋮"
 
 
 class Rail:
-    """The strip of the rows of a tree.
+    """The strip beside the rows of a tree.
 
     Args:
-        edges: Of the model.
+        edges: Edges between the layers of the model.
     """
 
     def __init__(self, edges: RowEdges) -> None:
         self.edges = edges
         self._followers = frozenset(edges.followers)
         between = enumerate(zip(edges.makers, edges.readers, strict=True))
-        self._far = [at for at, (maker, reader) in between if reader - maker > _REACH]
+        self._far = [edge for edge, (maker, reader) in between if reader - maker > _REACH]
         self._rows: Sequence[int] = ()
         self._drawn = (-1, -1)
         self._lines: dict[int, str] = {}
         self.width = 0
 
     def line(self, model: TreeModel, index: int, top: int) -> str:
-        """The strip of row `index` where `top` is the first row in view; '' where there is nothing to show.
+        """Return the strip of row `index`, or '' without edges. `top` is the index of the first row in view.
 
-        Rows that are sorted, or of which some are filtered out, are in no order that a strip could follow.
+        A sorted or filtered tree has no rail, because its rows are not in execution order.
         """
         if model.by_cost or model.matches is not None or not self.edges.makers:
             return ""
@@ -65,30 +68,37 @@ class Rail:
         return self._lines.get(index, " " * self.width)
 
     def _draw(self, model: TreeModel, start: int, stop: int) -> None:
-        """Work out the strip of the rows from `start` to before `stop`."""
+        """Draw the strips of the rows from `start` (included) to `stop` (excluded)."""
         rows = model.rows[start:stop]
         nodes = [
-            at
-            for at, row in enumerate(rows)
+            index
+            for index, row in enumerate(rows)
             if not (model.expandable(row) and model.is_open(row)) and not model.is_gathered(model.first(row))
         ]
-        skips, below = self._joined(model, [model.first(rows[at]) for at in nodes])
-        lanes, count = _lanes(skips)
+        skips, below = self._find_connections(model, [model.first(rows[index]) for index in nodes])
+        lanes, count = _assign_lanes(skips)
         self.width = 1 + min(count, LANES) if lanes else 0
         cells = [[0] * self.width for _ in rows] if lanes else []
         if lanes:
-            for at in below:
-                _down(cells, nodes[at], nodes[at + 1], 0)
+            for index in below:
+                _draw_vertical(cells, nodes[index], nodes[index + 1], 0)
             for maker, ends, lane in lanes:
-                _lane(cells, nodes[maker], [nodes[end] for end in ends], lane)
-        self._lines = {start + at: _said(row) for at, row in enumerate(cells)}
+                _draw_edge(cells, nodes[maker], [nodes[end] for end in ends], lane)
+        self._lines = {start + index: _strip_text(row) for index, row in enumerate(cells)}
 
-    def _joined(self, model: TreeModel, begins: Sequence[int]) -> tuple[dict[int, set[int]], set[int]]:
-        """Which rows' values skip others, and after which rows comes one that reads what they make.
+    def _find_connections(
+        self, model: TreeModel, begins: Sequence[int]
+    ) -> tuple[dict[int, set[int]], set[int]]:
+        """Find the skip connections, and the rows whose output the next row reads.
 
         Args:
             model: The tree.
-            begins: The first layer of every row that is no open group.
+            begins: First layer of each row that is not an open group.
+
+        Returns:
+            Readers by producer for edges that pass other rows, and the rows that the trunk connects to the
+                next.
+            Both use indices into `begins`.
         """
         skips: dict[int, set[int]] = {}
         below: set[int] = set()
@@ -96,7 +106,7 @@ class Rail:
         gathered = model.is_gathered if model.has_gathered else None
         for place in range(1, len(begins)):
             first = begins[place]
-            # most rows are layers that make or read something: what a group begins with is looked for
+            # most rows are layers with edges; for a group the first layer with edges must be searched
             if gathered is not None or first not in self._followers:
                 at = bisect_left(ordered, first)
                 first = ordered[at] if at < len(ordered) else -1
@@ -104,7 +114,7 @@ class Rail:
                     continue
             if first in self._followers and (place + 1 == len(begins) or first < begins[place + 1]):
                 below.add(place - 1)
-        for at in islice(self._leaving(begins), _MOST):
+        for at in islice(self._crossing_edges(begins), _MOST):
             maker, reader = edges.makers[at], edges.readers[at]
             if gathered is not None and (gathered(maker) or gathered(reader)):
                 continue
@@ -115,15 +125,15 @@ class Rail:
                 skips.setdefault(maker_row, set()).add(reader_row)
         return skips, below
 
-    def _leaving(self, begins: Sequence[int]) -> Iterator[int]:
-        """The edges that may lead from one row to another: of those within a large closed group few are seen.
+    def _crossing_edges(self, begins: Sequence[int]) -> Iterator[int]:
+        """Yield the edges that may connect two rows. Edges within a large closed group are mostly skipped.
 
         Args:
-            begins: The first layer of every row.
+            begins: First layer of each row.
         """
         makers, readers, far = self.edges.makers, self.edges.readers, self._far
         high = bisect_left(makers, begins[0]) if begins else 0
-        # nothing is drawn below the last row
+        # edges to layers below the last row are not drawn
         for begin, stop in pairwise(begins):
             if high == len(makers) or makers[high] >= stop:
                 continue
@@ -132,16 +142,16 @@ class Rail:
             if stop - begin > _REACH:
                 near = bisect_left(makers, stop - _REACH, low, high)
                 yield from far[bisect_left(far, low) : bisect_left(far, near)]
-            yield from [at for at in range(near, high) if readers[at] >= stop]
+            yield from [edge for edge in range(near, high) if readers[edge] >= stop]
 
 
-def _lanes(skips: dict[int, set[int]]) -> tuple[list[tuple[int, list[int], int]], int]:
-    """A lane for each maker, from it to its last reader; how many there are beside each other at most."""
+def _assign_lanes(skips: dict[int, set[int]]) -> tuple[list[tuple[int, list[int], int]], int]:
+    """Assign a lane to each producer, from its row to its last reader. Returns the runs and the lane count."""
     busy: list[int] = []
     runs: list[tuple[int, list[int], int]] = []
     for maker in sorted(skips):
         ends = sorted(skips[maker])
-        lane = next((at for at, until in enumerate(busy) if until <= maker), len(busy))
+        lane = next((lane_index for lane_index, until in enumerate(busy) if until <= maker), len(busy))
         if lane == len(busy):
             busy.append(0)
         busy[lane] = ends[-1]
@@ -149,21 +159,21 @@ def _lanes(skips: dict[int, set[int]]) -> tuple[list[tuple[int, list[int], int]]
     return runs, len(busy)
 
 
-def _down(cells: Sequence[list[int]], top: int, end: int, column: int) -> None:
-    """From a row to another below it."""
+def _draw_vertical(cells: Sequence[list[int]], top: int, end: int, column: int) -> None:
+    """Draw a vertical line from row `top` to row `end`."""
     cells[top][column] |= _DOWN
     for row in range(top + 1, end):
         cells[row][column] |= _UP | _DOWN
     cells[end][column] |= _UP
 
 
-def _lane(cells: Sequence[list[int]], top: int, ends: Sequence[int], lane: int) -> None:
-    """Out of the trunk at `top`, down its lane, and into the trunk at each of `ends`."""
+def _draw_edge(cells: Sequence[list[int]], top: int, ends: Sequence[int], lane: int) -> None:
+    """Draw an edge: out of the trunk at `top`, down its lane, and into the trunk at each of `ends`."""
     if lane >= LANES:
         for row in range(top, ends[-1] + 1):
             cells[row][-1] = -1
         return
-    _down(cells, top, ends[-1], lane + 1)
+    _draw_vertical(cells, top, ends[-1], lane + 1)
     for row in (top, *ends):
         cells[row][0] |= _RIGHT
         for column in range(1, lane + 1):
@@ -171,5 +181,5 @@ def _lane(cells: Sequence[list[int]], top: int, ends: Sequence[int], lane: int) 
         cells[row][lane + 1] |= _LEFT
 
 
-def _said(cells: Iterable[int]) -> str:
+def _strip_text(cells: Iterable[int]) -> str:
     return "".join([_BEYOND if cell < 0 else _CELLS[cell] for cell in cells])

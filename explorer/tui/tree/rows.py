@@ -1,11 +1,15 @@
-"""Rows of the layer tree: what a row stands for, and its figures.
+"""Rows of the layer tree: how an integer encodes a row, and the figures of a row.
 
-Textual's own tree builds an object a row: 100,000 rows cost seconds. Here a row is an integer: the id
-of a layer; when negative, a run of identical siblings (`layers.0 … layers.11`) that starts with layer
-`-row - 1`; and below all those, a range of the children of something that has thousands of them. A layer is
-taken out when its row is drawn: what the tree has to know of all of them lies in arrays
-(`explorer.session.cache.rows`). The constants of a group, once it is known which those are, are one row of
-the same kind as a range.
+Textual's own tree builds one object per row, which takes seconds for 100,000 rows. Here a row is an integer:
+
+- A row >= 0 is the ID of a layer.
+- A row from -1 to -count is a run of identical siblings (`layers.0 … layers.11`), folded into one row. The
+  run starts at layer `-row - 1`.
+- A smaller row is a range: consecutive children of a group with thousands of children, or the constants of a
+  group, folded into one row.
+
+A layer is loaded only when its row is drawn. The figures of all layers are in arrays
+(`explorer.session.cache.rows`).
 """
 
 from __future__ import annotations
@@ -27,25 +31,27 @@ if TYPE_CHECKING:
 
 
 class Metric(Struct, frozen=True):
-    """What rows are sorted by: a column, where its figures lie, and what they are.
+    """A metric: a column that rows can be sorted by, and where its figures are stored.
 
     Attributes:
         id: Name of the column.
-        title: Its head.
-        of: The array of `structure` that holds it; '' for one that the engine is asked for (`asked`).
-        unit: As `settings.columns` has it.
-        stored: Known of every row, whatever its shapes are.
-        sums: A group's is what those in it add up to.
-        over: Of figures from outside, what several rows have together: see `facts.external.overlay`.
+        title: Title of the column.
+        array: Name of the array in `structure` with the figures, or '' if the engine computes them (`asked`).
+        unit: Unit of the figures, as in `settings.columns`.
+        stored: Whether the figure is known for every row, even where shapes are unknown.
+        sums: Whether the figure of a group is the sum of its members.
+        aggregate: Function that combines the figures of several rows of an external overlay ('sum', 'mean', 'max'
+            or
+        'min'); '' for other columns. See `facts.external.overlay`.
     """
 
     id: str
     title: str
-    of: str
+    array: str
     unit: str = "count"
     stored: bool = False
     sums: bool = True
-    over: str = ""
+    aggregate: str = ""
 
 
 METRICS = (
@@ -55,13 +61,16 @@ METRICS = (
     Metric("activations", "activations", "activation_bytes", "bytes"),
 )
 MEASURED = ("measured", "measured_share", "efficiency")
-"""Columns that a profile brings."""
+"""Columns that exist once the model has been profiled."""
 _SHARE = Metric("share", "share", "macs", "share")
 
 
 def columns_of(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
-    """The columns that there are, those of figures from outside too; without a model ours alone."""
-    # with the facts, which the first paint does without
+    """Return all columns of a model by name: the built-in ones, then those of its overlay and its split.
+
+    Without a model, only the built-in columns are returned.
+    """
+    # imported here because the first paint does not need it
     from explorer.settings.columns import COLUMNS, outside_columns
 
     if model is None or (model.overlay is None and model.stages is None):
@@ -73,7 +82,8 @@ def columns_of(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
 
 
 def metric_of(column: str, columns: Mapping[str, LayerColumn] | None = None) -> Metric | None:
-    """What sorts by a column of `columns` (None: of ours); None where there is no such column."""
+    """Return the metric of a column, or None if `columns` (default: the built-in columns) does not contain
+    it."""
     own_metric = next((metric for metric in (*METRICS, _SHARE) if metric.id == column), None)
     if own_metric is not None or not column:
         return own_metric
@@ -91,31 +101,33 @@ def metric_of(column: str, columns: Mapping[str, LayerColumn] | None = None) -> 
     )
 
 
-_OVER: Mapping[str, Callable[[Sequence[float]], float]] = {
+_AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "sum": sum,
-    "mean": lambda found: sum(found) / len(found),
+    "mean": lambda values: sum(values) / len(values),
     "max": max,
     "min": min,
 }
 _CONSTANTS = -1
-"""Place, among the ranges of what it lies in, of the row of its constants."""
+"""Range number of the row that holds the constants of a group."""
 
 
 class FoldedRows:
-    """What the rows of a tree of layers stand for, whichever of them are on show.
+    """Maps rows to the layers that they contain, and computes their figures, visible or not.
 
     Args:
-        layers: In pre-order, as `facts.Analysis` lists them.
+        layers: Layers in pre-order, as `facts.Analysis` lists them.
 
     Attributes:
-        growing: Rows are still being read, so that a group may hold more than is known of it.
-        asked: Figures that the engine was asked for, by the name of their column: one a row, not a number
-            where there is none, and behind them the whole model's.
-        overlay, providers: Figures from outside, and what of onnxruntime runs each row; None for none.
-        stages: Where the rows lie in a split; None for none.
-        known: See `columns_of`.
-        wholes: What siblings have together, by the row that they lie in and the column, once it was summed.
-        sums: Figures of rows that stand for many, by row and column, once they were summed.
+        growing: Whether rows are still being read, so that groups may gain members.
+        asked: Figures computed by the engine, by column name: one value per layer, then that of the whole
+            model.
+        NaN marks an unknown value.
+        overlay: Figures from external files, or None.
+        providers: Execution provider of onnxruntime by layer ID, or None if unknown.
+        stages: Position of the rows in a split, or None without a split.
+        known: Cached result of `columns_of`.
+        sibling_totals: Total of the siblings, by parent row and column name (a cache).
+        sums: Figures of rows that contain several layers, by row and column name (a cache).
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -130,92 +142,96 @@ class FoldedRows:
         self.providers: Mapping[int, str] | None = None
         self.stages: StageRows | None = None
         self.known: Mapping[str, LayerColumn] | None = None
-        self.wholes: dict[tuple[int, str], float | None] = {}
+        self.sibling_totals: dict[tuple[int, str], float | None] = {}
         self.sums: dict[tuple[int, str], tuple[float | None, str]] = {}
         self._folds = b""
-        self._gathered_in: dict[int, list[int]] = {}
+        self._constants_by_row: dict[int, list[int]] = {}
         self._ranges: list[tuple[int | None, int]] = []
         self._range_of: dict[tuple[int | None, int], int] = {}
         self._listed: dict[int, Sequence[int]] = {}
 
-    def lay(self, overlay: Overlay | None) -> None:
-        """Figures from outside, in place of those that there are."""
+    def set_overlay(self, overlay: Overlay | None) -> None:
+        """Replace the overlay by another one, or remove it with None."""
         for column in () if self.overlay is None else self.overlay.columns:
             self.asked.pop(column.name, None)
         self.overlay, self.known = overlay, None
         self.forget_sums()
         for column in () if overlay is None else overlay.columns:
-            figures = overlay.figures[column.name] if overlay is not None else {}
+            overlay_figures = overlay.figures[column.name] if overlay is not None else {}
             values = array("d", [nan]) * (self.count + 1)
-            for at, value in figures.items():
-                if at < self.count:
-                    values[at] = value  # that of the whole model, -1, stands behind the rows
+            for index, value in overlay_figures.items():
+                if index < self.count:
+                    values[index] = value  # index -1, the last element, holds the figure of the whole model
             self.asked[column.name] = values
 
-    def lay_stages(self, stages: StageRows) -> None:
-        """Where the rows lie in a split, in place of what was known of another."""
+    def set_stages(self, stages: StageRows) -> None:
+        """Set the positions of the rows in a split, replacing those of an earlier split."""
         self.stages, self.known = stages, None
         self.asked |= {STAGE: stages.numbers(), CROSSING: stages.crossing}
         self.forget_sums()
 
     def forget_sums(self) -> None:
-        """Sum anew: figures came, or rows stand for others."""
-        self.wholes.clear()
+        """Clear the cached sums, after figures arrived or rows were folded differently."""
+        self.sibling_totals.clear()
         self.sums.clear()
 
     def first(self, row: int) -> int:
-        """The layer of a row; the first one of a run or a range."""
+        """Return the layer of a row, or the first layer of a run or a range."""
         if row >= 0:
             return row
         if row >= -self.count:
             return -row - 1
-        return self._gathered_in[row][0] if self.is_constants(row) else self._span(row)[0]
+        return self._constants_by_row[row][0] if self.is_constants(row) else self._span(row)[0]
 
     def members(self, row: int) -> Sequence[int]:
-        """The layers behind a row: itself, every block of its run, or the children of its range."""
+        """Return the layers in a row: itself, the blocks of its run, or the children in its range."""
         if row >= 0:
             return (row,)
         if row >= -self.count:
             first = -row - 1
             size = self.end[first] - first
-            # blocks that are built alike have as many rows each
+            # all blocks of a run have the same number of rows
             return range(first, first + size * self.structure.repeat[first], size)
         if self.is_constants(row):
-            return self._gathered_in[row]
+            return self._constants_by_row[row]
         layers = self._listed.get(row)
         if layers is None:
             first, stop = self._span(row)
-            # where nothing lies in them no list of them is kept
+            # children without rows of their own need no list
             layers = (
-                range(first, stop) if self._bare(row, first, stop) else array("i", self._hop(first, stop))
+                range(first, stop)
+                if self._has_leaves_only(row, first, stop)
+                else array("i", self._siblings(first, stop))
             )
             self._listed[row] = layers
         return layers
 
     def is_range(self, row: int) -> bool:
-        """Whether the row stands for children that need not be alike."""
+        """Whether the row folds siblings that need not be identical: a range or the constants of a group."""
         return row < -self.count
 
     def is_constants(self, row: int) -> bool:
-        """Whether the row stands for the constants of a group."""
+        """Whether the row contains the constants of a group."""
         return row < -self.count and self._ranges[-row - self.count - 1][1] == _CONSTANTS
 
     @property
     def has_gathered(self) -> bool:
-        """Whether any layer lies in the row of a group's constants."""
+        """Whether any layer is folded into a constants row."""
         return bool(self._folds)
 
     def is_gathered(self, layer: int) -> bool:
-        """Whether a layer lies in the row of a group's constants."""
+        """Whether a layer is folded into a constants row."""
         return bool(self._folds) and self._folds[layer] == 1
 
     def layers_in(self, row: int) -> int:
-        """How many layers, without groups, a row stands for."""
+        """Count the layers, without groups, that a row contains."""
         flags, end = self.structure.flags, self.end
-        return sum(not flags[at] & GROUP for first in self.members(row) for at in range(first, end[first]))
+        return sum(
+            not flags[layer] & GROUP for first in self.members(row) for layer in range(first, end[first])
+        )
 
     def _span(self, row: int) -> tuple[int, int]:
-        """The first layer of a range, and the one behind its last."""
+        """Return the first layer of a range and the layer after its last one."""
         above, place = self._ranges[-row - self.count - 1]
         starts = self._starts(above)
         if place + 1 < len(starts):
@@ -227,68 +243,69 @@ class FoldedRows:
         last = self.members(above)[-1]
         return starts[place], self.end[last]
 
-    def _bare(self, row: int, first: int, stop: int) -> bool:
-        """Whether nothing lies in the children of a range: where all are listed they are as many rows."""
+    def _has_leaves_only(self, row: int, first: int, stop: int) -> bool:
+        """Whether no child in a range has rows of its own, so that layer IDs are consecutive."""
         above, place = self._ranges[-row - self.count - 1]
         if place + 1 < len(self._starts(above)):
             return stop - first == RANGE
         return self.end[first:stop] == array("i", range(first + 1, stop + 1))
 
     def _starts(self, above: int | None) -> Sequence[int]:
-        """Where the ranges under a row begin."""
+        """Return the first layer of each range under a row."""
         if above is not None and above < 0:
             return self.members(above)[::RANGE]
         return self.structure.wide.get(-1 if above is None else above, ())
 
-    def _hop(self, at: int, stop: int) -> Iterator[int]:
+    def _siblings(self, layer: int, stop: int) -> Iterator[int]:
         end = self.end
-        while at < stop:
-            yield at
-            at = end[at]
+        while layer < stop:
+            yield layer
+            layer = end[layer]
 
     def column(self, metric: Metric) -> Sequence[float] | None:
-        """The figures of all rows; None where they were not asked for."""
-        return self.structure.columns[metric.of] if metric.of else self.asked.get(metric.id)
+        """Return the figures of all layers in a metric, or None if the engine has not computed them yet."""
+        return self.structure.columns[metric.array] if metric.array else self.asked.get(metric.id)
 
     def figure(self, row: int, metric: Metric) -> tuple[float | None, str]:
-        """The row's figure in a column, and '≤' or '≥' if it is a bound only, '≈' if something was assumed.
+        """Return the figure of a row in a metric, and its sign.
 
-        The sum over a run counts a parameter that its blocks share once for each block: an upper bound.
-        A group with an unknown part, or of which parts are still being read, sums what is known: a lower one.
+        The sign is '≤' for an upper bound, '≥' for a lower bound, '≈' for an assumption, and '' otherwise.
+        The sum over a run counts a shared parameter once per block: an upper bound. A group with
+        unknown members, or with members still being read, sums the known ones, a lower bound.
         """
         column = self.column(metric)
         if column is None:
             return None, ""
-        if row >= 0 and not metric.over:
+        if row >= 0 and not metric.aggregate:
             value = column[row]
-            return (value if is_known(value, metric) else None), self._bound(
+            return (value if is_known(value, metric) else None), self._sign_of(
                 self.structure.flags[row], metric
             )
         figure = self.sums.get((row, metric.id))
         if figure is None:
-            figure = self._summed(row, metric, column)
+            figure = self._combined_figure(row, metric, column)
             if not self.growing:
                 self.sums[row, metric.id] = figure
         return figure
 
-    def _summed(self, row: int, metric: Metric, column: Sequence[float]) -> tuple[float | None, str]:
-        """The figure of all that a row stands for."""
+    def _combined_figure(self, row: int, metric: Metric, column: Sequence[float]) -> tuple[float | None, str]:
+        """Compute the figure of a row that contains several layers, and its sign."""
         flags, members, is_stored = self.structure.flags, self.members(row), metric.stored
-        if metric.over:
-            figures = [column[at] for at in members if column[at] == column[at]]
-            return (_OVER[metric.over](figures) if figures else None), ""
-        sign = self._bound(flags[members[0]] if members else 0, metric)
+        if metric.aggregate:
+            figures = [column[index] for index in members if column[index] == column[index]]
+            return (_AGGREGATES[metric.aggregate](figures) if figures else None), ""
+        sign = self._sign_of(flags[members[0]] if members else 0, metric)
         if not metric.sums:
             value = column[members[0]]
             return (value if is_known(value, metric) and not self.is_range(row) else None), sign
         if isinstance(members, range):
-            at = slice(members.start, members.stop, members.step)
-            values, marks = column[at], set(flags[at])
+            index = slice(members.start, members.stop, members.step)
+            values, marks = column[index], set(flags[index])
         else:
             values, marks = [column[i] for i in members], {flags[i] for i in members}
         known_values = values
-        # a sum tells at once what a look at each of a thousand would: an unknown figure makes no number of it
-        if _may_lack(values) if metric.of else isnan(sum(values)):
+        # checking the sum first avoids a Python call per value: a single NaN makes the sum NaN
+        if _may_contain_unknown(values) if metric.array else isnan(sum(values)):
             known_values = [value for value in values if is_known(value, metric)]
         if len(known_values) < len(values):
             if not known_values or not self.is_range(row):
@@ -302,37 +319,39 @@ class FoldedRows:
             sign = "≤"
         return sum(known_values), sign
 
-    def _bound(self, flag: int, metric: Metric) -> str:
-        """The sign of a figure of a row with these flags."""
+    def _sign_of(self, flag: int, metric: Metric) -> str:
+        """Return the sign of the figure of a row with these flags."""
         if flag & GROUP and metric.sums and (self.growing if metric.stored else flag & UNKNOWN):
             return "≥"
-        if metric.of != "macs":
+        if metric.array != "macs":
             return ""
         return "≤" if flag & BOUND else "≈" if flag & ASSUMED else ""
 
     def _constants_row(self, above: int | None) -> int:
-        """The row of the constants under another."""
-        row = self._range(above, _CONSTANTS)
-        if row not in self._gathered_in:
+        """Return the constants row under another row, creating it if needed."""
+        row = self._range_row(above, _CONSTANTS)
+        if row not in self._constants_by_row:
             if above is None:
                 start, stop = 0, self.count
             else:
                 start, stop = (above + 1, self.end[above]) if above >= 0 else self._span(above)
-            self._gathered_in[row] = [at for at in self._hop(start, stop) if self._folds[at]]
+            self._constants_by_row[row] = [
+                layer for layer in self._siblings(start, stop) if self._folds[layer]
+            ]
         return row
 
-    def _in_ranges(self, above: int | None) -> list[int]:
-        return [self._range(above, place) for place in range(len(self._starts(above)))]
+    def _range_rows(self, above: int | None) -> list[int]:
+        return [self._range_row(above, place) for place in range(len(self._starts(above)))]
 
-    def _range(self, above: int | None, place: int) -> int:
-        """The row of a range: always the same."""
+    def _range_row(self, above: int | None, place: int) -> int:
+        """Return the row of a range. The same range always gets the same row."""
         row = self._range_of.get((above, place))
         if row is None:
             self._ranges.append((above, place))
             row = self._range_of[above, place] = -self.count - len(self._ranges)
         return row
 
-    def _folded(self, ids: Iterable[int]) -> Iterator[int]:
+    def _with_runs(self, ids: Iterable[int]) -> Iterator[int]:
         repeats = self.structure.repeat
         for i in ids:
             repeat = repeats[i]
@@ -342,13 +361,13 @@ class FoldedRows:
                 yield i
 
 
-def _may_lack(values: Sequence[float]) -> bool:
-    """Whether there may be a -1 among figures: where its bytes, all ones, are found in an array."""
+def _may_contain_unknown(values: Sequence[float]) -> bool:
+    """Whether the values may contain -1: all bytes of -1 are 0xff, and the bytes of an array can be searched."""
     if isinstance(values, array):
         return b"\xff" * values.itemsize in values.tobytes()
     return min(values, default=0) < 0
 
 
 def is_known(value: float, metric: Metric) -> bool:
-    """Whether there is a figure: an array of whole numbers says -1 where there is none."""
-    return value >= 0 if metric.of else value == value
+    """Whether a value is a figure. Arrays of integers mark an unknown value by -1, others by NaN."""
+    return value >= 0 if metric.array else value == value

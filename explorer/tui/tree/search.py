@@ -1,8 +1,8 @@
-"""Search: what of a model somebody may mean by a few letters: layers, tensors, attributes.
+"""Search: finds layers, tensors and attributes of a model by a few letters.
 
-Words that are there as they were typed go first; letters that are there in this order, with others between
-them, come behind, those that lie close together first. Textual's own fuzzy search tries every way in which
-the letters may lie, which takes for ever for a name that somebody wrote into a file for that.
+Texts that contain the typed words come first. Texts that contain the letters in this order, with others
+between them, come next, the closest letters first. Textual's fuzzy search tries all positions of the letters,
+which takes exponential time for names crafted for this purpose.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from explorer.facts import Layer
 
 SHOWN = 60
-"""What is found that is listed, best first; the rest is counted."""
+"""Maximum number of results that are listed, best first. The others are only counted."""
 WALKED = 10_000
-"""Layers of one find that `n` and `N` walk along."""
+"""Maximum number of layers of a result that `n` and `N` visit."""
 
 
 class SearchResult(Struct):
-    """Something that was looked for.
+    """A text that matches the query, and the layers that contain it.
 
     Attributes:
-        kind: 'layer', 'tensor', 'attr'.
-        text: As it is shown, and looked through.
-        rank: The less, the better.
-        layers: Where it is, in the order of the tree.
+        kind: Kind of the result: 'layer', 'tensor' or 'attr'.
+        text: Text that is shown and matched.
+        rank: Quality of the match; smaller is better. See `Query.rank`.
+        layers: IDs of the layers that contain the text, in tree order.
     """
 
     kind: str
@@ -41,40 +41,42 @@ class SearchResult(Struct):
 
 
 class Query:
-    """What was typed."""
+    """A query as typed, split into words."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        # a graph has dots where a file has slashes
+        # paths use dots in a graph and slashes in a file
         self.words = text.lower().replace("/", ".").split()
         self._letters = "".join(self.words)
 
     def rank(self, text: str, name: int | None = None) -> float | None:
-        """How well a text fits: below 1 if all words are in it, from 1 on if the letters are; else None.
+        """Return how well a text matches, or None if it does not; smaller is better.
 
-        Below 0.5 if they are in its first `name` characters: 'conv2' means a name before a Conv2d.
+        A rank below 1 means that the text contains all words; below 0.5, that its first `name` characters
+        contain them, so that 'conv2' prefers a layer name to the class Conv2d. A rank from 1 on means that
+        the text contains the letters in order.
         """
         lowered = text.lower().replace("/", ".")
         if all(word in lowered for word in self.words):
-            behind = name is not None and not all(word in lowered[:name] for word in self.words)
-            return (behind + min(len(text), 999) / 1000) / 2
-        first = at = lowered.find(self._letters[0])
+            outside_name = name is not None and not all(word in lowered[:name] for word in self.words)
+            return (outside_name + min(len(text), 999) / 1000) / 2
+        first = position = lowered.find(self._letters[0])
         for letter in self._letters[1:]:
-            at = lowered.find(letter, at + 1)
-            if at < 0:
+            position = lowered.find(letter, position + 1)
+            if position < 0:
                 break
-        return None if at < 0 else 1 + min(at - first, 999) / 1000
+        return None if position < 0 else 1 + min(position - first, 999) / 1000
 
 
 class Search:
-    """Collects what fits a query, layer by layer."""
+    """Collects the results of a query, layer by layer."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
         self._found: dict[tuple[str, str], SearchResult | None] = {}
 
     def look(self, layer: Layer) -> None:
-        """Look through a layer, its tensors and its attributes."""
+        """Match a layer, its tensors and its attributes against the query."""
         self._note("layer", f"{layer.path}  {layer.kind}", layer.id, len(layer.path))
         if layer.group:
             return
@@ -94,21 +96,24 @@ class Search:
 
     @property
     def found(self) -> list[SearchResult]:
-        """All of it."""
-        return [found for found in self._found.values() if found is not None]
+        """All results, unordered."""
+        return [result for result in self._found.values() if result is not None]
 
     def best(self) -> list[SearchResult]:
-        """The best of it; of what fits alike layers go first."""
+        """Return the best results. At equal rank layers come first, then tensors."""
         order = {"layer": 0, "tensor": 1, "attr": 2}
         return nsmallest(SHOWN, self.found, key=lambda one: (int(one.rank), order[one.kind], one.rank))
 
-    def walk(self, chosen: SearchResult) -> list[int]:
-        """The layers that `n` and `N` walk along once something was chosen: all that were meant as well."""
-        if chosen.kind != "layer":
-            return chosen.layers
-        exact = next((most for most in (0.5, 1.0) if chosen.rank < most), 2.0)
+    def walk(self, result: SearchResult) -> list[int]:
+        """Return the layers that `n` and `N` visit after `result` was chosen.
+
+        For a layer these are all layers that match the query as well as it does.
+        """
+        if result.kind != "layer":
+            return result.layers
+        exact = next((rank_limit for rank_limit in (0.5, 1.0) if result.rank < rank_limit), 2.0)
         return sorted(_layers(f for f in self.found if f.kind == "layer" and f.rank < exact))[:WALKED]
 
 
-def _layers(found: Iterable[SearchResult]) -> set[int]:
-    return {layer for one in found for layer in one.layers}
+def _layers(results: Iterable[SearchResult]) -> set[int]:
+    return {layer for result in results for layer in result.layers}

@@ -1,4 +1,4 @@
-"""Matmuls of a plan by layer: the engine names matmuls (sites), the tree has layers."""
+"""Relates the matmuls of a plan (sites) to the layers of the tree."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bool = True) -> list[SitePlan]:
-    """The sites that lie in `layers` (leaves or groups).
+    """Return the sites in `layers`, which may be leaves or groups.
 
-    A site of an ONNX model is known by the value that it makes. One of an nn.Module, whose tensors have
-    no names of their own (`by_value` is False), is known by the scope that the exporter wrote into its
-    node's name: /classifier/classifier.1/Gemm is classifier.1.
+    A site of an ONNX model is identified by its output tensor. The tensors of an nn.Module have no names
+    (`by_value` is False). A site there is identified by the scope that the exporter wrote into the name of
+    the node: `/classifier/classifier.1/Gemm` belongs to `classifier.1`.
     """
     leaves = [layer for layer in layers if by_value and not layer.group]
     output_names = {tensor.name for layer in leaves for tensor in layer.outputs if tensor.name}
@@ -33,32 +33,35 @@ def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bo
 
 
 def names_in(layers: Sequence[Layer], names: Iterable[str], *, by_value: bool = True) -> list[str]:
-    """Those of an engine's names of layers that mean some of `layers`, as in `sites_of`."""
+    """Return those of the engine's layer `names` that refer to one of `layers`, matched as in `sites_of`."""
     names_known = {layer.path for layer in layers if layer.path}
     names_known |= {
         output.name for layer in layers if by_value and not layer.group for output in layer.outputs
     }
 
-    def meant(name: str) -> bool:
+    def is_in_layers(name: str) -> bool:
         parts = scope_of(name).split(".")
         scopes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
         return name in names_known or any(scope in names_known for scope in scopes if scope)
 
-    return [name for name in names if meant(name)]
+    return [name for name in names if is_in_layers(name)]
 
 
 def within(site: SitePlan, node: str) -> bool:
-    """Whether a site is a part of a node: of an LSTM that is taken apart, of a loop that holds it."""
+    """Whether a site is part of a node, such as a decomposed LSTM or a loop."""
     return site.name.startswith((f"{node}/", f"{node}."))
 
 
 def operands_of(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
-    """What goes into layers as operands 'A' and 'B', by what comes out of them; a tiled site is one layer."""
-    whole = [layer for layer in layers if layer.group and layer.tiled]
+    """Return the names of the operands 'A' and 'B' of each layer, by the name of its output tensor.
+
+    A tiled site is a group, and counts as one layer.
+    """
+    tiled_groups = [layer for layer in layers if layer.group and layer.tiled]
     leaves = [layer for layer in layers if not layer.group and layer.inputs]
     return {
         output.name: dict(zip("AB", [operand.name for operand in layer.inputs], strict=False))
-        for layer in (*leaves, *whole)
+        for layer in (*leaves, *tiled_groups)
         for output in layer.outputs
         if output.name
     }

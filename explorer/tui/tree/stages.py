@@ -1,7 +1,7 @@
-"""Stages of a split as columns of the layer tree: in which stage a row lies, and what a cut before it costs.
+"""Columns of a split in the layer tree: the stage of a row, and the bytes transferred by a cut before it.
 
-A row has the stages of the operators that are in it: '2', or '1-3' of a group over several. The figures lie
-in arrays, one entry a row, so that moving a cut changes nothing but the places.
+A row has the stages of its operators: '2', or '1-3' for a group in several stages. The figures are in arrays
+with one entry per layer, so that moving a cut changes only `places`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ STAGE, CROSSING = "stage", "crossing"
 
 
 class StageRows(Struct):
-    """Where the rows of a tree lie in a split.
+    """Positions of the layers in a split.
 
     Attributes:
-        first, last: Of each row the first and the last unit in it; -1 for none.
-        crossing: Of each row the bytes that a cut before its first unit hands on; behind them the model's.
-        places: Units before which a cut lies, ascending.
-        chosen: Which of them keys move; -1 for none.
+        first, last: First and last unit of each layer; -1 without units. A unit is an indivisible operator.
+        crossing: Bytes that a cut before the first unit of each layer transfers, then NaN for the whole
+            model.
+        places: Units before which there is a cut, in ascending order.
+        chosen: Index in `places` of the cut that keys move; -1 for none.
     """
 
     first: Sequence[int]
@@ -42,7 +43,7 @@ class StageRows(Struct):
 
     @classmethod
     def of(cls, where: CutPlaces, parent: Sequence[int]) -> StageRows:
-        """The rows of a tree, by the row that each lies in."""
+        """Build the positions from the possible cuts and the parent of each layer."""
         count = len(parent)
         first, last = array("i", [-1]) * count, array("i", [-1]) * count
         for unit, row in enumerate(where.layers):
@@ -56,24 +57,25 @@ class StageRows(Struct):
         return cls(first, last, crossing)
 
     def stage_of(self, unit: int) -> int:
-        """The stage of a unit, from 0."""
+        """Return the stage of a unit, counted from 0."""
         return bisect_right(self.places, unit)
 
     def stages(self, rows: Iterable[int]) -> tuple[int, int] | None:
-        """First and last stage of rows, from 0; None where no operator is in them."""
-        there = [at for at in rows if self.first[at] >= 0]
-        if not there:
+        """Return the first and the last stage of some layers, counted from 0, or None if they have no
+        operators."""
+        layers = [layer for layer in rows if self.first[layer] >= 0]
+        if not layers:
             return None
-        return self.stage_of(min(self.first[at] for at in there)), self.stage_of(
-            max(self.last[at] for at in there)
+        return self.stage_of(min(self.first[layer] for layer in layers)), self.stage_of(
+            max(self.last[layer] for layer in layers)
         )
 
     def starts(self, row: int) -> bool:
-        """Whether a stage begins with a row."""
+        """Whether a stage starts with a layer."""
         return self.first[row] in self.places
 
     def cell(self, rows: Iterable[int], row: int) -> tuple[str, str, None]:
-        """What the stage column has for rows that begin with `row`, and its role."""
+        """Return the text and the role of the stage column for the layers of a row that starts with `row`."""
         span = self.stages(rows)
         if span is None:
             return "", "dim", None
@@ -81,17 +83,17 @@ class StageRows(Struct):
         name = f"{begin + 1}" if begin == end else f"{begin + 1}-{end + 1}"
         if not self.starts(row):
             return f"  {name}", "dim" if begin % 2 else "text", None
-        here = self.chosen >= 0 and self.places[self.chosen] == self.first[row]
-        return fit(f"┌ {name}", 5), "mark" if here else "accent", None
+        is_chosen = self.chosen >= 0 and self.places[self.chosen] == self.first[row]
+        return fit(f"┌ {name}", 5), "mark" if is_chosen else "accent", None
 
     def numbers(self) -> Sequence[float]:
-        """The first stage of each row, to sort by; behind them the model's."""
-        return array("d", [*(self.stage_of(at) if at >= 0 else nan for at in self.first), nan])
+        """Return the first stage of each layer for sorting, then NaN for the whole model."""
+        return array("d", [*(self.stage_of(unit) if unit >= 0 else nan for unit in self.first), nan])
 
 
 def stage_columns() -> dict[str, LayerColumn]:
-    """The columns of a split, by name."""
-    from explorer.settings.columns import LayerColumn, Unit  # with the facts, see `rows.columns_of`
+    """Return the columns of a split by name."""
+    from explorer.settings.columns import LayerColumn, Unit  # imported late, as in `rows.columns_of`
 
     def column(name: str, head: str, unit: Unit, about: str) -> LayerColumn:
         nothing: Callable[..., None] = lambda layer, beside: None  # noqa: E731 (a column's own signature)

@@ -1,9 +1,10 @@
-"""The layer tree as a table: which columns stand beside the names, and what a row has in each.
+"""Table of the layer tree: which columns fit beside the names, and the text and color of each cell.
 
-A column is one of `explorer.settings.columns`. Figures that are known of all rows without taking them out, or
-that the engine was asked for, come from the tree's model, with what is not exact in them; the others from the
-row itself. A figure's background is its share among its siblings, in few steps: every change of colour is
-bytes on the line. Where there are few colours, or none, the steps are marks.
+Columns are defined in `explorer.settings.columns`. Most figures come from the tree model, which has arrays of
+them and knows which are bounds. The other cells are computed from the layer.
+
+The background of a figure ("heat") shows its share among its siblings in three steps. Few steps keep the
+number of bytes sent to the terminal small. Terminals with few colors show marks instead.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ SHOWN = (
     *("kind", "output", "macs", "share", "params", "activations", "read", "written", "weights"),
     *("intensity", "kernel"),
 )
-"""Columns that are shown unless others are chosen: as many as fit."""
+"""Default columns, in display order. Those that do not fit are left out."""
 
 _CORE = 6
-"""So many of them, or of those that were chosen, stand closer together where room is scarce."""
+"""Number of leading columns that are placed closer together when the pane is narrow."""
 
 _NAME, _LONG_NAME = 15, 28
-"""Cells that a name keeps where there is more than one column, and in a wide table."""
+"""Minimum cells of a name beside several columns, and in a wide table."""
 _SHORT = 8
-"""Cells that it keeps beside the only one."""
+"""Minimum cells of a name beside a single column."""
 _PATH = 24
-"""The same of a path, where layers are listed without their groups."""
+"""Minimum cells of a path in the flat list."""
 _NARROW = 58
-"""Cells from which on there is room for a name, its kind, its MACs and a shape."""
+"""Minimum width in cells that has room for a name, the kind, MACs and a shape."""
 _SHALLOW = 3
-"""Levels whose names have room as it is."""
+"""Depth of a tree up to which names need no extra cells for indentation."""
 _ROOMY = 72
-"""Cells from which on kinds are shown in more of them."""
+"""Width in cells from which the kind column is wider."""
 _LONG_KIND = 12
-"""So many."""
+"""Cells of the kind column in a wide table."""
 _WIDTHS = {
     "text": 9,
     "shape": 14,
@@ -63,23 +64,29 @@ _WIDTHS = {
     "number": 9,
 }
 _CLOSE = {"text": 7, "shape": 12, "count": 7, "bytes": 9, "share": 6}
-"""Cells of columns that stand closer together."""
+"""Column widths in cells when columns are placed closer together."""
 _CLOSE_NAME, _FREE_NAME = 13, 24
-"""Cells of a name beside them, and from which on they need not stand so close."""
+"""Minimum cells of a name beside close columns, and from which columns use their normal widths."""
 CORE_WIDTH = 1 + 15 + sum((1 + 7, 1 + 12, 1 + 7, 1 + 6, 1 + 7, 1 + 9))
-"""Cells of a tree with all of them, and names beside a rail."""
+"""Width in cells of a tree with all core columns, names and a rail."""
 _SHORT_HEADS = {"activations": "activ."}
 _EXACT = {"count": 17, "bytes": 17}
 _LONGEST = 11
-"""Cells of a head; of a longer one the column has fewer."""
+"""Maximum cells of a column title. Longer titles are cut."""
 _HEAT = ((0.5, 3), (0.2, 2), (0.05, 1))
-"""Shares among siblings from which on a figure is so hot."""
+"""Minimum share among siblings of each heat step."""
 _MARKS = " ░▒▓"
-"""The same where there are no colours to tell them apart."""
+"""Mark of each heat step on terminals with few colors."""
 
 
 class Place(Struct, frozen=True):
-    """Where a column stands: from which cell on, in how many."""
+    """Position of a column in the table.
+
+    Attributes:
+        name: Name of the column.
+        start: First cell of the column.
+        width: Width of the column in cells.
+    """
 
     name: str
     start: int
@@ -87,29 +94,29 @@ class Place(Struct, frozen=True):
 
 
 class Places(Struct, frozen=True):
-    """The columns that fit, from left to right; `name` cells stand before the first."""
+    """Columns that fit, from left to right. Names take the first `name` cells."""
 
     name: int
     columns: tuple[Place, ...]
 
     def at(self, x: int) -> str:
-        """The column at a cell; '' for none."""
+        """Return the name of the column at cell `x`, or ''."""
         return next((p.name for p in self.columns if p.start <= x <= p.start + p.width), "")
 
 
 class TableLook(Struct, frozen=True):
-    """How figures are written, and what they are compared with.
+    """How figures are written, and the totals that they are compared with.
 
     Attributes:
-        beside: What rows do not say themselves.
-        whole: The model as a row.
-        exact: Written out instead of rounded.
-        letters: Colours are too few to tell families and shares apart.
-        stale: Columns whose figures are on their way, and still the last ones.
+        figures: Figures that columns need in addition to the layer.
+        whole_model: The whole model as a layer.
+        exact: Whether numbers are written out instead of rounded.
+        letters: Whether families and shares are shown by letters and marks, because colors are too few.
+        stale: Names of the columns whose figures are outdated while the engine computes new ones.
     """
 
-    beside: ColumnFigures
-    whole: Layer
+    figures: ColumnFigures
+    whole_model: Layer
     exact: bool = False
     letters: bool = False
     stale: frozenset[str] = frozenset()
@@ -123,8 +130,8 @@ def look_of(
     stale: frozenset[str] = frozenset(),
     providers: Mapping[int, str] | None = None,
 ) -> TableLook:
-    """How the rows of a model look."""
-    from explorer.facts import whole_model  # with the columns, see `rows.metric_of`
+    """Build the `TableLook` of a model."""
+    from explorer.facts import whole_model  # imported late for the same reason as in `rows.columns_of`
     from explorer.settings.columns import ColumnFigures
 
     return TableLook(
@@ -133,55 +140,56 @@ def look_of(
 
 
 def chosen_columns(model: TreeModel) -> list[str]:
-    """The columns of the table, whether there is room for them or not."""
-    known = columns_of(model)
-    # those of a profile stay chosen for models that were not timed, and take no room there
+    """Return the columns selected for the table, even those that do not fit."""
+    columns = columns_of(model)
+    # profile columns stay selected for models without a profile, but take no room there
     lacking = {name for name in MEASURED if name not in model.asked}
-    return [name for name in model.columns if name in known and name not in lacking] or [*SHOWN]
+    return [name for name in model.columns if name in columns and name not in lacking] or [*SHOWN]
 
 
 def places(model: TreeModel, width: int, *, exact: bool) -> Places:
-    """The columns that leave room for names: the one that rows are sorted by, then as many as fit.
+    """Choose the columns that fit beside the names: first the one that rows are sorted by, then as many as
+    possible.
 
-    Unless columns were chosen, what a layer is, MACs and their share (in a narrow tree the output's shape)
-    go before the others; what was measured always does. Where all of `_CORE` have room beside a name, closer
-    together if need be, they have it.
+    If the user has not selected columns, the kind, MACs and share (or the output shape in a narrow tree) have
+    precedence. Profile columns always have precedence. If all core columns fit, they are all shown, closer
+    together if necessary.
     """
     columns = columns_of(model)
     names = chosen_columns(model)
     timed = [name for name in MEASURED if name in names]
-    # the background of MACs tells something of the share where there is no room for both
+    # in a narrow tree the background of the MACs shows the share
     always = ("kind", "macs", "output", "share") if _NARROW <= width < _ROOMY else ("kind", "macs", "share")
     first = [model.metric.id, *timed, *(() if model.columns else always)]
-    core, widths = _core(model, [*first, *names[:_CORE]], width, exact=exact)
+    core, widths = _choose_core(model, [*first, *names[:_CORE]], width, exact=exact)
     names += [name for name in first if name not in names]
-    # where rows lie deep, indentation takes as much of a name
+    # in a deep tree, indentation takes cells from the name
     deep = model.deepest if width < _ROOMY and model.deepest > _SHALLOW else 0
     least = min(_NAME + deep, _FREE_NAME)
     named = _PATH if model.flat else min(_LONG_NAME, least + 2 * max(0, width - 60) // 3)
-    fits: dict[str, int] = {}
+    cell_widths: dict[str, int] = {}
     room = width - 1
     for name in dict.fromkeys([*first, *names]):
         cells = _cells_of(columns[name], widths)
-        if room - cells - 1 < (_CLOSE_NAME if name in core else named if fits else _SHORT):
+        if room - cells - 1 < (_CLOSE_NAME if name in core else named if cell_widths else _SHORT):
             break
-        fits[name] = cells
+        cell_widths[name] = cells
         room -= cells + 1
-    if core and "kind" in fits and room > _FREE_NAME:
-        more = min(_LONG_KIND - fits["kind"], room - _FREE_NAME)
-        fits["kind"], room = fits["kind"] + more, room - more
+    if core and "kind" in cell_widths and room > _FREE_NAME:
+        extra_cells = min(_LONG_KIND - cell_widths["kind"], room - _FREE_NAME)
+        cell_widths["kind"], room = cell_widths["kind"] + extra_cells, room - extra_cells
     placed, start = [], room
     for name in names:
-        if name in fits:
-            placed.append(Place(name, start + 1, fits[name]))
-            start += fits[name] + 1
+        if name in cell_widths:
+            placed.append(Place(name, start + 1, cell_widths[name]))
+            start += cell_widths[name] + 1
     return Places(room, tuple(placed))
 
 
-def _core(
+def _choose_core(
     model: TreeModel, names: Sequence[str], width: int, *, exact: bool
 ) -> tuple[Sequence[str], Mapping[str, int]]:
-    """Of the first columns those that have room in a wide tree whatever names lose by it; all widths."""
+    """Return the core columns if all of them fit, and the column widths to use."""
     columns, least = columns_of(model), _PATH if model.flat else _CLOSE_NAME
     normal = _WIDTHS | {"text": 9 if width < _ROOMY else _LONG_KIND} | (_EXACT if exact else {})
     for widths, name in ((normal, max(least, _FREE_NAME)), (_WIDTHS | _CLOSE, least)):
@@ -195,14 +203,15 @@ def _core(
 
 
 def _cells_of(column: LayerColumn, widths: Mapping[str, int]) -> int:
-    """Cells of a column: a head that is longer than its figures is cut, or has a short form."""
+    """Return the width of a column in cells. Titles longer than the figures are cut or abbreviated."""
     close = widths["bytes"] == _CLOSE["bytes"]
     head = _SHORT_HEADS.get(column.name, column.head) if close else column.head
     return max(widths[column.unit], min(len(head), _LONGEST) + column.is_number)
 
 
 def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
-    """The title, and behind it the head of each column that it leaves room for; a sorted one is marked."""
+    """Build the heading line: `title`, then the title of each column that it does not cover. A mark shows
+    sorting."""
     columns = columns_of(model)
     line: list[Span] = list(title)
     for place in laid.columns:
@@ -219,7 +228,8 @@ def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
 
 
 def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLook) -> list[Span]:
-    """What a row has in its columns, neighbours that look alike in one span: each costs bytes on a line."""
+    """Build the spans of the cells of a row. Neighboring spans with the same role are merged to send fewer
+    bytes."""
     columns = columns_of(model)
     spans: list[Span] = [("", "text")]
 
@@ -233,17 +243,17 @@ def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLoo
         column = columns[place.name]
         text, role, value = _cell(model, row, first, column, look)
         if cell_len(text) > place.width:
-            # a figure goes without its blank; of a shape both ends are told
-            text = text.replace(" ", "", 1) if column.is_number else _ends(text, column, place.width)
+            # a figure drops its space before the unit; a shape is cut in the middle
+            text = text.replace(" ", "", 1) if column.is_number else _shorten_shape(text, column, place.width)
         if place.name in look.stale:
             role, value = "dim", None
         heat = _heat(model, row, column, value, look)
-        before = spans[-1][1]
-        before = "number" if before.startswith("heat") else before
-        add(_MARKS[heat] if look.letters else " ", before)
+        previous_role = spans[-1][1]
+        previous_role = "number" if previous_role.startswith("heat") else previous_role
+        add(_MARKS[heat] if look.letters else " ", previous_role)
         if heat and not look.letters:
-            # blanks stay blank: each that is coloured is sent
-            add(" " * (place.width - cell_len(text)), before)
+            # padding has no background, because colored spaces must be sent
+            add(" " * (place.width - cell_len(text)), previous_role)
             add(fit(text, min(place.width, cell_len(text))), f"heat{heat}")
         else:
             add(fit(text, place.width, right=column.is_number), role)
@@ -251,43 +261,43 @@ def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLoo
 
 
 def uncut(layer: Layer, laid: Places, look: TableLook) -> list[str]:
-    """What the columns of words say of a layer, however wide they are."""
-    known = columns_of(None)
-    found = (known[place.name] for place in laid.columns if place.name in known)
-    return [_words(column.of(layer, look.beside)) for column in found if not column.is_number]
+    """Return the full text of the text columns of a layer."""
+    columns = columns_of(None)
+    shown_columns = (columns[place.name] for place in laid.columns if place.name in columns)
+    return [_words(column.of(layer, look.figures)) for column in shown_columns if not column.is_number]
 
 
 def _cell(
     model: TreeModel, row: int, first: Layer, column: LayerColumn, look: TableLook
 ) -> tuple[str, str, float | None]:
-    """A cell's text and role, and its figure if it has one."""
+    """Return the text, the role and the figure (or None) of a cell."""
     if column.name == "kind":
-        return _kind(model, row, first, look)
+        return _kind_cell(model, row, first, look)
     if column.name == STAGE and model.stages is not None:
         return model.stages.cell(model.members(row), model.first(row))
     if not column.is_number:
-        return ("" if model.is_range(row) else _words(column.of(first, look.beside))), "dim", None
+        return ("" if model.is_range(row) else _words(column.of(first, look.figures))), "dim", None
     value, sign = _figure(model, row, first, column, look)
     if column.name == "share":
-        whole = look.whole.macs
-        counted = first.counted or model.is_range(row)
-        share = value / whole if value and whole and counted else 0.0
+        model_macs = look.whole_model.macs
+        is_counted = first.counted or model.is_range(row)
+        share = value / model_macs if value and model_macs and is_counted else 0.0
         return (_number("share", share, look.exact) if share else ""), "number", None
     if value is None:
         blank = column.blank or (model.is_range(row) and metric_of(column.name) not in METRICS)
         return ("", "dim", None) if blank else ("?", "warn", None)
-    if sign == "≥" and not value:  # at least nothing: it says nothing
+    if sign == "≥" and not value:  # a lower bound of zero says nothing
         return "?", "warn", None
     text = (f"{sign} " if sign else "") + _number(column.unit, value, look.exact)
     return text, "warn" if sign else "number", value
 
 
-def _ends(text: str, column: LayerColumn, room: int) -> str:
+def _shorten_shape(text: str, column: LayerColumn, room: int) -> str:
     return middle(text, room) if column.unit == "shape" else text
 
 
-def _kind(model: TreeModel, row: int, first: Layer, look: TableLook) -> tuple[str, str, None]:
-    """The operator or class, in the colour of its family, or behind its letter."""
+def _kind_cell(model: TreeModel, row: int, first: Layer, look: TableLook) -> tuple[str, str, None]:
+    """Return the operator or class of a row, with the color or the letter of its family."""
     if model.is_range(row):
         return "", "dim", None
     group = family(first.kind, tiled=first.tiled)
@@ -300,56 +310,57 @@ def _kind(model: TreeModel, row: int, first: Layer, look: TableLook) -> tuple[st
 
 
 _TILED = " ▦"
-"""Behind the kind of a layer that is made of tiles; a diff marks it with the same sign."""
+"""Suffix of the kind of a tiled layer. A diff uses the same sign."""
 
 
 def _figure(
     model: TreeModel, row: int, first: Layer, column: LayerColumn, look: TableLook
 ) -> tuple[float | None, str]:
-    """A row's figure in a column, and the sign of one that is not exact."""
+    """Return the figure of a row in a column, and its sign if it is not exact."""
     metric = _metric(column)
     if model.column(metric) is not None or column.needs:
         return model.figure(row, metric)
-    value: float | None = None if model.is_range(row) else column.of(first, look.beside)
-    # the blocks of a run are built alike
+    value: float | None = None if model.is_range(row) else column.of(first, look.figures)
+    # blocks of a run are identical
     times = len(model.members(row)) if column.adds_up else 1
     return (None if value is None else value * times), ""
 
 
 @cache
 def _metric(column: LayerColumn) -> Metric:
-    found = metric_of(column.name, {column.name: column})
-    assert found is not None, column.name
-    return found
+    metric = metric_of(column.name, {column.name: column})
+    assert metric is not None, column.name
+    return metric
 
 
 def _heat(model: TreeModel, row: int, column: LayerColumn, value: float | None, look: TableLook) -> int:
-    """How much of what its siblings have together a row has, in steps: 0 for little."""
+    """Return the heat step of a cell: its share of the total of its siblings, 0 for a small share."""
     if value and column.needs == "efficiency":
-        return next((step for least, step in _HEAT if value >= least), 0)  # a share itself: of the roof
+        # efficiency is a share already: that of the roof
+        return next((step for least, step in _HEAT if value >= least), 0)
     if not value or not column.adds_up:
         return 0
-    above = None if model.flat else model.above(row)
+    above = None if model.flat else model.parent_row(row)
     if above is None:
-        whole = _of_model(model, column, look)
+        total = _model_figure(model, column, look)
     elif above >= 0 and row == above + 1 and model.end[row] == model.end[above]:
-        return 0  # the only one
-    elif (above, column.name) in model.wholes:
-        whole = model.wholes[above, column.name]
+        return 0  # a single child has no siblings
+    elif (above, column.name) in model.sibling_totals:
+        total = model.sibling_totals[above, column.name]
     else:
-        whole = _figure(model, above, model.layers[model.first(above)], column, look)[0]
-        model.wholes[above, column.name] = whole
-    if not whole:
+        total = _figure(model, above, model.layers[model.first(above)], column, look)[0]
+        model.sibling_totals[above, column.name] = total
+    if not total:
         return 0
-    return next((step for least, step in _HEAT if value >= least * whole), 0)
+    return next((step for least, step in _HEAT if value >= least * total), 0)
 
 
-def _of_model(model: TreeModel, column: LayerColumn, look: TableLook) -> float | None:
-    """The figure of the whole model."""
+def _model_figure(model: TreeModel, column: LayerColumn, look: TableLook) -> float | None:
+    """Return the figure of the whole model in a column."""
     if column.name in model.asked:
         return model.asked[column.name][model.count]
-    found: float | None = column.of(look.whole, look.beside)
-    return found
+    value: float | None = column.of(look.whole_model, look.figures)
+    return value
 
 
 def _words(value: Any) -> str:
@@ -362,7 +373,7 @@ def _words(value: Any) -> str:
 
 
 def _number(unit: str, value: Any, exact: bool) -> str:
-    """A number in three digits, its unit in cells of its own, so that the digits stand below each other."""
+    """Format a number with three digits and its unit in separate cells, so that digits align."""
     if unit == "share":
         return "<0.1 %" if value < 0.0005 else ">99.9 %" if 0.9995 <= value < 1 else f"{100 * value:.1f} %"
     if unit == "number":
@@ -384,7 +395,7 @@ def _number(unit: str, value: Any, exact: bool) -> str:
 
 
 def _seconds(value: float) -> str:
-    """A duration in three digits: '12.3 µs'; a minute and more in words."""
+    """Format a duration with three digits, such as '12.3 µs'; from one minute on in words."""
     for least, unit in ((60.0, ""), (1.0, "s "), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns")):
         if value >= least:
             scale = {"s ": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}.get(unit, 0.0)
@@ -393,6 +404,6 @@ def _seconds(value: float) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Three digits, and what stands before the point in full."""
+    """Format a number with three significant digits, without dropping any before the decimal point."""
     size = abs(value)
     return f"{value:.2f}" if size < 9.995 else f"{value:.1f}" if size < 99.95 else f"{value:.0f}"

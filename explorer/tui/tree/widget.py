@@ -1,4 +1,4 @@
-"""The layer tree: a row a layer, and its figures in columns."""
+"""The layer tree: a widget with one line per row, and figures in columns."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from explorer.tui.tree.rail import Rail
 
 RAIL_FROM = 48
-"""Cells of a tree from which on there is room for a rail."""
+"""Minimum width in cells of a tree that shows a rail."""
 _NAME = 12
-"""Cells that the deepest names keep before levels move closer together."""
+"""Cells that the deepest names keep before the indentation is reduced."""
 
 
 class LayerTree(LineList):
-    """Rows of a `TreeModel`, drawn when they are seen."""
+    """Draws the rows of a `TreeModel` when they come into view."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -38,99 +38,102 @@ class LayerTree(LineList):
         self._places: tuple[object, Places] | None = None
 
     def set_model(self, model: TreeModel, totals: Totals, *, keep_cursor: bool = False) -> None:
-        """Show another model, from its first layer or (`keep_cursor`) from the row where the last one was."""
+        """Show another model. With `keep_cursor` the cursor stays on the same layer; otherwise it goes to the
+        first."""
         row = self.current_row if keep_cursor else None
         self.model, self.totals = model, totals
         if row is not None:
             self.cursor = model.index_of(model.first(row) if row >= 0 else -row - 1, self.cursor, run=row < 0)
         self.rows_changed(keep_cursor=keep_cursor)
         if not keep_cursor and self.row_count > 1 and model.is_constants(model.rows[0]):
-            self.cursor = 1  # constants say nothing of a model
+            self.cursor = 1  # the row of constants is of no interest when a model is opened
 
     @property
     def paths(self) -> list[str]:
-        """Paths of the open rows and of the one under the cursor."""
+        """Paths of the open rows and of the row under the cursor."""
         layer = self.current_layer
         return sorted({path for path, _ in self.model.shape.open_rows} | ({layer.path} if layer else set()))
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
+        """Number of visible rows."""
         return len(self.model.rows)
 
     @property
     def current_layer(self) -> Layer | None:
-        """The layer under the cursor."""
+        """The layer under the cursor, or None without rows."""
         if not self.model.rows:
             return None
         return self.model.layers[self.model.first(self.model.rows[min(self.cursor, self.row_count - 1)])]
 
     @property
     def current_row(self) -> int | None:
-        """The row under the cursor, as `TreeModel` knows it."""
+        """The row under the cursor as an integer of `TreeModel`, or None without rows."""
         return self.model.rows[min(self.cursor, self.row_count - 1)] if self.model.rows else None
 
     @property
     def cursor_layers(self) -> Sequence[Layer]:
-        """The layer under the cursor, or all blocks of the run there: taken out when they are looked at."""
+        """The layer under the cursor, or all blocks of the run there. Layers are loaded on access."""
         row = self.current_row
         return () if row is None else _LayerSubset(self.model.layers, self.model.members(row))
 
     @property
     def span(self) -> tuple[int, int]:
-        """First and last id of the layers under the cursor and of what lies in them; there are some."""
+        """IDs of the first and the last layer under the cursor, descendants included. The tree must have
+        rows."""
         first, stop = self.cursor_range
         return first, stop - 1
 
     @property
     def cursor_range(self) -> tuple[int, int]:
-        """The first layer under the cursor, and the one behind the last inside it; (0, 0) for none."""
+        """ID of the first layer under the cursor, and the ID after its last descendant; (0, 0) without rows."""
         row = self.current_row
         if row is None:
             return 0, 0
         members = self.model.members(row)
-        # between the constants of a group stand others
+        # other layers are between the constants of a group
         last = members[0] if self.model.is_constants(row) else members[-1]
         return members[0], self.model.end[last]
 
     def to_layer(self, layer: int) -> None:
-        """Put the cursor on a layer, whatever it lies in."""
+        """Move the cursor to a layer, and open its ancestors."""
         row = self.model.reveal(layer)
         self.rows_changed()
         self.move_to(row)
 
     def is_filtered_out(self, layer: int) -> bool:
         """Whether the filter hides a layer."""
-        shown = self.model.matches
-        return shown is not None and layer not in shown
+        matches = self.model.matches
+        return matches is not None and layer not in matches
 
     def rearrange(self, change: Callable[[TreeModel], None], *, sorting: bool = False) -> None:
-        """Change the rows and stay on the layer where the cursor was.
+        """Apply `change` to the model, and keep the cursor on the same layer.
 
-        `sorting`: who is in the first row stays there, for the largest is what is looked for.
+        With `sorting`, a cursor in the first row stays in the first row, because users sort to find the
+        largest.
         """
         stays = self.row_count and (self.cursor or not sorting)
         row = self.model.rows[self.cursor] if stays else None
         change(self.model)
         if row is not None:
             while row is not None and row not in self.model.rows:
-                row = self.model.above(row)
+                row = self.model.parent_row(row)
             self.cursor = self.model.rows.index(row) if row is not None else 0
         self.rows_changed()
 
     def toggle_row(self, index: int, want: bool | None = None) -> bool:
-        """Open or close a row."""
+        """Open or close a row; `want` sets the direction. Returns whether anything changed."""
         row = self.model.rows[index]
         if want is not None and self.model.is_open(row) == want:
             return False
         return self.model.toggle(index)
 
     def parent_of(self, index: int) -> int | None:
-        """The row that `index` lies in."""
+        """Return the index of the parent row, or None at the top level."""
         return self.model.parent_index(index)
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
+        """Draw row `index` in `width` cells."""
         if self.totals is None:
             return BLANK
         rail = ""
@@ -139,20 +142,21 @@ class LayerTree(LineList):
         row, laid = self.model.rows[index], self.places(width)
         assert laid is not None
         strip: Line = ((f"{rail} " if laid.name < 2 * _NAME else f" {rail} ", "track"),) if rail else ()
-        taken = line_width(strip)
-        return (*strip, *table_line(self.model, row, laid, self._looks(), taken=taken))
+        rail_width = line_width(strip)
+        return (*strip, *table_line(self.model, row, laid, self._current_look(), taken=rail_width))
 
     def uncut(self, y: int) -> Iterable[Line]:
-        """Its columns are narrow whatever room there is: name, path and kinds of the row stand apart."""
+        """Return the full texts of a row, which its narrow columns cut: name, path, kind and the text
+        columns."""
         row = self.model.rows[y + self.scroll_offset.y]
         layer = self.model.layers[self.model.first(row)]
         yield from (((safe(text), ""),) for text in (layer.name, layer.path, layer.kind))
         if self.totals is not None and (laid := self.places(self.size.width)) is not None:
-            yield from (((text, ""),) for text in table.uncut(layer, laid, self._looks()))
+            yield from (((text, ""),) for text in table.uncut(layer, laid, self._current_look()))
         yield self.row_line(y + self.scroll_offset.y, ROOM)
 
     def places(self, width: int) -> Places | None:
-        """Where the columns stand; None before there are rows."""
+        """Return the positions of the columns, or None for an empty model."""
         model = self.model
         if not model.count:
             return None
@@ -170,8 +174,8 @@ class LayerTree(LineList):
             self._places = (key, table.places(model, width, exact=self.exact))
         return self._places[1]
 
-    def _looks(self) -> TableLook:
-        """How the rows look now."""
+    def _current_look(self) -> TableLook:
+        """Return the current `TableLook`, cached until an input changes."""
         letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
         providers = self.model.providers
         key = (self.totals, self.exact, letters, self.stale, id(providers))
@@ -185,7 +189,7 @@ class LayerTree(LineList):
 
 
 class _LayerSubset(Sequence["Layer"]):
-    """Some of the layers, in order."""
+    """A lazy subset of the layers, in order."""
 
     def __init__(self, layers: Sequence[Layer], ids: Sequence[int]) -> None:
         self._layers, self._ids = layers, ids
@@ -194,15 +198,15 @@ class _LayerSubset(Sequence["Layer"]):
         return len(self._ids)
 
     @overload
-    def __getitem__(self, at: int) -> Layer: ...
+    def __getitem__(self, index: int) -> Layer: ...
 
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Layer]: ...
+    def __getitem__(self, index: slice) -> Sequence[Layer]: ...
 
-    def __getitem__(self, at: int | slice) -> Layer | Sequence[Layer]:
-        if isinstance(at, slice):
-            return _LayerSubset(self._layers, self._ids[at])
-        return self._layers[self._ids[at]]
+    def __getitem__(self, index: int | slice) -> Layer | Sequence[Layer]:
+        if isinstance(index, slice):
+            return _LayerSubset(self._layers, self._ids[index])
+        return self._layers[self._ids[index]]
 
 
 def tree_head(
@@ -214,42 +218,42 @@ def tree_head(
     growing: bool = False,
     laid: Places | None = None,
 ) -> Line:
-    """How many layers (`growing`: so far), which filter chose them, and the columns on show."""
+    """Build the heading: the number of layers (so far, if `growing`), the filter, and the column titles."""
     title: list[Span] = [(" Layers", "head" if focused else "dim")]
     if model.matches is not None:
-        match_count = model.found - model.kept_back
-        of = f"{len(model.matches):,} of " if match_count > len(model.matches) else ""
-        title.append((f"  {of}{match_count:,}/{model.count:,}{'+' if growing else ''}", "accent"))
+        match_count = model.match_count - model.hidden_constants
+        shown_of = f"{len(model.matches):,} of " if match_count > len(model.matches) else ""
+        title.append((f"  {shown_of}{match_count:,}/{model.count:,}{'+' if growing else ''}", "accent"))
     elif model.count:
         title.append((f"  {model.count:,}{'+' if growing else ''}", "dim"))
     if model.flat:
         title.append(("  flat", "accent"))
-    if model.kept_back:
-        title.append((f"  +{model.kept_back:,} constant", "dim"))
+    if model.hidden_constants:
+        title.append((f"  +{model.hidden_constants:,} constant", "dim"))
     if laid is None:
         return tuple(title)
     room = (laid.columns[0].start if laid.columns else width) - line_width(title) - 3
     if query and model.matches is not None:
-        # a filter says more than the heads that it covers
+        # the query is more useful than the titles that it covers
         title.append((f"  {middle(safe(query), max(room, 24))}", "dim"))
     return table.heads(model, laid, title)
 
 
 def row_name(layers: Sequence[Layer], room: int) -> str:
-    """The name of a row in `room` cells; a run reads `layers.0 … layers.11`, or `layers.0 … 11`."""
+    """Return the name of a row in `room` cells. A run reads `layers.0 … layers.11`, or `layers.0 … 11`."""
     first, last = safe(layers[0].name), safe(layers[-1].name)
     if len(layers) == 1:
         return middle(first, room)
     name = f"{first} … {last}"
     if cell_len(name) > room:
-        name = f"{first} … {last[_shared(first, last) :]}"
+        name = f"{first} … {last[_common_prefix(first, last) :]}"
     closer = name.replace(" … ", "…")
-    # of a run its numbers are told
+    # the numbers of a run are at its end
     return name if cell_len(name) <= room else ending(closer, room)
 
 
-def _name_of(model: TreeModel, row: int, first: Layer, members: Sequence[int], room: int) -> str:
-    """What a row is called: without its groups around it by its path; constants by how many there are."""
+def _row_label(model: TreeModel, row: int, first: Layer, members: Sequence[int], room: int) -> str:
+    """Return the label of a row: its name, its path in the flat list, or the number of constants."""
     if model.is_constants(row):
         return fit(f"+{model.layers_in(row):,} constant", room).rstrip()
     if model.flat:
@@ -257,35 +261,35 @@ def _name_of(model: TreeModel, row: int, first: Layer, members: Sequence[int], r
     return row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
 
 
-def _times(model: TreeModel, row: int, members: Sequence[int]) -> str:
-    """How many layers a row stands for, where its name does not say it."""
+def _count_suffix(model: TreeModel, row: int, members: Sequence[int]) -> str:
+    """Return ' ×N' for a row that contains N layers, or '' if the label already says so."""
     return f" ×{len(members):,}" if len(members) > 1 and not model.is_constants(row) else ""
 
 
 def _name_role(model: TreeModel, row: int, first: Layer) -> str:
-    """Dim is what a filter shows for what lies in it, and what makes constants only."""
+    """Return 'dim' for ancestors of matches and for constants, otherwise 'text'."""
     besides = model.matches is not None and first.id not in model.matches
     return "dim" if besides or model.is_constants(row) else "text"
 
 
 def table_line(model: TreeModel, row: int, laid: Places, look: TableLook, *, taken: int = 0) -> Line:
-    """One row of the table: indentation, name, and the columns; `taken` cells stand before it."""
+    """Draw one row of the table: indentation, name and columns, after `taken` cells that are drawn already."""
     first, members = model.layers[model.first(row)], model.members(row)
     glyph = ("▾ " if model.is_open(row) else "▸ ") if model.expandable(row) else "  "
     cells = laid.name - taken
-    # one step for the whole tree: where levels differ by it, names line up under their parent's
+    # all levels use the same indentation, otherwise names could align with those of their parents
     indent = ("  " if cells - 2 * model.deepest >= _NAME else " ") * model.depth(row)
-    times = _times(model, row, members)
+    times = _count_suffix(model, row, members)
     room = max(1, cells - len(indent) - 2 - len(times))
-    name = _name_of(model, row, first, members, room)
+    name = _row_label(model, row, first, members, room)
     cell_spans = table.cells(model, row, first, laid, look)
-    blank = _blanks(cell_spans) - 1 if "…" in name else 0
+    blank = _count_spaces(cell_spans) - 1 if "…" in name else 0
     if blank > 0:
-        # where its first columns are blank there is room for more of a name
-        longer = _name_of(model, row, first, members, room + blank)
+        # a long name may extend into blank cells of the first columns
+        longer = _row_label(model, row, first, members, room + blank)
         taken = max(0, cell_len(longer) - room)
         name, room, cell_spans = (
-            (longer, room + taken, _without(cell_spans, taken)) if taken else (name, room, cell_spans)
+            (longer, room + taken, _drop_spaces(cell_spans, taken)) if taken else (name, room, cell_spans)
         )
     pad = " " * max(0, room - cell_len(name))
     return (
@@ -299,20 +303,20 @@ def table_line(model: TreeModel, row: int, laid: Places, look: TableLook, *, tak
     )
 
 
-def _blanks(spans: Sequence[Span]) -> int:
-    """Blank cells with which some spans begin."""
+def _count_spaces(spans: Sequence[Span]) -> int:
+    """Count the leading spaces of a line."""
     text = "".join([text for text, *_ in spans])
     return len(text) - len(text.lstrip(" "))
 
 
-def _without(spans: Sequence[Span], blanks: int) -> list[Span]:
-    """Spans without so many of the blanks that they begin with."""
-    left = list(spans)
-    while left and blanks >= len(left[0][0]):
-        blanks -= len(left.pop(0)[0])
-    return [(left[0][0][blanks:], left[0][1]), *left[1:]] if left else []
+def _drop_spaces(spans: Sequence[Span], blanks: int) -> list[Span]:
+    """Drop the first `blanks` spaces of a line."""
+    remaining = list(spans)
+    while remaining and blanks >= len(remaining[0][0]):
+        blanks -= len(remaining.pop(0)[0])
+    return [(remaining[0][0][blanks:], remaining[0][1]), *remaining[1:]] if remaining else []
 
 
-def _shared(first: str, last: str) -> int:
-    """How many characters two names begin with alike."""
+def _common_prefix(first: str, last: str) -> int:
+    """Return the length of the common prefix of two names."""
     return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)

@@ -90,22 +90,22 @@ def test_a_filter_and_a_flat_list_keep_constants_back_until_they_are_asked_for(g
     constant = {row for row in grouped.edges().constants if row in inside}
     model.set_filter(inside)
     assert model.matches == set(inside) - constant
-    assert model.kept_back == len(constant) > 0
-    assert model.found == len(inside)
+    assert model.hidden_constants == len(constant) > 0
+    assert model.match_count == len(inside)
     model.show_constants(True)
     assert model.matches == set(inside)
-    assert model.kept_back == 0
+    assert model.hidden_constants == 0
     model.show_constants(False)
     model.set_filter(constant)
     assert model.matches == constant, "nothing else was found"
-    assert model.kept_back == 0
+    assert model.hidden_constants == 0
     model.add_matches(set(inside) - constant)
     assert model.matches == set(inside) - constant, "and then something was"
     model.set_filter(None)
     model.set_flat(True)
     leaves = [layer.id for layer in model.layers if not layer.group]
     assert set(model.rows) == set(leaves) - set(grouped.edges().constants)
-    assert model.kept_back == len(leaves) - len(model.rows)
+    assert model.hidden_constants == len(leaves) - len(model.rows)
 
 
 def test_what_the_tree_folds_is_what_the_graph_leaves_out(grouped: Session, sample: object) -> None:

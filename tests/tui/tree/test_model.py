@@ -186,7 +186,7 @@ def test_a_sum_is_made_anew_when_other_figures_are_laid_over_the_rows() -> None:
     column = OverlayColumn("spent", "spent", "number")
     for each in (2.0, 3.0):
         figures = {"spent": dict.fromkeys(range(5_000), each)}
-        model.lay(Overlay(("mine.csv",), (column,), figures, 5_000, 5_000, 5_000))
+        model.set_overlay(Overlay(("mine.csv",), (column,), figures, 5_000, 5_000, 5_000))
         metric = metric_of("spent", columns_of(model))
         assert metric is not None
         assert [model.figure(row, metric) for row in model.rows[:2]] == [(1_000 * each, "")] * 2
@@ -198,7 +198,7 @@ def test_a_search_says_whether_what_it_found_is_shown() -> None:
     assert model.add_matches(range(10, 3_000))
     assert model.is_full
     assert not model.add_matches([4_000])
-    assert (len(model.matches or ()), model.found) == (MATCHES, 2_992)
+    assert (len(model.matches or ()), model.match_count) == (MATCHES, 2_992)
 
 
 def test_a_run_of_very_many_blocks_opens_to_ranges() -> None:
