@@ -1,1 +1,1 @@
-"""Commands of the main screen: a file with a class each, a line each in `key_table`."""
+"""Commands of the main screen, one module each. `key_table` lists them with their keys."""

@@ -1,4 +1,4 @@
-"""Command key: a command of the main screen, and the keys that run it."""
+"""Command key: a command of the main screen and the keys that run it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ class CommandKey(Key, frozen=True):
     """A command of the main screen.
 
     Attributes:
-        id: What it is called; behind a colon stands what it is handed.
-        runs: Its module in `package` and its name there; 'app' for what the program does itself.
-        footer: Label in the footer, empty if it is not there.
-        where: Panes in which it is there: 'tree', ids of tabs; in all where there are none.
-        menu: Whether the action menu offers it.
-        package: In which its module lies.
-        after: Id of the command behind which a feature's command stands; where there is none, it comes last.
+        id: Name of the command, with arguments after colons.
+        runs: Module in `package` and name of the function or class; 'app' for an action of the application.
+        footer: Label in the key bar, or '' if it is not listed there.
+        where: Panes that show the label: 'tree' and IDs of tabs; empty for all.
+        menu: Whether the action menu lists the command.
+        package: Package of the module.
+        after: ID of the command that precedes this one; if it does not exist, this command comes last.
     """
 
     runs: str
@@ -27,5 +27,5 @@ class CommandKey(Key, frozen=True):
 
     @property
     def action(self) -> str:
-        """What Textual is asked to run."""
+        """Action string for Textual."""
         return f"app.{self.id}" if self.runs == "app" else f"command('{self.id}')"

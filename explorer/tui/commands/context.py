@@ -1,6 +1,7 @@
-"""Command context, what a command works with: the store, the panes, and the job that it may begin.
+"""Command context: the store, the panes and the jobs that commands work with.
 
-One job runs at a time. Who asks for another is told so, and what goes wrong is told in a dialog of one line.
+Only one job runs at a time. A request for another one is refused with a message. Errors of a job are shown in
+a dialog.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Write = Callable[[str, bool], Coroutine[Any, Any, None]]
-"""Writes a file; the second argument is whether one may be replaced."""
+"""Function that writes a file. Its arguments are the path and whether a file may be replaced."""
 
 AT_ONCE = 1_000
-"""Layers that can be looked through while a key waits."""
+"""Maximum number of layers that are searched without a pause for key presses."""
 _AT_A_TIME = 128
-"""Layers between two looks at the clock."""
+"""Number of layers between two checks of the time."""
 
 
 class CommandContext:
-    """What the main screen lends to its commands.
+    """The parts of the main screen that commands use.
 
     Args:
-        screen: It.
-        store: Its state.
+        screen: The main screen.
+        store: State of the screen.
         panes: The tree and the tabs.
-        filter_line: The filter.
-        reload: Asks for everything that is known of the current model, and shows it.
-        reopen: Opens the model again.
+        filter_line: The filter line.
+        reload: Function that requests all facts about the current model and shows them.
+        reopen: Function that opens the model again.
     """
 
     def __init__(
@@ -61,28 +62,28 @@ class CommandContext:
 
     @property
     def app(self) -> App[Any]:
-        """The program."""
+        """The application."""
         return self.screen.app
 
     @property
     def host(self) -> ModelHost:
-        """The program, which shows other models, too."""
+        """The application as the host of all open models."""
         return cast("ModelHost", self.app)
 
     @property
     def jobs(self) -> Jobs:
-        """The engine's jobs."""
+        """The jobs of the engine."""
         return self.store.jobs
 
     @property
     def tree(self) -> LayerTree:
-        """The layers."""
+        """The layer tree."""
         return self.panes.layer_tree
 
     # jobs
 
     def ready(self) -> bool:
-        """Whether a job can begin; says why not."""
+        """Whether a job can start. If not, reports why."""
         if self.jobs.current is not None:
             self.store.refused_job = self.jobs.current
             self.app.bell()
@@ -96,7 +97,7 @@ class CommandContext:
     def start(
         self, title: str, work: Coroutine[Any, Any, None], failed: Callable[[], None] | None = None
     ) -> None:
-        """Run a job unless one runs; tell what goes wrong, and then call `failed`."""
+        """Run a job unless another one is running. After an error, show it and call `failed`."""
         if self.ready():
             self.start_next(title, work, failed)
         else:
@@ -105,7 +106,7 @@ class CommandContext:
     def start_next(
         self, title: str, work: Coroutine[Any, Any, None], failed: Callable[[], None] | None = None
     ) -> None:
-        """Run a job, whatever runs."""
+        """Run a job even if another one is running."""
         self.screen.run_worker(self._guarded(title, work, failed), group="job", exit_on_error=False)
 
     async def _guarded(
@@ -121,8 +122,8 @@ class CommandContext:
     def fail(
         self, title: str, error: ExplorerError, then: Callable[[], None] | None = None, *, hint: str = ""
     ) -> None:
-        """The one line of an error, in a dialog; `then` follows when it is closed."""
-        from explorer.tui.dialogs.dialogs import (  # with what they need, when a dialog opens
+        """Show an error in a dialog, and call `then` when it is closed."""
+        from explorer.tui.dialogs.dialogs import (  # imported when a dialog opens
             MessageDialog,
             without_options,
         )
@@ -131,12 +132,12 @@ class CommandContext:
         self.app.push_screen(message, lambda _: then() if then is not None else None)
 
     def ask(self, dialog: Screen[T], then: Callable[[T | None], None]) -> None:
-        """Open a dialog; `then` is handed its answer."""
+        """Open a dialog, and call `then` with its answer."""
         self.app.push_screen(dialog, then)
 
     def ask_path(self, title: str, path: str, question: str, write: Write) -> None:
-        """Ask where to write, ask before a file is lost, and ask again where it cannot be written."""
-        from explorer.tui.dialogs.dialogs import ask_path  # see `fail`
+        """Ask for a path to write to, confirm before a file is replaced, and ask again after a failure."""
+        from explorer.tui.dialogs.dialogs import ask_path  # imported when a dialog opens
 
         def start(chosen_path: str, overwrite: bool, again: Callable[[], None]) -> None:
             self.start(title, write(chosen_path, overwrite), again)
@@ -146,11 +147,12 @@ class CommandContext:
     # the model
 
     async def take_history(self) -> None:
-        """What the engine knows of what was done."""
+        """Request the history from the engine and store it."""
         self.store.history = await self.jobs.ask("history")
 
     async def show_current(self, *way_back: Any) -> None:
-        """Show the model that a step led to, or go back: the next step starts from what is on show."""
+        """Show the current state of the engine. If this fails, run the session method `way_back` and
+        re-raise."""
         try:
             await self._reload()
         except ExplorerError as error:
@@ -161,7 +163,7 @@ class CommandContext:
             ) from error
 
     async def show_made(self, *way_back: Any, command: str) -> None:
-        """Show the state that a job has made, and the command that makes it again."""
+        """Show the state that a job made, and the command that makes it again."""
         await self.show_current(*way_back)
         self.store.say("", command)
         await after_paint(self.screen)  # two paints of the whole screen in one go would hold keys up
@@ -175,9 +177,9 @@ class CommandContext:
         then: Callable[[list[Layer]], None],
         is_match: Callable[[Layer], object] = lambda layer: True,
     ) -> None:
-        """Hand on the layers from `first` to before `stop` that are wanted.
+        """Call `then` with the layers from `first` (included) to `stop` (excluded) that match.
 
-        Very many are looked through between the keys, and handed on when that is done.
+        Many layers are searched in the background, and `then` is called at the end.
         """
         layers = self.tree.model.layers
         if stop - first <= AT_ONCE:
@@ -187,8 +189,10 @@ class CommandContext:
         async def look_through() -> None:
             matches: list[Layer] = []
             pause = Slices(self.app)
-            for at in range(first, stop, _AT_A_TIME):
-                matches += [layer for layer in layers[at : min(stop, at + _AT_A_TIME)] if is_match(layer)]
+            for start in range(first, stop, _AT_A_TIME):
+                matches += [
+                    layer for layer in layers[start : min(stop, start + _AT_A_TIME)] if is_match(layer)
+                ]
                 if pause.due():
                     await pause.rest()
             if self.tree.model.layers is layers and self.ready():
@@ -198,7 +202,7 @@ class CommandContext:
         self.screen.run_worker(look_through(), group="inside", exclusive=True, exit_on_error=False)
 
     def go_to_layer(self, path: str | None) -> None:
-        """Put the tree's cursor on a layer, if one was chosen and the current model has it."""
+        """Move the tree's cursor to a layer, if a path was chosen and the current model has it."""
 
         async def go(path: str) -> None:
             if (layer_id := await self.located(path)) is not None:
@@ -208,23 +212,23 @@ class CommandContext:
             self.screen.run_worker(go(path), exit_on_error=False)
 
     def to_row(self, row: int | None) -> None:
-        """Put the tree's cursor on a row, if one was chosen."""
+        """Move the tree's cursor to a layer, if one was chosen."""
         if row is not None:
             self.panes.to_layer(row)
 
     async def located(self, path: str) -> int | None:
-        """Where the current model has a layer; says so if it has none."""
-        found = (await self.jobs.locate(self.tree.model.layers, [path])).get(path)
-        if found is None:
+        """Return the ID of a layer in the current model. If there is none, report it and return None."""
+        layer_id = (await self.jobs.locate(self.tree.model.layers, [path])).get(path)
+        if layer_id is None:
             self.store.say(f"the current model has no layer {safe(path)}")
-        return found
+        return layer_id
 
 
 class ScreenCommand:
-    """One thing that a user can do, where a function is too little; its line in the registry says its key.
+    """Base class of commands that need more than one function. The key table contains their keys.
 
     Args:
-        context: What it works with.
+        context: Context of the command.
     """
 
     def __init__(self, context: CommandContext) -> None:
@@ -232,5 +236,5 @@ class ScreenCommand:
         self.panes, self.tree = context.panes, context.tree
 
     def run(self) -> Awaitable[None] | None:
-        """Do it."""
+        """Run the command."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Copying and pictures: what is on show as text, as Markdown, as the command that prints it, as SVG."""
+"""Copies the visible contents as text, Markdown or a command, and takes pictures as SVG."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
 
 Copies = Mapping[str, tuple[str, str, Callable[[], str]]]
-"""What can be copied, by its key: what it is, as what, and what makes it."""
+"""What can be copied, by key: a title, a description, and the function that returns the text."""
 
 
 class CopyAsCommand(ScreenCommand):
-    """Asks what is to be copied, and as what, and sends it to the terminal."""
+    """Asks what to copy and in which form, and copies it to the terminal's clipboard."""
 
     def run(self) -> None:
-        """Ask: of the main screen, or of the one in its place."""
+        """Ask for the contents of the main screen, or of the screen that replaces it."""
         app = self.context.app
         screen = app.screen if isinstance(app.screen, SubScreen) else None
-        copies = self._of_main() if screen is None else self._of_screen(screen)
+        copies = self._main_copies() if screen is None else self._screen_copies(screen)
         items = tuple(MenuItem(key, key, title, tip) for key, (title, tip, _) in copies.items())
 
         def copy(key: str | None) -> None:
-            message = "" if key is None else _sent(app, copies[key][2]())
+            message = "" if key is None else _copy_text(app, copies[key][2]())
             if message and screen is not None:
                 app.push_screen(NoteDialog("Copy", message))
             elif message:
@@ -46,7 +46,7 @@ class CopyAsCommand(ScreenCommand):
 
         app.push_screen(PickDialog("Copy", items, heads=("key", "what", "as what")), copy)
 
-    def _of_main(self) -> Copies:
+    def _main_copies(self) -> Copies:
         return {
             "r": ("The row", "of the tree, as it stands there", self._row),
             "t": ("The tree", "all rows that are open, as text", lambda: text_of(self.tree)),
@@ -55,7 +55,7 @@ class CopyAsCommand(ScreenCommand):
             "c": ("The command", "that does or prints it", self._command),
         }
 
-    def _of_screen(self, screen: SubScreen[Any]) -> Copies:
+    def _screen_copies(self, screen: SubScreen[Any]) -> Copies:
         copies: dict[str, tuple[str, str, Callable[[], str]]] = {
             "p": ("The page", "as text", screen.page_text),
             "m": ("The page as Markdown", "with its tables, or as code", lambda: _page_markdown(screen)),
@@ -64,8 +64,8 @@ class CopyAsCommand(ScreenCommand):
             copies["s"] = ("The table as CSV", "every row, as --csv prints it", screen.page_csv)
         words = screen.verb_words(path_word(self.store.source))
         if words and not self.store.history_place:
-            # of another state the model as opened would tell something else
-            words = [*words, *self._opening()]
+            # a command prints the model as opened, so it would print something else for another state
+            words = [*words, *self._opening_options()]
             copies["c"] = ("The command", "that prints it", lambda: shlex.join(["explorer", *words]))
         return copies
 
@@ -89,22 +89,22 @@ class CopyAsCommand(ScreenCommand):
             return self.store.last_command
         layer, source = self.tree.current_layer, path_word(self.store.source)
         words = ["explorer", "layers", source, *(["--layer", layer.path] if layer is not None else [])]
-        return shlex.join([*words, *self._opening()])
+        return shlex.join([*words, *self._opening_options()])
 
-    def _opening(self) -> list[str]:
-        """The options that make the model what it is, with the sizes that were bound since."""
+    def _opening_options(self) -> list[str]:
+        """Return the options that open the model as it is now, including bound dimensions."""
         options, history = self.jobs.engine.options, self.store.history
         dims = None if history is None else history.dims
         return opening_words(options if dims is None else {**options, "dims": dims})
 
 
-def _page_markdown(other: SubScreen[Any]) -> str:
-    blocks = other.page_blocks()
-    return _blocks_markdown(blocks) if blocks else _as_code(other.page_text())
+def _page_markdown(screen: SubScreen[Any]) -> str:
+    blocks = screen.page_blocks()
+    return _blocks_markdown(blocks) if blocks else _as_code(screen.page_text())
 
 
 def _blocks_markdown(blocks: Sequence[Block]) -> str:
-    from explorer.report.html.draw import markdown_text  # jinja2, when somebody wants it
+    from explorer.report.html.draw import markdown_text  # imported on demand: it loads jinja2
 
     return markdown_text(blocks)
 
@@ -113,28 +113,28 @@ def _as_code(page: str) -> str:
     return f"```text\n{page}\n```\n" if page else ""
 
 
-def _sent(app: App[Any], text: str) -> str:
-    """Send a text to the terminal; says so."""
+def _copy_text(app: App[Any], text: str) -> str:
+    """Copy a text to the terminal's clipboard. Returns a message for the user."""
     if not text:
         return "there is nothing to copy"
     app.copy_to_clipboard(text)
-    many = text.strip().count("\n") + 1
-    return f"sent to terminal: {safe(text.strip()) if many == 1 else f'{many:,} lines'}"
+    line_count = text.strip().count("\n") + 1
+    return f"sent to terminal: {safe(text.strip()) if line_count == 1 else f'{line_count:,} lines'}"
 
 
 def picture(context: CommandContext) -> None:
-    """Take a picture of the screen, then ask where it goes: the question is not in it."""
+    """Take a picture of the screen, then ask where to write it, so that the question is not in the picture."""
     app = context.app
     screen = app.screen if isinstance(app.screen, SubScreen) else None
-    drawn = app.export_screenshot(title=f"explorer {context.store.source}")
+    svg = app.export_screenshot(title=f"explorer {context.store.source}")
 
-    def write(path: str, overwrite: bool, again: Callable[[], None]) -> None:
+    def write(path: str, overwrite: bool, ask_again: Callable[[], None]) -> None:
         try:
             with output_files.atomic_write(path, overwrite=overwrite) as temporary:
                 with output_files.text(temporary) as file:
-                    file.write(drawn)
+                    file.write(svg)
         except ExplorerError as error:
-            context.fail("Picture", error, again)
+            context.fail("Picture", error, ask_again)
         else:
             context.store.say(f"written to {safe(path)}")
             if screen is not None:

@@ -1,4 +1,4 @@
-"""The `?` help, made from the tables of keys."""
+"""The `?` help, generated from the key tables."""
 
 from __future__ import annotations
 
@@ -36,31 +36,32 @@ KEYS: tuple[Key, ...] = (
     *CHOOSER_KEYS,
     *OPEN_KEYS,
 )
-"""All keys, those of the lists first."""
+"""All keys, those of lists first."""
 
 
 def help_dialog(screen: Screen[Any]) -> HelpDialog:
-    """The words in the pane in use, or of a dialog on top; all keys, and the way to the manual."""
+    """Create the help: the terms of the current pane or dialog, and all keys."""
     panes = [*screen.query(LineView), *screen.query(LineList)]
     if screen.query("#tree"):
-        # on the main screen the words of the tab, and only when somebody is in it
+        # on the main screen, only the terms of a focused tab are explained
         panes = [pane for pane in panes if pane.has_focus and pane.id != "tree"]
     return HelpDialog(partial(help_lines, here=_own_groups(screen)), [text_of(pane) for pane in panes])
 
 
 def _own_groups(screen: Screen[Any]) -> set[str]:
-    """Headings of the keys that a screen in place of the main one has for itself."""
-    known = {binding.action for binding in type(screen).BINDINGS if isinstance(binding, Binding)}
-    others = {k.group for k in KEYS if k.keys and k.action not in known}  # that have one action in common
-    return {k.group for k in KEYS} - others - {LOOK, CHANGE, MOVE, PROGRAM}
+    """Return the key groups that belong to the current screen alone."""
+    screen_actions = {binding.action for binding in type(screen).BINDINGS if isinstance(binding, Binding)}
+    # groups with a key that this screen does not have
+    other_groups = {k.group for k in KEYS if k.keys and k.action not in screen_actions}
+    return {k.group for k in KEYS} - other_groups - {LOOK, CHANGE, MOVE, PROGRAM}
 
 
 def help_lines(width: int, here: Collection[str] = ()) -> list[Line]:
-    """Every key under its group's heading.
+    """Draw all keys below the headings of their groups.
 
     Args:
-        width: Cells in a line.
-        here: Headings that come before the others: what the screen in use has.
+        width: Width of a line in cells.
+        here: Groups that come first, because they belong to the current screen.
     """
     lines: list[Line] = []
     ordered = sorted(KEYS, key=lambda k: (k.group not in here, k.group != LOOK))

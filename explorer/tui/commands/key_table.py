@@ -1,7 +1,7 @@
-"""Key table of the main screen: every key once, with the command that it runs.
+"""Key table of the main screen: all commands with their keys.
 
-A command is a function, or a class with a method `run`, and a line here or in the `keys.py` of a feature. Its
-module is imported when it runs first: dialogs and what they need come after the first paint.
+A command is a function, or a class with a method `run`. It has one entry here or in the `keys.py` of a
+feature. Its module is imported when the command first runs, so that dialogs do not delay the first paint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 # fmt: off
-_OWN: tuple[CommandKey, ...] = (
+_BUILT_IN: tuple[CommandKey, ...] = (
     CommandKey("fold_all", ("minus",), "-", "Close all groups", "Close every group of the tree", MOVE,
         "look.view.fold_all"),
     CommandKey("next_pane", ("tab", "shift+tab"), "Tab", "Other pane", "Move between the tree and the tabs",
@@ -127,38 +127,38 @@ _OWN: tuple[CommandKey, ...] = (
 
 
 def _with_features(kernel_commands: Sequence[CommandKey]) -> tuple[CommandKey, ...]:
-    """All commands: those of features stand where they say, whichever other feature is there or not."""
+    """Insert the commands of the features after the commands that they name, independent of other features."""
     commands = list(kernel_commands)
     waiting: list[CommandKey] = [command for table in load_all("commands") for command in table]
     while waiting:
-        places = {command.id: at for at, command in enumerate(commands)}
+        places = {command.id: index for index, command in enumerate(commands)}
         placed = next((command for command in waiting if command.after in places), waiting[0])
         waiting.remove(placed)
         commands.insert(places.get(placed.after, len(commands)) + 1, placed)
     return tuple(commands)
 
 
-COMMANDS = _with_features(_OWN)
-"""Every command, in the order of the help and of the menu."""
+COMMANDS = _with_features(_BUILT_IN)
+"""All commands, in the order of the help and the menu."""
 
 _COMMANDS = {command.id: command for command in COMMANDS}
 
 
 def has_command(id: str) -> bool:
-    """Whether there is a command: one of a feature goes with its feature."""
+    """Whether a command exists. The commands of a feature are missing if the feature is."""
     return id in _COMMANDS
 
 
 def command_of(id: str) -> Any:
-    """The function or the class that does a command."""
+    """Import and return the function or class of a command."""
     command = _COMMANDS[id]
     module, _, name = command.runs.rpartition(".")
     return getattr(import_module(f"{command.package}.{module}"), name)
 
 
 async def run_command(id: str, context: CommandContext) -> None:
-    """Run the command `id`: of 'tab:model' what stands in that line, handed 'model'."""
+    """Run a command. The words after a colon in `id`, as in 'tab:model', are its arguments."""
     command, words = command_of(id), id.split(":")[1:]
-    done = command(context).run(*words) if isinstance(command, type) else command(context, *words)
-    if isawaitable(done):
-        await done
+    result = command(context).run(*words) if isinstance(command, type) else command(context, *words)
+    if isawaitable(result):
+        await result

@@ -1,4 +1,4 @@
-"""Several models: another one is opened, and one of those that are open is shown or closed."""
+"""Commands for several models: opening another one, and listing the open ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_another(context: CommandContext) -> None:
-    """Let the user choose another model, and open it beside those that are open."""
+    """Let the user choose another model, and open it in addition to the open ones."""
     host = context.host
 
     def answer(choice: ModelChoice | None) -> None:
@@ -31,10 +31,10 @@ def open_another(context: CommandContext) -> None:
 
 
 class OpenModelsCommand(ScreenCommand):
-    """Lists the models that are open."""
+    """Lists the open models."""
 
     def run(self) -> None:
-        """Show them."""
+        """Show the list."""
         self.context.app.push_screen(OpenListScreen(self.context.host), self._answered)
 
     def _answered(self, wish: OpenListRequest | None) -> None:
@@ -54,6 +54,8 @@ class OpenModelsCommand(ScreenCommand):
     async def _figures(self, others: list[str]) -> None:
         store = self.store
         known_machine(store)
-        here = [store.history_place]
-        table = await self.jobs.run("comparing", "beside", here, others=others, hardware=store.hardware)
+        state_indices = [store.history_place]
+        table = await self.jobs.run(
+            "comparing", "beside", state_indices, others=others, hardware=store.hardware
+        )
         self.context.ask(FigureScreen(table, "models", exact=store.exact), lambda _: self.run())

@@ -1,4 +1,4 @@
-"""Commands of the program: menus, copying, Esc, opening again, leaving."""
+"""Commands of the program: menus, copying, Esc, reopening and quitting."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def actions(context: CommandContext) -> None:
-    """What can be done to the model; what is chosen is done."""
+    """Show the menu of actions on the model, and run the chosen one."""
     choices = [MenuItem(c.id, c.shown, c.title, c.tip) for c in COMMANDS if c.menu]
     heads = ("key", "action", "what it does")
     context.ask(PickDialog("Actions", choices, heads=heads), lambda id: run_picked(context, id))
 
 
 def run_picked(context: CommandContext, id: str | None) -> None:
-    """Run the command that was chosen."""
+    """Run the command with an ID, if one was chosen."""
     for action in (c.action for c in COMMANDS if c.id == id):
         context.screen.run_worker(context.screen.run_action(action), exit_on_error=False)
 
 
 def copy(context: CommandContext) -> None:
-    """Send the command on show, or the path of the layer, to the terminal."""
+    """Copy the last command, or the path of the layer, to the terminal's clipboard."""
     store, layer = context.store, context.tree.current_layer
     text = store.last_command or (layer.path if layer else "")
     if text:
@@ -36,10 +36,11 @@ def copy(context: CommandContext) -> None:
 
 
 def escape(context: CommandContext) -> None:
-    """Close the filter's line; else stop the job, clear the filter, the status line, the zoom."""
+    """Close the filter line; otherwise stop the job, clear the filter, clear the status line, or end the
+    zoom."""
     filter_line, store = context.filter_line, context.store
     if filter_line.is_open:
-        filter_line.close(clear=True)  # its line covers the job's: Esc means what is seen
+        filter_line.close(clear=True)  # the filter line covers the job line, so Esc applies to the filter
     elif context.jobs.stop() or filter_line.close(clear=True):
         return
     elif store.last_command or store.message or store.on_demand.found:
@@ -50,7 +51,7 @@ def escape(context: CommandContext) -> None:
 
 
 def reopen(context: CommandContext) -> None:
-    """Open the model after all: its opening was stopped, or failed for a reason that is gone."""
+    """Open the model again after opening was stopped or failed."""
     if context.store.analysis is not None:
         context.store.say("the model is open")
     elif context.jobs.current is None:
@@ -58,20 +59,22 @@ def reopen(context: CommandContext) -> None:
 
 
 def leave(context: CommandContext) -> None:
-    """Leave; asks for each open model of which something would be lost, and shows it meanwhile."""
+    """Quit. For each open model with something to lose, show the model and ask first."""
     models = context.host.models
     _ask(context, sorted(models.open, key=lambda model: model is not models.current))
 
 
 def _ask(context: CommandContext, models: list[OpenModel]) -> None:
-    """Ask for the first of these of which something would be lost; then for those behind it."""
+    """Ask for the first model with something to lose, then for the ones after it."""
     host, app = context.host, context.app
-    at = next((at for at, model in enumerate(models) if model.question("quit")), None)
-    if at is None:
+    index = next((index for index, model in enumerate(models) if model.question("quit")), None)
+    if index is None:
         app.exit(0)
         return
-    model, rest = models[at], models[at + 1 :]
-    named = f"{safe(model.source)}: " if len(host.models.open) > 1 else ""
+    model, remaining = models[index], models[index + 1 :]
+    prefix = f"{safe(model.source)}: " if len(host.models.open) > 1 else ""
     host.show_model(model)
-    question = ConfirmDialog("Quit?", named + model.question("quit"))
-    app.push_screen(question, lambda yes: _ask(context, rest) if yes else None, mode=model.mode)
+    question = ConfirmDialog("Quit?", prefix + model.question("quit"))
+    app.push_screen(
+        question, lambda is_confirmed: _ask(context, remaining) if is_confirmed else None, mode=model.mode
+    )

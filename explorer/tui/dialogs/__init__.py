@@ -1,1 +1,1 @@
-"""Dialogs: screens that stand above the main one."""
+"""Dialogs and screens that are shown above the main screen."""

@@ -1,4 +1,4 @@
-"""The columns dialog: which columns the layer tree has as a table, and in which order."""
+"""The columns dialog: chooses the columns of the layer tree and their order."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from explorer.tui.tree.table import SHOWN
 from explorer.tui.widgets.line_view import LineList
 
 _MARGIN = 8
-"""Rows of the screen that the dialog leaves free."""
+"""Number of screen rows that the dialog leaves free."""
 
 
-class _Rows(LineList):
-    """The columns: those that are shown, from left to right, then the others."""
+class _ColumnRows(LineList):
+    """List of the columns: the visible ones from left to right, then the others."""
 
     def __init__(self, shown: Sequence[str], known: Mapping[str, LayerColumn]) -> None:
         super().__init__()
-        self._known = known
+        self._columns = known
         self.rows: list[str] = [*shown, *(name for name in known if name not in shown)]
         self.shown = set(shown)
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
-        column = self._known[self.rows[index]]
+        """Draw row `index` in `width` cells."""
+        column = self._columns[self.rows[index]]
         is_chosen = column.name in self.shown
         return (
             (" ✓ " if is_chosen else "   ", "accent"),
@@ -38,26 +38,26 @@ class _Rows(LineList):
         )
 
     def toggle_row(self, index: int, want: bool | None = None) -> bool:
-        """Show or hide a column."""
+        """Show or hide a column. Returns False for keys that only open or only close."""
         if want is None:
             self.shown ^= {self.rows[index]}
         return want is None
 
     def carry(self, step: int) -> None:
-        """Move the column under the cursor, and the cursor with it."""
-        to = self.cursor + step
-        if 0 <= to < len(self.rows):
-            self.rows.insert(to, self.rows.pop(self.cursor))
+        """Move the column under the cursor by `step` positions, together with the cursor."""
+        target = self.cursor + step
+        if 0 <= target < len(self.rows):
+            self.rows.insert(target, self.rows.pop(self.cursor))
             self.refresh()
-            self.move_to(to)
+            self.move_to(target)
 
 
 class ColumnsDialog(Dialog[tuple[str, ...]]):
-    """Asks for columns.
+    """Lets the user choose columns.
 
     Args:
-        chosen: Those of the tree; empty for those that are shown first.
-        known: Those that there are.
+        chosen: Visible columns; empty for the default ones.
+        known: All columns by name.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -71,32 +71,32 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
 
     def __init__(self, chosen: Sequence[str], known: Mapping[str, LayerColumn] = COLUMNS) -> None:
         super().__init__()
-        self._known = known
-        self._rows = _Rows([name for name in chosen if name in known] or SHOWN, known)
+        self._columns = known
+        self._rows = _ColumnRows([name for name in chosen if name in known] or SHOWN, known)
 
     def body(self) -> ComposeResult:
-        """What is in the box."""
+        """Yield the contents of the box."""
         yield self._rows
 
     def on_mount(self) -> None:
-        """Go to the list."""
-        self._rows.styles.height = max(3, min(len(self._known), self.app.size.height - _MARGIN))
+        """Set the height of the list and focus it."""
+        self._rows.styles.height = max(3, min(len(self._columns), self.app.size.height - _MARGIN))
         self._rows.rows_changed(keep_cursor=False)
         self._rows.focus()
 
     def action_carry(self, step: int) -> None:
-        """Further to the left or to the right in the table."""
+        """Move the column under the cursor in the order of the table."""
         self._rows.carry(step)
 
     def action_reset(self) -> None:
-        """What is shown unless something is chosen."""
+        """Restore the default columns."""
         self._rows.rows, self._rows.shown = (
-            [*SHOWN, *(name for name in self._known if name not in SHOWN)],
+            [*SHOWN, *(name for name in self._columns if name not in SHOWN)],
             set(SHOWN),
         )
         self._rows.rows_changed()
 
     def action_apply(self) -> None:
-        """Answer with the columns that are shown; none is what is shown first."""
-        shown = tuple([name for name in self._rows.rows if name in self._rows.shown])
-        self.dismiss(() if shown == SHOWN else shown)
+        """Close the dialog with the visible columns, or () for the default ones."""
+        visible_columns = tuple([name for name in self._rows.rows if name in self._rows.shown])
+        self.dismiss(() if visible_columns == SHOWN else visible_columns)

@@ -1,4 +1,4 @@
-"""Modal dialogs, the small ones: a message, a question, a path, a choice from a list, a page to read."""
+"""Small modal dialogs (message, question, path, list, page), and base classes of forms and screens."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ T = TypeVar("T")
 
 
 def key_hint(keys: str) -> Content:
-    """Keys and what they do, between dots, as the bar below the screen has them."""
-    pieces: list[tuple[str, str]] = []
+    """Format keys and their labels, separated by dots in `keys`, for the lower border of a box."""
+    spans: list[tuple[str, str]] = []
     for part in keys.split(" · "):
         key, _, label = part.partition(" ")
-        pieces += [(f" {key}", "$accent"), (f" {label} ", "")]
-    return Content.assemble(*pieces)
+        spans += [(f" {key}", "$accent"), (f" {label} ", "")]
+    return Content.assemble(*spans)
 
 
 class AnsweredOnce(Screen[T], Generic[T]):
-    """A screen that is gone with its first answer: keys that came together with that one are for nobody."""
+    """A screen that accepts only its first answer. Later keys that arrived at the same time are ignored."""
 
     CSS_PATH = Path(__file__).with_suffix(
         ".tcss"
-    )  # whole: of a relative one each class would look beside itself
+    )  # absolute: Textual looks for a relative path beside each subclass
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
-        """Close with an answer, unless it is closed already or another one lies on it."""
-        # Textual would take away whatever is on top
+        """Close with an answer, unless the screen is closed already or another screen is above it."""
+        # Textual would close the topmost screen instead
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
 
 class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
-    """A box over the main screen; Esc closes it without an answer."""
+    """A box above the main screen. Esc closes it without an answer."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", show=False),
@@ -72,18 +72,18 @@ class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
 
     @property
     def stacks_fields(self) -> bool:
-        """Whether each field has a row of its own."""
+        """Whether each field has its own row."""
         return self.app.size.height >= (self.VERTICAL_BREAKPOINTS or [(0, "")])[-1][0]
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the box."""
         with Vertical(id="box") as box:
             box.border_title = self.TITLE_TEXT
             box.border_subtitle = key_hint(self.HINT)
             yield from self.body()
 
     def body(self) -> ComposeResult:
-        """What is in the box."""
+        """Yield the contents of the box."""
         raise NotImplementedError
 
     def action_close(self) -> None:
@@ -92,7 +92,15 @@ class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
 
 
 class PageDialog(Dialog[bool]):
-    """Lines to read; Enter closes it with yes."""
+    """A page to read. Enter closes it with True.
+
+    Args:
+        title: Title of the box.
+        page: Function that draws the page in a width.
+        hint: Keys at the lower border; '' for the default.
+        tone: CSS class of the box, such as 'bad'; '' for none.
+        copy: Text that the y key copies; '' for none.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,q", "accept", show=False),
@@ -115,55 +123,57 @@ class PageDialog(Dialog[bool]):
         self.HINT = hint or "↑↓ scroll · Esc close"
 
     def body(self) -> ComposeResult:
-        """What is in the box."""
+        """Yield the page."""
         view = LineView()
         view.show(self._page)
         yield view
 
     def on_mount(self) -> None:
-        """Show the page in its tone."""
+        """Apply the tone."""
         if self._tone:
             self.query_one("#box").add_class(self._tone)
 
     def action_accept(self) -> None:
-        """Close with yes."""
+        """Close with True."""
         self.dismiss(True)
 
     def action_copy(self) -> None:
-        """Send the text to the terminal's clipboard."""
+        """Copy the text to the terminal's clipboard."""
         if self._copy:
             self.app.copy_to_clipboard(self._copy)
             self.query_one("#box").border_subtitle = Content("sent to terminal ") + key_hint("Esc close")
 
 
 def without_options(error: ExplorerError) -> str:
-    """The line of an error; an option that is at fault, or is to be left out, was not typed here."""
+    """Format an error without references to command-line options, which do not exist on the screen."""
     where = "" if error.where.startswith("--") else error.where
     hint = "" if error.code == "drop_option" else error.hint
     return str(ExplorerError(error.what, where=where, hint=hint))
 
 
-def _sentence(said: str) -> Callable[[int], Sequence[Line]]:
-    """A page of one line made of what the engine says; names in it are the model's."""
-    return lambda width: (BLANK, *wrap(((safe(said), "text"),), width), BLANK)
+def _sentence(message: str) -> Callable[[int], Sequence[Line]]:
+    """Return a page that consists of one sentence. It may contain names from the model."""
+    return lambda width: (BLANK, *wrap(((safe(message), "text"),), width), BLANK)
 
 
 class NoteDialog(PageDialog):
-    """One line that went well, where no line of status would tell it."""
+    """Reports a success where no status line is visible."""
 
-    def __init__(self, title: str, said: str) -> None:
-        super().__init__(title, _sentence(said), hint="y copy · Esc close", copy=said)
+    def __init__(self, title: str, message: str) -> None:
+        super().__init__(title, _sentence(message), hint="y copy · Esc close", copy=message)
 
 
 class MessageDialog(PageDialog):
-    """One line that went wrong."""
+    """Reports an error."""
 
-    def __init__(self, title: str, said: str, *, hint: str = "") -> None:
-        super().__init__(title, _sentence(said), hint=hint or "y copy · Esc close", tone="bad", copy=said)
+    def __init__(self, title: str, message: str, *, hint: str = "") -> None:
+        super().__init__(
+            title, _sentence(message), hint=hint or "y copy · Esc close", tone="bad", copy=message
+        )
 
 
 class ConfirmDialog(PageDialog):
-    """A question that y or Enter answers with yes."""
+    """A question that y or Enter answers with True."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y,enter", "accept", show=False),
@@ -175,7 +185,7 @@ class ConfirmDialog(PageDialog):
 
 
 class EntryDialog(Dialog[str]):
-    """One line to type: a path, a name."""
+    """Asks for one line of text, such as a path or a name."""
 
     def __init__(
         self, title: str, value: str, question: str, *, placeholder: str, hint: str, required: bool
@@ -186,14 +196,14 @@ class EntryDialog(Dialog[str]):
         self._required = required
 
     def body(self) -> ComposeResult:
-        """What is in the box."""
+        """Yield the question and the input."""
         view = LineView(focusable=False)
         view.show(self._page)
         yield view
         yield text_input(self._value, placeholder=self._placeholder)
 
     def on_mount(self) -> None:
-        """Go to the entry."""
+        """Focus the input."""
         self.query_one(Input).focus()
 
     def _page(self, width: int) -> Sequence[Line]:
@@ -212,14 +222,15 @@ def ask_path(
     question: str,
     write: Callable[[str, bool, Callable[[], None]], None],
 ) -> None:
-    """Asks where to write, and before a file is lost.
+    """Ask for a path to write to, and confirm before a file is replaced.
 
     Args:
-        app: The program.
-        title: Of the dialog.
-        path: What stands in it first.
-        question: What is written.
-        write: Gets the path, whether a file may be replaced, and what asks again if it cannot be written.
+        app: The application.
+        title: Title of the dialog.
+        path: Initial path.
+        question: Description of the file.
+        write: Function that writes the file. Its arguments are the path, whether a file may be replaced, and
+            a function that asks for another path after a failure.
     """
 
     def answered(typed: str | None) -> None:
@@ -230,24 +241,27 @@ def ask_path(
         def again() -> None:
             ask_path(app, title, chosen_path, question, write)
 
-        def go(yes: bool | None) -> None:
-            if yes:
-                write(chosen_path, there, again)
+        def answer_confirmation(is_confirmed: bool | None) -> None:
+            if is_confirmed:
+                write(chosen_path, exists, again)
             else:
                 again()
 
-        there = os.path.isfile(chosen_path)
-        if there:
-            app.push_screen(ConfirmDialog("Replace the file?", f"{chosen_path} exists. Replace it?"), go)
+        exists = os.path.isfile(chosen_path)
+        if exists:
+            app.push_screen(
+                ConfirmDialog("Replace the file?", f"{chosen_path} exists. Replace it?"), answer_confirmation
+            )
         else:
-            go(True)
+            answer_confirmation(True)
 
     dialog = EntryDialog(title, path, question, placeholder="path", hint="write", required=True)
     app.push_screen(dialog, answered)
 
 
 class FormDialog(Dialog[T], Generic[T]):
-    """Fields, and below them what they mean; Enter answers with what they say."""
+    """Base class of dialogs with fields and a description of their values below. Enter closes with the
+    answer."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "apply", show=False, priority=True),
@@ -256,92 +270,92 @@ class FormDialog(Dialog[T], Generic[T]):
     ]
 
     def body(self) -> ComposeResult:
-        """What is in the box."""
+        """Yield the fields and the description."""
         yield from self.fields()
         yield LineView(id="said", focusable=False)
 
     def entry(
         self, label: str, value: str, placeholder: str, id: str, *, longest: int = LONGEST
     ) -> ComposeResult:
-        """A field to type into."""
+        """Yield a labeled text input in its own row."""
         with Horizontal(classes="form-row"):
             yield from self.pair_entry(label, value, placeholder, id, longest=longest)
 
     def pair_entry(
         self, label: str, value: str, placeholder: str, id: str, *, longest: int = LONGEST
     ) -> ComposeResult:
-        """The same without a row of its own, for one beside others."""
-        # a blank before a label stands between it and the field at its left
+        """Yield a labeled text input without a row, to be placed beside others."""
+        # a label that starts with a space is separated from the field on its left
         second = " second" * label.startswith(" ")
         yield Static(label.strip(), classes=f"form-label{second}", markup=False)
         yield text_input(value, placeholder=placeholder, id=id, longest=longest)
 
     def text_of(self, id: str) -> str:
-        """What stands in such a field."""
+        """Return the text of an input."""
         return self.query_one(f"#{id}", Input).value
 
     def on_mount(self) -> None:
-        """Go to the first field."""
+        """Focus the first field and show the description."""
         self.first().focus()
         self.tell()
 
     @on(Input.Changed)
     @on(OptionField.OptionChanged)
     def tell(self) -> None:
-        """Say what the fields mean, or why they cannot be read."""
-        self._say(self._told())
+        """Show the description of the values, or why they are invalid."""
+        self._say(self._description())
 
-    def _told(self) -> Sequence[tuple[str, str]]:
+    def _description(self) -> Sequence[tuple[str, str]]:
         try:
             return self.meaning()
         except ExplorerError as error:
             return [(str(error), "bad")]
 
-    def _say(self, pieces: Sequence[tuple[str, str]]) -> None:
-        said = [(safe(text), role) for text, role in pieces if text]
+    def _say(self, spans: Sequence[tuple[str, str]]) -> None:
+        visible_spans = [(safe(text), role) for text, role in spans if text]
         self.query_one("#said", LineView).show(
-            lambda width: [line for piece in said for line in wrap((piece,), width)]
+            lambda width: [line for piece in visible_spans for line in wrap((piece,), width)]
         )
 
     def action_apply(self) -> None:
-        """Answer, if the fields say something."""
+        """Close with the answer, if the values are valid."""
         try:
             self.dismiss(self.answer())
         except ExplorerError as error:
             self.app.bell()
-            notes = self._told()
+            notes = self._description()
             if all(role != "bad" for _, role in notes):
                 self._say([(str(error), "bad"), *notes])
 
-    # what a subclass says
+    # methods for subclasses
 
     def first(self) -> Widget:
-        """The field to begin with."""
+        """Return the field to focus first."""
         return self.query(Input).first()
 
     def fields(self) -> ComposeResult:
-        """The fields."""
+        """Yield the fields."""
         raise NotImplementedError
 
     def meaning(self) -> Sequence[tuple[str, str]]:
-        """What the fields mean: lines, each with its role.
+        """Return lines that describe the values, each with its role.
 
         Raises:
-            ExplorerError: They cannot be read.
+            ExplorerError: A value is invalid.
         """
         raise NotImplementedError
 
     def answer(self) -> T:
-        """What the fields say.
+        """Return the answer that the fields describe.
 
         Raises:
-            ExplorerError: They cannot be read.
+            ExplorerError: A value is invalid.
         """
         raise NotImplementedError
 
 
 class SubScreen(AnsweredOnce[T], Generic[T]):
-    """A screen in place of the main one, which q and Esc lead back to."""
+    """Base class of screens that replace the main screen. The keys q and Esc return to it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "leave", show=False),
@@ -351,54 +365,61 @@ class SubScreen(AnsweredOnce[T], Generic[T]):
     ]
 
     FOOTER: ClassVar[Sequence[tuple[str, str]]] = ()
-    """Its keys, those used most first, which the last line tells."""
+    """Pairs of a key and its label in the last line, the most used first."""
 
-    def show_keys(self, said: str = "") -> None:
-        """Tell the keys, behind a word."""
-        self.query(Status).last().show(lambda width: (keys_line(self.FOOTER, width, said),))
+    def show_keys(self, message: str = "") -> None:
+        """Show the keys in the last line, after an optional message."""
+        self.query(Status).last().show(lambda width: (keys_line(self.FOOTER, width, message),))
 
-    def _say(self, said: str) -> None:
-        """A word where one is looked for."""
-        self.show_keys(said)
+    def _say(self, message: str) -> None:
+        """Show a message in the last line."""
+        self.show_keys(message)
 
-    def _refuse(self, why: str) -> None:
-        """Why a key does nothing."""
+    def _refuse(self, reason: str) -> None:
+        """Report why a key does nothing."""
         self.app.bell()
-        self._say(why)
+        self._say(reason)
 
     @property
     def noun(self) -> str:
-        """What a picture of it is called: 'graph' for a `GraphView`."""
+        """Base name of a picture of the screen: 'graph' for `GraphView`."""
         return type(self).__name__.removesuffix("Screen").removesuffix("View").lower()
 
-    # what `Y` copies
+    # contents that `Y` copies
 
     def page_text(self) -> str:
-        """What it shows, as text."""
+        """Return the contents of the screen as text."""
         return screen_text(self)
 
     def page_blocks(self) -> Sequence[Block]:
-        """The same as blocks, for Markdown; none where there are only lines."""
+        """Return the contents of the screen as blocks for Markdown, or () if it has only lines."""
         return ()
 
     has_table: ClassVar[bool] = False
-    """Whether it is a table that is copied as CSV."""
+    """Whether the screen has a table that can be copied as CSV."""
 
     def page_csv(self) -> str:
-        """That."""
+        """Return the table of the screen as CSV."""
         return ""
 
     def verb_words(self, source: str) -> Sequence[str]:
-        """The verb that prints it of a model as opened, and what it is told; none if no verb does."""
+        """Return the command and arguments that print the screen for the model as opened, or () without one."""
         return ()
 
     def action_leave(self) -> None:
-        """Back."""
+        """Return to the main screen."""
         self.dismiss(None)
 
 
 class MenuItem(Struct, frozen=True):
-    """A row of a `Pick`: what it returns, the key beside it, its title and a word more."""
+    """A row of a `PickDialog`.
+
+    Attributes:
+        id: Answer of the dialog if this row is chosen.
+        key: Key that chooses the row, or the text of the first column.
+        title: Title of the row.
+        tip: Description of the row.
+    """
 
     id: str
     key: str
@@ -407,23 +428,23 @@ class MenuItem(Struct, frozen=True):
 
 
 class _Choices(LineList):
-    """The rows of a `Pick`."""
+    """The rows of a `PickDialog`."""
 
     rows: Sequence[MenuItem] = ()
     heads: Sequence[str] = ()
 
     def head_line(self, width: int) -> Line:
-        """What stands above the columns."""
+        """Draw the titles of the columns."""
         return self._line(MenuItem("", *self.heads), width)
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
+        """Draw row `index` in `width` cells."""
         return self._line(self.rows[index], width)
 
     def _line(self, choice: MenuItem, width: int) -> Line:
-        every = [*self.rows, *([MenuItem("", *self.heads)] if self.heads else [])]
-        key = max((len(c.key) for c in every), default=0)
-        name = min(28, max((len(c.title) for c in every), default=0))
+        all_items = [*self.rows, *([MenuItem("", *self.heads)] if self.heads else [])]
+        key = max((len(c.key) for c in all_items), default=0)
+        name = min(28, max((len(c.title) for c in all_items), default=0))
         if not choice.tip:
             room = max(0, width - key - 4)
             title = fit(middle(safe(choice.title), room), room)
@@ -436,7 +457,7 @@ class _Choices(LineList):
 
 
 class PickDialog(Dialog[str]):
-    """A list to choose from: by cursor, by key, or, with `typed`, by writing part of the name."""
+    """A list to choose from with the cursor, with keys, or (`typed`) by typing part of a name."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", show=False),
@@ -457,7 +478,7 @@ class PickDialog(Dialog[str]):
         self.choices, self._typed = tuple(choices), typed
 
     def body(self) -> ComposeResult:
-        """What is in the box."""
+        """Yield the input, the titles and the list."""
         if self._typed:
             yield text_input(placeholder="type part of a name")
         rows = _Choices()
@@ -474,14 +495,14 @@ class PickDialog(Dialog[str]):
         (self.query_one(Input) if self._typed else rows).focus()
 
     def narrow(self, text: str) -> None:
-        """Show the choices that hold all words of a text."""
+        """Show the choices that contain all words of a text."""
         words = text.lower().split()
-        found = [c for c in self.choices if all(w in f"{c.title} {c.tip} {c.id}".lower() for w in words)]
-        # a title that holds the words goes before a mere mention
-        self.show_choices(sorted(found, key=lambda c: not all(w in c.title.lower() for w in words)))
+        matches = [c for c in self.choices if all(w in f"{c.title} {c.tip} {c.id}".lower() for w in words)]
+        # matches in the title precede those in the description
+        self.show_choices(sorted(matches, key=lambda c: not all(w in c.title.lower() for w in words)))
 
     def show_choices(self, choices: Sequence[MenuItem]) -> None:
-        """Show these, from the first."""
+        """Replace the choices, with the cursor on the first."""
         rows = self.query_one(_Choices)
         rows.rows = choices
         rows.rows_changed(keep_cursor=False)
@@ -491,7 +512,7 @@ class PickDialog(Dialog[str]):
             )
 
     def action_move(self, step: int) -> None:
-        """Move the cursor while the entry has the focus."""
+        """Move the cursor while the input has the focus."""
         rows = self.query_one(_Choices)
         rows.move_to(rows.cursor + step)
 
@@ -507,7 +528,7 @@ class PickDialog(Dialog[str]):
             self.dismiss(rows.rows[rows.cursor].id)
 
     def on_key(self, event: events.Key) -> None:
-        """A choice's own key chooses it."""
+        """Choose the row of the pressed key."""
         if self._typed or not event.character:
             return
         for choice in self.choices:

@@ -1,4 +1,4 @@
-"""The machine dialog: all that is known of a machine, typed or taken from one that has a name, and kept."""
+"""The machine dialog: edits the figures of a machine, starting from a known one, and can save them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _ENTRIES: Mapping[str, tuple[str, str, str]] = {
     "buffer": ("buffer", "buffer", "512 KiB"),
     "array": ("array", "array", "64x64"),
 }
-"""Settings that are typed: the entry's id, its label, and what may stand in it."""
+"""Text fields by setting: ID of the field, its label, and an example."""
 _PAIRS = (("peak_macs", "bandwidth"), ("macs_per_cycle", "bytes_per_cycle"), ("clock", "buffer"))
 _MOVING = ("behind", "after")
-"""When the next tiles arrive: while these are worked on, or when they are done."""
+"""Options of the "moving" field: tiles are loaded while the previous ones are computed, or after them."""
 
 
 class MachineDialog(FormDialog[Hardware]):
-    """Asks for a machine; a name in its last field keeps it in the configuration file.
+    """Asks for a machine. If the user enters a name, the machine is saved to the configuration file.
 
     Args:
-        used: The one in use, if there is one.
+        used: Machine in use, or None.
     """
 
     TITLE_TEXT = "The machine"
@@ -63,7 +63,7 @@ class MachineDialog(FormDialog[Hardware]):
         self._failed = ""
 
     def fields(self) -> ComposeResult:
-        """The fields."""
+        """Yield the fields."""
         texts = settings_text(self._used) if self._used is not None else {}
         yield self._field
         for pair in _PAIRS:
@@ -84,31 +84,31 @@ class MachineDialog(FormDialog[Hardware]):
         yield from self.pair_entry(label, texts.get(key, ""), example, id)
 
     def first(self) -> Widget:
-        """The field to begin with: where a machine with a name is used, to choose another."""
-        chosen = self._field.own or (self._used is not None and self._used.name)
-        return self._field if chosen else super().first()
+        """Return the field to focus first: the list of machines if the user has named ones."""
+        is_named = self._field.own or (self._used is not None and self._used.name)
+        return self._field if is_named else super().first()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In a first entry that is empty the arrows have no text to walk in: they choose a machine."""
+        """Let the left and right keys choose a machine while the first text field is empty."""
         if action == "choose":
             entry = self.focused
             return isinstance(entry, Input) and entry.id == "peak" and not entry.value
         return super().check_action(action, parameters)
 
     def action_choose(self, step: int) -> None:
-        """Go to the machines and choose the next one."""
+        """Focus the list of machines and choose the next one."""
         self._field.focus()
         self._field.action_step(step)
 
     @on(OptionField.OptionChanged, "#profile")
     def _take_profile(self) -> None:
-        """Write the machine's settings into the fields."""
+        """Write the settings of the chosen machine into the fields."""
         if self._field.hardware is not None:
             self._fill(self._field.hardware)
 
     @on(Input.Changed, "#file")
     def _take_file(self) -> None:
-        """The same of a file, once its name is whole."""
+        """Write the settings of a TOML file into the fields, once its name is complete."""
         if ".toml" in (path := self.text_of("file").strip()):
             try:
                 self._fill(machines.hardware(path, where="from file"))
@@ -126,24 +126,24 @@ class MachineDialog(FormDialog[Hardware]):
     @on(Input.Changed)
     @on(OptionField.OptionChanged, "#moving")
     def _typed(self) -> None:
-        """What differs from the machine with the name is no longer that machine."""
+        """Choose no listed machine once the fields differ from it."""
         self._failed = ""
         try:
-            same = self.answer() == self._field.hardware
+            is_same = self.answer() == self._field.hardware
         except ExplorerError:
-            same = False
-        if not same:
+            is_same = False
+        if not is_same:
             self._field.leave()
 
     def answer(self) -> Hardware:
-        """What the fields say."""
+        """Return the machine that the fields describe."""
         texts = {key: self.text_of(id).strip() for key, (id, _, _) in _ENTRIES.items()}
-        named = self._field.named(texts["peak_macs"])
-        if named is not None:
+        named_machine = self._field.named(texts["peak_macs"])
+        if named_machine is not None:
             del texts["peak_macs"]
             if not any(texts.values()):
-                return named
-            texts = settings_text(named) | {key: text for key, text in texts.items() if text}
+                return named_machine
+            texts = settings_text(named_machine) | {key: text for key, text in texts.items() if text}
         if self.query_one("#moving", OptionField).index:
             texts["double_buffered"] = "no"
         typed_machine = machine_of(texts, origin="screen")
@@ -155,7 +155,7 @@ class MachineDialog(FormDialog[Hardware]):
         )
 
     def action_apply(self) -> None:
-        """Answer, and keep the machine if it has got a name."""
+        """Close the dialog with the machine, and save it if it has a name."""
         try:
             machine, name = self.answer(), self.text_of("save").strip()
             self.dismiss(save_machine(name, machine, overwrite=True) if name else machine)
@@ -165,29 +165,29 @@ class MachineDialog(FormDialog[Hardware]):
             self.tell()
 
     def meaning(self) -> list[tuple[str, str]]:
-        """Where computing and moving meet, what goes to the file, or what cannot be read."""
+        """Describe the machine and where it will be saved, or report what is wrong."""
         lines: list[tuple[str, str]] = []
         try:
             machine = self.answer()
             self._show_derived(machine)
-            lines.append((_in_words(machine), "dim"))
+            lines.append((_describe(machine), "dim"))
         except ExplorerError as error:
             empty = not any(self.text_of(id).strip() for id, _, _ in _ENTRIES.values())
             tried = self._failed == str(error)
             lines.append((str(error), "dim" if empty and not tried else "bad"))
         if failed := self._failed or self._field.complaint:
-            # what Enter was refused for stands there already
+            # the first line already reports this error
             lines += [(failed, "warn")] if failed != lines[0][0] else []
         elif name := self.text_of("save").strip():
-            there = any(listed.name == name for listed in self._field.own)
-            effect = "replaces the machine of that name in" if there else "is written into"
-            lines.append((f"{name} {effect} {machines.config_path()}.", "warn" if there else "dim"))
+            exists = any(listed.name == name for listed in self._field.own)
+            effect = "replaces the machine of that name in" if exists else "is written into"
+            lines.append((f"{name} {effect} {machines.config_path()}.", "warn" if exists else "dim"))
         elif not self._field.own:
             lines.append((f"Machines with a name of yours are kept in {machines.config_path()}.", "dim"))
         return lines
 
     def _show_derived(self, machine: Hardware) -> None:
-        """What follows from the others stands in an empty field, dimmed."""
+        """Show figures that follow from others as placeholders of empty fields."""
         texts = {
             "peak_macs": rate_text(machine.peak_macs, "MAC/s") if machine.peak_macs else "",
             "bandwidth": rate_text(machine.bandwidth, "B/s") if machine.bandwidth else "",
@@ -201,13 +201,13 @@ class MachineDialog(FormDialog[Hardware]):
                 self.query_one(f"#{id}", Input).placeholder = texts.get(key) or example
 
 
-def _in_words(machine: Hardware) -> str:
-    """'npu: 4.10 TMAC/s, 64.00 GB/s; ridge 128.0 FLOPs/byte': what follows from a machine."""
+def _describe(machine: Hardware) -> str:
+    """Describe a machine: 'npu: 4.10 TMAC/s, 64.00 GB/s; ridge 128.0 FLOPs/byte'."""
     rates = [(machine.peak_macs, "MAC/s"), (machine.bandwidth, "B/s")]
     rates_text = [rate_text(rate, unit) for rate, unit in rates if rate]
     compute = machine.peak_macs if machine.peak_macs and machine.bandwidth else machine.macs_per_cycle
     moved = machine.bandwidth if machine.peak_macs and machine.bandwidth else machine.bytes_per_cycle
-    assert compute  # `machine_of` asks for one pair or the other
+    assert compute  # `machine_of` requires one of the two pairs
     assert moved
     ridge = ridge_field(2 * compute / moved)
     name = f"{machine.name}: " if machine.name else ""

@@ -1,4 +1,4 @@
-"""Help on the screen: all keys, and from there the pages of the manual."""
+"""Help dialog: the terms of the current pane, all keys, and the pages of the manual."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from explorer.tui.text.lines import BLANK, Line, cut, fit, head, text, wrap
 
 
 class HelpDialog(PageDialog):
-    """The words in the pane in use, then all keys; w opens the glossary, m the manual, a page over another.
+    """Shows the terms of the current pane, then all keys. The keys w and m open the glossary and the manual.
 
     Args:
-        keys: All keys.
-        shown: What stands in the pane whose words are explained; none for the keys alone.
+        keys: Function that draws the list of keys in a width.
+        texts: Texts of the panes whose terms are explained; empty for the keys only.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -38,11 +38,11 @@ class HelpDialog(PageDialog):
         super().__init__(title, lines, hint="w glossary · m manual · ↑↓ scroll · Esc close")
 
     def action_glossary(self) -> None:
-        """All words."""
+        """Show the glossary."""
         self._show("glossary")
 
     def action_manual(self) -> None:
-        """Choose a page of the manual."""
+        """Let the user choose a page of the manual."""
         choices = [MenuItem(topic, "", title, f"explorer help {topic}") for topic, title in titles().items()]
         self.app.push_screen(PickDialog("Manual", choices, heads=("", "page", "in a terminal")), self._show)
 
@@ -52,7 +52,7 @@ class HelpDialog(PageDialog):
 
 
 def term_lines(terms: Sequence[Term], width: int) -> list[Line]:
-    """Words and what they mean, under a heading."""
+    """Draw terms and their meanings below a heading."""
     if not terms:
         return []
     room = min(28, max(len(term.word) for term in terms) + 4)
@@ -63,19 +63,19 @@ def term_lines(terms: Sequence[Term], width: int) -> list[Line]:
 
 
 def manual_lines(topic: str, width: int) -> list[Line]:
-    """A page of the manual, its paragraphs as wide as the screen and what commands print as it is.
+    """Draw a page of the manual: paragraphs wrapped to the width, code unchanged.
 
     Raises:
-        Misuse: There is no such page.
+        Misuse: The page does not exist.
     """
-    block_lines = (_block(block, width - 1) for block in _blocks(page(topic)))
+    block_lines = (_block_lines(block, width - 1) for block in _blocks(page(topic)))
     return [line for lines in block_lines if lines for line in (*lines, BLANK)][:-1]
 
 
 def _blocks(page: str) -> Iterator[list[str]]:
-    """What stands between empty lines; of code, all of it."""
-    for at, part in enumerate(re.split(r"^```.*\n", page, flags=re.MULTILINE)):
-        if at % 2:
+    """Split a page into blocks separated by blank lines. A code block is one block."""
+    for index, part in enumerate(re.split(r"^```.*\n", page, flags=re.MULTILINE)):
+        if index % 2:
             yield ["```", *part.splitlines()]
         else:
             yield from (
@@ -83,7 +83,7 @@ def _blocks(page: str) -> Iterator[list[str]]:
             )
 
 
-def _block(lines: list[str], width: int) -> list[Line]:
+def _block_lines(lines: list[str], width: int) -> list[Line]:
     first = lines[0].strip()
     if first == "```":
         return [
@@ -109,12 +109,12 @@ def _block(lines: list[str], width: int) -> list[Line]:
 
 
 def _plain(markdown: str) -> str:
-    """A line without the marks of Markdown, its pictures, and where its links lead."""
+    """Remove the markup of Markdown, pictures and link targets from a text."""
     markdown = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", re.sub(r"!\[.*?\]\(.*?\)", "", markdown)).replace(
         "\\|", "|"
     )
-    pieces = markdown.split("`")
-    pieces[::2] = [
-        re.sub(r"(?<!\\)\*(?=\S)|(?<=[^\s\\])\*", "", piece).replace("\\*", "*") for piece in pieces[::2]
+    parts = markdown.split("`")
+    parts[::2] = [
+        re.sub(r"(?<!\\)\*(?=\S)|(?<=[^\s\\])\*", "", part).replace("\\*", "*") for part in parts[::2]
     ]
-    return "".join(pieces)
+    return "".join(parts)

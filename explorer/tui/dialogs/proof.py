@@ -1,4 +1,4 @@
-"""Dialog of a proof: its verdict and evidence, and the way to the layer to blame."""
+"""Dialog of a proof: shows its verdict and evidence, and leads to the layer to blame."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def proof_dialog(proof: Verification, title: str = "") -> PageDialog:
-    """A proof to read; of one that failed Enter leads to the layer to blame."""
+    """Create the dialog of a proof. If the proof failed, Enter searches for the layer to blame."""
     return PageDialog(
         verdict_title(proof) + title,
         lambda width: verdict_lines(proof, width),

@@ -1,4 +1,4 @@
-"""Record form: a dialog whose fields are the options that a record declares with a label."""
+"""Record form: a dialog with one field per option that a record declares with a label."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from explorer.tui.widgets.option_field import OptionField
 R = TypeVar("R", bound=Struct)
 
 _LONGEST = 60
-"""Characters of a field."""
+"""Maximum characters of a field."""
 
 
 class RecordForm(FormDialog[R], Generic[R]):
     """Asks for a record.
 
     Args:
-        last: What the fields say at first; what has no field stays as it is here.
+        last: Record with the initial values. Attributes without a field keep these values.
     """
 
     def __init__(self, last: R) -> None:
@@ -37,7 +37,7 @@ class RecordForm(FormDialog[R], Generic[R]):
         return [option for option in options(type(self._last)) if option.declared.label]
 
     def fields(self) -> ComposeResult:
-        """A field for each option: a choice, or an entry."""
+        """Yield a field for each option: a choice, or a text input."""
         for option in self._options:
             declared, value = option.declared, getattr(self._last, option.name)
             if option.choices:
@@ -50,15 +50,15 @@ class RecordForm(FormDialog[R], Generic[R]):
                 )
 
     def answer(self) -> R:
-        """The record that the fields say.
+        """Return the record that the fields describe.
 
         Raises:
-            Misuse: A field cannot be read.
+            Misuse: A field has an invalid value.
         """
         return replace(self._last, **{option.name: self._value(option) for option in self._options})
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What each field is for."""
+        """Return the help text of each option."""
         self.answer()
         return [(f"{option.declared.label}: {option.declared.help}", "dim") for option in self._options]
 
@@ -68,8 +68,8 @@ class RecordForm(FormDialog[R], Generic[R]):
         text = self.text_of(_id(option)).strip()
         if not text:
             return option.default
-        several = option.many and not option.declared.joined
-        typed = parse_words(text, option.declared.label) if several else text
+        has_many_values = option.many and not option.declared.joined
+        typed = parse_words(text, option.declared.label) if has_many_values else text
         return read_option(option, typed, option.declared.label)
 
 

@@ -1,4 +1,4 @@
-"""Report screen: figures to scroll through, exact or rounded, and copied as Markdown."""
+"""Report screen: a scrollable page of figures, exact or rounded, that can be copied as Markdown."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class ReportScreen(SubScreen[T], Generic[T]):
-    """A report.
+    """Base class of screens that show a report.
 
     Args:
-        exact: Whether figures are written out.
+        exact: Whether numbers are written out instead of rounded.
     """
 
     AUTO_FOCUS = "#figures"
@@ -34,36 +34,36 @@ class ReportScreen(SubScreen[T], Generic[T]):
         self._exact = exact
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the widgets."""
         yield TitleBar()
         yield self.VIEW(id="figures")
         yield Status(id="figure-keys")
 
     def on_mount(self) -> None:
-        """Show the report."""
+        """Show the report and its keys."""
         self.show_report()
         self.show_keys()
 
     def show_report(self) -> None:
-        """Show it as it is asked for now."""
+        """Draw the title and the report."""
         head = self.head()
         self.query_one(TitleBar).show(lambda width: head)
         self.query_one("#figures", LineView).show(self.report_lines)
 
     def head(self) -> tuple[Line, Line]:
-        """What stands above."""
+        """Return the two lines of the title bar."""
         raise NotImplementedError
 
     def report_lines(self, width: int) -> Sequence[Line]:
-        """The report."""
+        """Draw the report in `width` cells."""
         raise NotImplementedError
 
     def action_figures_exact(self) -> None:
-        """Write the figures out, or round them."""
+        """Toggle exact and rounded numbers."""
         self._exact = not self._exact
         self.show_report()
 
     def action_figures_copy(self) -> None:
-        """Send all of it to the terminal's clipboard."""
+        """Copy the whole report to the terminal's clipboard as Markdown."""
         self.app.copy_to_clipboard(markdown_text(self.page_blocks()))
         self.query_one(Status).show(lambda width: (((" sent to terminal as Markdown", "dim"),),))

@@ -1,4 +1,4 @@
-"""The search dialog: commands, states, layers, tensors and attributes by a few letters of their names."""
+"""The search dialog: finds commands, states, layers, tensors and attributes by a few letters."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from explorer.facts import Layer
 
 _AT_A_TIME = 32
-"""Layers between two looks at the clock."""
+"""Number of layers between two checks of the time."""
 
 
 class SearchDialog(PickDialog):
-    """Whatever there is, by a few letters.
+    """Searches by a few letters.
 
     Args:
-        choices: What is found at once: commands, states, bookmarks.
-        layers: What is looked through as letters are typed.
+        choices: Commands, states and bookmarks, which are matched at once.
+        layers: Layers of the model, which are searched in the background.
 
     Attributes:
-        search: What was found in the model.
+        search: Results in the model for the current text, or None while the search is running.
+        listed: Listed results of the model by menu ID.
     """
 
     def __init__(self, choices: Sequence[MenuItem], layers: Sequence[Layer]) -> None:
@@ -39,47 +40,48 @@ class SearchDialog(PickDialog):
         self.listed: dict[str, SearchResult] = {}
         self._layers = layers
         self._typed_text = ""
-        self._looking: Worker[None] | None = None
+        self._search_worker: Worker[None] | None = None
 
     def narrow(self, text: str) -> None:
-        """Show what fits at once, and look through the model."""
+        """Show the matching commands, states and bookmarks, and start the search in the model."""
         self._typed_text = text
         self.search = None
         self.listed = {}
-        self.show_choices(self._fitting(text))
-        if text.strip() and (self._looking is None or self._looking.is_finished):
-            self._looking = self.run_worker(self._look(), exit_on_error=False)
+        self.show_choices(self._matching_choices(text))
+        if text.strip() and (self._search_worker is None or self._search_worker.is_finished):
+            self._search_worker = self.run_worker(self._search_layers(), exit_on_error=False)
 
-    def _fitting(self, text: str) -> list[MenuItem]:
-        """Commands, states and bookmarks: by words anywhere, else by letters of the title."""
+    def _matching_choices(self, text: str) -> list[MenuItem]:
+        """Return the matching commands, states and bookmarks: by words in any text, or else by letters of the
+        title."""
         query = Query(text)
         if not query.words:
             return list(self.choices)
         ranked: list[tuple[float, int, MenuItem]] = []
-        for at, choice in enumerate(self.choices):
+        for index, choice in enumerate(self.choices):
             rank = query.rank(choice.title)
             if rank is None or rank >= 1:
                 mentioned = all(w in f"{choice.title} {choice.tip} {choice.id}".lower() for w in query.words)
                 rank = 0.9995 if mentioned else rank
             if rank is not None:
-                ranked.append((rank, at, choice))
+                ranked.append((rank, index, choice))
         return [choice for _, _, choice in sorted(ranked, key=lambda entry: entry[:2])]
 
-    async def _look(self) -> None:
-        """Look through the layers; again if something else was typed meanwhile."""
-        done = None
-        while done != self._typed_text:
-            done = self._typed_text
-            if not done.strip():
+    async def _search_layers(self) -> None:
+        """Search the layers, and search again if the text changed meanwhile."""
+        searched_text = None
+        while searched_text != self._typed_text:
+            searched_text = self._typed_text
+            if not searched_text.strip():
                 break
-            search, pause = Search(Query(done)), Slices(self.app)
+            search, pause = Search(Query(searched_text)), Slices(self.app)
             await asyncio.sleep(0)
-            for at in range(0, len(self._layers), _AT_A_TIME):
-                for layer in self._layers[at : at + _AT_A_TIME]:
+            for start in range(0, len(self._layers), _AT_A_TIME):
+                for layer in self._layers[start : start + _AT_A_TIME]:
                     search.look(layer)
                 if pause.due():
                     await pause.rest()
-                    if self._typed_text != done:
+                    if self._typed_text != searched_text:
                         break
             else:
                 self._show(search)
@@ -88,16 +90,20 @@ class SearchDialog(PickDialog):
         self.search = search
         best = search.best()
         self.listed = {f"found:{at}": result for at, result in enumerate(best)}
-        choices = self._fitting(search.query.text)
+        choices = self._matching_choices(search.query.text)
         loose = [c for c in choices if (search.query.rank(c.title) or 0) >= 1]
-        items = [_item(id, result) for id, result in self.listed.items()]
+        items = [_menu_item(id, result) for id, result in self.listed.items()]
         exact = [menu_item for menu_item, result in zip(items, best, strict=True) if result.rank < 1]
         fuzzy = items[len(exact) :]
         self.show_choices([*(c for c in choices if c not in loose), *exact, *loose, *fuzzy])
-        if (more := len(search.found) - len(best)) > 0:
-            self.query_one("#box").border_subtitle = Content(f"and {more:,} more ") + key_hint(self.HINT)
+        if (unlisted_count := len(search.found) - len(best)) > 0:
+            self.query_one("#box").border_subtitle = Content(f"and {unlisted_count:,} more ") + key_hint(
+                self.HINT
+            )
 
 
-def _item(id: str, found: SearchResult) -> MenuItem:
-    many = f"{len(found.layers):,} layers" if found.kind != "layer" and len(found.layers) > 1 else ""
-    return MenuItem(id, found.kind, found.text, many)
+def _menu_item(id: str, result: SearchResult) -> MenuItem:
+    layer_count = (
+        f"{len(result.layers):,} layers" if result.kind != "layer" and len(result.layers) > 1 else ""
+    )
+    return MenuItem(id, result.kind, result.text, layer_count)

@@ -1,1 +1,1 @@
-"""Models of the screen: choosing one to open, and those that are open."""
+"""Models of the screen: the chooser of a model to open, and the list of open models."""

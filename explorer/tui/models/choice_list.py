@@ -1,4 +1,4 @@
-"""Choice list: what can be opened, in parts, narrowed by what is typed and sorted by a column."""
+"""Choice list: the models that can be opened, in sections. Typed words filter it, and columns sort it."""
 
 from __future__ import annotations
 
@@ -14,55 +14,62 @@ from explorer.tui.widgets.line_view import LineList
 
 SESSIONS, RECENT = "Sessions to resume", "Recent"
 _FEW = 8
-"""Sessions and recent models that are shown while nothing is typed: a folder's models come below them."""
+"""Maximum number of sessions and recent models without typed words, so that the folder's models are visible.
+"""
 
 _ROOMY = 130
-"""Cells in which all that is said of a model has room."""
+"""Width in cells from which all columns fit."""
 _BAR = 1
-"""Cells of the scroll bar."""
+"""Width of the scroll bar in cells."""
 
 _Key = Callable[[Choice], Any]
 
 
-def choice_name(one: Choice) -> str:
-    """What a choice is called."""
-    if isinstance(one, ModelFile):
-        return one.path
-    return one.name if isinstance(one, NamedModel) else one.source
+def choice_name(choice: Choice) -> str:
+    """Return the name of a choice: a path, a model name, or the source of a session."""
+    if isinstance(choice, ModelFile):
+        return choice.path
+    return choice.name if isinstance(choice, NamedModel) else choice.source
 
 
-def _bytes(one: Choice) -> int:
-    return (one.bytes or 0) if isinstance(one, ModelFile) else 0
+def _size_key(choice: Choice) -> int:
+    return (choice.bytes or 0) if isinstance(choice, ModelFile) else 0
 
 
-def _params(one: Choice) -> int:
-    return 0 if isinstance(one, KeptSession) else one.params or 0
+def _params_key(choice: Choice) -> int:
+    return 0 if isinstance(choice, KeptSession) else choice.params or 0
 
 
-def _date(one: Choice) -> int:
-    if isinstance(one, ModelFile):
-        return one.modified or 0
-    return one.opened if isinstance(one, RecentModel) else one.changed if isinstance(one, KeptSession) else 0
+def _date_key(choice: Choice) -> int:
+    if isinstance(choice, ModelFile):
+        return choice.modified or 0
+    return (
+        choice.opened
+        if isinstance(choice, RecentModel)
+        else choice.changed
+        if isinstance(choice, KeptSession)
+        else 0
+    )
 
 
 SORTS: Mapping[str, _Key | None] = {
     "as found": None,
-    "name": lambda one: choice_name(one).lower(),
-    "size": _bytes,
-    "params": _params,
-    "date": _date,
+    "name": lambda choice: choice_name(choice).lower(),
+    "size": _size_key,
+    "params": _params_key,
+    "date": _date_key,
 }
-"""Orders of the rows of a part; figures have the largest first, and dates the newest."""
+"""Sort keys by name. Figures are sorted from the largest, and dates from the newest."""
 
 
 class ChoiceList(LineList, can_focus=False):
-    """Rows in parts, each below a heading; the cursor stands on what can be opened.
+    """Rows in sections with a heading each. The cursor skips the headings.
 
     Attributes:
-        parts: Title and choices of each part, in order.
-        words: What is typed, each in the name, the format or the types.
-        sort: One of `SORTS`.
-        turned: The other way round.
+        parts: Choices of each section by its title, in display order.
+        words: Typed words. A choice matches if its name, format or data types contain all of them.
+        sort: Key of `SORTS`.
+        turned: Whether the sort order is reversed.
     """
 
     def __init__(self) -> None:
@@ -70,78 +77,87 @@ class ChoiceList(LineList, can_focus=False):
         self.parts: dict[str, Sequence[Choice]] = {}
         self.words: tuple[str, ...] = ()
         self.sort, self.turned = "as found", False
-        self._moved = False
+        self._is_cursor_moved = False
         self._rows: list[Choice | str] = []
-        self._at: list[int] = []
+        self._table_indices: list[int] = []
         self._table: Table = choice_table(())
 
     @property
     def row_count(self) -> int:
-        """How many rows there are, headings among them."""
+        """Number of rows, including the headings."""
         return len(self._rows)
 
     @property
     def shown(self) -> list[Choice]:
-        """What can be opened of the rows, from the top."""
+        """All visible choices, from top to bottom."""
         return [row for row in self._rows if not isinstance(row, str)]
 
     @property
     def chosen(self) -> Choice | None:
-        """What the cursor stands on."""
+        """The choice under the cursor, or None."""
         row = self._rows[self.cursor] if self.cursor < len(self._rows) else None
         return None if isinstance(row, str) else row
 
     @property
     def in_view(self) -> list[Choice]:
-        """What is on the screen now."""
+        """The choices that are on the screen."""
         top = self.scroll_offset.y
         rows = self._rows[top : top + max(self.size.height, 1)]
         return [row for row in rows if not isinstance(row, str)]
 
     @property
     def short(self) -> bool:
-        """Whether names need the room of what is said of them."""
+        """Whether the list is too narrow for all columns."""
         return self.size.width < _ROOMY
 
     def title(self, width: int) -> Line:
-        """The titles of the columns."""
+        """Draw the titles of the columns."""
         return title_line(self._table, width - _BAR)
 
     def lay_out(self, *, keep: bool = True) -> None:
-        """The parts, the words or the order have changed.
+        """Lay out the list after its sections, words or order changed.
 
-        `keep`: the cursor stays on what it was put on; else it goes to the first, where it begins.
+        If `keep` and the user has moved the cursor, it stays on the same choice. Otherwise it goes to the
+        first choice, or to the one that the typed words name exactly.
         """
-        self._moved = self._moved and keep
-        before = self.chosen if self._moved else None
-        name = choice_name(before) if before is not None else ""
-        kind: Any = type(before)
-        self._rows, self._at = [], []
+        self._is_cursor_moved = self._is_cursor_moved and keep
+        old_choice = self.chosen if self._is_cursor_moved else None
+        name = choice_name(old_choice) if old_choice is not None else ""
+        kind: Any = type(old_choice)
+        self._rows, self._table_indices = [], []
         listed: list[Choice] = []
         for title, choices in self.parts.items():
-            matches = self._narrowed(title, choices)
+            matches = self._filter_and_sort(title, choices)
             if matches:
-                cut = "" if self._all(title) else f"  {len(matches)} of {len(choices)}: type to find one"
+                cut = (
+                    ""
+                    if self._is_unlimited(title)
+                    else f"  {len(matches)} of {len(choices)}: type to find one"
+                )
                 self._rows += [title + cut * (len(matches) < len(choices)), *matches]
-                self._at += [-1, *range(len(listed), len(listed) + len(matches))]
+                self._table_indices += [-1, *range(len(listed), len(listed) + len(matches))]
                 listed += matches
         self._table = choice_table(listed, "models", short=self.short)
         rows = enumerate(self._rows)
         if name:
-            same = (at for at, row in rows if isinstance(row, kind) and choice_name(row) == name)
-        else:  # what is called just so goes before what has it in its name
+            matching_rows = (
+                index for index, row in rows if isinstance(row, kind) and choice_name(row) == name
+            )
+        else:  # an exact name precedes names that contain it
             typed = " ".join(self.words)
-            same = (at for at, row in rows if not isinstance(row, str) and choice_name(row).lower() == typed)
-        self.cursor = next(same, 0)
+            matching_rows = (
+                index for index, row in rows if not isinstance(row, str) and choice_name(row).lower() == typed
+            )
+        self.cursor = next(matching_rows, 0)
         self._leave_heading(1)
         self.rows_changed()
 
-    def _all(self, title: str) -> bool:
+    def _is_unlimited(self, title: str) -> bool:
         return bool(self.words) or title not in (SESSIONS, RECENT)
 
-    def _narrowed(self, title: str, choices: Sequence[Choice]) -> list[Choice]:
-        matches = [choice for choice in choices if self._fits(choice)]
-        if not self._all(title):
+    def _filter_and_sort(self, title: str, choices: Sequence[Choice]) -> list[Choice]:
+        matches = [choice for choice in choices if self._matches_words(choice)]
+        if not self._is_unlimited(title):
             matches = matches[:_FEW]
         key = SORTS[self.sort]
         if key is not None:
@@ -150,7 +166,7 @@ class ChoiceList(LineList, can_focus=False):
             matches.reverse()
         return matches
 
-    def _fits(self, choice: Choice) -> bool:
+    def _matches_words(self, choice: Choice) -> bool:
         if not self.words:
             return True
         about = f"{choice_name(choice)} {getattr(choice, 'format', '')}"
@@ -160,19 +176,19 @@ class ChoiceList(LineList, can_focus=False):
         return all(word in about for word in self.words)
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
+        """Draw row `index` in `width` cells."""
         row = self._rows[index]
         if isinstance(row, str):
             return ((fit(f" {row}", width), "head"),)
-        return row_line(self._table, self._at[index], width - _BAR, here=index == self.cursor)
+        return row_line(self._table, self._table_indices[index], width - _BAR, here=index == self.cursor)
 
     def move_to(self, index: int) -> None:
-        """Put the cursor on a row, or beyond a heading in the way."""
+        """Move the cursor to a row. If the row is a heading, move past it."""
         down = index > self.cursor
         index = max(0, min(index, self.row_count - 1))
         if index < self.row_count and isinstance(self._rows[index], str):
             index += 1 if down or index == 0 else -1
-        self._moved = True
+        self._is_cursor_moved = True
         super().move_to(index)
 
     def _leave_heading(self, step: int) -> None:

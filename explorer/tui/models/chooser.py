@@ -1,8 +1,8 @@
-"""The chooser: what there is to be opened, by what the headers say, before anything is loaded.
+"""The chooser: lists the models that can be opened, with figures from their headers.
 
-A folder's models, sessions to resume, recent models and torchvision's names stand in one list; what is typed
-narrows it. Headers are read by `explorer.process.header_reader`, those on the screen first, while the list
-can be used.
+One list contains the models of a folder, sessions to resume, recent models, and the models of torchvision.
+Typed words filter it. `explorer.process.header_reader` reads headers in the background, starting with the
+visible models. No model is loaded.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ CHOOSER_KEYS = key_group(
 _KEYS = " Enter open · Tab sort · Esc leave"
 _BATCH = 100
 _EVERY = 0.2
-"""Seconds between two drawings of what was read meanwhile."""
+"""Seconds between two updates of the list while headers are read."""
 _NAMES = "torchvision, by name"
 
 
 class ChooserScreen(Screen[None]):
-    """What there is to be opened.
+    """Lists the models that can be opened.
 
     Args:
-        folder: Whose models are listed; empty for the current one, behind what is recent.
-        answer: Gets what was chosen; None if the user leaves. What it raises is shown.
-        home: Nothing lies under it.
+        folder: Folder to list, or '' for the current folder, which then comes after the recent models.
+        answer: Callback that receives the choice, or None if the user leaves. An `ExplorerError` is shown.
+        home: Whether no other screen is below this one.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(key for key in CHOOSER_KEYS if key.id not in ("go",))
@@ -76,16 +76,21 @@ class ChooserScreen(Screen[None]):
         self, folder: str, answer: Callable[[ModelChoice | None], None], *, home: bool = False
     ) -> None:
         super().__init__()
-        self._folder, self._named, self._answer, self._home = folder or ".", bool(folder), answer, home
+        self._folder, self._is_folder_given, self._answer, self._home = (
+            folder or ".",
+            bool(folder),
+            answer,
+            home,
+        )
         self._reader = HeaderReader()
         self._files: dict[str, ModelFile] = {}
         self._wanted: dict[str, None] = {}
         self._openings: dict[str, recent_models.RecentOpening] = {}
-        self._note = self._said = ""
+        self._note = self._message = ""
         self._busy = 0
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the widgets."""
         yield TitleBar()
         yield text_input(placeholder="type part of a name, or a path")
         yield PaneHead(id="choices-head")
@@ -97,68 +102,69 @@ class ChooserScreen(Screen[None]):
         return self.query_one(ChoiceList)
 
     def on_mount(self) -> None:
-        """Name the folder at once; what is in it comes as it is found."""
-        self.call_after_refresh(gc.enable)  # a start has it wait for the first paint
+        """Show the folder at once; its models follow as they are found."""
+        # the start of the program disables the garbage collector until the first paint
+        self.call_after_refresh(gc.enable)
         self.query_one(Input).cursor_blink = False
         self._begin()
 
     def on_unmount(self) -> None:
-        """Headers that are still read are for nobody."""
+        """Stop reading headers."""
         self._reader.close()
 
     def on_screen_resume(self) -> None:
-        """A model that was opened meanwhile is recent now."""
-        self.run_worker(self._look_back(), group="back", exit_on_error=False)
+        """Update the recent models, because one may have been opened meanwhile."""
+        self.run_worker(self._load_recent(), group="back", exit_on_error=False)
 
-    # what there is
+    # contents of the list
 
     def _begin(self) -> None:
-        """Look at the folder, from the beginning."""
-        self._files, self._wanted, self._note, self._said = {}, {}, "", ""
-        title = _short(os.path.abspath(self._folder))
-        here = f"In {title}"
-        first = {here: ()} if self._named else {}
-        below = {SESSIONS: (), RECENT: ()}
-        self._list.parts = {**first, **below, here: (), _NAMES: ()}
-        self._title = here
+        """List the folder from the beginning."""
+        self._files, self._wanted, self._note, self._message = {}, {}, "", ""
+        title = _with_tilde(os.path.abspath(self._folder))
+        title_in_folder = f"In {title}"
+        first = {title_in_folder: ()} if self._is_folder_given else {}
+        other_parts = {SESSIONS: (), RECENT: ()}
+        self._list.parts = {**first, **other_parts, title_in_folder: (), _NAMES: ()}
+        self._title = title_in_folder
         self.query_one(TitleBar).show(
             lambda width: (
                 ((" Open a model", "strong"), ("  ", "dim"), (middle(title, max(width - 18, 8)), "dim")),
                 ((fit(" Headers are read, nothing is loaded", width), "dim"),),
             )
         )
-        self.run_worker(self._look(), group="look", exclusive=True, exit_on_error=False)
-        self.run_worker(self._look_back(), group="back", exclusive=True, exit_on_error=False)
+        self.run_worker(self._load_folder(), group="look", exclusive=True, exit_on_error=False)
+        self.run_worker(self._load_recent(), group="back", exclusive=True, exit_on_error=False)
         if not is_served():
-            self.run_worker(self._look_up_names(), group="names", exclusive=True, exit_on_error=False)
+            self.run_worker(self._load_torchvision(), group="names", exclusive=True, exit_on_error=False)
 
-    async def _look_back(self) -> None:
-        """Sessions to resume, and recent models."""
+    async def _load_recent(self) -> None:
+        """Load the sessions to resume and the recent models."""
         sessions = await asyncio.to_thread(saved_sessions.kept_sessions, os.environ)
         openings = await asyncio.to_thread(recent_models.openings, os.environ)
-        self._openings = {_short(_from_here(opening.model.source)): opening for opening in openings}
-        self._list.parts[SESSIONS] = _telling(sessions)
+        self._openings = {_with_tilde(_relative_path(opening.model.source)): opening for opening in openings}
+        self._list.parts[SESSIONS] = _sessions_to_list(sessions)
         self._list.parts[RECENT] = [
             replace(opening.model, source=name) for name, opening in self._openings.items()
         ]
         self._draw()
 
-    async def _look_up_names(self) -> None:
-        found = await asyncio.to_thread(self._reader.torchvision)
-        self._list.parts[_NAMES] = found or ()
+    async def _load_torchvision(self) -> None:
+        models = await asyncio.to_thread(self._reader.torchvision)
+        self._list.parts[_NAMES] = models or ()
         self._draw()
 
-    async def _look(self) -> None:
-        """The models of the folder as they are found, then what their headers say."""
+    async def _load_folder(self) -> None:
+        """Add the models of the folder as they are found, then read their headers."""
         self._busy += 1
         try:
             models = await asyncio.to_thread(headers.choices, self._folder)
             rows = iter(models.rows) if models is not None else iter(())
             ended = models is None
-            if models is None:  # the folder is a model itself
+            if models is None:  # the folder itself is a model
                 self._files[os.curdir] = ModelFile(os.curdir, "")
             while not ended:
-                batch, failed = await asyncio.to_thread(_some, rows)
+                batch, failed = await asyncio.to_thread(_next_rows, rows)
                 ended = not batch
                 self._note = failed or next((row.note for row in batch if row.kind != "model"), self._note)
                 for row in batch:
@@ -175,7 +181,7 @@ class ChooserScreen(Screen[None]):
             self._draw()
 
     async def _read_headers(self) -> None:
-        """The headers, those on the screen first; drawn now and then."""
+        """Read the headers, starting with the visible models, and update the list periodically."""
         unread = dict.fromkeys(self._files)
         loop = asyncio.get_running_loop()
         running: set[asyncio.Future[tuple[str, ModelFile | None]]] = set()
@@ -188,8 +194,8 @@ class ChooserScreen(Screen[None]):
                 path = next((path for path in paths_in_view if path in unread), next(iter(unread)))
                 del unread[path]
                 running.add(asyncio.ensure_future(asyncio.to_thread(self._read, path)))
-            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for future in done:
+            completed, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for future in completed:
                 path, model = future.result()
                 if model is None:
                     del self._files[path]
@@ -217,9 +223,9 @@ class ChooserScreen(Screen[None]):
         rows = self._list
         rows.lay_out(keep=keep)
         self.query_one("#choices-head", PaneHead).show(lambda width: (rows.title(width),))
-        self._tell()
+        self._draw_status()
 
-    def _tell(self) -> None:
+    def _draw_status(self) -> None:
         rows, count = self._list, len(self._files)
         order = f"{rows.sort}, turned" if rows.turned else rows.sort
         chosen_row = rows.chosen
@@ -227,14 +233,14 @@ class ChooserScreen(Screen[None]):
         state = safe(note) or ("reading…" if self._busy else safe(self._note))
         if rows.words and not rows.shown:
             state = "none is called so"
-        whole = ""
+        data_types = ""
         if rows.short and not state and isinstance(chosen_row, ModelFile) and chosen_row.architecture:
-            whole = stored(chosen_row)  # among short rows there is no room for it
-        summary = " · ".join(filter(None, (whole, f"{count:,} model{'s' * (count != 1)}", order, state)))
+            data_types = stored(chosen_row)  # narrow rows have no room for the data types
+        summary = " · ".join(filter(None, (data_types, f"{count:,} model{'s' * (count != 1)}", order, state)))
 
         def line(width: int) -> tuple[Line, ...]:
-            if self._said:
-                return (((fit(f" {self._said}", width), "warn"),),)
+            if self._message:
+                return (((fit(f" {self._message}", width), "warn"),),)
             return (((fit(f" {summary}", max(width - len(_KEYS), 0)), "dim"), (_KEYS, "dim")),)
 
         self.query_one(Status).show(line)
@@ -242,27 +248,27 @@ class ChooserScreen(Screen[None]):
     # keys
 
     @on(LineList.SizeChanged)
-    def _sized(self) -> None:
+    def _size_changed(self) -> None:
         self._draw()
 
     @on(LineList.RowHighlighted)
-    def _moved(self) -> None:
-        self._said = ""
-        self._tell()
+    def _row_highlighted(self) -> None:
+        self._message = ""
+        self._draw_status()
 
     @on(Input.Changed)
-    def _typed(self, event: Input.Changed) -> None:
-        self._said = ""
+    def _input_changed(self, event: Input.Changed) -> None:
+        self._message = ""
         rows = self._list
         rows.words = tuple(event.value.lower().split())
         self._draw(keep=False)
 
     def action_move(self, step: int) -> None:
-        """Move the cursor."""
+        """Move the cursor by `step` rows."""
         self._list.move_to(self._list.cursor + step)
 
     def action_page(self, step: int) -> None:
-        """Move it by a page."""
+        """Move the cursor by `step` pages."""
         self._list.action_page(step)
 
     def action_sort(self) -> None:
@@ -272,17 +278,17 @@ class ChooserScreen(Screen[None]):
         self._draw(keep=False)
 
     def action_turn(self) -> None:
-        """The other way round."""
+        """Reverse the sort order."""
         self._list.turned = not self._list.turned
         self._draw(keep=False)
 
     def action_leave(self) -> None:
-        """Clear what is typed; leave if nothing is."""
+        """Clear the typed text, or leave if there is none."""
         entry = self.query_one(Input)
         if entry.value:
             entry.value = ""
         else:
-            self._end(None)
+            self._send_answer(None)
 
     @on(Input.Submitted)
     @on(LineList.RowSelected)
@@ -302,7 +308,7 @@ class ChooserScreen(Screen[None]):
                 self._complain("it is not there any more, and is off the list now")
                 self.on_screen_resume()
             else:
-                self._open(ModelChoice(_from_here(opening.model.source), opening.opening))
+                self._open(ModelChoice(_relative_path(opening.model.source), opening.opening))
         elif isinstance(chosen_row, KeptSession):
             if chosen_row.note:
                 self._complain(chosen_row.note)
@@ -310,52 +316,56 @@ class ChooserScreen(Screen[None]):
                 self._open(ModelChoice(chosen_row.source, kept=chosen_row.kept))
 
     async def _open_typed(self, source: str) -> None:
-        """A path, or a name; a folder of models is listed."""
+        """Open a typed path or name. A folder of models is listed instead."""
         try:
             if os.path.exists(source):
                 confinement.check(source)
             if os.path.isdir(source) and await asyncio.to_thread(headers.choices, source) is not None:
-                self._folder, self._named = source, True
+                self._folder, self._is_folder_given = source, True
                 self.query_one(Input).value = ""
                 self._begin()
                 return
             await asyncio.to_thread(check_source, source)
         except ExplorerError as error:
-            self._complain(_in_short(error))
+            self._complain(_message_of(error))
             return
         self._open(ModelChoice(source))
 
     def _open(self, choice: ModelChoice) -> None:
         try:
-            self._end(choice)
+            self._send_answer(choice)
         except ExplorerError as error:
-            self._complain(_in_short(error))
+            self._complain(_message_of(error))
 
-    def _complain(self, said: str) -> None:
-        self._said = safe(said)
+    def _complain(self, message: str) -> None:
+        self._message = safe(message)
         self.app.bell()
-        self._tell()
+        self._draw_status()
 
-    def _end(self, choice: ModelChoice | None) -> None:
-        if self.is_active:  # of two keys that came together the second is for nobody
+    def _send_answer(self, choice: ModelChoice | None) -> None:
+        if self.is_active:  # a second key press that arrived at the same time is ignored
             self._answer(choice)
 
 
-def _in_short(error: ExplorerError) -> str:
-    """An error without the path, which stands in the list or was typed."""
+def _message_of(error: ExplorerError) -> str:
+    """Return the message of an error without its path, which the list or the input shows already."""
     return "; ".join(filter(None, (error.what, error.hint)))
 
 
-def _telling(sessions: Sequence[KeptSession]) -> list[KeptSession]:
-    """The sessions to choose from: of those of a model in which nothing was changed the newest alone."""
+def _sessions_to_list(sessions: Sequence[KeptSession]) -> list[KeptSession]:
+    """Return the sessions to list: for each model the newest one, and all with changes or a note."""
     newest: dict[tuple[str, str], KeptSession] = {}
-    for one in sessions:
-        newest.setdefault((one.folder, one.source), one)
-    return [one for one in sessions if one.states > 1 or one.note or newest[one.folder, one.source] is one]
+    for session in sessions:
+        newest.setdefault((session.folder, session.source), session)
+    return [
+        session
+        for session in sessions
+        if session.states > 1 or session.note or newest[session.folder, session.source] is session
+    ]
 
 
-def _some(rows: Iterator[OutlineRow]) -> tuple[list[OutlineRow], str]:
-    """The next few rows, and what ended them before their time."""
+def _next_rows(rows: Iterator[OutlineRow]) -> tuple[list[OutlineRow], str]:
+    """Return the next rows, and the error that ended them early, or ''."""
     rows_read: list[OutlineRow] = []
     try:
         while len(rows_read) < _BATCH and (row := next(rows, None)) is not None:
@@ -365,13 +375,13 @@ def _some(rows: Iterator[OutlineRow]) -> tuple[list[OutlineRow], str]:
     return rows_read, ""
 
 
-def _short(path: str) -> str:
-    """A path with the home folder as it is typed."""
+def _with_tilde(path: str) -> str:
+    """Return a path with `~` for the home folder."""
     home = os.path.expanduser("~")
     return f"~{path[len(home) :]}" if path == home or path.startswith(home.rstrip(os.sep) + os.sep) else path
 
 
-def _from_here(path: str) -> str:
-    """A path as it is typed here, if the file lies below."""
-    here = os.getcwd().rstrip(os.sep) + os.sep
-    return path[len(here) :] if path.startswith(here) else path
+def _relative_path(path: str) -> str:
+    """Return a path relative to the current folder if it is below it."""
+    current_folder = os.getcwd().rstrip(os.sep) + os.sep
+    return path[len(current_folder) :] if path.startswith(current_folder) else path

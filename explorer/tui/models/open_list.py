@@ -1,4 +1,4 @@
-"""The list of open models: which there are, what each is doing and holds; one is shown or closed."""
+"""The list of open models: shows the state and memory of each, and lets the user show, close or compare them."""
 
 from __future__ import annotations
 
@@ -41,46 +41,48 @@ _COLUMNS = (
 )
 
 
-class _Models(MarkedList):
-    """A row a model."""
+class _ModelList(MarkedList):
+    """List with one row per open model."""
 
     def __init__(self, host: ModelHost) -> None:
         super().__init__(id="open-models")
         self.host = host
-        self.take()
-        self.cursor = next((at for at, one in enumerate(self.rows) if one is host.models.current), 0)
+        self.update_rows()
+        self.cursor = next(
+            (index for index, model in enumerate(self.rows) if model is host.models.current), 0
+        )
 
-    def take(self) -> None:
-        """Which there are now."""
+    def update_rows(self) -> None:
+        """Update the rows from the open models."""
         self.rows = tuple(self.host.models.open)
         self.table = Table(_COLUMNS, Rows(_cells, self.rows))
 
         self.marked = [key for key in self.marked if key in {model.mode for model in self.rows}]
 
     def key_of(self, index: int) -> str:
-        """What a row is known by."""
+        """Return the key of a row: the Textual mode of the model."""
         model: OpenModel = self.rows[index]
         return model.mode
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
-        here = self.rows[index] is self.host.models.current
-        mark = f"{self.letter(index)}{'●' if here else ' '} "
-        return row_line(self.table, index, width, mark=(mark, "accent"), here=here)
+        """Draw row `index` in `width` cells."""
+        is_current = self.rows[index] is self.host.models.current
+        mark = f"{self.letter(index)}{'●' if is_current else ' '} "
+        return row_line(self.table, index, width, mark=(mark, "accent"), here=is_current)
 
 
 class OpenListRequest(Struct, frozen=True):
-    """What the user wants of which models."""
+    """Action that the user chose, and the models to apply it to."""
 
     what: Literal["show", "open", "pair", "figures"]
     models: tuple[OpenModel, ...] = ()
 
 
 class OpenListScreen(SubScreen[OpenListRequest]):
-    """The models that are open.
+    """Lists the open models.
 
     Args:
-        host: Shows and closes them.
+        host: Program that shows and closes models.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(OPEN_KEYS)
@@ -95,49 +97,53 @@ class OpenListScreen(SubScreen[OpenListRequest]):
         self._host = host
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the widgets."""
         yield TitleBar()
         yield PaneHead(id="open-head")
-        yield _Models(self._host)
+        yield _ModelList(self._host)
         yield Status()
 
     def on_mount(self) -> None:
-        """Show them."""
+        """Draw the list."""
         self._draw()
 
     def on_screen_resume(self) -> None:
-        """What each holds may have changed."""
+        """Draw the list again, because the memory of the models may have changed."""
         self._draw()
 
     def _draw(self) -> None:
-        rows, models = self.query_one(_Models), self._host.models
-        rows.take()
+        rows, models = self.query_one(_ModelList), self._host.models
+        rows.update_rows()
         rows.rows_changed()
         count = len(rows.rows)
         summary = f"{count:,} open, engines hold {bytes_text(models.held)}"
-        most = models.memory
-        rest = "" if most is None else f"Engines not on show rest when all hold more than {bytes_text(most)}"
+        memory_limit = models.memory
+        note = (
+            ""
+            if memory_limit is None
+            else f"Engines not on show rest when all hold more than {bytes_text(memory_limit)}"
+        )
         self.query_one(TitleBar).show(
             lambda width: (
                 ((" Open models", "strong"), (fit(f"  {summary}", max(width - 12, 0)), "dim")),
-                ((fit(f" {rest}", width), "dim"),),
+                ((fit(f" {note}", width), "dim"),),
             )
         )
         self.query_one("#open-head", PaneHead).show(lambda width: (title_line(rows.table, width),))
         self._say("")
 
     @on(LineList.RowHighlighted)
-    def _moved(self) -> None:
+    def _row_highlighted(self) -> None:
         self._say("")
 
     @property
     def _chosen_model(self) -> OpenModel:
-        rows = self.query_one(_Models)
+        rows = self.query_one(_ModelList)
         model: OpenModel = rows.rows[rows.cursor]
         return model
 
     @on(LineList.RowSelected)
-    def _chosen(self) -> None:
+    def _row_selected(self) -> None:
         self.action_show()
 
     def action_show(self) -> None:
@@ -145,34 +151,34 @@ class OpenListScreen(SubScreen[OpenListRequest]):
         self.dismiss(OpenListRequest("show", (self._chosen_model,)))
 
     def action_open(self) -> None:
-        """Open another."""
+        """Open another model."""
         self.dismiss(OpenListRequest("open"))
 
     def action_pair(self) -> None:
-        """Set the model under the cursor beside the one on show."""
+        """Compare the model under the cursor with the visible one."""
         if self._chosen_model is self._host.models.current:
             self._refuse("this one is on show: choose another")
         else:
             self.dismiss(OpenListRequest("pair", (self._chosen_model,)))
 
     def action_figures(self) -> None:
-        """Set the figures of those that are marked beside those of the one on show."""
-        rows, current = self.query_one(_Models), self._host.models.current
-        named = {model.mode: model for model in rows.rows if model is not current}
-        marked = tuple(named[key] for key in rows.marked if key in named)
+        """Compare the figures of the marked models with those of the visible one."""
+        rows, current = self.query_one(_ModelList), self._host.models.current
+        models_by_key = {model.mode: model for model in rows.rows if model is not current}
+        marked = tuple(models_by_key[key] for key in rows.marked if key in models_by_key)
         if marked:
             self.dismiss(OpenListRequest("figures", marked))
         else:
             self._refuse("mark one that is not on show: Space")
 
     def action_close(self) -> None:
-        """Close the model under the cursor; ask if something would be lost."""
+        """Close the model under the cursor, asking first if something would be lost."""
         model = self._chosen_model
         if not (question := model.question("close")):
             self._close(model)
             return
         dialog = ConfirmDialog("Close?", f"{safe(model.source)}: {question}")
-        self.app.push_screen(dialog, lambda yes: self._close(model) if yes else None)
+        self.app.push_screen(dialog, lambda is_confirmed: self._close(model) if is_confirmed else None)
 
     def _close(self, model: OpenModel) -> None:
         if model is self._host.models.current:

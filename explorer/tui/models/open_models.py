@@ -1,7 +1,7 @@
-"""Open models: each has a screen, a session and an engine's process of its own, and one is on show.
+"""The open models. Each has its own screen, session and engine process; one model is visible.
 
-Their engines may take a bounded memory together: beyond it those that were on show longest ago and have
-nothing to do rest, and begin again when they are asked for something. What the screen shows of a model stays.
+The engine processes share a memory limit. Above it, the idle engines of the models that were visible longest
+ago are stopped ("at rest"), and restart on the next request. The screen of such a model keeps its contents.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from explorer.tui.state.store import ScreenStore
 
 MOST = 12
-"""Models that are open at once."""
+"""Maximum number of open models."""
 
 
 class ModelChoice(Struct, frozen=True):
     """A model to open.
 
     Attributes:
-        source: As for `session.Session`.
-        opening: How; None for plainly.
-        kept: Folder of a session to resume; empty for a new one.
+        source: Source of the model, as for `session.Session`.
+        opening: Options for opening the model, or None for the defaults.
+        kept: Folder of the saved session to resume, or '' for a new session.
     """
 
     source: str
@@ -42,53 +42,54 @@ class ModelChoice(Struct, frozen=True):
 
 
 class SessionKeeper(Protocol):
-    """What a model on the screen needs of `resumable_session.ResumableSession`."""
+    """The part of `resumable_session.ResumableSession` that a screen uses."""
 
     def keep(self, view: ScreenState | None) -> None:
-        """Write down where the user is; any thread may."""
+        """Save the state of the screen. Thread-safe."""
 
     def notice(self) -> str:
-        """What its user has to know of the session, in a line; '' for nothing. Reads files."""
+        """Return what the user must know about the session in one line, or ''. Reads files."""
 
     def choices(self) -> ScreenChoices:
-        """How its user wants the screen; reads a small file."""
+        """Return the saved choices for the screen. Reads a small file."""
 
     def keep_choices(self, choices: ScreenChoices) -> None:
-        """Write down how its user wants it; any thread may."""
+        """Save the choices for the screen. Thread-safe."""
 
     def remember(self, info: Info) -> None:
-        """The model is open: it is a recent one."""
+        """Add the model to the recent models after it was opened."""
 
     def keep_on_hangup(self, view: ScreenState | None) -> bool:
-        """The line is gone: keep what there is and end the engine at once; whether anything is kept."""
+        """Save the state and kill the engine, after the terminal disconnected. Returns whether anything is
+        saved."""
 
     def close(self, *, properly: bool) -> None:
-        """End the engine; the session goes too if its user quit."""
+        """Stop the engine. With `properly`, the user quit, and the saved session is removed as well."""
 
 
 class ModelScreen(Protocol):
-    """What is needed of the screen of a model."""
+    """The part of a model's screen that `OpenModel` uses."""
 
     store: ScreenStore
 
     def view(self) -> ScreenState | None:
-        """What is on show, to be resumed; None while nothing is."""
+        """Return the state of the screen, for resuming it, or None before anything is shown."""
 
 
 class OpenModel:
     """A model that is open.
 
     Args:
-        source: As for `session.Session`.
-        engine: Answers.
-        keeper: Its session; None for one that nobody keeps.
-        view: What a session showed that is resumed.
+        source: Source of the model, as for `session.Session`.
+        engine: Engine process of the model.
+        keeper: Saves the session, or None for a session that is not saved.
+        view: State of the screen in the resumed session, or None.
 
     Attributes:
-        mode: The stack of screens that shows it.
-        main: Its screen, once there is one.
-        overlays: Files of figures from outside.
-        beside: Another model, which is set beside it once it is open.
+        mode: Textual mode (stack of screens) that shows the model.
+        main: Main screen of the model, or None before it is created.
+        overlays: Paths of files with external figures.
+        beside: Source of another model to compare with once this one is open, or None.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class OpenModel:
         self.overlays: tuple[str, ...] = ()
 
     def question(self, action: str) -> str:
-        """Whether it may be lost what would be, on the way to `action`; empty if nothing would."""
+        """Return the question to ask before `action` if it would lose something, or ''."""
         if self.main is None:
             return ""
         store = self.main.store
@@ -113,14 +114,14 @@ class OpenModel:
         if running is not None and store.analysis is not None:
             return f"{running.title} is not done. Stop it and {action}?"
         if store.history is not None and (lost := store.history.unsaved):
-            from explorer.facts import states_text  # with the answer, after the first paint
+            from explorer.facts import states_text  # imported late: the first paint does not need it
 
             return f"{states_text(lost)} not saved. {action.capitalize()} without?"
         return ""
 
     @property
     def state(self) -> str:
-        """What it is doing, in a word or two."""
+        """State of the model in a few words, such as the running job."""
         store = self.main.store if self.main is not None else None
         if store is None:
             return ""
@@ -129,15 +130,16 @@ class OpenModel:
         return store.note or store.state_note or ("" if self.engine.pid is not None else "at rest")
 
     def keep_on_hangup(self) -> bool:
-        """The line is gone: keep what there is and end the engine at once; whether anything is kept."""
+        """Save the state and kill the engine, after the terminal disconnected. Returns whether anything is
+        saved."""
         if self.main is not None and self.main.store.failure and self.resumed is None:
             self.engine.kill()
-            self.close(properly=True)  # it could not be opened: there is nothing to go on with
+            self.close(properly=True)  # the model failed to open, so there is nothing to resume
             return False
         view = None
         try:
             view = self.main.view() if self.main is not None else None
-        except Exception:  # whatever the screen is in the middle of
+        except Exception:  # the screen may be in any state
             pass
         if self.keeper is None:
             self.engine.kill()
@@ -145,7 +147,7 @@ class OpenModel:
         return self.keeper.keep_on_hangup(view)
 
     def close(self, *, properly: bool) -> None:
-        """Ends its engine and its session; may take two seconds."""
+        """Stop the engine and end the session. This can take two seconds."""
         if self.keeper is None:
             self.engine.close()
         else:
@@ -153,16 +155,16 @@ class OpenModel:
 
 
 Begin = Callable[[ModelChoice], OpenModel]
-"""Begins a session; raises `ExplorerError` if there is none."""
+"""Function that begins a session. It raises `ExplorerError` if this is impossible."""
 
 
 class OpenModels:
-    """The models that are open.
+    """The open models, and the memory limit of their engines.
 
     Args:
-        begin: Begins a session.
-        memory: Most bytes that all engines may hold before those that are not on show rest; None for half of
-            what the machine has.
+        begin: Function that begins a session.
+        memory: Maximum bytes of all engines before those of invisible models are stopped; None for half of
+            the machine's memory.
     """
 
     def __init__(self, begin: Begin, memory: int | None = None) -> None:
@@ -174,40 +176,40 @@ class OpenModels:
         self._shown: list[OpenModel] = []
 
     def add(self, model: OpenModel) -> OpenModel:
-        """One more."""
+        """Add a model and give it a mode."""
         model.mode = f"model-{next(self._numbers)}"
         self.open.append(model)
         return model
 
     def begin(self, choice: ModelChoice) -> OpenModel:
-        """Begins another, or gives the one that is open already.
+        """Open a model, or return the one that is already open from the same source.
 
         Raises:
-            ExplorerError: There are too many, or the session to resume is gone.
+            ExplorerError: Too many models are open, or the session to resume does not exist anymore.
         """
-        if not choice.kept and (there := self.find(choice.source)) is not None:
-            return there
+        if not choice.kept and (open_model := self.find(choice.source)) is not None:
+            return open_model
         if len(self.open) >= MOST:
             raise Misuse(f"{MOST} models are open", hint="close one first: L, then x")
         return self.add(self._begin(choice))
 
     def find(self, source: str) -> OpenModel | None:
-        """The one that is open from a source."""
-        wanted = _identity(source)
-        return next((model for model in self.open if _identity(model.source) == wanted), None)
+        """Return the open model of a source, or None."""
+        identity = _identity(source)
+        return next((model for model in self.open if _identity(model.source) == identity), None)
 
     def remove(self, model: OpenModel) -> OpenModel | None:
-        """Takes one away; returns the one that was on show before it, if any is left."""
+        """Remove a model. Returns the model to show next, or None if no model is left."""
         self.open.remove(model)
-        self._shown = [one for one in self._shown if one is not model]
+        self._shown = [other for other in self._shown if other is not model]
         return self._shown[-1] if self._shown else (self.open[-1] if self.open else None)
 
     def show(self, model: OpenModel) -> None:
-        """One is on show now; of the others as many rest as have to."""
+        """Make a model the visible one, and stop engines of other models while the memory limit is exceeded."""
         self._shown = [*(model_shown for model_shown in self._shown if model_shown is not model), model]
-        others = self._shown[:-1]
-        resident = self.held if others else 0
-        for model_at_rest in others:
+        hidden_models = self._shown[:-1]
+        resident = self.held if hidden_models else 0
+        for model_at_rest in hidden_models:
             if self.memory is None or resident <= self.memory:
                 break
             size = model_at_rest.engine.resident
@@ -216,28 +218,28 @@ class OpenModels:
 
     @property
     def current(self) -> OpenModel | None:
-        """The one on show; None while none is open."""
+        """The visible model, or None."""
         return self._shown[-1] if self._shown else None
 
     @property
     def held(self) -> int:
-        """Bytes of memory that all engines hold now."""
+        """Memory of all engines in bytes."""
         return sum(model.engine.resident for model in self.open)
 
 
 class ModelHost(Protocol):
-    """What commands need of the program: it shows models."""
+    """The part of the program that opens, shows and closes models, as commands use it."""
 
     models: OpenModels
 
     def begin_model(self, choice: ModelChoice) -> OpenModel:
-        """Another model, or the same one if it is open; raises `ExplorerError`."""
+        """Open a model, or return it if it is already open. Raises `ExplorerError`."""
 
     def show_model(self, model: OpenModel) -> None:
         """Show an open model."""
 
     def close_model(self, model: OpenModel) -> None:
-        """Close one, whatever is not saved."""
+        """Close a model, even with unsaved states."""
 
 
 def _identity(source: str) -> str:

@@ -1,4 +1,7 @@
-"""Opening: a session for what was chosen: a file, a name, one to resume; in a browser below one folder."""
+"""Opens a session for a chosen model: a file, a name, or a saved session.
+
+A served program (one that a browser uses) only opens files below one folder.
+"""
 
 from __future__ import annotations
 
@@ -16,36 +19,36 @@ from explorer.tui.models.resumable_session import ResumableSession
 
 
 def is_served() -> bool:
-    """Whether this program works for somebody at a browser."""
+    """Whether a browser uses this program."""
     return bool(os.environ.get(confinement.VARIABLE))
 
 
 def check_source(source: str) -> None:
-    """Refuses at once a path that leads nowhere, and what is not for a browser.
+    """Reject a source that does not exist, or that a browser must not open.
 
     Raises:
-        ExplorerError: It is refused.
+        ExplorerError: The source is rejected.
     """
     path, _, name = source.rpartition(":")
-    there = os.path.exists(source) or (bool(name) and path.endswith(".py") and os.path.exists(path))
+    exists = os.path.exists(source) or (bool(name) and path.endswith(".py") and os.path.exists(path))
     confinement.check_model(source)
-    if not there:
+    if not exists:
         headers.check(source)
 
 
 def begin_session(choice: ModelChoice, options: dict[str, Any], memory: int | None) -> OpenModel:
-    """A session of its own, begun or resumed.
+    """Begin a new session, or resume a saved one.
 
     Args:
-        choice: What was chosen.
-        options: How it is opened where the choice does not say.
-        memory: Most bytes that its engine may take.
+        choice: Model or saved session.
+        options: Options for opening the model if the choice has none.
+        memory: Maximum bytes of the engine process, or None for no limit of its own.
 
     Raises:
-        ExplorerError: There is no such model, or the session is gone.
+        ExplorerError: The model or the saved session does not exist.
     """
     if choice.kept:
-        return _resumed(choice.kept, memory)
+        return _resume_session(choice.kept, memory)
     check_source(choice.source)
     if choice.opening is not None:
         options = asdict(choice.opening)
@@ -53,27 +56,27 @@ def begin_session(choice: ModelChoice, options: dict[str, Any], memory: int | No
     return OpenModel(choice.source, session.engine, session)
 
 
-def _resumed(folder: str, memory: int | None) -> OpenModel:
-    """A session taken over; what was typed in another folder is named from the root."""
+def _resume_session(folder: str, memory: int | None) -> OpenModel:
+    """Resume a saved session. Relative paths from another folder are made absolute."""
     store, saved = saved_sessions.take_over(folder, os.environ)
     try:
-        saved = _from_here(saved)
+        saved = _with_full_paths(saved)
         check_source(saved.source)
     except BaseException:
         store.release()
         raise
-    taken = (store, saved)
-    session = ResumableSession(saved.source, asdict(saved.opening), memory or saved.memory, taken)
+    resumed = (store, saved)
+    session = ResumableSession(saved.source, asdict(saved.opening), memory or saved.memory, resumed)
     return OpenModel(saved.source, session.engine, session, saved.view)
 
 
-def _from_here(saved: SavedSession) -> SavedSession:
-    def whole(path: str | None) -> str | None:
-        there = None if path is None else os.path.join(saved.cwd, path)
-        return there if there is not None and os.path.exists(there) else path
+def _with_full_paths(saved: SavedSession) -> SavedSession:
+    def to_full_path(path: str | None) -> str | None:
+        full_path = None if path is None else os.path.join(saved.cwd, path)
+        return full_path if full_path is not None and os.path.exists(full_path) else path
 
     if os.path.realpath(saved.cwd) == os.path.realpath(os.getcwd()):
         return saved
     paths = ("weights", "weights_file", "rules")
-    opening = replace(saved.opening, **{name: whole(getattr(saved.opening, name)) for name in paths})
-    return replace(saved, source=whole(saved.source) or saved.source, opening=opening)
+    opening = replace(saved.opening, **{name: to_full_path(getattr(saved.opening, name)) for name in paths})
+    return replace(saved, source=to_full_path(saved.source) or saved.source, opening=opening)

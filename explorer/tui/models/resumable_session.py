@@ -1,4 +1,4 @@
-"""Resumable session: one model's engine, and the folder in which both outlive the terminal."""
+"""Resumable session: the engine of one model, and the folder that stores its state beyond the terminal."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class ResumableSession:
-    """A session, its engine, and the folder in which both outlive the terminal.
+    """A session with its engine process, saved to a folder so that it can be resumed after a disconnect.
 
     Args:
-        source: As for `session.Session`.
-        options: Its other arguments.
-        memory: Most bytes that the engine may take.
-        resumed: The session to go on with.
+        source: Source of the model, as for `session.Session`.
+        options: Other arguments of `session.Session`.
+        memory: Maximum bytes of the engine process, or None for the machine's memory.
+        resumed: Saved session to continue, with its store; None for a new session.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class ResumableSession:
         )
 
     def _folder(self) -> str:
-        """A place for the session, made with the engine and hence after the first paint."""
-        from explorer.process import saved_sessions  # after the first paint
+        """Create the session's folder. The engine calls this when it starts, after the first paint."""
+        from explorer.process import saved_sessions  # imported after the first paint
 
         if self._kept is None:
             self._kept = saved_sessions.begin(os.environ)
@@ -60,26 +60,26 @@ class ResumableSession:
         return self._kept.folder if self._kept is not None else ""
 
     def keep(self, view: ScreenState | None) -> None:
-        """Write down where the user is; any thread may."""
+        """Save the state of the screen. Thread-safe."""
         self._view = view
         if self._kept is not None:
             history, memory = self.engine.history, self._memory
             self._kept.keep(self._source, self._cwd, self._options, history, view, memory)
 
     def notice(self) -> str:
-        """What its user has to know of the session, in a line; '' for nothing. Reads files."""
+        """Return what the user must know about the session in one line, or ''. Reads files."""
         if self._kept is None:
             folder = screen_choices.state_folder(os.environ)
             return f"this session cannot be resumed later: {folder} cannot be written"
-        waits = self._kept.others_wait(self._source, os.environ, self._cwd)
-        return "cut off before: explorer --resume goes on with that session" if waits else ""
+        has_waiting_session = self._kept.others_wait(self._source, os.environ, self._cwd)
+        return "cut off before: explorer --resume goes on with that session" if has_waiting_session else ""
 
     def choices(self) -> ScreenChoices:
-        """How its user wants the screen; reads a small file."""
+        """Return the saved choices for the screen. Reads a small file."""
         return screen_choices.stored_choices(os.environ).of(self._model())
 
     def keep_choices(self, choices: ScreenChoices) -> None:
-        """Write down how its user wants it; any thread may."""
+        """Save the choices for the screen. Thread-safe."""
         screen_choices.keep(replace(choices, model=self._model()), os.environ)
 
     def _model(self) -> str:
@@ -87,22 +87,23 @@ class ResumableSession:
         return os.path.realpath(source) if os.path.exists(source) else self._source
 
     def remember(self, info: Info) -> None:
-        """The model is open: it goes to the head of the recent ones; writes a file."""
+        """Add the model to the recent models. Writes a file."""
         if self._kept is None:
             return
-        from explorer.process import recent_models  # after the first paint
+        from explorer.process import recent_models  # imported after the first paint
 
         recent_models.remember(self._source, self._options, info, os.environ)
 
     def keep_on_hangup(self, view: ScreenState | None) -> bool:
-        """The line is gone: keep what there is and end the engine at once; whether anything is kept."""
+        """Save the state and kill the engine, after the terminal disconnected. Returns whether anything is
+        saved."""
         with contextlib.suppress(Exception):
             self.keep(view or self._view)
         self.engine.kill()
         return self._kept is not None
 
     def close(self, *, properly: bool) -> None:
-        """End the engine; the session goes too if its user quit, and stays if the screen failed."""
+        """Stop the engine. With `properly`, the user quit, and the saved session is removed as well."""
         self.engine.close()
         if self._kept is not None:
             (self._kept.remove if properly else self._kept.release)()

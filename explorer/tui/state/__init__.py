@@ -1,1 +1,1 @@
-"""The state of the screen: one store that widgets watch, and the job that runs for it."""
+"""State of the screen: a store that widgets subscribe to, and the running job."""

@@ -1,4 +1,4 @@
-"""Hardware in use: the machine that was chosen in one place holds in all."""
+"""The machine in use: a choice in one dialog applies to all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def use_hardware(store: ScreenStore, hardware: Hardware | None) -> None:
-    """Take a machine for all that needs one, or none; one without rates has no roofline."""
+    """Use a machine everywhere, or none. A machine without rates has no roofline."""
     store.hardware = hardware
     machine: Machine | None = None
     if hardware is not None and hardware.peak_macs is not None and hardware.bandwidth is not None:
@@ -25,7 +25,7 @@ def use_hardware(store: ScreenStore, hardware: Hardware | None) -> None:
 
 
 def machine_again(store: ScreenStore, hardware: Hardware | None, machine: Machine | None) -> None:
-    """The machine of a session that is resumed; an older one kept its rates alone."""
+    """Restore the machine of a resumed session. Sessions of older versions contain only its rates."""
     if hardware is None and machine is not None:
         hardware = machines.as_hardware(machine)
     if hardware is not None:
@@ -33,9 +33,9 @@ def machine_again(store: ScreenStore, hardware: Hardware | None, machine: Machin
 
 
 def known_machine(store: ScreenStore) -> Machine | None:
-    """The one that was chosen, or that of the configuration file if it has no other."""
+    """Return the chosen machine, or the only machine of the configuration file, or None."""
     if store.hardware is None:
-        with suppress(ExplorerError):  # the dialog tells what is wrong
+        with suppress(ExplorerError):  # the dialog reports the error
             profiles = list(machines.hardware_profiles().values())
             if len(profiles) == 1:
                 use_hardware(store, profiles[0])

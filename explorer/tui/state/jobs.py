@@ -1,7 +1,7 @@
-"""Jobs, what the engine is doing for the screen: one in the foreground, its progress and its end.
+"""Jobs of the engine: one foreground job with its progress, and requests in the background.
 
-The engine works in another process; here its answers are awaited, so the event loop never waits. Nobody
-is told of progress as it comes: the job bar looks at it twice a second, and nothing ticks while idle.
+The engine runs in another process and its answers are awaited, so that the event loop is never blocked. No
+events are sent for progress: the job bar polls it twice a second, and nothing is polled while no job runs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
 
 _RESTS = dict.fromkeys(("profile", "compare_profiles"), "timing")
-"""Phase of a method's job in which the screen rests: what is timed has the machine for itself."""
+"""Phase of a method's job in which the screen is not updated, so that it does not disturb the timing."""
 
 
 class RunningJob(Struct):
-    """The job in the foreground."""
+    """The foreground job.
+
+    Attributes:
+        title: Title in the job bar.
+        job: Job of the engine.
+        started: Start time of the monotonic clock in seconds.
+    """
 
     title: str
     job: EngineJob
@@ -33,22 +39,22 @@ class RunningJob(Struct):
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start of the job."""
         return time.monotonic() - self.started
 
     @property
     def resting(self) -> bool:
-        """Whether nobody looks at it until it ends."""
+        """Whether the job is in a phase in which the screen is not updated."""
         progress = self.job.progress
         return progress is not None and progress.phase == _RESTS.get(self.job.method)
 
 
 class Jobs:
-    """Awaits the engine.
+    """Sends requests to the engine and awaits its answers.
 
     Args:
-        engine: Answers.
-        on_change: Called when a foreground job begins or ends.
+        engine: Engine process.
+        on_change: Callback for the start and the end of a foreground job.
     """
 
     def __init__(self, engine: EngineProcess, on_change: Callable[[], None]) -> None:
@@ -57,39 +63,39 @@ class Jobs:
         self._on_change = on_change
 
     async def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """The answer of a session's method, without a word on the screen."""
+        """Return the answer of a session's method, without showing a job."""
         return await asyncio.wrap_future(self.engine.submit(method, *args, **kwargs).future)
 
     async def run(self, title: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """The same as the job that the job bar shows and Esc stops.
+        """Return the answer of a session's method as the foreground job, which Esc stops.
 
         Raises:
-            ExplorerError: What the job failed with; `Cancelled` if it was stopped.
+            ExplorerError: The job failed; `Cancelled` if the user stopped it.
         """
-        mine = RunningJob(title, self.engine.submit(method, *args, **kwargs), time.monotonic())
-        self.current = mine
+        running_job = RunningJob(title, self.engine.submit(method, *args, **kwargs), time.monotonic())
+        self.current = running_job
         self._on_change()
         try:
-            return await asyncio.wrap_future(mine.job.future)
+            return await asyncio.wrap_future(running_job.job.future)
         finally:
-            if self.current is mine:
+            if self.current is running_job:
                 self.current = None
                 self._on_change()
 
-    async def outlined(self, at: int) -> TreePreview | None:
-        """The header's rows as they are read (see `worker.Engine.outlined`); None if no more come."""
-        outlined: TreePreview | None = await asyncio.wrap_future(self.engine.outlined(at))
-        return outlined
+    async def outlined(self, start: int) -> TreePreview | None:
+        """Return the next rows of the header (see `worker.Engine.outlined`), or None if all were read."""
+        preview: TreePreview | None = await asyncio.wrap_future(self.engine.outlined(start))
+        return preview
 
     async def locate(self, layers: Sequence[Layer], paths: Sequence[str]) -> Mapping[str, int]:
-        """Where in the current model's `layers` some paths are."""
+        """Return the layer ID of each path in the current model's `layers`."""
         if not isinstance(layers, RowPages):
-            wanted = set(paths)
-            return {layer.path: layer.id for layer in layers if layer.path in wanted}
+            path_set = set(paths)
+            return {layer.path: layer.id for layer in layers if layer.path in path_set}
         return await self.ask("locate", paths) if paths else {}
 
     def stop(self) -> bool:
-        """Stop the job in the foreground. Returns whether there was one."""
+        """Stop the foreground job. Returns whether there was one."""
         if self.current is None:
             return False
         self.engine.stop(self.current.job)

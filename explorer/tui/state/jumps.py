@@ -1,4 +1,4 @@
-"""Jumps: where the user was before each, to come back and to go forward again, as in a browser."""
+"""Jump history: the layers that the user visited, for going back and forward as in a browser."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ if TYPE_CHECKING:
     from explorer.facts import Layer
 
 _MOST = 100
-"""Places that are kept each way."""
+"""Maximum number of layers in each direction."""
 
 
 class Jumps:
-    """Places by the path of their layer: another state of the model has other ids."""
+    """Visited layers by path, because layer IDs differ between states of the model."""
 
     def __init__(self) -> None:
         self._back: list[str] = []
         self._forward: list[str] = []
 
     def leave(self, layer: Layer | None) -> None:
-        """The user jumps away from a layer."""
+        """Record the layer that the user jumps away from."""
         if layer is not None and self._back[-1:] != [layer.path]:
             self._back = [*self._back[1 - _MOST :], layer.path]
         self._forward.clear()
 
-    def step(self, here: Layer | None, forward: bool) -> str | None:
-        """The place to go to, back or forward; None if there is none."""
+    def step(self, current_layer: Layer | None, forward: bool) -> str | None:
+        """Return the path of the layer to go to, back or forward, or None."""
         source, target = (self._forward, self._back) if forward else (self._back, self._forward)
         while source:
             path = source.pop()
-            if here is None or path != here.path:
-                if here is not None:
-                    target.append(here.path)
+            if current_layer is None or path != current_layer.path:
+                if current_layer is not None:
+                    target.append(current_layer.path)
                 return path
         return None

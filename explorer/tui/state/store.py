@@ -1,7 +1,7 @@
-"""The store: all state of the main screen, which commands set and widgets watch.
+"""The store: the whole state of the main screen. Commands set it and widgets subscribe to it.
 
-A widget draws from it and never from another widget's fields; who sets a field says so, and those that
-watch draw again. No terminal is needed to read or to set it.
+A widget draws from the store, never from the fields of another widget. Code that sets a field notifies the
+topic, and the subscribed widgets draw again. The store works without a terminal.
 """
 
 from __future__ import annotations
@@ -33,25 +33,37 @@ Topic = Literal[
     "model", "history", "found", "numbers", "layer", "query", "tab", "focus", "jobs", "said", "rail",
     "machine",
 ]  # fmt: skip
-"""What can change: the model on show, the history, what was computed on demand, the form of the numbers,
-the layer under the cursor or the tree's rows, the filter, the tab, the focus or the size, the job, a word,
-whether a rail is wanted, the machine."""
+"""Parts of the state that can change:
+
+- `model`: the visible model
+- `history`: the history of states
+- `found`: data computed on demand
+- `numbers`: exact or rounded numbers
+- `layer`: the layer under the cursor, or the rows of the tree
+- `query`: the filter
+- `tab`: the visible tab
+- `focus`: the focus or the size
+- `jobs`: the foreground job
+- `said`: the message in the status line
+- `rail`: whether a rail is shown
+- `machine`: the machine in use
+"""
 
 
 class OnDemandCache(Struct):
-    """What was computed on demand for the model on show; another model has another one.
+    """Data that was computed on demand for the visible model. Each model state has its own cache.
 
     Attributes:
-        answers: What tabs and screens asked the engine for, by their ids.
-        refused: Tab to the reason why it shows nothing; asked for again when its key is pressed.
-        asking: Tabs whose answer is on its way.
-        last: Answers that hold no more; they stay, dimmed, until the next are there.
-        training: A training step.
-        weights, activations: By path of the layer asked for: the answer, and how many tensors or layers
-            there are in all.
-        found: Layers that were searched for, in the order of the tree.
-        connections: By id of the layer; `connecting` is the one that is asked for, -1 for none.
-        edges: Those of the model while they are on their way and nobody waits for them.
+        answers: Answers of the engine by ID of the tab or screen.
+        refused: Reason why a tab shows no answer, by ID of the tab. Pressing the tab's key retries.
+        asking: IDs of the tabs that are waiting for an answer.
+        last: Outdated answers by ID of the tab. They stay visible, dimmed, until new ones arrive.
+        training: Answer for a training step, or None.
+        weights, activations: By path of the layer: the answer, and the total number of tensors or layers.
+        found: IDs of the layers of the last search, in tree order.
+        connections: Connections by layer ID.
+        connecting: ID of the layer whose connections are being requested, or -1.
+        edges: Pending request for the edges of the model, or None.
     """
 
     answers: dict[str, Any] = field(default_factory=dict)
@@ -68,28 +80,27 @@ class OnDemandCache(Struct):
 
 
 class ScreenStore:
-    """What is known and what is on show.
+    """State of the main screen.
 
     Args:
-        source: What the user asked for.
-        engine: Answers.
-        remote: Over SSH.
+        source: Source of the model, as typed by the user.
+        engine: Engine process of the model.
+        remote: Whether the terminal is connected over SSH.
 
     Attributes:
-        note: Why there is no model on show.
-        failure: Why it could not be opened, in full; empty if it was not tried or could be.
-        asked_path: The layer whose values were asked for last, until the cursor moves.
-        bookmarks: Paths of layers.
-        said, last_command: A word about what was done last, or the command that does it again.
-        refused_job: The job that ran when another was asked for.
-        hardware, machine: That was chosen last, for all that needs one, and as a roofline sees it; set by
-            `state.hardware`.
-        overlays: Files of figures from outside.
-        beside: The model that is set beside this one; empty for none.
-        sensitivity: What was tried on a state of the history, and how it was shown.
-        splits: How a state of the history was cut into stages.
-        evaluated, profiled: What was typed last for an evaluation and a profile.
-        training_asked: The training step that was asked for last.
+        note: Reason that no model is visible, or ''.
+        failure: Full error message if the model could not be opened, or ''.
+        asked_path: Path of the layer that values were last requested for; '' after the cursor moved.
+        bookmarks: Paths of the bookmarked layers.
+        message, last_command: Message about the last action, or the command that repeats it.
+        refused_job: The running job when another one was requested, or None.
+        hardware, machine: Machine in use, and its rates for the roofline. `state.hardware` sets both.
+        overlays: Paths of files with external figures.
+        beside: Source of the model to compare with, or ''.
+        sensitivity: Results of format sweeps by index of the state in the history.
+        splits: Splits by index of the state in the history.
+        evaluated, profiled: Last input of the dialogs for evaluating and profiling.
+        training_asked: Last requested training step, or None.
     """
 
     def __init__(self, source: str, engine: EngineProcess, *, remote: bool = False) -> None:
@@ -128,50 +139,50 @@ class ScreenStore:
         self._watchers: dict[Topic, list[Callable[[], object]]] = {}
 
     def watch(self, call: Callable[[], object], *topics: Topic) -> None:
-        """Call `call` whenever one of `topics` has changed."""
+        """Subscribe `call` to changes of `topics`."""
         for topic in topics:
             self._watchers.setdefault(topic, []).append(call)
 
     def notify(self, *topics: Topic) -> None:
-        """Tell those who watch `topics`, each once, in the order in which they began to watch."""
+        """Call the subscribers of `topics`, each once, in the order of subscription."""
         for call in dict.fromkeys(call for topic in topics for call in self._watchers.get(topic, ())):
             call()
 
-    def say(self, said: str, command: str = "") -> None:
-        """A word in the status line, or the command that does again what was done."""
-        self.message, self.last_command = said, command
+    def say(self, message: str, command: str = "") -> None:
+        """Show a message in the status line, or the command that repeats the last action."""
+        self.message, self.last_command = message, command
         self.notify("said")
 
-    # the model
+    # the visible model
 
     @property
     def can_compare(self) -> bool:
-        """Whether the current model is another one than was opened."""
+        """Whether the visible state differs from the model as opened."""
         return self.history is not None and self.history.current > 0
 
     @property
     def entry(self) -> HistoryEntry | None:
-        """The state of the history that is on show."""
+        """The visible state of the history, or None."""
         return self.history.entries[self.history.current] if self.history is not None else None
 
     @property
     def history_place(self) -> int:
-        """Which state of the history is on show."""
+        """Index of the visible state in the history."""
         return self.history.current if self.history is not None else 0
 
     @property
     def profile(self) -> Profile | None:
-        """How long the model on show ran when it was last timed."""
+        """Last profile of the visible state, or None."""
         return self.entry.profile if self.entry is not None else None
 
     @property
     def by_value(self) -> bool:
-        """Whether tensors have names of their own, by which products are found."""
+        """Whether tensors have names, so that matmuls can be found by their output."""
         return self.analysis is not None and self.analysis.info.model.is_graph
 
     @property
     def state_note(self) -> str:
-        """Which state of the history is shown, and whether it is saved."""
+        """Name of the visible state and whether it is saved; '' for the model as opened."""
         entry = self.entry
         if entry is None or not self.can_compare:
             return ""
@@ -180,11 +191,11 @@ class ScreenStore:
 
     @property
     def stem(self) -> str:
-        """What files made of the model are called."""
+        """Base name for files that are written from the model."""
         return os.path.basename(self.source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
 
     def use_machine(self, machine: Machine | None) -> None:
-        """What was found for another machine holds no more."""
+        """Set the machine of the roofline, and mark answers for another machine as outdated."""
         self.machine = machine
         cache = self.on_demand
         if "roofline" in cache.answers:

@@ -1,7 +1,7 @@
-"""Tabs: the pages of the right pane.
+"""The tabs of the right pane.
 
-A tab is a file with a class and a line here. Its module is imported when it is shown first: what the plots
-need comes after the first paint.
+Each tab is one module with one class, and one entry in `TABS`. A tab's module is imported when the tab is
+first shown, because the plots need packages that are not loaded before the first paint.
 """
 
 from __future__ import annotations
@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 
 
 class TabKey(Struct, frozen=True):
-    """A tab: its widget's id, its key, its heading, and that where room is scarce.
+    """Static description of a tab.
 
     Attributes:
-        kind: Its widget: lines to read, rows that open, or a plot, which is made when it is shown first.
-        shows: Its module in this package and its class.
+        id: ID of the tab and of its widget.
+        key: Key that opens the tab.
+        title: Title of the tab.
+        short: Title of the tab in a narrow pane.
+        tip: One-line description for the list of keys.
+        kind: Kind of widget: text lines, expandable rows, or a plot. A plot is created when it is first
+            shown.
+        shows: Module in this package and class of the tab, separated by a dot.
     """
 
     id: str
@@ -49,7 +55,7 @@ TABS: tuple[TabKey, ...] = (
 
 
 def tab_class(tab: TabKey) -> type[Tab[Any]]:
-    """The class that shows a tab."""
+    """Import and return the class of a tab."""
     module, _, name = tab.shows.rpartition(".")
-    found: type[Tab[Any]] = getattr(import_module(f"{__name__}.{module}"), name)
-    return found
+    cls: type[Tab[Any]] = getattr(import_module(f"{__name__}.{module}"), name)
+    return cls

@@ -1,4 +1,4 @@
-"""The Diff tab: what changed against the model as opened, by operator and by node."""
+"""The Diff tab: the changes since the model was opened, by operator and by node."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class DiffTab(Tab[FoldList]):
-    """What changed against the model as it was opened."""
+    """Shows the changes since the model was opened."""
 
     def paint(self) -> None:
-        """The changes, or why there are none."""
+        """Show the changes, or why there are none."""
         store = self.store
         if store.changes is not None:
             self.view.set_entries(diff_entries(store.changes, store.exact), keep=True)
@@ -36,61 +36,64 @@ class DiffTab(Tab[FoldList]):
             self.view.set_entries(note_entries(notes))
 
     def paint_outline(self) -> None:
-        """That there is nothing to compare."""
-        self.view.set_entries(note_entries(self.closed))
+        """Show that the model is not open, so that nothing can be compared."""
+        self.view.set_entries(note_entries(self.closed_message))
 
     def on_open(self) -> None:
-        """Compare, if there is something to compare with."""
+        """Start the comparison if the state has a predecessor and was not compared yet."""
         if self.store.changes is None and self.store.can_compare:
             self.ask("diff")
 
     @property
     def node(self) -> str:
-        """The node of the row under the cursor, if that is where the user is."""
+        """Name of the node under the cursor, or '' if the tab is not focused or the row has no node."""
         view, changes = self.view, self.store.changes
         if not view.has_focus or changes is None:
             return ""
-        # the nodes are the last of its entries
-        at = view.current_entry - (view.entry_count - len(changes.nodes))
-        node = changes.nodes[at] if at >= 0 else None
+        # the node rows are the last entries of the list
+        index = view.current_entry - (view.entry_count - len(changes.nodes))
+        node = changes.nodes[index] if index >= 0 else None
         return "" if node is None else node.before or node.after or ""
 
 
 def diff_entries(diff: Diff, exact: bool) -> list[FoldEntry]:
-    """What became of the nodes, by operator, cost before and after, then a row a node that differs."""
-    entries = [_plain(((verdict(diff), "strong"),)), _plain(BLANK)]
+    """Build the entries of the tab: the verdict, changes by operator, costs, and one row per changed node."""
+    entries = [_line_entry(((verdict(diff), "strong"),)), _line_entry(BLANK)]
     if diff.summary:
-        entries += [*_rows(by_operator(diff), exact), _plain(BLANK)]
-    entries += _rows(costs(diff, brief=True), exact)
-    entries += [_sentence(block) for block in doubts(diff)]
+        entries += [*_table_entries(by_operator(diff), exact), _line_entry(BLANK)]
+    entries += _table_entries(costs(diff, brief=True), exact)
+    entries += [_sentence_entry(block) for block in doubts(diff)]
     if diff.nodes:
-        entries += [_plain(BLANK), *_rows(nodes(diff), exact, lambda at: node_blocks(diff.nodes[at]))]
+        entries += [
+            _line_entry(BLANK),
+            *_table_entries(nodes(diff), exact, lambda index: node_blocks(diff.nodes[index])),
+        ]
     return entries
 
 
-def _rows(
-    table: Table, exact: bool, inside: Callable[[int], Sequence[Block]] | None = None
+def _table_entries(
+    table: Table, exact: bool, details: Callable[[int], Sequence[Block]] | None = None
 ) -> list[FoldEntry]:
-    """The titles of a table, and its rows, with what lies in them."""
+    """Build one entry for the titles of a table, and one per row. `details` returns the details of a row."""
     table = replace(table, indent=0)
 
-    def row(at: int, width: int) -> Line:
-        return row_line(table, at, width - 1, exact, mark=(" ", "text"))
+    def row(index: int, width: int) -> Line:
+        return row_line(table, index, width - 1, exact, mark=(" ", "text"))
 
-    def body(at: int, width: int) -> list[Line]:
-        return draw(inside(at) if inside else (), width - 1, exact)
+    def body(index: int, width: int) -> list[Line]:
+        return draw(details(index) if details else (), width - 1, exact)
 
     return [
         FoldEntry(lambda width: title_line(table, width - 1, exact)),
         *(
-            FoldEntry(partial(row, at), partial(body, at) if inside else None)
+            FoldEntry(partial(row, at), partial(body, at) if details else None)
             for at in range(len(table.rows))
         ),
     ]
 
 
-def _sentence(block: Block) -> FoldEntry:
-    """A sentence that opens where it is longer than the pane is wide."""
+def _sentence_entry(block: Block) -> FoldEntry:
+    """Build an entry of one sentence. If it is longer than the pane is wide, the entry can be opened."""
     return FoldEntry(
         lambda width: cut(draw([block], 999)[0], width - 1),
         lambda width: draw([block], width - 1),
@@ -98,5 +101,5 @@ def _sentence(block: Block) -> FoldEntry:
     )
 
 
-def _plain(line: Line) -> FoldEntry:
+def _line_entry(line: Line) -> FoldEntry:
     return FoldEntry(lambda width: line)

@@ -1,4 +1,4 @@
-"""The heading of the right pane: a tab a word, as roomy as the pane allows."""
+"""The heading of the right pane: one title per tab, as long as the pane allows."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from explorer.tui.text.lines import Line, Span
 
 
 def _tab_pieces(tabs: Sequence[TabKey], on_show: str, width: int) -> list[tuple[TabKey, str, str]]:
-    """Every tab with its key and its word: the roomiest form that fits.
+    """Return each tab with its key text and title text, in the longest form that fits `width`.
 
-    The last resort names only the tab on show; the others are their keys.
+    The shortest form has the title of the visible tab only, and the keys of the others.
     """
-    keys, words = [f" {t.key} " for t in tabs], [t.title for t in tabs]
+    keys, titles = [f" {t.key} " for t in tabs], [t.title for t in tabs]
     short = [t.title if len(t.title) <= 5 else t.short for t in tabs]
     tight = [f" {t.key}" for t in tabs]
     forms = (
-        (keys, [word + "  " for word in words]),
-        (keys, words),
+        (keys, [word + "  " for word in titles]),
+        (keys, titles),
         (keys, [t.title if t.id == on_show else word for t, word in zip(tabs, short, strict=True)]),
         (keys, short),
         (tight, short),
         (keys, [t.title if t.id == on_show else "" for t in tabs]),
     )
-    for marks, names in forms:
-        if sum(map(len, marks)) + sum(map(len, names)) <= width:
+    for key_texts, names in forms:
+        if sum(map(len, key_texts)) + sum(map(len, names)) <= width:
             break
-    return list(zip(tabs, marks, names, strict=True))
+    return list(zip(tabs, key_texts, names, strict=True))
 
 
 def tab_head(tabs: Sequence[TabKey], on_show: str, width: int, *, focused: bool) -> Line:
-    """The tabs with their keys, the one on show lit."""
+    """Build the heading, with the visible tab highlighted."""
     spans: list[Span] = []
-    for tab, mark, word in _tab_pieces(tabs, on_show, width):
+    for tab, key_text, title in _tab_pieces(tabs, on_show, width):
         role = ("head" if focused else "strong") if tab.id == on_show else "dim"
-        spans += [(mark, "key" if tab.id == on_show else "dim"), (word, role)]
+        spans += [(key_text, "key" if tab.id == on_show else "dim"), (title, role)]
     return tuple(spans)
 
 
 def tab_at(tabs: Sequence[TabKey], on_show: str, x: int, width: int) -> str | None:
-    """The tab whose heading lies in column `x`."""
+    """Return the ID of the tab at column `x` of the heading, or None."""
     end = 0
-    for tab, mark, word in _tab_pieces(tabs, on_show, width):
-        end += len(mark) + len(word)
+    for tab, key_text, title in _tab_pieces(tabs, on_show, width):
+        end += len(key_text) + len(title)
         if x < end:
             return tab.id
     return None

@@ -1,4 +1,4 @@
-"""The Layer tab: everything known of the layer under the cursor, each figure with its formula."""
+"""The Layer tab: all facts about the layer under the cursor, each figure with its formula."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from explorer.tui.state.store import OnDemandCache, ScreenStore
 
 _PATIENCE = 0.1
-"""Seconds in which the engine says what a layer is connected to, unless it is at something else."""
+"""Seconds that a page waits for the connections of its layer before it is drawn without them."""
 
 
 class LayerParts(Struct, frozen=True):
-    """Which parts of a layer's page are wanted of the features.
+    """Request for the parts that features add to the page of a layer.
 
     Attributes:
-        store: What the screen knows.
-        layer: Id of the layer.
-        path: Of the layer.
-        span: The first and the last row in it.
-        brief: Few lines: what is long was sent before.
+        store: State of the screen.
+        layer: ID of the layer.
+        path: Path of the layer.
+        span: IDs of the first and the last layer under the cursor, descendants included.
+        brief: Whether parts are kept short, because their long form was sent to the terminal before.
     """
 
     store: ScreenStore
@@ -55,14 +55,14 @@ class LayerParts(Struct, frozen=True):
 
 
 class LayerTab(Tab[LineView]):
-    """What is known of the layer under the cursor."""
+    """Shows all facts about the layer under the cursor."""
 
     _path = ""
     _slow = False
     _painted = -1
 
     def paint_outline(self) -> None:
-        """The row under the cursor, as the header has it, or why there is none."""
+        """Show the row under the cursor as read from the header, or why there is none."""
         model, row, exact = self.tree.model, self.tree.current_row, self.store.exact
         failure = self.store.failure
         if row is not None:
@@ -71,31 +71,31 @@ class LayerTab(Tab[LineView]):
             self.view.show(failed_page(failure))
 
     def paint(self) -> None:
-        """The layer, the first block of a run, or a range."""
+        """Show the layer under the cursor, the first block of a run, or the figures of a range."""
         assert self.store.analysis is not None
         totals, exact = self.store.analysis.info.totals, self.store.exact
         layers, model, row = self.tree.cursor_layers, self.tree.model, self.tree.current_row
         if not layers or row is None:
-            none = "No layer matches the filter" if model.count else "The model has no layers"
-            self.view.show(note_page(none))
+            message = "No layer matches the filter" if model.count else "The model has no layers"
+            self.view.show(note_page(message))
             return
         if model.is_range(row):
             self._path = ""
             self.view.show(lambda width: range_page(model, row, width, exact), top=True)
             return
-        more = self._on_demand(layers[0].id, layers[0].path)
+        parts = self._on_demand(layers[0].id, layers[0].path)
         if len(layers) > 1:
-            more.insert(0, lambda width: run_lines(model, row, width, exact))
-        another, self._path = layers[0].path != self._path, layers[0].path
+            parts.insert(0, lambda width: run_lines(model, row, width, exact))
+        is_other_layer, self._path = layers[0].path != self._path, layers[0].path
         self._painted = layers[0].id
         edges = self._connections(layers[0].id)
         outside = outside_fields(model.overlay, layers[0].id)
         self.view.show(
-            lambda width: layer_page(layers, totals, width, exact, more, edges, outside), top=another
+            lambda width: layer_page(layers, totals, width, exact, parts, edges, outside), top=is_other_layer
         )
 
     def _connections(self, layer: int) -> Connections | None:
-        """What feeds the layer and what it feeds; asked for if nobody has."""
+        """Return the producers and readers of the layer's tensors, or None while they are being requested."""
         cache = self.store.on_demand
         edges = cache.connections.get(layer)
         if edges is None:
@@ -105,15 +105,16 @@ class LayerTab(Tab[LineView]):
         return edges
 
     async def _connect(self, cache: OnDemandCache) -> None:
-        """Ask for the layer that is looked at, and for the next if the user has gone on meanwhile."""
+        """Request the connections of the current layer, then of the layer that the user moved to meanwhile."""
         if cache.connecting == self._painted:
-            await after_paint(self.view.screen)  # another model: what there is of it goes first
+            # the figures of a newly opened model are drawn before its connections
+            await after_paint(self.view.screen)
         try:
             while (layer := cache.connecting) not in cache.connections:
                 request = asyncio.ensure_future(self.store.jobs.ask("connections", layer))
-                done, _ = await asyncio.wait({request}, timeout=_PATIENCE)
-                if not done:
-                    # the engine is at something else: the page stands without
+                completed, _ = await asyncio.wait({request}, timeout=_PATIENCE)
+                if not completed:
+                    # the engine is busy: draw the page without connections
                     self._slow = True
                     self._paint_if_shown(cache)
                 cache.connections[layer] = await request
@@ -123,25 +124,25 @@ class LayerTab(Tab[LineView]):
             cache.connecting, self._slow = -1, False
         self._paint_if_shown(cache)
 
-    def _paint_if_shown(self, seen: OnDemandCache) -> None:
-        if seen is self.store.on_demand and self.store.tab == "layer" and self.store.analysis is not None:
+    def _paint_if_shown(self, cache: OnDemandCache) -> None:
+        if cache is self.store.on_demand and self.store.tab == "layer" and self.store.analysis is not None:
             self.paint()
 
     def _on_demand(self, layer: int, path: str) -> list[Callable[[int], list[Line]]]:
-        """What was computed on demand of a layer, as parts of its page."""
-        # over SSH histograms are sent once, when they are asked for
+        """Return the parts of the page that features computed on demand for the layer."""
+        # over SSH a histogram is sent only once, when the user asks for it
         brief = self.store.remote and path != self.store.asked_path
         page = LayerParts(self.store, layer, path, self.tree.span, brief)
         return [part for parts in load_all("layer_lines") for part in parts(page)]
 
     def follow(self) -> None:
-        """Another layer is another page, painted once: with what it is connected to, if that comes soon."""
+        """Show the layer under the cursor. The page is drawn once, with its connections if they arrive soon."""
         if self.store.analysis is None:
             self.paint_outline()
             return
         layers, row = self.tree.cursor_layers, self.tree.current_row
-        plain = not layers or row is None or self.tree.model.is_range(row)
-        if plain or self._slow or self._connections(layers[0].id) is not None:
+        has_no_layer = not layers or row is None or self.tree.model.is_range(row)
+        if has_no_layer or self._slow or self._connections(layers[0].id) is not None:
             self.paint()
 
 
@@ -154,10 +155,16 @@ def layer_page(
     connections: Connections | None = None,
     outside: Sequence[Field] = (),
 ) -> list[Line]:
-    """The page of one layer, or of a run of identical blocks (the first stands for all).
+    """Draw the page of one layer, or of a run of identical blocks, represented by its first.
 
-    `more` are parts that were computed on demand; they stand before what the layer is made of. Without
-    `connections` nobody knows yet who makes what it reads. `outside` are figures of a file, beside ours.
+    Args:
+        layers: The layer, or all blocks of the run.
+        totals: Totals of the model.
+        width: Width of the pane in cells.
+        exact: Whether numbers are written out instead of rounded.
+        more: Parts that were computed on demand. They precede the parts of the layer.
+        connections: Producers and readers of the layer's tensors, or None while unknown.
+        outside: Figures of the layer from an external file.
     """
     layer, width = layers[0], width - 1
     title = layer_title(layer, layers[-1].path, len(layers))
@@ -173,14 +180,14 @@ def layer_page(
 
 
 def link_lines(connections: Connections, width: int, exact: bool) -> list[Line]:
-    """Who makes what the layer reads, and who reads what it makes: a line each, which leads there."""
+    """Draw one line per producer of an input and per reader of an output. Each line links to that layer."""
     lines: list[Line] = []
     tables = ("Inputs", input_table(connections)), ("Outputs", output_table(connections))
     for (title, table), leads_to in zip(tables, leads(connections), strict=True):
         if not table.rows:
             continue
         lines += [BLANK, head(f" {title}")]
-        for at, lead in enumerate(leads_to):
-            line = row_line(table, at, width, exact, mark=(" ", "text"))
+        for index, lead in enumerate(leads_to):
+            line = row_line(table, index, width, exact, mark=(" ", "text"))
             lines.append(line if lead is None else Link.to(lead, line))
     return lines

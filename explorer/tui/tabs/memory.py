@@ -1,4 +1,4 @@
-"""The Memory tab: what is live at each step of the execution order, and what is to blame for the peak."""
+"""The Memory tab: live memory at each step of the execution order, and the tensors that cause the peak."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ if TYPE_CHECKING:
 
 
 class MemoryTab(PlotTab):
-    """Memory over the steps of the model."""
+    """Plots live memory over the steps of the model."""
 
     id = "memory"
     work = "following the tensors"
 
     def paint(self) -> None:
-        """The timeline, with its cursor at the peak at first."""
+        """Show the timeline. The cursor starts at the peak."""
         memory, exact, view = self.answer, self.store.exact, self.view
         if memory is None:
             self.show_wait()
             return
-        fresh = view.count != len(memory.steps)
+        is_new = view.count != len(memory.steps)
         view.show_plot(
             lambda at, width, height: memory_page(memory, at, width, height, exact, self._stacked()),
             len(memory.steps),
-            memory.peak_step if fresh else view.cursor,
+            memory.peak_step if is_new else view.cursor,
             lambda x, y, width, height: step_at(memory, (x, y), width, height, exact),
         )
 
     def _stacked(self) -> bool:
-        """Whether the timeline stands on the weights; `+` turns it round."""
+        """Whether the timeline is stacked on the weights. The `+` key inverts the default."""
         return stacks(self.answer) != self.view.other
 
     def step_of(self, first: int, last: int) -> int | None:
-        """The first step that runs one of the layers."""
+        """Return the first step that runs one of the layers, or None."""
         return step_of(self.answer, first, last)
 
-    def layer_at(self, at: int) -> int | None:
-        """The layer that a step runs."""
-        layer: int | None = self.answer.steps[at].layer if self.answer is not None else None
+    def layer_at(self, step: int) -> int | None:
+        """Return the layer that a step runs, or None."""
+        layer: int | None = self.answer.steps[step].layer if self.answer is not None else None
         return layer
 
     def to_peak(self) -> None:
-        """Put the cursor at the peak."""
+        """Move the cursor to the peak."""
         if self.answer is not None:
             self.view.move_to(self.answer.peak_step)
 
 
 def step_of(memory: Memory, first: int, last: int) -> int | None:
-    """The first step that runs one of the layers `first` to `last`, None if none of them has a step."""
+    """Return the first step that runs one of the layers `first` to `last`, or None."""
     return next(
         (i for i, s in enumerate(memory.steps) if s.layer is not None and first <= s.layer <= last), None
     )
@@ -64,12 +64,12 @@ def step_of(memory: Memory, first: int, last: int) -> int | None:
 def memory_page(
     memory: Memory, at: int, width: int, height: int, exact: bool, stacked: bool | None = None
 ) -> list[Line]:
-    """The figures, the timeline with its cursor at step `at`, and the tensors live there.
+    """Draw the figures, the timeline with its cursor at step `at`, and the tensors that are live there.
 
-    `stacked` sets the timeline on the weights; by default where it can still be told.
+    `stacked` stacks the timeline on the weights; None lets `stacks` decide.
     """
     width -= 1
-    lines, rows = _above(memory, width, height, exact)
+    lines, rows = _head_lines(memory, width, height, exact)
     if not memory.steps:
         return [*lines, BLANK, ((" Nothing runs in this model", "dim"),)]
     at = max(0, min(at, len(memory.steps) - 1))
@@ -78,50 +78,50 @@ def memory_page(
 
 
 def step_at(memory: Memory, place: tuple[int, int], width: int, height: int, exact: bool) -> int | None:
-    """The step whose column of the timeline is at a column and row of the page."""
-    above, rows = _above(memory, width - 1, height, exact)
-    across = _across(memory, width - 1)
-    column, row = place[0] - (width - 2 - across), place[1] - len(above) - 1
-    if not memory.steps or not 0 <= column < across or not 0 <= row < rows + 2:
+    """Return the step at a column and row of the page, or None outside the timeline."""
+    lines, rows = _head_lines(memory, width - 1, height, exact)
+    plot_width = _plot_width(memory, width - 1)
+    column, row = place[0] - (width - 2 - plot_width), place[1] - len(lines) - 1
+    if not memory.steps or not 0 <= column < plot_width or not 0 <= row < rows + 2:
         return None
-    return min(len(memory.steps) - 1, (2 * column + 1) * len(memory.steps) // (2 * across))
+    return min(len(memory.steps) - 1, (2 * column + 1) * len(memory.steps) // (2 * plot_width))
 
 
-def _above(memory: Memory, width: int, height: int, exact: bool) -> tuple[list[Line], int]:
-    """What stands above the timeline, and the rows that it takes."""
+def _head_lines(memory: Memory, width: int, height: int, exact: bool) -> tuple[list[Line], int]:
+    """Return the lines above the timeline, and the height of the timeline in rows."""
     lines = draw(figures(memory), width, exact, beside=True)
     rows = max(3, min(12, (height - len(lines)) // 2 - 2))
     return lines + ([BLANK] if height > 18 else []), rows
 
 
 def _timeline(memory: Memory, at: int, width: int, rows: int, stacked: bool) -> list[Line]:
-    """What is live at each step, on top of the weights if they are stacked; the peak is named above it."""
-    steps, under = len(memory.steps), memory.weight_bytes if stacked else 0
-    whole = memory.peak_bytes + under or 1
-    across = _across(memory, width)
-    scale = width - across - 3
-    top = fit(units.bytes_text(whole), scale, right=True)
-    heights = column_values(tuple(step.live_bytes for step in memory.steps), across)
+    """Draw the live memory of each step, on top of the weights if `stacked`. The peak is labeled."""
+    steps, base = len(memory.steps), memory.weight_bytes if stacked else 0
+    top_bytes = memory.peak_bytes + base or 1
+    plot_width = _plot_width(memory, width)
+    scale = width - plot_width - 3
+    top = fit(units.bytes_text(top_bytes), scale, right=True)
+    heights = column_values(tuple(step.live_bytes for step in memory.steps), plot_width)
     roles = ["warn" if value == memory.peak_bytes else "bar" for value in heights]
-    here = columns_of(at, steps, across)
-    for x in here:
+    cursor_columns = columns_of(at, steps, plot_width)
+    for x in cursor_columns:
         roles[x] = "accent"
-    picture = filled([value / whole for value in heights], rows, roles, under / whole)
+    picture = filled([value / top_bytes for value in heights], rows, roles, base / top_bytes)
     labels = {0: top, rows - 1: fit("0", scale, right=True)}
-    weights = rows - 1 - round(rows * under / whole)
+    weights = rows - 1 - round(rows * base / top_bytes)
     if stacked and 0 < weights < rows - 1:
-        labels[weights] = fit(units.bytes_text(under), scale, right=True)
-    names = part_names([step.path for step in memory.steps], across)
-    names = names or [(0, "0"), (across - len(f"{steps - 1:,}"), f"{steps - 1:,}")]
-    mark = here[len(here) // 2]
+        labels[weights] = fit(units.bytes_text(base), scale, right=True)
+    names = part_names([step.path for step in memory.steps], plot_width)
+    names = names or [(0, "0"), (plot_width - len(f"{steps - 1:,}"), f"{steps - 1:,}")]
+    mark = cursor_columns[len(cursor_columns) // 2]
     lines = framed(lines_of(picture), labels, names, mark=mark, begin=True)
-    return [_peak_line(memory, scale + 2, across, stacked), *lines]
+    return [_peak_line(memory, scale + 2, plot_width, stacked), *lines]
 
 
 def _peak_line(memory: Memory, margin: int, across: int, stacked: bool) -> Line:
-    """The peak above its column, and what is drawn."""
+    """Draw the label of the peak above its column, and the hint for the `+` key."""
     columns = columns_of(memory.peak_step, len(memory.steps), across)
-    more = "+ hides the weights" if stacked else "+ shows them on the weights"
+    hint = "+ hides the weights" if stacked else "+ shows them on the weights"
     caption = f"peak {units.bytes_text(memory.peak_bytes)}"
     if stacked:
         caption += f", with the weights {units.bytes_text(memory.peak_bytes + memory.weight_bytes)}"
@@ -130,13 +130,13 @@ def _peak_line(memory: Memory, margin: int, across: int, stacked: bool) -> Line:
     start = x if text[0] == "▼" else max(0, x + 1 - len(text))
     line: Line = ((" " * (margin + start), "text"), (text, "warn"))
     room = margin + across - line_width(line)
-    if memory.weight_bytes and room > len(more) + 2:
-        line = (*line, (fit(more, room, right=True), "dim"))
+    if memory.weight_bytes and room > len(hint) + 2:
+        line = (*line, (fit(hint, room, right=True), "dim"))
     return cut(line, margin + across)
 
 
-def _across(memory: Memory, width: int) -> int:
-    """Cells of the timeline beside its scale."""
+def _plot_width(memory: Memory, width: int) -> int:
+    """Return the width of the timeline in cells, without its scale."""
     scale = max(
         len(units.bytes_text(size)) for size in (memory.peak_bytes, memory.peak_bytes + memory.weight_bytes)
     )
@@ -144,5 +144,5 @@ def _across(memory: Memory, width: int) -> int:
 
 
 def stacks(memory: Memory) -> bool:
-    """Whether what is live can still be told on top of the weights."""
+    """Whether the timeline is readable on top of the weights: they are at most four times the peak."""
     return 0 < memory.weight_bytes <= 4 * memory.peak_bytes

@@ -1,4 +1,4 @@
-"""The Model tab: the whole model in figures, and what was assumed to get them."""
+"""The Model tab: totals of the model, and the assumptions behind them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class ModelTab(Tab[LineView]):
-    """The whole model in figures."""
+    """Shows the totals of the model."""
 
     def paint_outline(self) -> None:
-        """What the header says, if it could be read."""
+        """Show the header of the file, or why it could not be read."""
         outlined, failure = self.store.outline, self.store.failure
         if outlined is None:
             self.view.show(failed_page(failure))
@@ -33,18 +33,18 @@ class ModelTab(Tab[LineView]):
             self.view.show(lambda width: header_page(outlined.header, width, failure))
 
     def paint(self) -> None:
-        """The totals, and what features know of the model."""
+        """Show the totals, and the blocks that features add."""
         store = self.store
         assert store.analysis is not None
         info, history, exact = store.analysis.info, store.history, store.exact
-        more = [block for blocks in load_all("model_blocks") for block in blocks(info, store)]
-        self.view.show(lambda width: model_page(info, history, width, exact, more))
+        feature_blocks = [block for blocks in load_all("model_blocks") for block in blocks(info, store)]
+        self.view.show(lambda width: model_page(info, history, width, exact, feature_blocks))
 
 
 def model_page(
     info: Info, history: History | None, width: int, exact: bool, more: Sequence[Block] = ()
 ) -> list[TextLine]:
-    """Totals, what features know, inputs and outputs, assumptions, the history."""
+    """Draw the totals, the blocks of features, inputs and outputs, assumptions, and the history."""
     blocks = [*overview(info), *more]
     if symbolic_hint(info):
         blocks += [Line(), Paragraph("D binds the sizes that are open.", "warning")]

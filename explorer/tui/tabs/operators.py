@@ -1,4 +1,4 @@
-"""The Operators tab: a histogram of the operator types; open, a row shows the range of every attribute."""
+"""The Operators tab: one row per operator type; an open row shows the range of each attribute."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class OperatorsTab(Tab[FoldList]):
-    """Every operator type."""
+    """Lists the operator types of the model."""
 
     def paint_outline(self) -> None:
-        """That they are not known."""
-        self.view.set_entries(note_entries(self.closed))
+        """Show that the operators are unknown while the model is not open."""
+        self.view.set_entries(note_entries(self.closed_message))
 
     def paint(self) -> None:
-        """The operators, as soon as they are known."""
+        """Show the operators, requesting them first if necessary."""
         store = self.store
         assert store.analysis is not None
         if store.ops is None:
@@ -37,7 +37,7 @@ class OperatorsTab(Tab[FoldList]):
             self.view.set_entries(entries, keep=True)
 
     async def _fetch(self, analysis: Analysis) -> None:
-        """What the engine was not asked for when the model was opened."""
+        """Request the operator statistics, which the engine does not compute when it opens a model."""
         with suppress(ExplorerError):
             ops = await self.store.jobs.ask("ops")
             if self.store.analysis is analysis:
@@ -46,11 +46,11 @@ class OperatorsTab(Tab[FoldList]):
 
 
 def operator_entries(info: Info, stats: Sequence[OpStat], exact: bool) -> list[FoldEntry]:
-    """A row a type, costliest first as the engine lists them; open, it shows the values of its attributes."""
+    """Build one entry per operator type, the most expensive first. An open entry lists its attribute values."""
     table = operators(info, stats, histogram=True)
 
-    def row(at: int, width: int) -> Line:
-        return row_line(table, at, width - 1, exact, mark=_MARK)
+    def row(index: int, width: int) -> Line:
+        return row_line(table, index, width - 1, exact, mark=_MARK)
 
     def values(stat: OpStat, width: int) -> list[Line]:
         return draw(attribute_blocks(stat), width - 1, exact)

@@ -1,6 +1,6 @@
-"""Panes: the layer tree, and the tab on show.
+"""Panes: the layer tree on the left, and the visible tab on the right.
 
-Only the tab on show is drawn; another is drawn when it is opened.
+Only the visible tab is drawn. The others are drawn when they are opened.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 _KEYS = {tab.id: tab for tab in TABS}
 _TABLE_FROM, _TABLE_SHARE = 100, 60
-"""Columns of a terminal from which on the tree has what its columns need, and its least share then."""
+"""Terminal width from which the tree gets the cells of its columns, and its minimum share then in percent."""
 _PAGE_WIDTH = 28
-"""Cells that the right pane keeps wherever the divider goes: with less a page's figures are cut."""
+"""Minimum width of the right pane in cells, wherever the divider is. A narrower page cuts its figures."""
 Zoom = Literal["", "zoom-left", "zoom-right"]
 _ZOOMS: tuple[Zoom, Zoom] = ("zoom-left", "zoom-right")
 
@@ -51,17 +51,17 @@ class TreePane(Vertical):
     """The left pane: the layer tree and its heading."""
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The lines of a part of it."""
+        """Render the lines in a region."""
         return uniform_lines(super().render_lines, crop)
 
 
 class TabPane(Vertical):
-    """The right pane: which tab is on show, and what it shows of the layer and the model.
+    """The right pane: the tabs' heading and the visible tab.
 
     Args:
-        store: What is shown.
-        panes: Of which it is one.
-        ask: Runs a command, by its id.
+        store: State of the screen.
+        panes: Container of this pane.
+        ask: Callback that runs a command by its ID.
     """
 
     def __init__(self, store: ScreenStore, panes: Panes, ask: Callable[[str], object]) -> None:
@@ -70,29 +70,30 @@ class TabPane(Vertical):
         self._tabs: dict[str, Any] = {}
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The lines of a part of it."""
+        """Render the lines in a region."""
         return uniform_lines(super().render_lines, crop)
 
     def compose(self) -> ComposeResult:
-        """The heading, and the tabs that are there from the start; plots come when they are opened first."""
+        """Yield the heading and all tabs except plots, which are created when they are first shown."""
         yield PaneHead(id="tabs")
         for tab in TABS:
             if tab.kind != "plot":
                 widget = (LinkView if tab.kind == "lines" else FoldList)(id=tab.id)
-                widget.display = tab.id == self._store.tab  # before the first layout, which then happens once
+                # set before the first layout, so that only one layout is needed
+                widget.display = tab.id == self._store.tab
                 yield widget
 
     def on_mount(self) -> None:
-        """Watch what is shown."""
+        """Subscribe to changes of the store."""
         self._store.watch(self.paint, "model", "numbers", "found")
         self._store.watch(self._follow, "layer")
         self._store.watch(self.draw_head, "tab", "focus")
-        # a tab may have waited for the end of a job
-        self._store.watch(lambda: self.call_later(self._demand), "jobs")
+        # a plot may be waiting for a job to finish
+        self._store.watch(lambda: self.call_later(self._request_missing), "jobs")
         self.draw_head()
 
     def widget(self, tab: str) -> Widget:
-        """The widget of a tab."""
+        """Return the widget of a tab, creating it if necessary."""
         mounted = self.query(f"#{tab}")
         if mounted:
             return mounted.first()
@@ -101,17 +102,17 @@ class TabPane(Vertical):
         return view
 
     def tab(self, id: str = "") -> Any:
-        """A tab, or the one on show."""
+        """Return a tab by ID; by default, the visible one."""
         key = _KEYS[id or self._store.tab]
         if key.id not in self._tabs:
-            of = (self._store, self._panes.layer_tree, self.widget(key.id), key.key, self._ask)
-            self._tabs[key.id] = tab_class(key)(*of)
+            arguments = (self._store, self._panes.layer_tree, self.widget(key.id), key.key, self._ask)
+            self._tabs[key.id] = tab_class(key)(*arguments)
         return self._tabs[key.id]
 
     def open(self, tab: str, *, focus: bool = True) -> None:
-        """Show a tab, and with `focus` go there."""
+        """Show a tab, and with `focus` focus it."""
         self._store.tab = tab
-        self._store.on_demand.refused.pop(tab, None)  # who asks again wants it tried again
+        self._store.on_demand.refused.pop(tab, None)  # opening the tab again retries a request that failed
         opened = self.widget(tab)
         for spec in TABS:
             for widget in self.query(f"#{spec.id}"):
@@ -123,14 +124,14 @@ class TabPane(Vertical):
         self.tab().on_open()
 
     def paint(self) -> None:
-        """Draw the tab on show."""
+        """Draw the visible tab."""
         if self._store.analysis is not None:
             self.tab().paint()
         elif self._store.outline is not None or self._store.failure or self._tabs:
             self.tab().paint_outline()
 
     def reveal(self, title: str) -> None:
-        """Bring the part of a page with this heading into view, if it is not there already."""
+        """Scroll the section with this heading into view, unless it is visible already."""
         view = self.widget(self._store.tab)
         if isinstance(view, LineView):
             view.reveal(title)
@@ -140,28 +141,28 @@ class TabPane(Vertical):
         if self._store.analysis is not None or self._store.outline is not None:
             self.tab().follow()
 
-    def _demand(self) -> None:
+    def _request_missing(self) -> None:
         if self._store.analysis is not None:
             self.tab().demand()
 
     def draw_head(self) -> None:
-        """Draw the tabs' words; those of the tab in use are lit."""
+        """Draw the heading. The visible tab is highlighted while it is focused."""
         tab, focused = self._store.tab, self.screen.focused
-        lit = focused is not None and focused.id in _KEYS
-        self.query_one(PaneHead).show(lambda width: (tab_head(TABS, tab, width, focused=lit),))
+        is_focused = focused is not None and focused.id in _KEYS
+        self.query_one(PaneHead).show(lambda width: (tab_head(TABS, tab, width, focused=is_focused),))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """The divider is taken hold of."""
+        """Start to drag the divider."""
         if event.x == 0 and event.widget is self and self.region.x > 0:
             self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """The divider follows the mouse."""
+        """Move the divider with the mouse."""
         if self.app.mouse_captured is self:
             self._panes.divide(100 * (event.screen_x - self._panes.region.x) / self._panes.size.width)
 
     def on_mouse_up(self) -> None:
-        """The divider is let go."""
+        """Stop dragging the divider."""
         self.release_mouse()
 
     @on(PaneHead.HeadingClicked)
@@ -172,11 +173,11 @@ class TabPane(Vertical):
 
 
 class Panes(Horizontal):
-    """The tree and the tabs beside each other, one above the other, or one alone.
+    """The tree and the tabs: side by side, one above the other, or only one of them.
 
     Args:
-        store: What is shown.
-        ask: Runs a command, by its id.
+        store: State of the screen.
+        ask: Callback that runs a command by its ID.
     """
 
     def __init__(self, store: ScreenStore, ask: Callable[[str], object]) -> None:
@@ -190,36 +191,36 @@ class Panes(Horizontal):
         self.wish = TreeShape("", False, frozenset())
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The lines of a part of it."""
+        """Render the lines in a region."""
         return uniform_lines(super().render_lines, crop)
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the two panes."""
         yield self.left
         yield self.tabs
 
     def on_mount(self) -> None:
-        """Watch what is shown."""
+        """Subscribe to changes of the store."""
         self._store.watch(self._draw_tree, "numbers", "model")
         self._store.watch(self._draw_head, "model", "layer", "query", "focus", "tab")
-        self._store.watch(self._lay_rail, "model", "rail")
+        self._store.watch(self._show_rail, "model", "rail")
         self._store.watch(self._ask_columns, "model", "machine")
-        self._store.watch(self._lay_divider, "tab")
-        self._lay_divider()
+        self._store.watch(self._apply_divider, "tab")
+        self._apply_divider()
         self._draw_head()
 
     def _draw_tree(self) -> None:
         self.layer_tree.exact = self._store.exact
         self.layer_tree.refresh()
 
-    def _lay_rail(self) -> None:
-        """The strip that shows what feeds what, if it is wanted and there are edges."""
+    def _show_rail(self) -> None:
+        """Show the rail if the user wants it and the edges are known, and request the edges."""
         cache = self._store.on_demand
         edges: RowEdges | None = cache.answers.get("edges")
         is_drawn = self._store.rail and self._store.analysis is not None
         if cache.edges is not None:
-            late, cache.edges = cache.edges, None
-            self.run_worker(self._await_edges(cache, late), group="rail", exit_on_error=False)
+            request, cache.edges = cache.edges, None
+            self.run_worker(self._await_edges(cache, request), group="rail", exit_on_error=False)
         old = self.layer_tree.rail
         rail = None
         if is_drawn and edges is not None and edges.makers:
@@ -228,96 +229,96 @@ class Panes(Horizontal):
             self.layer_tree.rail = rail
             self.layer_tree.refresh()
 
-    async def _await_edges(self, seen: OnDemandCache, late: Awaitable[RowEdges]) -> None:
+    async def _await_edges(self, cache: OnDemandCache, request: Awaitable[RowEdges]) -> None:
         with suppress(ExplorerError):
-            seen.answers["edges"] = await late
-            if seen is self._store.on_demand:
-                self._fold_constants(seen.answers["edges"])
-                self._lay_rail()
+            cache.answers["edges"] = await request
+            if cache is self._store.on_demand:
+                self._fold_constants(cache.answers["edges"])
+                self._show_rail()
 
     def _fold_constants(self, edges: RowEdges) -> None:
-        """The constants of each group as one row, from when it is known which they are."""
+        """Fold the constants of each group into one row, once the engine has found them."""
         if edges.constants:
             self.rearrange(lambda model: model.set_constants(edges.constants))
 
     def _draw_head(self) -> None:
         tree, outlined = self.layer_tree, self._store.outline
-        model, query, lit = tree.model, self._store.query, tree.has_focus
+        model, query, has_focus = tree.model, self._store.query, tree.has_focus
         growing = outlined is not None and not outlined.whole
         self.query_one("#tree-head", PaneHead).show(
             lambda width: (
-                tree_head(model, query, width, focused=lit, growing=growing, laid=tree.places(width)),
+                tree_head(model, query, width, focused=has_focus, growing=growing, laid=tree.places(width)),
             )
         )
 
     @property
     def in_tabs(self) -> bool:
-        """Whether the pane in use is the right one; the left one where none is."""
+        """Whether the right pane is in use. Without a focused pane, the left one is."""
         return self.has_class("on-right")
 
-    # how the user wants it
+    # the user's choices
 
     def take_choices(self, choices: ScreenChoices) -> None:
-        """Stand as was chosen before."""
+        """Apply the choices of an earlier session."""
         order = (choices.turned, choices.columns, choices.flat)
         self.wish = TreeShape(choices.metric, choices.by_cost, frozenset(), *order)
         self._divide(choices.divider)
 
     def choices(self) -> ScreenChoices:
-        """What was chosen by now."""
+        """Return the current choices, to be saved for the next session."""
         shape = self.layer_tree.model.shape
         order = (shape.metric, shape.by_cost, shape.turned, shape.flat)
         return ScreenChoices(shape.columns, *order, self.divider)
 
     def to_defaults(self) -> None:
-        """Columns, order and divider as they are where nothing was chosen."""
+        """Reset columns, order and divider to their defaults."""
         self.take_choices(ScreenChoices())
         shape = replace(self.wish, open_rows=self.layer_tree.model.shape.open_rows)
         self.rearrange(lambda model: model.take_shape(shape))
         self._store.notify("focus")
 
     def divide(self, share: float) -> None:
-        """Give the left pane so much of the width, in percent, within bounds."""
+        """Set the width of the left pane in percent of the window, within bounds."""
         self._divide(round(max(LEFTMOST, min(share, RIGHTMOST))))
         self._store.notify("focus")
 
     def _divide(self, share: int | None) -> None:
         self.divider = share
-        self._lay_divider()
+        self._apply_divider()
 
     @property
     def share(self) -> int:
-        """The left pane's share of the width, in percent: as chosen, or as much as the columns need.
+        """Width of the left pane in percent: the user's choice, or as much as the columns need.
 
-        Pages are read well in what is left. Plots and tables have half, but over SSH, where a divider that
-        moves is the whole screen on the wire; so have both where it is narrow.
+        Pages of text need little room. Plots and tables get half of the width. Over SSH all tabs divide the
+        width alike, because a moving divider redraws the whole screen. Narrow terminals are divided in half.
         """
         width = self.app.size.width
         if self.divider is not None:
             return min(self.divider, max(LEFTMOST, 100 - -(-100 * _PAGE_WIDTH // width)))
-        plain = self._store.remote or _KEYS[self._store.tab].kind == "lines"
-        if width < _TABLE_FROM or not plain:
+        is_text = self._store.remote or _KEYS[self._store.tab].kind == "lines"
+        if width < _TABLE_FROM or not is_text:
             return 50
         return max(_TABLE_SHARE, -(-100 * (CORE_WIDTH + 1) // width))
 
-    def _lay_divider(self) -> None:
+    def _apply_divider(self) -> None:
         share = self.share
         if share == self._divided:
             return
         self._divided = share
-        # one pane above the other has the whole width
+        # styles have no effect while one pane is above the other
         for pane, part in ((self.left, share), (self.tabs, 100 - share)):
             pane.styles.width = f"{part}fr"
 
     def on_resize(self) -> None:
-        """Another width may be divided otherwise."""
-        self._lay_divider()
+        """Divide the new width."""
+        self._apply_divider()
 
-    # where the user is
+    # focus and cursor
 
     @property
     def zoom(self) -> Zoom:
-        """The class that gives one pane the whole width; empty without one."""
+        """CSS class that gives one pane the whole width; '' without zoom."""
         return next((zoom for zoom in _ZOOMS if self.has_class(zoom)), "")
 
     @zoom.setter
@@ -327,18 +328,18 @@ class Panes(Horizontal):
             self.add_class(zoom)
 
     def go_to(self, target: Widget) -> None:
-        """Focus the tree or a tab; a pane that has the whole width hands it over."""
+        """Focus the tree or a tab. If one pane is zoomed, the zoom moves to the target's pane."""
         if self.zoom:
             self.zoom = _ZOOMS[target is not self.layer_tree]
         self.set_class(target is not self.layer_tree, "on-right")
         target.focus()
 
     def on_descendant_focus(self) -> None:
-        """Where there is room for one pane it is the one in use."""
+        """Mark the focused pane: a narrow screen shows only this one."""
         self.set_class(not self.layer_tree.has_focus, "on-right")
 
     def to_layer(self, layer: int, *, focus: bool = True) -> None:
-        """Put the tree's cursor on a layer, and with `focus` go there; Backspace comes back."""
+        """Move the tree's cursor to a layer, and with `focus` focus the tree. Backspace returns."""
         self._store.jumps.leave(self.layer_tree.current_layer)
         self.show_layer(layer)
         if focus:
@@ -346,7 +347,7 @@ class Panes(Horizontal):
         self._store.notify("focus")
 
     def show_layer(self, layer: int) -> None:
-        """Put the tree's cursor on a layer; a filter that hides it is taken back."""
+        """Move the tree's cursor to a layer. If the filter hides the layer, the filter is removed."""
         if self.layer_tree.is_filtered_out(layer):
             self.rearrange(lambda model: model.set_filter(None))
             self._store.query = ""
@@ -354,69 +355,70 @@ class Panes(Horizontal):
         self.layer_tree.to_layer(layer)
 
     def next_column(self) -> None:
-        """The next figure to sort by, which always stands beside the layers."""
+        """Sort by the next numeric column. The sorted column is always visible."""
         model = self.layer_tree.model
         columns = columns_of(model)
         names = [name for name in chosen_columns(model) if columns[name].is_number and name != "share"]
         if not names:
             names = [metric.id for metric in METRICS]
-        at = names.index(model.metric.id) + 1 if model.metric.id in names else 0
-        self.sort_by(names[at % len(names)], TreeModel.set_metric)
+        index = names.index(model.metric.id) + 1 if model.metric.id in names else 0
+        self.sort_by(names[index % len(names)], TreeModel.set_metric)
 
-    def sort_by(self, column: str, way: Callable[[TreeModel, Metric], None] = TreeModel.sort_by) -> None:
-        """Sort by a column, or say what it needs; the engine is asked for what the tree does not know."""
+    def sort_by(self, column: str, apply: Callable[[TreeModel, Metric], None] = TreeModel.sort_by) -> None:
+        """Sort by a column, or report which choice is missing. Figures are requested from the engine."""
         metric = metric_of(column, columns_of(self.layer_tree.model))
         if metric is None:
             return
         if complaint := "" if metric.array else self.asked.complaint(column):
             self._store.say(complaint)
-        self.rearrange(lambda model: way(model, metric), sorting=True)
+        self.rearrange(lambda model: apply(model, metric), sorting=True)
 
     def rearrange(self, change: Callable[[TreeModel], None], *, sorting: bool = False) -> None:
-        """Change the rows of the tree and stay on the layer, or while `sorting` in the first row."""
+        """Change the rows of the tree and keep the cursor on its layer. See `LayerTree.rearrange`."""
         self.layer_tree.rearrange(change, sorting=sorting)
         self._store.notify("layer")
         self._ask_columns()
 
     @cached_property
     def asked(self) -> AskedColumns:
-        """Figures that the engine is asked for."""
-        from explorer.tui.tree.asked_columns import AskedColumns  # with the columns, after the first paint
+        """The columns that the engine computes."""
+        # imported late: it imports the column definitions
+        from explorer.tui.tree.asked_columns import AskedColumns
 
         return AskedColumns(self._store, self.layer_tree)
 
     def _ask_columns(self) -> None:
-        """Ask for the figures of columns, where some are lacking."""
+        """Request the missing figures of the columns in use."""
         model = self.layer_tree.model
-        plain = model.metric.array and not model.columns
-        if self._store.analysis is not None and not plain and self.asked.lacking():
+        is_default = model.metric.array and not model.columns
+        if self._store.analysis is not None and not is_default and self.asked.lacking():
             self.run_worker(self.asked.ask(), group="columns", exclusive=True, exit_on_error=False)
 
-    # the mouse, and the cursor
+    # events of the mouse and the cursor
 
     @on(PaneHead.HeadingClicked)
     def _head_clicked(self, event: PaneHead.HeadingClicked) -> None:
         if event.source.id == "tree-head":
             laid = self.layer_tree.places(event.source.size.width)
-            if laid is not None and (name := laid.at(event.x)):
+            if laid is not None and (name := laid.column_at(event.x)):
                 self.sort_by(name)
 
     @on(LineList.RowHighlighted)
-    def _moved(self, event: LineList.RowHighlighted) -> None:
+    def _row_highlighted(self, event: LineList.RowHighlighted) -> None:
         if event.source is self.layer_tree:
             self._store.notify("layer")
 
     @on(LineList.RowSelected)
-    def _chosen(self, event: LineList.RowSelected) -> None:
+    def _row_selected(self, event: LineList.RowSelected) -> None:
         if event.source is self.layer_tree:
             self.tabs.open("layer")
 
     @on(LinkView.LinkFollowed)
-    def _followed(self, event: LinkView.LinkFollowed) -> None:
+    def _link_followed(self, event: LinkView.LinkFollowed) -> None:
         self.to_layer(event.lead, focus=False)
 
     def on_plot_view_point_selected(self, event: Any) -> None:
-        """Show the layer of the plot's cursor in the tree."""
+        """Move the tree's cursor to the layer at the plot's cursor."""
         layer = self.tabs.tab(event.source.id).layer_at(event.source.cursor)
         if layer is None:
             self._store.say("this step has no layer of its own")

@@ -1,4 +1,4 @@
-"""A tab: what it needs, what it shows, and how it follows the cursor of the tree."""
+"""Base classes of the tabs: what a tab requests and draws, and how it follows the tree's cursor."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ View = TypeVar("View", bound="Widget")
 
 
 class Tab(Generic[View]):
-    """Shows one thing of the model in a widget.
+    """Shows one aspect of the model in a widget.
 
     Args:
-        store: What it shows.
-        tree: Whose cursor it follows.
-        view: Where it is shown.
-        key: Its key.
-        ask: Runs a command, by its id.
+        store: State of the screen.
+        tree: Layer tree with the cursor that the tab follows.
+        view: Widget that shows the tab.
+        key: Key that opens the tab.
+        ask: Callback that runs a command by its ID.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class Tab(Generic[View]):
         self.store, self.tree, self.view, self.key, self.ask = store, tree, view, key, ask
 
     def paint(self) -> None:
-        """Draw it; the model is open."""
+        """Draw the tab. The model is open."""
         raise NotImplementedError
 
     @property
-    def closed(self) -> tuple[str, ...]:
-        """What stands here while the model is not open; nothing while it may still come."""
+    def closed_message(self) -> tuple[str, ...]:
+        """Message while the model is not open; empty while it may still be opening."""
         return (
             ("The model could not be opened.", "o tries again, O opens another.")
             if self.store.failure
@@ -48,66 +48,66 @@ class Tab(Generic[View]):
         )
 
     def paint_outline(self) -> None:
-        """Draw what the header says, if there is one; the model is not open."""
+        """Draw what the header of the file contains. The model is not open."""
         raise NotImplementedError
 
     def on_open(self) -> None:
-        """The user has come to it."""
+        """Called after the user opened the tab."""
 
     def follow(self) -> None:
-        """The cursor of the tree is on another layer."""
+        """Called after the tree's cursor moved to another layer."""
 
     def demand(self) -> None:
-        """Ask the engine for what is lacking, if nothing else runs."""
+        """Request missing data from the engine, unless a job is running."""
 
     def layer_at(self, at: int) -> int | None:
-        """The layer that stands at the cursor `at` of its widget."""
+        """Return the layer at the position `at` of the widget's cursor, or None."""
         return None
 
 
 class PlotTab(Tab[PlotView]):
-    """Shows an answer of the engine as a plot; asks for it when it is shown.
+    """Requests an answer from the engine when the tab is shown, and plots it.
 
-    Each is a job that Esc stops. If another job runs, it waits its turn and comes when that one ends.
+    Each request is a job that Esc stops. While another job is running, the request waits.
     """
 
     id: str
     work: str
-    """What the job bar says."""
+    """Description of the work in the job bar."""
 
     @property
     def answer(self) -> Any:
-        """What the engine answered, or did last; None if it was not asked."""
-        seen = self.store.on_demand
-        last = None if self.id in seen.refused else seen.last.get(self.id)
-        return seen.answers.get(self.id, last)
+        """Answer of the engine, possibly outdated, or None."""
+        cache = self.store.on_demand
+        previous = None if self.id in cache.refused else cache.last.get(self.id)
+        return cache.answers.get(self.id, previous)
 
     def paint_outline(self) -> None:
-        """That there is nothing to draw."""
-        lines = [BLANK, *(((f" {said}", "dim"),) for said in self.closed)]
+        """Show that there is nothing to plot."""
+        lines = [BLANK, *(((f" {message}", "dim"),) for message in self.closed_message)]
         self.view.show_page(lambda width: lines)
 
     def show_age(self) -> None:
-        """Dim what is on show while it holds no more, and ask for what does."""
+        """If the answer is outdated, dim the plot and request a new answer."""
         stale = self.answer is not None and self.id not in self.store.on_demand.answers
         self.view.set_class(stale, "stale")
         if stale:
             self.demand()
 
     def request(self) -> tuple[Any, ...] | None:
-        """What the engine's method is called with; None if that is not known yet."""
+        """Return the arguments for the engine's method, or None while they are unknown."""
         return ()
 
     def prepare(self, answer: Any) -> Any:
-        """What is kept of an answer."""
+        """Convert an answer of the engine before it is stored."""
         return answer
 
     def step_of(self, first: int, last: int) -> int | None:
-        """Where layers stand in the plot."""
+        """Return the position in the plot of the layers `first` to `last`, or None."""
         raise NotImplementedError
 
     def demand(self) -> None:
-        """Ask for what is lacking, if it was not refused and nothing else runs."""
+        """Request the answer, unless it exists, was refused, or another job is running."""
         store, cache = self.store, self.store.on_demand
         if self.id in cache.answers or self.id in cache.refused or self.id in cache.asking:
             return
@@ -130,7 +130,7 @@ class PlotTab(Tab[PlotView]):
         self.store.notify("found")
 
     def show_wait(self) -> None:
-        """Ask for what is lacking, and say why there is nothing yet."""
+        """Request the answer, and show why there is none yet."""
         self.demand()
         refused = self.store.on_demand.refused.get(self.id)
         if refused is not None:
@@ -140,13 +140,13 @@ class PlotTab(Tab[PlotView]):
             self.view.show_page(note_page("Waiting for the job that runs." if busy else "Computing…"))
 
     def follow(self) -> None:
-        """The plot's cursor goes to the layer under the tree's."""
+        """Move the plot's cursor to the layer under the tree's cursor."""
         if self.tree.cursor_layers and self.view.count and self.answer is not None:
-            at = self.step_of(*self.tree.span)
-            if at is not None:
-                self.view.move_to(at)
+            position = self.step_of(*self.tree.span)
+            if position is not None:
+                self.view.move_to(position)
 
 
-def note_page(said: str, role: str = "dim") -> Callable[[int], Sequence[Line]]:
-    """A page of one sentence."""
-    return lambda width: [BLANK, *wrap(((" " + safe(said), role),), width)]
+def note_page(message: str, role: str = "dim") -> Callable[[int], Sequence[Line]]:
+    """Return a page that consists of one sentence."""
+    return lambda width: [BLANK, *wrap(((" " + safe(message), role),), width)]

@@ -344,7 +344,9 @@ class TreeModel(FoldedRows):
         """Return the default metric: MACs, or parameters for a file of tensors, whose MACs are unknown."""
         known_arrays = self.structure.known
         return (
-            METRICS[1] if METRICS[0].array not in known_arrays and METRICS[1].array in known_arrays else METRICS[0]
+            METRICS[1]
+            if METRICS[0].array not in known_arrays and METRICS[1].array in known_arrays
+            else METRICS[0]
         )
 
     def _path(self, layer: int) -> str:

@@ -108,21 +108,21 @@ class Rail:
             first = begins[place]
             # most rows are layers with edges; for a group the first layer with edges must be searched
             if gathered is not None or first not in self._followers:
-                at = bisect_left(ordered, first)
-                first = ordered[at] if at < len(ordered) else -1
-                if gathered is not None and at and gathered(ordered[at - 1]):
+                node_index = bisect_left(ordered, first)
+                first = ordered[node_index] if node_index < len(ordered) else -1
+                if gathered is not None and node_index and gathered(ordered[node_index - 1]):
                     continue
             if first in self._followers and (place + 1 == len(begins) or first < begins[place + 1]):
                 below.add(place - 1)
-        for at in islice(self._crossing_edges(begins), _MOST):
-            maker, reader = edges.makers[at], edges.readers[at]
-            if gathered is not None and (gathered(maker) or gathered(reader)):
+        for edge in islice(self._crossing_edges(begins), _MOST):
+            producer, reader = edges.makers[edge], edges.readers[edge]
+            if gathered is not None and (gathered(producer) or gathered(reader)):
                 continue
-            maker_row, reader_row = bisect_right(begins, maker) - 1, bisect_right(begins, reader) - 1
-            if reader_row == maker_row + 1:
-                below.add(maker_row)
-            elif reader_row > maker_row:
-                skips.setdefault(maker_row, set()).add(reader_row)
+            producer_row, reader_row = bisect_right(begins, producer) - 1, bisect_right(begins, reader) - 1
+            if reader_row == producer_row + 1:
+                below.add(producer_row)
+            elif reader_row > producer_row:
+                skips.setdefault(producer_row, set()).add(reader_row)
         return skips, below
 
     def _crossing_edges(self, begins: Sequence[int]) -> Iterator[int]:

@@ -52,7 +52,7 @@ class StageRows(Struct):
                     first[row] = unit
                 last[row] = unit
                 row = parent[row]
-        crossing = array("d", (where.crossing[at] if at > 0 else nan for at in first))
+        crossing = array("d", (where.crossing[first_unit] if first_unit > 0 else nan for first_unit in first))
         crossing.append(nan)
         return cls(first, last, crossing)
 

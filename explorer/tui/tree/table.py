@@ -99,7 +99,7 @@ class Places(Struct, frozen=True):
     name: int
     columns: tuple[Place, ...]
 
-    def at(self, x: int) -> str:
+    def column_at(self, x: int) -> str:
         """Return the name of the column at cell `x`, or ''."""
         return next((p.name for p in self.columns if p.start <= x <= p.start + p.width), "")
 

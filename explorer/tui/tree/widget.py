@@ -287,9 +287,11 @@ def table_line(model: TreeModel, row: int, laid: Places, look: TableLook, *, tak
     if blank > 0:
         # a long name may extend into blank cells of the first columns
         longer = _row_label(model, row, first, members, room + blank)
-        taken = max(0, cell_len(longer) - room)
+        extra_cells = max(0, cell_len(longer) - room)
         name, room, cell_spans = (
-            (longer, room + taken, _drop_spaces(cell_spans, taken)) if taken else (name, room, cell_spans)
+            (longer, room + extra_cells, _drop_spaces(cell_spans, extra_cells))
+            if extra_cells
+            else (name, room, cell_spans)
         )
     pad = " " * max(0, room - cell_len(name))
     return (

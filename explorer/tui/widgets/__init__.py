@@ -1,1 +1,1 @@
-"""Widgets: the parts of the screen."""
+"""Widgets of the screen."""

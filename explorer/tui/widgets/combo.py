@@ -1,4 +1,4 @@
-"""Combo field of a dialog: one of a few words, or another that is typed."""
+"""Combo field: a dialog field with a few options that also accepts typed text."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from explorer.tui.text.lines import Line, safe
 from explorer.tui.widgets.option_field import OptionField
 
 _LONGEST = 4_096
-"""Characters that are typed at most."""
+"""Maximum number of characters of the typed text."""
 
 
 class ComboField(OptionField, inherit_bindings=False):
-    """One of a few words; what is typed stands in their place until an arrow leads back to them.
+    """A choice between a few words, or typed text. An arrow key discards the typed text.
 
     Args:
-        label: Before it.
-        words: To choose from.
-        value: What it says at first: one of them, or another as if it were typed.
-        id: For queries and styles.
-        label_width: Cells of the label.
+        label: Label before the field.
+        words: Options to choose from.
+        value: Initial value: one of `words`, or any other text as if it were typed.
+        id: ID of the widget.
+        label_width: Width of the label in cells.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -39,7 +39,7 @@ class ComboField(OptionField, inherit_bindings=False):
         self.take(value)
 
     def take(self, value: str) -> None:
-        """Say this."""
+        """Set the value: one of the words, or any other text as if it were typed."""
         if value in self.words:
             self.index, self.typed = self.words.index(value), ""
         else:
@@ -47,24 +47,25 @@ class ComboField(OptionField, inherit_bindings=False):
 
     @property
     def value(self) -> str:
-        """The word chosen or typed."""
+        """The chosen word, or the typed text."""
         return self.typed or self.words[self.index]
 
     def line_at(self, y: int) -> Line:
-        """The line in row `y`."""
+        """Return line `y` of the field."""
         if not self.typed:
             return super().line_at(y)
         room = max(1, self.size.width - self._room - 1)
         typed = safe(self.typed)
-        text = typed if len(typed) <= room else f"…{typed[1 - room :]}"  # one looks at the end that one types
+        # the end of a long text is visible, because the user types there
+        text = typed if len(typed) <= room else f"…{typed[1 - room :]}"
         return ((self.label, "dim"), (f" {text} ", "mark" if self.has_focus else "head"))
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Whether a key is typed into it: no dialog has it then."""
+        """Whether the field accepts a key as input, so that it is no shortcut of the dialog."""
         return character is not None and character.isprintable()
 
     def on_key(self, event: events.Key) -> None:
-        """Type."""
+        """Edit the typed text."""
         if event.character is not None and event.is_printable:
             self._type((self.typed + event.character)[:_LONGEST])
         elif event.key == "backspace" and self.typed:
@@ -77,7 +78,7 @@ class ComboField(OptionField, inherit_bindings=False):
         event.prevent_default()
 
     def on_paste(self, event: events.Paste) -> None:
-        """Type what is pasted."""
+        """Append the first line of the pasted text."""
         event.stop()
         self._type((self.typed + (event.text.splitlines() or [""])[0])[:_LONGEST])
 
@@ -87,7 +88,7 @@ class ComboField(OptionField, inherit_bindings=False):
         self.post_message(self.OptionChanged(self))
 
     def action_step(self, step: int) -> None:
-        """The word beside; from what was typed back to the words."""
+        """Choose the neighboring word, or discard the typed text."""
         if self.typed:
             self._type("")
         else:

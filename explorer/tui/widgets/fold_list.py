@@ -1,4 +1,4 @@
-"""Collapsible list: rows that open to show lines under them: operators, a diff."""
+"""Collapsible list: rows that can be opened to show lines below them. Used for operators and diffs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from explorer.tui.widgets.line_view import LineList
 
 
 class FoldEntry(Struct, frozen=True):
-    """A row, and what lies under it; both made for a width when they are needed; `remark` is a sentence."""
+    """A row of the list.
+
+    Attributes:
+        head: Function that draws the row in a width.
+        body: Function that draws the lines below an open row in a width, or None if the row cannot be opened.
+        remark: Whether the row is a sentence that can be opened only because it may be too long.
+    """
 
     head: Callable[[int], Line]
     body: Callable[[int], Sequence[Line]] | None = None
@@ -20,26 +26,27 @@ class FoldEntry(Struct, frozen=True):
 
 
 def note_entries(lines: Sequence[str]) -> list[FoldEntry]:
-    """Lines that say why there are no rows."""
-    return [FoldEntry(partial(_note, said)) for said in lines]
+    """Build entries of plain lines, such as the reason that there are no rows."""
+    return [FoldEntry(partial(_note, text)) for text in lines]
 
 
-def _note(said: str, width: int) -> Line:
-    return ((fit(said, width), "dim"),)
+def _note(text: str, width: int) -> Line:
+    return ((fit(text, width), "dim"),)
 
 
 class FoldList(LineList):
-    """Entries that open and close."""
+    """List of entries that can be opened and closed."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._entries: Sequence[FoldEntry] = ()
         self._opened: set[int] = set()
-        self._rows: list[tuple[int, int]] = []  # (entry, -1 or line of its body)
+        # (index of the entry, -1 for its head or the index of a body line)
+        self._rows: list[tuple[int, int]] = []
         self._bodies: dict[tuple[int, int], Sequence[Line]] = {}
 
     def set_entries(self, entries: Sequence[FoldEntry], *, keep: bool = False) -> None:
-        """Show other entries; `keep` leaves those open that were."""
+        """Show other entries. With `keep`, open entries stay open."""
         self._entries = entries
         self._bodies.clear()
         if not keep:
@@ -62,18 +69,18 @@ class FoldList(LineList):
         return self._bodies[key]
 
     def on_resize(self, event: object) -> None:
-        """Lay out for the new width."""
+        """Lay out the list for the new width."""
         self._bodies.clear()
         self._lay_out()
         self.rows_changed()
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
+        """Number of visible rows."""
         return len(self._rows)
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
+        """Draw row `index` in `width` cells."""
         entry, line = self._rows[index]
         if line >= 0:
             return self._body(entry)[line]
@@ -83,30 +90,30 @@ class FoldList(LineList):
 
     @property
     def entry_count(self) -> int:
-        """How many entries there are, open or not."""
+        """Number of entries, open or closed."""
         return len(self._entries)
 
     @property
     def current_entry(self) -> int:
-        """The entry under the cursor, or in whose lines it is; -1 without one."""
+        """Index of the entry that contains the cursor, or -1 for an empty list."""
         return self._rows[self.cursor][0] if self._rows else -1
 
     def to_first_foldable(self) -> None:
-        """Put the cursor on the first row that opens, unless that would scroll what stands above it away.
+        """Move the cursor to the first row that can be opened, if it is visible without scrolling.
 
-        A remark opens too, where it is longer than the pane is wide, and is not what one comes for.
+        Remarks are skipped.
         """
         entries = self._entries
         folds = (
             i
-            for i, (at, line) in enumerate(self._rows)
-            if line < 0 and entries[at].body and not entries[at].remark
+            for i, (entry, line) in enumerate(self._rows)
+            if line < 0 and entries[entry].body and not entries[entry].remark
         )
         first = next(folds, 0)
         self.move_to(first if first < self.size.height else 0)
 
     def toggle_row(self, index: int, want: bool | None = None) -> bool:
-        """Open or close a row."""
+        """Open or close a row; `want` sets the direction. Returns whether anything changed."""
         entry, line = self._rows[index]
         is_open = entry in self._opened
         if line >= 0 or self._entries[entry].body is None or (want is not None and is_open == want):
@@ -116,6 +123,6 @@ class FoldList(LineList):
         return True
 
     def parent_of(self, index: int) -> int | None:
-        """The row that `index` lies in."""
+        """Return the index of the head of a body line, or None for a head."""
         entry, line = self._rows[index]
         return self._rows.index((entry, -1)) if line >= 0 else None

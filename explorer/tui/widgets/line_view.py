@@ -1,8 +1,9 @@
-"""Widgets that draw lines of roles, and redraw only the lines that changed.
+"""Widgets that draw lines of text with roles, and redraw only the lines that changed.
 
-Over SSH every cell that is drawn again is bytes on the wire. Textual repaints the whole widget whose
-content was set; here lines are compared with those on show, so a cursor key costs two rows of the list
-and the few lines of the page that differ.
+A role names the meaning of a text, such as 'dim' or 'head'; the style sheet maps it to a style. Textual
+repaints the whole widget when its content changes, which sends many bytes over SSH. These widgets compare the
+new lines with the visible ones. A cursor key then costs two rows of the list and the changed lines of the
+page.
 """
 
 from __future__ import annotations
@@ -45,26 +46,29 @@ LIST_KEYS = (
 
 
 ROLE_CLASSES = {f"line--{role}" for role in ROLES} | {"line--cursor", "line--cursor-focus"}
-"""Component classes of the application: were they those of each widget, each would have Textual match all
-of them against the style sheet, several times before the first paint."""
+"""Component classes of the roles, defined once for the application.
+
+If each widget had them, Textual would match all of them against the style sheet several times before the
+first paint.
+"""
 
 
 class _WholeStrip(Strip):
-    """A line that no other widget cuts is handed on as it is."""
+    """A strip that returns itself, not a copy, when it is not cut."""
 
     __slots__ = ()
 
     def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
-        """Its parts; Textual's keeps the whole line in itself, which only a search for garbage undoes."""
+        """Return the parts of the strip. Textual's method creates a reference cycle."""
         cuts = [cut for cut in cuts if cut <= self.cell_length]
         return [self] if cuts == [self.cell_length] else super().divide(cuts)
 
 
 class RoleLines(Widget):
-    """A widget whose lines are made of roles; subclasses say what line `y` is.
+    """A widget that consists of lines with roles. Subclasses implement `line_at`.
 
     Attributes:
-        covered: Cells at the end of each line that lie under a scroll bar and are not drawn.
+        covered: Number of cells at the end of each line that a scroll bar covers. They are not drawn.
     """
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -74,34 +78,34 @@ class RoleLines(Widget):
         self._styles_drawn: dict[tuple[str, str], Style] = {}
 
     def line_at(self, y: int) -> Line:
-        """The line in row `y` of the widget."""
+        """Return line `y` of the widget."""
         raise NotImplementedError
 
     def render_line(self, y: int) -> Strip:
-        """Row `y`, drawn."""
+        """Render line `y` of the widget."""
         return self.strip(y, self.size.width)
 
     def strip(self, y: int, width: int) -> Strip:
-        """Row `y`, drawn in `width` cells: for all rows of a widget its size is asked for once."""
+        """Render line `y` in `width` cells, so that the size is computed once for all lines."""
         return self.draw(self.line_at(y), width)
 
     def draw(self, line: Line, width: int, under: str = "") -> Strip:
-        """A line as Textual wants it; `under` names a component whose background lies under it."""
+        """Convert a line to a strip; `under` names a component class that provides the background."""
         style, width = self._style, width - self.covered
         segments, room = [], width
-        for piece, role in line:
-            size = cell_len(piece)
+        for text, role in line:
+            size = cell_len(text)
             if size > room:
-                piece, size = set_cell_size(piece, room), room
-            if piece:
-                segments.append(Segment(piece, style(role, under)))
+                text, size = set_cell_size(text, room), room
+            if text:
+                segments.append(Segment(text, style(role, under)))
                 room -= size
         if room:
             segments.append(Segment(" " * room, style("", under)))
         return _WholeStrip(segments, width)
 
     def _style(self, role: str, under: str) -> Style:
-        """Looking a style up walks all ancestors: once a role is enough until the styles change."""
+        """Return the style of a role. It is cached, because Textual's lookup visits all ancestors."""
         style = self._styles_drawn.get((role, under))
         if style is None:
             if role and self.has_class("stale"):
@@ -113,17 +117,21 @@ class RoleLines(Widget):
         return style
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """The filters that lines go through: the themes' colours are true ones and need not be made so."""
-        return [found for found in super().get_line_filters() if not isinstance(found, ANSIToTruecolor)]
+        """Return the line filters without the conversion to true color, which the themes do not need."""
+        return [
+            line_filter
+            for line_filter in super().get_line_filters()
+            if not isinstance(line_filter, ANSIToTruecolor)
+        ]
 
     def notify_style_update(self) -> None:
-        """Another theme, or another class: the styles are looked up anew."""
+        """Clear the cached styles after the theme or a class changed."""
         self._styles_drawn = {}
         super().notify_style_update()
 
 
 def _bar_lines(bar: ScrollBar) -> Iterator[Strip]:
-    """The lines of a scroll bar, each kind of them made once."""
+    """Yield the lines of a scroll bar. Equal lines share one strip."""
     app, size, base = bar.app, bar.size, bar.rich_style
     options = app.console_options.update_dimensions(size.width, size.height)
     strips: dict[int, Strip] = {}
@@ -131,53 +139,55 @@ def _bar_lines(bar: ScrollBar) -> Iterator[Strip]:
         if segment.text != "\n":
             strip = strips.get(id(segment))
             if strip is None:
-                under = Segment(segment.text, base + segment.style)
-                strip = strips[id(segment)] = _WholeStrip([under], size.width)
+                bar_segment = Segment(segment.text, base + segment.style)
+                strip = strips[id(segment)] = _WholeStrip([bar_segment], size.width)
             yield strip
 
 
 class _ScrollLines(RoleLines, ScrollView):
-    """Lines that scroll when there are more than fit."""
+    """Lines that scroll if they do not fit."""
 
     @property
     def vertical_scrollbar(self) -> ScrollBar:
-        """The bar beside them."""
+        """The scroll bar beside the lines."""
         bar = super().vertical_scrollbar
         keep_bar_lines(bar, _bar_lines)
         return bar
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """What is cut under the mouse is told whole."""
-        at = event.get_content_offset(self)
-        found = "" if at is None else whole_text(self.under_mouse(at.y), at.x, self.uncut(at.y))
-        if found != str(self.tooltip or ""):
-            self.tooltip = Text(found) if found else None
+        """Show the full form of a text that is cut under the mouse as a tooltip."""
+        offset = event.get_content_offset(self)
+        full_text = (
+            "" if offset is None else whole_text(self.under_mouse(offset.y), offset.x, self.uncut(offset.y))
+        )
+        if full_text != str(self.tooltip or ""):
+            self.tooltip = Text(full_text) if full_text else None
 
     def under_mouse(self, y: int) -> Line:
-        """The line in row `y` of the widget."""
+        """Return line `y` of the widget."""
         return self.line_at(y)
 
     def uncut(self, y: int) -> Iterable[Line]:
-        """Lines as wide as they would be, among them that in row `y` of the widget.
+        """Return lines with room for their full texts, among them line `y` of the widget.
 
-        They are made when they are looked at: only where something is cut, and never below the last row.
+        They are drawn on demand: only if a text is cut, and only for existing rows.
         """
         return ()
 
     def measure(self, height: int) -> None:
-        """There are `height` lines now."""
+        """Set the number of lines."""
         size = Size(self.size.width, height)
         if size != self.virtual_size:
             if self.styles.height is not None and self.styles.height.is_auto:
                 self.virtual_size = size
             else:
-                # as high as before, for which the whole screen need not be laid out anew
+                # the widget keeps its size, so the screen need not be laid out again
                 self.set_reactive(ScrollView.virtual_size, size)
             update_scroll(self, size)
 
 
 class LineView(_ScrollLines, can_focus=True):
-    """A page of lines, made for a width and made anew when the width changes."""
+    """A page of lines, drawn for a width and again when the width changes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "scroll_by(-1)", show=False),
@@ -193,23 +203,23 @@ class LineView(_ScrollLines, can_focus=True):
         self.can_focus = focusable
         self._page: Callable[[int], Sequence[Line]] = lambda width: ()
         self._lines: Sequence[Line] = ()
-        self._made: tuple[int, Sequence[Line]] | None = None
-        self._wanted = ""
+        self._drawn: tuple[int, Sequence[Line]] | None = None
+        self._title_to_reveal = ""
 
     def show(self, page: Callable[[int], Sequence[Line]], *, top: bool = False) -> None:
-        """Show `page(width)`; `top` goes back to its beginning."""
-        self._page, self._made = page, None
+        """Show `page(width)`. With `top`, scroll to its beginning."""
+        self._page, self._drawn = page, None
         if top and self.scroll_offset.y:
             self.scroll_to(y=0, animate=False, force=True)
         self._lay_out()
 
     @property
     def lines(self) -> Sequence[Line]:
-        """The lines on show."""
+        """All lines of the page."""
         return self._lines
 
     def on_resize(self, event: events.Resize) -> None:
-        """Lay out for the new width."""
+        """Lay out the page for the new width."""
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -217,49 +227,49 @@ class LineView(_ScrollLines, can_focus=True):
             return
         old, new = self._lines, self._at_width(self.size.width)
         self._lines = new
-        grown = len(new) != self.virtual_size.height
+        has_new_height = len(new) != self.virtual_size.height
         self.measure(len(new))
-        if grown and self.styles.height is not None and self.styles.height.is_auto:
+        if has_new_height and self.styles.height is not None and self.styles.height.is_auto:
             self.refresh(layout=True)
         top, height = self.scroll_offset.y, self.size.height
         for y in range(top, top + height):
-            before = old[y] if y < len(old) else BLANK
-            after = new[y] if y < len(new) else BLANK
-            if before != after:
+            old_line = old[y] if y < len(old) else BLANK
+            new_line = new[y] if y < len(new) else BLANK
+            if old_line != new_line:
                 self.refresh(Region(0, y - top, self.size.width, 1))
-        if self._wanted and height > 0:
+        if self._title_to_reveal and height > 0:
             self._reveal()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """As many rows as lines."""
+        """Return the number of lines."""
         return len(self._at_width(width))
 
     def _at_width(self, width: int) -> Sequence[Line]:
-        """The page's lines; Textual measures a page several times before it shows it once."""
-        if self._made is None or self._made[0] != width:
-            self._made = (width, tuple(self._page(max(1, width))))
-        return self._made[1]
+        """Return the lines of the page. They are cached, because Textual measures a page several times."""
+        if self._drawn is None or self._drawn[0] != width:
+            self._drawn = (width, tuple(self._page(max(1, width))))
+        return self._drawn[1]
 
     def line_at(self, y: int) -> Line:
-        """The line in row `y`."""
+        """Return the line that is visible in row `y`."""
         y += self.scroll_offset.y
         return self._lines[y] if y < len(self._lines) else BLANK
 
     def uncut(self, y: int) -> Iterable[Line]:
-        """The whole page: with more room its lines may be others."""
+        """Return the whole page with more room, because its lines may wrap differently then."""
         yield from self._page(ROOM)
 
     def reveal(self, title: str) -> None:
-        """Scroll to the heading that begins with `title`, unless it stands in the upper half already.
+        """Scroll to the heading that starts with `title`, unless it is in the upper half already.
 
-        A pane that was hidden until now does it when it has a size.
+        A hidden widget scrolls once it has a size.
         """
-        self._wanted = title
+        self._title_to_reveal = title
         if self.size.height > 0:
             self._reveal()
 
     def _reveal(self) -> None:
-        title, self._wanted = self._wanted, ""
+        title, self._title_to_reveal = self._title_to_reveal, ""
         for y, line in enumerate(self._lines):
             if line and line[0][1] == "head" and line[0][0].strip().startswith(title):
                 top = self.scroll_offset.y
@@ -268,59 +278,59 @@ class LineView(_ScrollLines, can_focus=True):
                 break
 
     def action_scroll_by(self, step: int) -> None:
-        """Scroll by lines."""
+        """Scroll by `step` lines."""
         self.scroll_to(y=self.scroll_offset.y + step, animate=False)
 
     def action_scroll_page(self, step: int) -> None:
-        """Scroll by pages."""
+        """Scroll by `step` pages."""
         self.action_scroll_by(step * max(1, self.size.height - 1))
 
     def action_scroll_edge(self, end: int) -> None:
-        """Scroll to the beginning or the end."""
+        """Scroll to the beginning (0) or the end (1)."""
         self.scroll_to(y=end * self.virtual_size.height, animate=False)
 
 
 class PanelView(LineView):
-    """Lines made for a width and a height; the screen has the keys."""
+    """A page drawn for a width and a height. It handles no keys."""
 
     def __init__(self, draw: Callable[[int, int], Sequence[Line]], *, id: str) -> None:
         super().__init__(id=id, focusable=False)
         self._draw = draw
 
     def uncut(self, y: int) -> Iterable[Line]:
-        """A drawing is not wider where there is more room."""
+        """Return no lines: a drawing always has the width of the widget."""
         return ()
 
     def again(self) -> None:
-        """Draw what has changed."""
+        """Draw the page again."""
         self.show(lambda width: self._draw(width, self.size.height))
 
     def on_resize(self, event: events.Resize) -> None:
-        """Another height is another page, too."""
+        """Draw the page again, because it depends on the height."""
         self.again()
 
 
 class LineList(_ScrollLines, can_focus=True):
-    """Rows with a cursor, drawn when seen. Subclasses give `row_line`, and `row_count` if not `rows`."""
+    """Rows with a cursor. Subclasses implement `row_line`, and `row_count` unless they set `rows`."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(LIST_KEYS)
 
     class RowHighlighted(Message):
-        """The cursor is on another row."""
+        """Sent when the cursor moved to another row."""
 
         def __init__(self, source: LineList, index: int) -> None:
             super().__init__()
             self.source, self.index = source, index
 
         def can_replace(self, message: Message) -> bool:
-            """A newer move of the same list says it all."""
+            """Whether this message replaces an older one of the same list that was not handled yet."""
             return isinstance(message, LineList.RowHighlighted) and message.source is self.source
 
     class SizeChanged(Message):
-        """The list has another size: what stands above its columns is in its place no more."""
+        """Sent when the size of the list changed, so that headings above it must be drawn again."""
 
     class RowSelected(Message):
-        """Enter, or a second click, on a row that does not open."""
+        """Sent on Enter, or a second click, on a row that cannot be opened."""
 
         def __init__(self, source: LineList, index: int) -> None:
             super().__init__()
@@ -330,40 +340,40 @@ class LineList(_ScrollLines, can_focus=True):
         super().__init__(id=id)
         self.cursor = 0
 
-    # what a subclass says
+    # methods for subclasses
 
     rows: Sequence[Any] = ()
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self.rows)
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
+        """Draw row `index` in `width` cells."""
         raise NotImplementedError
 
     def toggle_row(self, index: int, want: bool | None = None) -> bool:
-        """Open or close a row (`want`: only that). Returns whether the rows changed."""
+        """Open or close a row; `want` sets the direction. Returns whether the rows changed."""
         return False
 
     def parent_of(self, index: int) -> int | None:
-        """The row that `index` lies in."""
+        """Return the index of the parent row, or None at the top level."""
         return None
 
     # drawing
 
     def under_mouse(self, y: int) -> Line:
-        """The row there, if there is one."""
+        """Return the row that is visible in line `y`, or a blank line."""
         index = y + self.scroll_offset.y
         return self.row_line(index, self.size.width) if index < self.row_count else BLANK
 
     def uncut(self, y: int) -> Iterable[Line]:
-        """The row with more room."""
+        """Return the row with more room."""
         yield self.row_line(y + self.scroll_offset.y, ROOM)
 
     def strip(self, y: int, width: int) -> Strip:
-        """Row `y`, drawn."""
+        """Render the row that is visible in line `y`, with the background of the cursor if it is there."""
         index = y + self.scroll_offset.y
         if index >= self.row_count:
             return self.draw(BLANK, width)
@@ -373,7 +383,7 @@ class LineList(_ScrollLines, can_focus=True):
         return self.draw(self.row_line(index, width), width, under)
 
     def rows_changed(self, *, keep_cursor: bool = True) -> None:
-        """Rows came or went: measure and draw again."""
+        """Measure and draw the list again after rows were added or removed."""
         count = self.row_count
         cursor = max(0, min(self.cursor if keep_cursor else 0, count - 1))
         self.measure(count)
@@ -382,13 +392,13 @@ class LineList(_ScrollLines, can_focus=True):
         self._keep_in_view()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Lay out for the new width."""
+        """Lay out the list for the new size."""
         self.measure(self.row_count)
         self._keep_in_view()
         self.post_message(self.SizeChanged())
 
     def move_to(self, index: int) -> None:
-        """Put the cursor on `index`, bring it into view, and say so."""
+        """Move the cursor to row `index`, scroll it into view, and send `RowHighlighted`."""
         index = max(0, min(index, self.row_count - 1))
         if index == self.cursor:
             return
@@ -403,7 +413,7 @@ class LineList(_ScrollLines, can_focus=True):
         if height <= 0 or top <= self.cursor < top + height:
             return
         if self.app.has_class("remote"):
-            # half a page at once: over SSH every line scrolled is the whole pane again on the wire
+            # over SSH every scrolled line redraws the whole pane, so scroll half a page at once
             self.scroll_to(y=self.cursor - height // 2, animate=False)
         else:
             self.scroll_to(y=self.cursor - (0 if self.cursor < top else height - 1), animate=False)
@@ -411,29 +421,29 @@ class LineList(_ScrollLines, can_focus=True):
     # keys
 
     def action_up(self) -> None:
-        """One row up."""
+        """Move the cursor up by one row."""
         self.move_to(self.cursor - 1)
 
     def action_down(self) -> None:
-        """One row down."""
+        """Move the cursor down by one row."""
         self.move_to(self.cursor + 1)
 
     def action_page(self, step: int) -> None:
-        """So many pages down, or up."""
+        """Move the cursor by `step` pages."""
         height = max(1, self.size.height - 1)
         self.scroll_to(y=self.scroll_offset.y + step * height, animate=False)
         self.move_to(self.cursor + step * height)
 
     def action_first(self) -> None:
-        """To the top."""
+        """Move the cursor to the first row."""
         self.move_to(0)
 
     def action_last(self) -> None:
-        """To the end."""
+        """Move the cursor to the last row."""
         self.move_to(self.row_count - 1)
 
     def action_switch(self) -> None:
-        """Open or close the row, or choose it if it does not open."""
+        """Open or close the row, or select it if it cannot be opened."""
         if not self.row_count:
             return
         if self.toggle_row(self.cursor):
@@ -442,7 +452,7 @@ class LineList(_ScrollLines, can_focus=True):
             self.post_message(self.RowSelected(self, self.cursor))
 
     def action_unfold(self) -> None:
-        """Open the row; step into it if it is open."""
+        """Open the row, or move into it if it is open."""
         if not self.row_count:
             return
         if self.toggle_row(self.cursor, True):
@@ -451,7 +461,7 @@ class LineList(_ScrollLines, can_focus=True):
             self.move_to(self.cursor + 1)
 
     def action_fold(self) -> None:
-        """Close the row; step out of it if it is closed."""
+        """Close the row, or move to its parent if it is closed."""
         if not self.row_count:
             return
         if self.toggle_row(self.cursor, False):
@@ -460,11 +470,11 @@ class LineList(_ScrollLines, can_focus=True):
             self.move_to(parent)
 
     async def on_click(self, event: events.Click) -> None:
-        """Handles a click."""
+        """Move the cursor to the clicked row. A second click opens, closes or selects it."""
         index = event.y + self.scroll_offset.y
         if index >= self.row_count:
             return
-        again = index == self.cursor
+        is_second_click = index == self.cursor
         self.move_to(index)
-        if again or event.chain == 2:
+        if is_second_click or event.chain == 2:
             self.action_switch()

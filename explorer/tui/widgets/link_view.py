@@ -1,4 +1,4 @@
-"""A page with links: lines that lead somewhere, walked as in a browser of text."""
+"""A page with links: the cursor moves between lines that lead to a layer, as in a text browser."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ LINK_KEYS = (Key("follow", ("enter",), "Enter", "Follow the link", _FOLLOW, MOVE
 
 
 class Link(tuple[Span, ...]):
-    """A line that leads to a layer, by its id."""
+    """A line that links to a layer.
+
+    Attributes:
+        lead: ID of the layer.
+    """
 
     lead: int
 
     @classmethod
     def to(cls, lead: int, line: tuple[Span, ...]) -> Link:
-        """A line that leads to `lead`."""
+        """Create a link to the layer `lead`."""
         link = cls(line)
         link.lead = lead
         return link
 
 
 class LinkView(LineView):
-    """A page some of whose lines are links: the cursor goes from one on show to the next, Enter follows."""
+    """A page with links. The cursor moves between the visible links; Enter follows one."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(LINK_KEYS)
 
     class LinkFollowed(Message):
-        """A link was followed."""
+        """Sent when the user follows a link."""
 
         def __init__(self, source: LinkView, lead: int) -> None:
             super().__init__()
@@ -46,69 +50,69 @@ class LinkView(LineView):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._chosen = -1
+        self._selected = -1
 
     def show(self, page: Callable[[int], Sequence[Line]], *, top: bool = False) -> None:
-        """As `LineView` does; another page begins at its first link."""
-        before = self.link
+        """Show a page, as `LineView.show` does. With `top`, the cursor starts at the first link."""
+        old_link = self.link
         if top:
-            self._chosen = -1
+            self._selected = -1
         super().show(page, top=top)
-        if self.has_focus and before != self.link:
-            self._draw(before)
+        if self.has_focus and old_link != self.link:
+            self._draw(old_link)
             self._draw(self.link)
 
     @property
     def link(self) -> int | None:
-        """The line of the link under the cursor: the first one on show unless another was chosen."""
-        shown = self._links()
-        return self._chosen if self._chosen in shown else next(iter(shown), None)
+        """Line number of the selected link, or else of the first visible one; None if no link is visible."""
+        links = self._links()
+        return self._selected if self._selected in links else next(iter(links), None)
 
     def _links(self) -> list[int]:
         top, end = self.scroll_offset.y, self.scroll_offset.y + self.size.height
-        some = enumerate(self.lines[top:end], top)
-        return [y for y, line in some if isinstance(line, Link)]
+        visible_lines = enumerate(self.lines[top:end], top)
+        return [y for y, line in visible_lines if isinstance(line, Link)]
 
     def action_scroll_by(self, step: int) -> None:
-        """To the next link on show; without one scroll."""
+        """Move to the next visible link, or scroll if there is none."""
         links, link = self._links(), self.link
-        at = links.index(link) + step if link is not None and abs(step) == 1 else -1
-        if 0 <= at < len(links):
-            self._choose(links[at])
+        index = links.index(link) + step if link is not None and abs(step) == 1 else -1
+        if 0 <= index < len(links):
+            self._choose(links[index])
         else:
             super().action_scroll_by(step)
 
     def action_follow(self) -> None:
-        """Go where the link leads."""
+        """Follow the link under the cursor."""
         link = self.link
         line = self.lines[link] if link is not None else None
         if isinstance(line, Link):
             self.post_message(self.LinkFollowed(self, line.lead))
 
     async def on_click(self, event: events.Click) -> None:
-        """Handles a click."""
+        """Select and follow the clicked link."""
         y = event.y + self.scroll_offset.y
         if y in self._links():
             self._choose(y)
             self.action_follow()
 
     def strip(self, y: int, width: int) -> Strip:
-        """Row `y`, drawn."""
-        at = y + self.scroll_offset.y
-        under = "line--cursor-focus" if self.has_focus and at == self.link else ""
+        """Render line `y`, with the background of the cursor if it is there."""
+        line = y + self.scroll_offset.y
+        under = "line--cursor-focus" if self.has_focus and line == self.link else ""
         return self.draw(self.line_at(y), width, under)
 
     def on_focus(self) -> None:
-        """The link under the cursor is seen."""
+        """Highlight the link under the cursor."""
         self._draw(self.link)
 
     def on_blur(self) -> None:
-        """It is not any more."""
+        """Remove the highlight of the link."""
         self._draw(self.link)
 
     def _choose(self, y: int) -> None:
         self._draw(self.link)
-        self._chosen = y
+        self._selected = y
         self._draw(y)
 
     def _draw(self, link: int | None) -> None:

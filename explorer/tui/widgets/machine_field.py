@@ -1,4 +1,4 @@
-"""Machine field of a dialog: those that have a name, the user's own first, and the one that was typed."""
+"""Machine field: a dialog field that offers the user's machines, the built-in ones, and a typed one."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ TYPED = "as typed"
 
 
 class MachineField(OptionField):
-    """One machine of those that are known; the same list in every dialog.
+    """A choice between the known machines, with the same list in every dialog.
 
     Args:
-        label: Before it.
-        used: The machine that was chosen or typed last, wherever that was. Where none was and the
-            configuration file has one machine and no other, it is that one.
-        nothing: The word for no machine of these.
-        id: For queries and styles.
+        label: Label before the field.
+        used: Machine that was chosen or typed last in any dialog, or None. With None and exactly one machine
+            in the configuration file, that machine is chosen.
+        nothing: Word for no machine.
+        id: ID of the widget.
 
     Attributes:
-        own: Those of the configuration file.
-        complaint: Why it cannot be read.
+        own: Machines of the configuration file.
+        complaint: Error of the configuration file, or ''.
     """
 
     def __init__(self, label: str, used: Hardware | None, *, nothing: str = "none", id: str) -> None:
@@ -43,22 +43,26 @@ class MachineField(OptionField):
 
     @property
     def hardware(self) -> Hardware | None:
-        """The machine that is chosen."""
+        """The chosen machine, or None."""
         return list(self._machines.values())[self.index]
 
     def take(self, machine: Hardware) -> None:
-        """Choose a machine; one that is not in the list comes into it, by its name or as typed."""
+        """Choose a machine, adding it to the list by its name or as "as typed" if necessary."""
         if machine not in self._machines.values():
             self._machines[machine.name or TYPED] = machine
             self.set_words([safe(name) for name in self._machines])
         self.index = list(self._machines.values()).index(machine)
 
     def named(self, name: str) -> Hardware | None:
-        """The machine of that name, in whichever case it is written."""
-        found = {known.lower(): machine for known, machine in self._machines.items() if machine is not None}
-        return found.get(name.lower())
+        """Return the machine with a name, ignoring case, or None."""
+        machines_by_name = {
+            known_name.lower(): machine
+            for known_name, machine in self._machines.items()
+            if machine is not None
+        }
+        return machines_by_name.get(name.lower())
 
     def leave(self) -> None:
-        """Choose none of them."""
+        """Choose no machine."""
         self.index = 0
         self.refresh()

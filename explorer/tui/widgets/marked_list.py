@@ -1,4 +1,4 @@
-"""Marked list: rows that Space marks, each with a letter in the order in which they were marked."""
+"""Marked list: rows that the user marks with Space. Letters show the order of the marks."""
 
 from __future__ import annotations
 
@@ -14,31 +14,35 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class MarkedList(LineList):
-    """A list of which several rows are marked; `marked` are the keys of these, the first one first."""
+    """A list with several marked rows.
+
+    Attributes:
+        marked: Keys of the marked rows, in the order in which they were marked.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "mark", show=False)]
 
     class RowMarked(Message):
-        """A row was marked, or is no more."""
+        """Sent when a row was marked or unmarked."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.marked: list[Any] = []
 
     def key_of(self, index: int) -> Hashable:
-        """What a row is known by, wherever it stands."""
+        """Return the key that identifies a row, independent of its position."""
         raise NotImplementedError
 
     def letter(self, index: int) -> str:
-        """The letter of a row that is marked; a blank for one that is not."""
+        """Return the letter of a marked row, or a space."""
         key = self.key_of(index)
         return _LETTERS[min(self.marked.index(key), 25)] if key in self.marked else " "
 
     def action_mark(self) -> None:
-        """Mark the row under the cursor, or take its mark away."""
+        """Mark or unmark the row under the cursor."""
         if not self.row_count:
             return
         key = self.key_of(self.cursor)
         (self.marked.remove if key in self.marked else self.marked.append)(key)
-        self.refresh()  # the letters of the others may be others now
+        self.refresh()  # the letters of other rows may have changed
         self.post_message(self.RowMarked())

@@ -1,4 +1,4 @@
-"""Option field of a dialog (radio buttons): one of a few words."""
+"""Option field: a dialog field with a few words to choose from, like radio buttons."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from explorer.tui.text.lines import Line, fit
 from explorer.tui.widgets.line_view import RoleLines
 
 _LABEL = 12
-"""Cells before what a field says; a word has one of them for its own highlight."""
+"""Default width of a label in cells. Its last cell belongs to the highlight of the first word."""
 STACKED = "-fields-below"
-"""Class of a screen that has room for each field in a row of its own, so that arrows go from row to row."""
+"""CSS class of a screen that shows each field in its own row, so that up and down keys move between fields.
+"""
 
 
 class OptionField(RoleLines, can_focus=True):
-    """One of a few words; left and right change it.
+    """A choice between a few words with the left and right keys.
 
     Args:
-        label: Before them.
-        words: To choose from.
-        value: The one that is chosen at first; the first of them, where it is none.
-        id: For queries and styles.
-        label_width: Cells of the label.
+        label: Label before the field.
+        words: Options to choose from.
+        value: Initial option; the first one if `words` does not contain it.
+        id: ID of the widget.
+        label_width: Width of the label in cells.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -36,7 +37,7 @@ class OptionField(RoleLines, can_focus=True):
     DEFAULT_CSS = "OptionField { height: 1; width: 1fr; }"
 
     class OptionChanged(Message):
-        """Another word was chosen."""
+        """Sent when the user chose another word."""
 
         def __init__(self, field: OptionField) -> None:
             super().__init__()
@@ -44,49 +45,49 @@ class OptionField(RoleLines, can_focus=True):
 
         @property
         def control(self) -> OptionField:
-            """Whose it is."""
+            """The field that changed."""
             return self.field
 
     def __init__(
         self, label: str, words: Sequence[str], value: str = "", *, id: str, label_width: int = _LABEL
     ) -> None:
         super().__init__(id=id)
-        self._label, self._beside = label, label_width
+        self._label, self._label_width = label, label_width
         self.words = tuple(words)
         self.index = self.words.index(value) if value in self.words else 0
 
     @property
     def _room(self) -> int:
-        """Cells before the words: fields that stand below each other all have as many."""
-        return _LABEL if self._beside > 1 and self.screen.has_class(STACKED) else self._beside
+        """Cells before the words. All fields of a stacked screen have the same number."""
+        return _LABEL if self._label_width > 1 and self.screen.has_class(STACKED) else self._label_width
 
     @property
     def label(self) -> str:
-        """The label, as wide as it is drawn."""
+        """The label, padded to its width."""
         return fit(self._label, self._room - 1)
 
     @property
     def value(self) -> str:
-        """The word chosen."""
+        """The chosen word."""
         return self.words[self.index]
 
     def set_words(self, words: Sequence[str]) -> None:
-        """Other words, in the same places."""
+        """Replace the words, keeping the index of the choice."""
         self.words = tuple(words)
         self.refresh()
 
     def line_at(self, y: int) -> Line:
-        """The line in row `y`."""
-        start, stop = self._shown()
+        """Return line `y` of the field."""
+        start, stop = self._visible_slice()
         label = self.label[:-1] + "…" if start and self.label.endswith(" ") else self.label
         spans: list[tuple[str, str]] = [(label, "dim")]
         for i, word in enumerate(self.words[start:stop], start):
-            role = "mark" if self.has_focus else "head"  # bold: without colours it must differ too
+            role = "mark" if self.has_focus else "head"  # bold, so that the choice is visible without colors
             spans += [(f" {word} ", role if i == self.index else "dim"), (" ", "text")]
         return (*spans[:-1], ("…" if stop < len(self.words) else "", "dim"))
 
-    def _shown(self) -> tuple[int, int]:
-        """The first word on show and the one behind the last: around the chosen one as many as fit whole."""
+    def _visible_slice(self) -> tuple[int, int]:
+        """Return the slice of the words that fit around the chosen one."""
         room, start, stop = self.size.width - self._room + 1, self.index, self.index + 1
         while start and self._cells(start - 1, stop) <= room:
             start -= 1
@@ -95,18 +96,18 @@ class OptionField(RoleLines, can_focus=True):
         return start, stop
 
     def _cells(self, start: int, stop: int) -> int:
-        """Cells of these words; where there are more, a sign stands in the last gap."""
+        """Return the width of a slice of the words in cells, with room for the sign that more follow."""
         return sum(len(word) + 3 for word in self.words[start:stop]) - (stop == len(self.words))
 
     def action_step(self, step: int) -> None:
-        """The word beside."""
+        """Choose the neighboring word."""
         self.index = (self.index + step) % len(self.words)
         self.refresh()
         self.post_message(self.OptionChanged(self))
 
     async def on_click(self, event: events.Click) -> None:
-        """Handles a click."""
-        x, (start, stop) = self._room - 1, self._shown()
+        """Choose the clicked word."""
+        x, (start, stop) = self._room - 1, self._visible_slice()
         for i, word in enumerate(self.words[start:stop], start):
             if x <= event.x < x + len(word) + 2:
                 self.index = i

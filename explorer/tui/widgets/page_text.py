@@ -1,4 +1,4 @@
-"""Page text: what a pane holds as plain text, for the clipboard and for the words that a page explains."""
+"""Text of panes: the lines of a widget as plain text, for the clipboard and for the glossary."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.line_view import LineList, LineView
 
 _MOST = 2_000
-"""Rows that are copied: a terminal's clipboard holds little."""
+"""Maximum number of copied rows, because the clipboard of a terminal is small."""
 
 
 def text_of(widget: Widget) -> str:
-    """What a pane holds, also where it is scrolled away."""
+    """Return the text of a widget, including lines that are scrolled out of view."""
     if isinstance(widget, LineList):
         width, count = max(20, widget.size.width), min(widget.row_count, _MOST)
-        lines = [line_text(widget.row_line(at, width)).rstrip() for at in range(count)]
+        lines = [line_text(widget.row_line(index, width)).rstrip() for index in range(count)]
         if widget.row_count > count:
             lines.append(f"({count:,} of {widget.row_count:,} rows)")
     elif isinstance(widget, LineView):
@@ -29,6 +29,6 @@ def text_of(widget: Widget) -> str:
 
 
 def screen_text(screen: Screen[Any]) -> str:
-    """What the panes of a screen hold, one below the other."""
+    """Return the texts of all visible panes of a screen, one below the other."""
     panes = [pane for pane in screen.query(Widget) if pane.display and pane.size.height]
     return "\n\n".join(filter(None, map(text_of, panes)))

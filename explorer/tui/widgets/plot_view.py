@@ -1,4 +1,4 @@
-"""Plot view: a page with a plot whose cursor the arrow keys move: along the steps, or from layer to layer."""
+"""Plot view: a page with a plot, and a cursor that the arrow keys move from point to point."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Draw = Callable[[int, int, int], Sequence[Line]]
 PickDialog = Callable[[int, int, int, int], "int | None"]
 
 _BELOW = 2
-"""Lines under the name of what the cursor is on that belong to it: a long name goes on, figures follow."""
+"""Lines below the name of the current point that belong to it, such as its figures."""
 
 
 # fmt: off
@@ -29,7 +29,7 @@ PLOT_KEYS = (
 
 
 class PlotView(LineView):
-    """A page made for a width, a height and a cursor; what the cursor is on is named in role `strong`."""
+    """A page with a cursor, drawn for a width and a height. The name of the current point has role `strong`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(PLOT_KEYS),
@@ -42,7 +42,7 @@ class PlotView(LineView):
     ]
 
     class PointSelected(Message):
-        """Enter."""
+        """Sent when the user presses Enter on a point."""
 
         def __init__(self, source: PlotView) -> None:
             super().__init__()
@@ -56,35 +56,35 @@ class PlotView(LineView):
         self._draw: Draw = lambda cursor, width, height: ()
 
     def show_plot(self, draw: Draw, count: int, cursor: int, pick: PickDialog | None = None) -> None:
-        """Show `draw(cursor, width, height)`, whose cursor goes from 0 to `count` - 1.
+        """Show `draw(cursor, width, height)` with a cursor from 0 to `count` - 1.
 
-        `pick(column, row, width, height)` is where a click puts the cursor, if anywhere.
+        `pick(column, row, width, height)` returns the cursor position for a click, or None.
         """
         self._draw, self.count = draw, count
         self._pick = pick or (lambda x, y, width, height: None)
         self.cursor = max(0, min(cursor, count - 1))
-        self._again()
+        self._redraw()
 
     def show_page(self, page: Callable[[int], Sequence[Line]]) -> None:
-        """Show a page without a cursor: why there is no plot."""
+        """Show a page without a cursor, such as the reason that there is no plot."""
         self.show_plot(lambda cursor, width, height: page(width), 0, 0)
 
-    def _again(self) -> None:
+    def _redraw(self) -> None:
         draw, cursor = self._draw, self.cursor
         self.show(lambda width: draw(cursor, width, self.size.height))
 
     def on_resize(self, event: events.Resize) -> None:
-        """Lay out for the new size: the plot's height follows the pane's."""
-        self._again()
+        """Draw the plot for the new size."""
+        self._redraw()
 
     def move_to(self, cursor: int) -> None:
-        """Put the cursor elsewhere; draw again even if it is there, for what it stands for may differ."""
+        """Move the cursor. The plot is drawn again even at the same position: its figures may have changed."""
         self.cursor = max(0, min(cursor, self.count - 1))
-        self._again()
+        self._redraw()
         self._keep_in_view()
 
     def _keep_in_view(self) -> None:
-        """Scroll no further than it takes to see what the cursor is on, and what is said of it below."""
+        """Scroll as little as possible to show the name of the current point and the lines that belong to it."""
         height, top = self.size.height, self.scroll_offset.y
         if not 0 < height < len(self.lines):
             return
@@ -96,32 +96,32 @@ class PlotView(LineView):
             self.scroll_to(y=y if y < top else last - height + 1, animate=False)
 
     async def on_click(self, event: events.Click) -> None:
-        """Handles a click."""
-        found = self._pick(event.x, event.y + self.scroll_offset.y, self.size.width, self.size.height)
-        if found is not None:
-            self.move_to(found)
+        """Move the cursor to the clicked point."""
+        position = self._pick(event.x, event.y + self.scroll_offset.y, self.size.width, self.size.height)
+        if position is not None:
+            self.move_to(position)
 
     def action_step(self, step: int) -> None:
-        """One to the left or right."""
+        """Move the cursor by `step` points."""
         self.move_to(self.cursor + step)
 
     def action_page(self, step: int) -> None:
-        """Read on where the page is longer than the pane, else a tenth of the plot on."""
+        """Scroll by a page if the page is longer than the pane; otherwise move by a tenth of the points."""
         if self.virtual_size.height > self.size.height:
             self.action_scroll_page(step)
         else:
             self.move_to(self.cursor + step * max(1, self.count // 10))
 
     def action_edge(self, end: int) -> None:
-        """To the first or the last."""
+        """Move to the first point (0) or the last one (1)."""
         self.move_to(end * self.count)
 
     def action_other(self) -> None:
-        """Draw the other form of a plot that has two."""
+        """Switch to the second form of the plot."""
         self.other = not self.other
-        self._again()
+        self._redraw()
 
     def action_choose(self) -> None:
-        """Say that this is the one."""
+        """Send `PointSelected` for the current point."""
         if self.count:
             self.post_message(self.PointSelected(self))

@@ -1,4 +1,4 @@
-"""The status line: what runs, or what was done last."""
+"""The status line: the running job, or the last command."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from explorer.tui.state.store import ScreenStore
 
 _COUNTABLE = 100_000
-"""Beyond this a job counts bytes, of which a user wants the share."""
+"""Total from which a share replaces the count, because such jobs count bytes."""
 _RESTING = ((" · timing, the screen rests meanwhile", "text"), ("  Esc stops ", "dim"))
 _TICK, _TICK_REMOTE = 0.5, 2.0
 
 
 class JobLine(Status):
-    """A line about the job that runs; it ticks while one does.
+    """A line about the running job, redrawn periodically while a job is running.
 
     Args:
-        jobs: It is one of these.
-        line: The line in so many cells.
+        jobs: Jobs of the screen.
+        line: Function that draws the line in a width.
     """
 
     def __init__(self, jobs: Jobs, line: Callable[[int], Line]) -> None:
@@ -37,28 +37,28 @@ class JobLine(Status):
 
     @property
     def ticking(self) -> bool:
-        """Whether it looks at a job now and then."""
+        """Whether the line is redrawn periodically."""
         return self._timer is not None
 
     def draw_status(self) -> None:
-        """Draw what has changed."""
+        """Draw the line, and start or stop the timer."""
         running = self._jobs.current
         self.set_class(running is not None, "busy")
         self.show(lambda width: (self._line(width),))
-        rests = running is None or running.resting
-        if not rests and self._timer is None:
-            tick = _TICK_REMOTE if self.app.has_class("remote") else _TICK  # each is bytes
+        is_resting = running is None or running.resting
+        if not is_resting and self._timer is None:
+            tick = _TICK_REMOTE if self.app.has_class("remote") else _TICK  # each redraw sends bytes
             self._timer = self.set_interval(tick, self.draw_status)
-        elif rests and self._timer is not None:
+        elif is_resting and self._timer is not None:
             self._timer.stop()
             self._timer = None
 
 
 class StatusLine(JobLine):
-    """The job that runs, or else what was done last.
+    """Shows the running job, or the last command if no job is running.
 
     Args:
-        store: Whose jobs.
+        store: State of the screen.
     """
 
     def __init__(self, store: ScreenStore) -> None:
@@ -66,7 +66,7 @@ class StatusLine(JobLine):
         self._store = store
 
     def on_mount(self) -> None:
-        """Watch the jobs, and what is said."""
+        """Subscribe to jobs and messages."""
         self._store.watch(self.draw_status, "jobs", "said")
         self.draw_status()
 
@@ -81,13 +81,13 @@ class StatusLine(JobLine):
 
 
 def elapsed_text(seconds: float) -> str:
-    """A running time in whole seconds: a figure that is still growing needs no fraction."""
-    whole = int(seconds)
-    return f"{whole} s" if whole < 60 else units.seconds_text(whole)
+    """Format a growing duration in whole seconds."""
+    whole_seconds = int(seconds)
+    return f"{whole_seconds} s" if whole_seconds < 60 else units.seconds_text(whole_seconds)
 
 
 def job_line(title: str, progress: Progress | None, seconds: float, width: int, *, refused: bool) -> Line:
-    """What runs, how far it is, and how to stop it; `refused` says that another job was asked for."""
+    """Draw the running job, its progress, and how to stop it. `refused` reports that only one job may run."""
     spans: list[Span] = [(f" {title}", "accent")]
     if progress is not None:
         if progress.phase != title:
@@ -110,7 +110,7 @@ def job_line(title: str, progress: Progress | None, seconds: float, width: int, 
 
 
 def done_line(command: str, text: str, width: int) -> Line:
-    """The command that would do again what was done last, or else a word about it."""
+    """Draw the command that repeats the last action, or else the message about it."""
     if not command:
         return ((fit(f" {safe(text)}", width), "dim"),)
     hint = "  y copies "

@@ -1,4 +1,4 @@
-"""Title bar, pane headings, status line and key bar: the parts of one line around the panes."""
+"""Title bar, pane headings, status line and key bar: widgets of one or two lines around the panes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from explorer.tui.widgets.line_view import RoleLines
 
 
 def uniform_lines(render: Callable[[Region], list[Strip]], crop: Region) -> list[Strip]:
-    """The lines of a container that are all alike, since what it holds covers them: one is drawn for all.
+    """Render one line of a container and repeat it, because its children cover all lines.
 
-    Textual draws every line of every container, on show or not: half of the lines of the first paint.
+    Textual would render each line of each container, half of the lines of the first paint.
     """
     return render(Region(crop.x, crop.y, crop.width, 1)) * crop.height
 
 
 class _Lines(RoleLines):
-    """Lines made by a function of the width; redrawn only if they differ."""
+    """Lines drawn by a function of the width, and redrawn only if they differ."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -37,13 +37,13 @@ class _Lines(RoleLines):
             self.refresh()
 
     def line_at(self, y: int) -> Line:
-        """The line in row `y`."""
+        """Return line `y` of the widget."""
         self._drawn = self._make(self.size.width)
         return self._drawn[y] if y < len(self._drawn) else BLANK
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The lines on show."""
+        """The visible lines."""
         return self._make(self.size.width)
 
 
@@ -52,26 +52,26 @@ class TitleBar(_Lines):
 
 
 class Status(_Lines):
-    """What runs, or what was done last."""
+    """The running job, or the last command."""
 
 
 class PaneHead(_Lines):
-    """The heading of a pane; on the right one a tab a word, to click."""
+    """The heading of a pane. The right one contains the titles of the tabs, which can be clicked."""
 
     class HeadingClicked(Message):
-        """A click at a column of a heading."""
+        """Sent when the user clicks column `x` of a heading."""
 
         def __init__(self, source: PaneHead, x: int) -> None:
             super().__init__()
             self.source, self.x = source, x
 
     async def on_click(self, event: events.Click) -> None:
-        """Handles a click."""
+        """Send `HeadingClicked`."""
         self.post_message(self.HeadingClicked(self, event.x))
 
 
 class FooterKey(NamedTuple):
-    """A key as a user reads it, its label, and the action of the screen that it runs."""
+    """A key as shown in the key bar, its label, and the action of the screen that it runs."""
 
     shown: str
     label: str
@@ -79,10 +79,10 @@ class FooterKey(NamedTuple):
 
 
 class KeyBar(_Lines):
-    """The keys used most; a click does what the key does.
+    """The most important keys. A click on a key runs its action.
 
     Args:
-        keys: They; the last two stay when there is no room for all.
+        keys: Keys to show. Without room for all, the last two stay.
     """
 
     def __init__(self, keys: Sequence[FooterKey]) -> None:
@@ -98,23 +98,23 @@ class KeyBar(_Lines):
         self._keys = keys
         self.show(lambda width: (self._line(width),))
 
-    def _shown(self, width: int) -> list[FooterKey]:
-        """The keys that fit."""
-        shown = list(self._keys)
-        while len(shown) > 2 and 1 + sum(_cells(key) for key in shown) > width:
-            del shown[-3]
-        return shown
+    def _visible_keys(self, width: int) -> list[FooterKey]:
+        """Return the keys that fit."""
+        keys = list(self._keys)
+        while len(keys) > 2 and 1 + sum(_cells(key) for key in keys) > width:
+            del keys[-3]
+        return keys
 
     def _line(self, width: int) -> Line:
         spans: list[tuple[str, str]] = [(" ", "text")]
-        for key in self._shown(width):
+        for key in self._visible_keys(width):
             spans += [(key.shown, "key"), (f" {key.label}  ", "dim")]
         return tuple(spans)
 
     async def on_click(self, event: events.Click) -> None:
-        """Handles a click."""
+        """Run the action of the clicked key."""
         x = 1
-        for key in self._shown(self.size.width):
+        for key in self._visible_keys(self.size.width):
             if x <= event.x < x + _cells(key) - 1:
                 await self.screen.run_action(key.action)
                 return
@@ -122,5 +122,5 @@ class KeyBar(_Lines):
 
 
 def _cells(key: FooterKey) -> int:
-    """Cells of a key, its label and the gap behind it."""
+    """Return the width of a key, its label and the gap after it in cells."""
     return len(key.shown) + len(key.label) + 3

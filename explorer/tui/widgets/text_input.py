@@ -1,4 +1,4 @@
-"""Text input of one line, quick at what is typed ahead and quiet where blinking costs bytes."""
+"""One-line text input that handles keys in the order typed, and does not blink over SSH."""
 
 from __future__ import annotations
 
@@ -20,28 +20,27 @@ _EDITS: Mapping[str, Callable[[Input], None]] = {
 
 
 class TextInput(Input):
-    """A one-line entry whose keys take effect in the order in which they are typed.
+    """A one-line input that handles keys in the order in which they were typed.
 
-    Textual's own hands what is no letter up to the screen first: of keys that come together, as over a slow
-    line, the letters are then in before the backspace that was typed ahead of them.
+    Textual's Input sends editing keys to the screen first. If several keys arrive together, as over a slow
+    connection, the letters are then inserted before a backspace that was typed earlier.
 
-    What stands in it is selected when it is entered: what is typed takes its place, and a key that edits goes
-    on behind it.
+    Focusing the input selects its text: typing replaces it, and an editing key continues at its end.
     """
 
     _entered = False
-    """Whether no key was pressed since."""
+    """Whether no key was pressed since the input was focused."""
 
     def on_mount(self) -> None:
-        """The cursor blinks only where that costs nothing."""
+        """Blink the cursor only on a local terminal, because over SSH each blink sends bytes."""
         self.cursor_blink = not self.app.has_class("remote")
 
     def on_focus(self) -> None:
-        """It was entered."""
+        """Remember that no key was pressed yet."""
         self._entered = True
 
     def insert_text_at_cursor(self, text: str) -> None:
-        """Insert what there is room for."""
+        """Insert as much of the text as the maximum length allows."""
         room = len(text) if not self.max_length else max(0, self.max_length - len(self.value))
         if room < len(text):
             self.restricted()
@@ -49,7 +48,7 @@ class TextInput(Input):
             super().insert_text_at_cursor(text[:room])
 
     def on_key(self, event: events.Key) -> None:
-        """Edits at once."""
+        """Handle editing keys immediately."""
         edit, entered, self._entered = _EDITS.get(event.key), self._entered, False
         if edit is not None:
             event.stop()
@@ -60,8 +59,10 @@ class TextInput(Input):
 
 
 LONGEST = 4_097
-"""Characters of an entry: one more than a path may have, so that what was cut names no file. An entry costs a
-key as much as it is long."""
+"""Default maximum of characters: one more than a path may have, so that a cut path names no file.
+
+The time that a key press takes is proportional to the length of the text.
+"""
 
 
 def text_input(
@@ -71,5 +72,5 @@ def text_input(
     id: str | None = None,
     longest: int = LONGEST,
 ) -> Input:
-    """A one-line entry."""
+    """Create a one-line input."""
     return TextInput(value=value, placeholder=placeholder, compact=True, id=id, max_length=longest)

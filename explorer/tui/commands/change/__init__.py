@@ -1,1 +1,1 @@
-"""Commands that change the model or write it, and those that prove, compare and go back."""
+"""Commands that change, save, prove or compare the model."""

@@ -1,4 +1,4 @@
-"""The history: going to any state, comparing any two, proving one, keeping all as a script."""
+"""The history command: visits, compares and proves states, and saves them as a script."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class HistoryCommand(ScreenCommand):
-    """Every state of the session."""
+    """Shows the states of the session and runs the chosen action."""
 
     def run(self, at: int | None = None) -> None:
-        """Show them."""
+        """Open the History screen, with the cursor on state `at` (None: the current one)."""
         if self.context.ready():
             self.context.screen.run_worker(self._show(at), exit_on_error=False)
 
@@ -43,12 +43,12 @@ class HistoryCommand(ScreenCommand):
         if wish is None:
             return
         if wish.what in ("script", "script_all"):
-            every = wish.what == "script_all"
-            states_text = "every state" if every else self._name(wish.at)
+            is_all = wish.what == "script_all"
+            states_text = "every state" if is_all else self._name(wish.at)
             question = f"The commands that make {states_text} again, as a shell script, written to"
             path = f"{self.store.stem}.sh"
             write_file(
-                self.context, "Save as a script", path, question, "script", index=wish.at, branches=every
+                self.context, "Save as a script", path, question, "script", index=wish.at, branches=is_all
             )
             return
         title, work = {
@@ -69,11 +69,11 @@ class HistoryCommand(ScreenCommand):
 
     async def _go(self, wish: HistoryRequest) -> None:
         assert self.store.history is not None
-        before = self.store.history.current
-        if wish.at == before:
+        previous_state = self.store.history.current
+        if wish.at == previous_state:
             return
         self.store.history = await self.jobs.run("going back", "go", wish.at)
-        await self.context.show_current("go", before)
+        await self.context.show_current("go", previous_state)
         self.store.say(f"this is {self._name(wish.at)}")
         if self.store.tab == "diff":
             self.panes.tabs.open("diff", focus=False)
@@ -92,8 +92,8 @@ class HistoryCommand(ScreenCommand):
     async def _prove(self, wish: HistoryRequest) -> None:
         proof: Verification = await self.jobs.run("verifying", "verify", wish.other, wish.at)
 
-        def answered(more: bool | None) -> None:
-            if more and not proof.passed and has_command("blame"):
+        def answered(is_accepted: bool | None) -> None:
+            if is_accepted and not proof.passed and has_command("blame"):
                 command_of("blame")(self.context).begin(before=wish.other, after=wish.at)
             else:
                 self.run(wish.at)

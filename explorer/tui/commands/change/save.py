@@ -1,4 +1,4 @@
-"""Save and export: the current model as ONNX, its layers as a table, how it was tiled as rules."""
+"""Save and export: the model as ONNX, the layers as a table, and the tilings as rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def write_file(
     context: CommandContext, title: str, path: str, question: str, method: str, **options: Any
 ) -> None:
-    """Ask where, and have a method of the session write it."""
+    """Ask for a path, and let a method of the session write the file."""
 
     async def write(chosen_path: str, overwrite: bool) -> None:
         written = await context.jobs.run("writing", method, chosen_path, overwrite=overwrite, **options)
@@ -25,7 +25,7 @@ def write_file(
 
 
 def save(context: CommandContext) -> None:
-    """Ask where, and write the current model."""
+    """Ask for a path, and save the current model."""
     store, entry = context.store, context.store.entry
     if not context.ready():
         return
@@ -42,7 +42,7 @@ def save(context: CommandContext) -> None:
 
 
 def export(context: CommandContext) -> None:
-    """Ask where, and write the layer table."""
+    """Ask for a path, and write the layer table."""
     if not context.ready():
         return
 
@@ -57,7 +57,7 @@ def export(context: CommandContext) -> None:
 
 
 def keep_choices(context: CommandContext) -> None:
-    """Ask where, and write what was tiled as a file for --config."""
+    """Ask for a path, and write the tilings as a file for `--config`."""
     if not context.ready():
         return
     if not context.store.can_compare:

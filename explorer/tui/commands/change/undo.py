@@ -1,4 +1,4 @@
-"""Undo and redo: one step back, and forward again."""
+"""Undo and redo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def undo(context: CommandContext) -> None:
-    """One step back."""
+    """Go back by one state."""
     if not context.store.can_compare:
         context.store.say("nothing to undo")
     else:
@@ -17,7 +17,7 @@ def undo(context: CommandContext) -> None:
 
 
 def redo(context: CommandContext) -> None:
-    """One step forward."""
+    """Go forward by one state."""
     history = context.store.history
     if history is None or not history.redoable:
         context.store.say("nothing to redo")
@@ -26,12 +26,12 @@ def redo(context: CommandContext) -> None:
 
 
 async def _go(context: CommandContext, way: Literal["undo", "redo"]) -> None:
-    """Ask the engine, and show the model that it leads to."""
-    store, before = context.store, context.store.history
-    store.history = after = await context.jobs.run(way, way)
-    assert before is not None
-    changed = before.entries[max(before.current, after.current)]
+    """Undo or redo in the engine, and show the new current state."""
+    store, old_history = context.store, context.store.history
+    store.history = new_history = await context.jobs.run(way, way)
+    assert old_history is not None
+    entry = old_history.entries[max(old_history.current, new_history.current)]
     await context.show_current("redo" if way == "undo" else "undo")
-    store.say(f"{'undone' if way == 'undo' else 'redone'}: {changed.label}")
+    store.say(f"{'undone' if way == 'undo' else 'redone'}: {entry.label}")
     if store.tab == "diff":
         context.panes.tabs.open("diff", focus=False)

@@ -1,1 +1,1 @@
-"""Commands that look: at the tree, at tiles, at values, at what a training step costs."""
+"""Commands that change the view, but not the model."""

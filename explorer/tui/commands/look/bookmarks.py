@@ -1,4 +1,4 @@
-"""Bookmarks: layers to come back to, as long as the session lives."""
+"""Bookmarks: layers that the user wants to return to in this session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def bookmark(context: CommandContext) -> None:
-    """Set a bookmark on the chosen layer, or take it away."""
+    """Set or remove the bookmark of the current layer."""
     layer, store = context.tree.current_layer, context.store
     if layer is None:
         return
@@ -26,9 +26,9 @@ def bookmark(context: CommandContext) -> None:
 
 
 def list_bookmarks(context: CommandContext) -> None:
-    """Ask for one of the bookmarks, and go there."""
+    """Ask for a bookmark, and go to its layer."""
     if not context.store.bookmarks:
         context.store.say("no bookmarks yet: M sets one on the chosen layer")
         return
-    choices = [MenuItem(path, str(at), path) for at, path in enumerate(context.store.bookmarks, 1)]
+    choices = [MenuItem(path, str(number), path) for number, path in enumerate(context.store.bookmarks, 1)]
     context.ask(PickDialog("Bookmarks", choices), context.go_to_layer)

@@ -1,4 +1,4 @@
-"""Columns of the layer tree as a table."""
+"""Chooses the columns of the layer tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def choose_columns(context: CommandContext) -> None:
-    """Ask which columns the tree has."""
+    """Ask which columns the tree shows."""
     panes, model = context.panes, context.tree.model
 
     def answered(columns: tuple[str, ...] | None) -> None:

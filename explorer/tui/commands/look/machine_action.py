@@ -1,4 +1,4 @@
-"""The machine of the Roofline tab, and of every tiling that is weighed."""
+"""Chooses the machine for the roofline and for tilings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def ask_machine(context: CommandContext, then: Callable[[Machine | None], object]) -> None:
-    """Ask for a machine, which the session then knows, and hand it on."""
+    """Ask for a machine, store it, and call `then` with its rates (None if unknown)."""
 
     def answered(hardware: Hardware | None) -> None:
         if hardware is not None:
@@ -27,5 +27,5 @@ def ask_machine(context: CommandContext, then: Callable[[Machine | None], object
 
 
 def choose_machine(context: CommandContext) -> None:
-    """Ask for a machine, and show what it bounds."""
+    """Ask for a machine, and show its roofline."""
     ask_machine(context, lambda _: context.panes.tabs.open("roofline"))

@@ -1,4 +1,4 @@
-"""Overlay: figures from outside as columns of the layer tree."""
+"""Overlay: shows figures from external files as columns of the layer tree."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _SAID = (
 
 
 def ask_overlay(context: CommandContext) -> None:
-    """Ask for a file of figures, and lay them over the layers."""
+    """Ask for a file of figures, and add its columns to the tree."""
 
     def answered(typed: str | None) -> None:
         if typed is not None and (typed or context.store.overlays):
-            context.start("Figures from outside", _lay(context, os.path.expanduser(typed)))
+            context.start("Figures from outside", _load_overlay(context, os.path.expanduser(typed)))
 
     title, texts = "Figures from outside", {"placeholder": "profile.csv", "hint": "lay over"}
     context.ask(EntryDialog(title, "", _SAID, **texts, required=False), answered)
 
 
-async def _lay(context: CommandContext, path: str) -> None:
+async def _load_overlay(context: CommandContext, path: str) -> None:
     store = context.store
     files = tuple(dict.fromkeys((*store.overlays, path))) if path else ()
     overlay = await context.jobs.ask("overlay", files) if files else None
     store.overlays = files
     context.panes.rearrange(lambda model: show_overlay(model, overlay))
-    taken = "figures from outside are taken away"
-    store.say(taken if overlay is None else overlay_text(overlay))
+    removed_message = "figures from outside are taken away"
+    store.say(removed_message if overlay is None else overlay_text(overlay))

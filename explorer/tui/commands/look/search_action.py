@@ -1,4 +1,4 @@
-"""Search: whatever there is by a few letters, and the next and the one before of what was found."""
+"""Search by a few letters, and going to the next or previous match."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from explorer.tui.dialogs.search_dialog import SearchDialog
 
 
 class SearchCommand(ScreenCommand):
-    """Commands, states, bookmarks, layers, tensors and attributes."""
+    """Searches commands, states, bookmarks, layers, tensors and attributes."""
 
     def run(self) -> None:
-        """Ask."""
+        """Open the search dialog."""
         store = self.store
         choices = [
             MenuItem(f"command:{c.id}", c.shown, c.title, c.tip) for c in COMMANDS if c.id != "palette"
@@ -26,13 +26,13 @@ class SearchCommand(ScreenCommand):
         history = store.history
         if history is not None and len(history.entries) > 1:
             choices += [
-                MenuItem(f"state:{at}", "state", state_name(entry, at), "go to this state")
-                for at, entry in enumerate(history.entries)
+                MenuItem(f"state:{index}", "state", state_name(entry, index), "go to this state")
+                for index, entry in enumerate(history.entries)
             ]
         dialog = SearchDialog(choices, self.tree.model.layers)
-        self.context.ask(dialog, lambda id: self._chosen(dialog, id))
+        self.context.ask(dialog, lambda id: self._run_choice(dialog, id))
 
-    def _chosen(self, dialog: SearchDialog, id: str | None) -> None:
+    def _run_choice(self, dialog: SearchDialog, id: str | None) -> None:
         if id is None:
             return
         kind, _, key = id.partition(":")
@@ -50,31 +50,33 @@ class SearchCommand(ScreenCommand):
 
 
 class NextCommand(ScreenCommand):
-    """The next layer that was found, or that the filter shows; without one the numbers in the weights."""
+    """Goes to the next match of the search or the filter. Without matches, opens the numbers of the weights."""
 
     @property
     def layers(self) -> list[int]:
-        """What was found."""
-        shown = self.tree.model.matches
-        return sorted(shown) if shown else self.store.on_demand.found
+        """IDs of the matching layers in tree order."""
+        filter_matches = self.tree.model.matches
+        return sorted(filter_matches) if filter_matches else self.store.on_demand.found
 
     def run(self, step: str = "1") -> None:
-        """Go there, round and round."""
-        layers, here = self.layers, self.tree.current_layer
-        if not layers or here is None:
+        """Go to the next match (`step` '1') or the previous one ('-1'), wrapping around."""
+        layers, current_layer = self.layers, self.tree.current_layer
+        if not layers or current_layer is None:
             if step == "1" and has_command("weights"):
                 command_of("weights")(self.context).run()
             else:
                 self.store.say("nothing was searched for: / and Ctrl+P do")
             return
         forward = step == "1"
-        at = bisect_right(layers, here.id) if forward else bisect_left(layers, here.id) - 1
-        self.panes.show_layer(layers[at % len(layers)])
+        index = (
+            bisect_right(layers, current_layer.id) if forward else bisect_left(layers, current_layer.id) - 1
+        )
+        self.panes.show_layer(layers[index % len(layers)])
         self.tell()
 
     def tell(self) -> None:
-        """Say which of how many this is."""
-        layers, here = self.layers, self.tree.current_layer
-        if here is not None and layers:
-            at = bisect_left(layers, here.id) + 1
-            self.store.say(f"{at:,} of {len(layers):,} found · n N next and before · Esc ends it")
+        """Report the number of the current match."""
+        layers, current_layer = self.layers, self.tree.current_layer
+        if current_layer is not None and layers:
+            number = bisect_left(layers, current_layer.id) + 1
+            self.store.say(f"{number:,} of {len(layers):,} found · n N next and before · Esc ends it")

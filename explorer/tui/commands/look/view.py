@@ -1,4 +1,4 @@
-"""Commands that look at what is there: columns, order, tabs, zoom, numbers, the filter."""
+"""Commands that change the view: columns, order, tabs, zoom, numbers and the filter."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ if TYPE_CHECKING:
 
 
 def next_column(context: CommandContext) -> None:
-    """The next column that the tree is sorted by; the only one where there is no room for a table."""
+    """Sort the tree by the next column."""
     context.panes.next_column()
 
 
 def sort(context: CommandContext) -> None:
-    """By cost, the largest or the smallest first, or as executed."""
+    """Cycle the order of the tree: execution order, largest first, smallest first."""
     context.panes.rearrange(TreeModel.next_order, sorting=True)
 
 
 def flat(context: CommandContext) -> None:
-    """Layers without groups, sorted together; or the tree again."""
+    """Toggle the flat list of layers and the tree."""
     context.panes.rearrange(lambda model: model.set_flat(not model.flat))
 
 
 def constants(context: CommandContext) -> None:
-    """Constants and shape arithmetic among the other rows, or as one row a group."""
+    """Toggle constants and shape arithmetic: among the other rows, or folded into one row per group."""
     context.panes.rearrange(lambda model: model.show_constants(not model.constants))
-    shown = context.tree.model.constants
-    context.store.say("constants are shown" if shown else "constants are one row a group")
+    is_shown = context.tree.model.constants
+    context.store.say("constants are shown" if is_shown else "constants are one row a group")
 
 
 def fold_all(context: CommandContext) -> None:
-    """Close every group."""
+    """Close all groups."""
     context.panes.rearrange(TreeModel.fold_all)
 
 
 def next_pane(context: CommandContext) -> None:
-    """From the tree to the tab, and back."""
+    """Move the focus between the tree and the tab."""
     panes, tree = context.panes, context.tree
     panes.go_to(panes.tabs.widget(context.store.tab) if tree.has_focus else tree)
     context.store.notify("focus")
 
 
 def zoom(context: CommandContext) -> None:
-    """Give the focused pane the whole width, or take it back."""
+    """Give the focused pane the whole width, or end the zoom."""
     panes = context.panes
     if panes.zoom:
         panes.zoom = ""
@@ -55,41 +55,41 @@ def zoom(context: CommandContext) -> None:
 
 
 def divide(context: CommandContext, by: str) -> None:
-    """Move the divider between the panes by so many percent of the width."""
+    """Move the divider by `by` percent of the width."""
     context.panes.divide(context.panes.share + int(by))
 
 
 def to_defaults(context: CommandContext) -> None:
-    """Columns, order and divider as they are where nothing was chosen."""
+    """Reset columns, order and divider to their defaults."""
     context.panes.to_defaults()
     context.store.say("columns, order and divider are as at first")
 
 
 def exact(context: CommandContext) -> None:
-    """Exact or rounded numbers."""
+    """Toggle exact and rounded numbers."""
     context.store.exact = not context.store.exact
     context.store.notify("numbers")
 
 
 def open_tab(context: CommandContext, tab: str) -> None:
-    """A tab, with the focus."""
+    """Open and focus a tab."""
     context.panes.tabs.open(tab)
 
 
 def to_peak(context: CommandContext) -> None:
-    """The Memory tab, with its cursor at the peak."""
+    """Open the Memory tab with its cursor at the peak."""
     context.panes.tabs.open("memory")
     context.panes.tabs.tab("memory").to_peak()
 
 
 async def open_filter(context: CommandContext) -> None:
-    """The filter's line, beside the tree that follows it."""
+    """Open the filter line, and zoom the tree if the tab was zoomed."""
     context.panes.go_to(context.tree)
     await context.filter_line.open()
 
 
 async def back(context: CommandContext, way: str = "") -> None:
-    """Where the cursor was before the last jump, or forward again; the focus stays where it is."""
+    """Return to the layer before the last jump, or go forward again. The focus does not change."""
     path = context.store.jumps.step(context.tree.current_layer, forward=bool(way))
     if path is None:
         context.store.say("there is nothing to go forward to" if way else "there is nothing to go back to")
@@ -98,7 +98,7 @@ async def back(context: CommandContext, way: str = "") -> None:
 
 
 def rail(context: CommandContext) -> None:
-    """Show or hide the strip beside the tree that shows what feeds what."""
+    """Show or hide the rail, which draws the edges between layers."""
     store, tree = context.store, context.tree
     store.rail = not store.rail
     store.notify("rail")

@@ -1,1 +1,1 @@
-"""Dialogs about states: the history, and the figures of several beside each other."""
+"""Dialogs about states of a model: the history, and a comparison of figures."""

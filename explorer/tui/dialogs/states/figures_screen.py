@@ -1,4 +1,4 @@
-"""The Figures screen: several models, states or tilings beside each other, and what is best in each row."""
+"""The Figures screen: a table that compares the figures of models, states or tilings, and marks the best."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Block
 
 _FIRST, _OTHER = 37, 27
-"""Cells of the names of figures with the first column, and of each other one with its change."""
+"""Width in cells of the first column with the names of the figures, and of each other column."""
 
 # fmt: off
 FIGURE_KEYS = key_group(
@@ -30,12 +30,12 @@ FIGURE_KEYS = key_group(
 
 
 class FigureScreen(ReportScreen[None]):
-    """Figures beside each other.
+    """Compares figures side by side.
 
     Args:
-        table: They.
-        what: What is compared: 'states', 'tilings', 'models'.
-        exact: Exact or rounded numbers.
+        table: Figures to compare.
+        what: Kind of the columns: 'states', 'tilings' or 'models'.
+        exact: Whether numbers are written out instead of rounded.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(FIGURE_KEYS)
@@ -45,17 +45,17 @@ class FigureScreen(ReportScreen[None]):
         self._table, self._what = table, what
 
     def head(self) -> tuple[Line, Line]:
-        """What is compared, and with what."""
+        """Return the title: what is compared, and the machine."""
         names = self._table.names
-        said = f" {len(names):,} {self._what} beside each other, changes from {safe(names[0])}"
+        description = f" {len(names):,} {self._what} beside each other, changes from {safe(names[0])}"
         machine = self._table.machine and f"   on {safe(self._table.machine)}"
-        return ((" Figures", "strong"), (machine, "dim")), ((said, "dim"),)
+        return ((" Figures", "strong"), (machine, "dim")), ((description, "dim"),)
 
     def report_lines(self, width: int) -> Sequence[Line]:
-        """As many columns beside each other as there is room for."""
-        per = 1 + max(1, (width - _FIRST) // _OTHER)
-        return [BLANK, *draw(figures(self._table, per), width - 1, self._exact)]
+        """Draw the table in parts that fit into `width`."""
+        columns_per_part = 1 + max(1, (width - _FIRST) // _OTHER)
+        return [BLANK, *draw(figures(self._table, columns_per_part), width - 1, self._exact)]
 
     def page_blocks(self) -> list[Block]:
-        """All columns in one table."""
+        """Return all columns in one table."""
         return figures(self._table, len(self._table.names))

@@ -1,4 +1,4 @@
-"""The History screen: every state of the session, to go to, to compare, to name, to keep as a script."""
+"""The History screen: lists all states of the session, to visit, compare, rename, prove or save as a script."""
 
 from __future__ import annotations
 
@@ -48,7 +48,14 @@ Wish = Literal["go", "compare", "figures", "prove", "script", "script_all"]
 
 
 class HistoryRequest(Struct, frozen=True):
-    """What the user wants of the state `at`; `other` is the earlier one of a pair, `marked` are several."""
+    """Action that the user chose for states of the history.
+
+    Attributes:
+        what: The action.
+        at: Index of the state.
+        other: Index of the earlier state of a pair.
+        marked: Indices of several states to compare.
+    """
 
     what: Wish
     at: int
@@ -56,51 +63,51 @@ class HistoryRequest(Struct, frozen=True):
     marked: tuple[int, ...] = ()
 
 
-class _States(MarkedList):
-    """A row a state, as the tree is drawn."""
+class _StateList(MarkedList):
+    """List with one row per state, in the order of the tree of states."""
 
     def __init__(self, history: History) -> None:
         super().__init__(id="states")
-        self.take(history)
+        self.set_history(history)
         self.to_state(history.current)
 
-    def take(self, history: History) -> None:
-        """Show these states."""
+    def set_history(self, history: History) -> None:
+        """Show the states of a history."""
         self.history, self.table = history, states(history, "●")
-        self.shown = [at for at, _ in tree_rows(history)]
+        self.state_indices = [at for at, _ in tree_rows(history)]
 
     @property
     def at(self) -> int:
-        """The state under the cursor."""
-        return self.shown[self.cursor]
+        """Index of the state under the cursor."""
+        return self.state_indices[self.cursor]
 
     def to_state(self, at: int) -> None:
-        """Put the cursor on a state."""
-        self.cursor = self.shown.index(at)
+        """Move the cursor to a state."""
+        self.cursor = self.state_indices.index(at)
 
     def key_of(self, index: int) -> int:
-        """The number of the state."""
-        return self.shown[index]
+        """Return the index of the state in a row."""
+        return self.state_indices[index]
 
     @property
     def row_count(self) -> int:
-        """How many states there are."""
-        return len(self.shown)
+        """Number of states."""
+        return len(self.state_indices)
 
     def row_line(self, index: int, width: int) -> Line:
-        """Row `index` in `width` cells."""
-        at = self.shown[index]
+        """Draw row `index` in `width` cells."""
+        at = self.state_indices[index]
         mark = (f" {self.letter(index)} ", "accent")
         return row_line(self.table, index, width, mark=mark, here=at == self.history.current)
 
 
 class HistoryScreen(SubScreen[HistoryRequest]):
-    """The states of the session.
+    """Lists the states of the session.
 
     Args:
-        history: They.
-        rename: Gives a state another name; the history with it.
-        at: Where the cursor stands at first; None for the current state.
+        history: History of the session.
+        rename: Function that renames a state and returns the new history.
+        at: Index of the state under the cursor at first, or None for the current state.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(HISTORY_KEYS)
@@ -121,49 +128,51 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         self._history, self._rename, self._at = history, rename, at
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the widgets."""
         yield TitleBar()
         yield PaneHead(id="states-head")
-        yield _States(self._history)
+        yield _StateList(self._history)
         yield LineView(id="state")
         yield Status(id="history-keys")
 
     def page_blocks(self) -> list[Block]:
-        """The tree of all states, with what made each."""
+        """Return the tree of all states with their commands."""
         return [states(self._history, "*", commands=True)]
 
     def on_mount(self) -> None:
-        """Show the state under the cursor."""
-        rows = self.query_one(_States)
+        """Show the list and the state under the cursor."""
+        rows = self.query_one(_StateList)
         self.query_one("#states-head", PaneHead).show(lambda width: (title_line(rows.table, width),))
         if self._at is not None:
             rows.to_state(min(self._at, rows.row_count - 1))
         rows.rows_changed()
-        self._fit()
-        self._tell()
+        self._fit_list()
+        self._show_state()
 
     def on_resize(self) -> None:
-        """The list takes what it needs, and half of the screen at most."""
-        self._fit()
+        """Limit the height of the list to half of the screen."""
+        self._fit_list()
 
-    def _fit(self) -> None:
-        most = max(3, (self.size.height - 4) // 2)
-        self.query_one(_States).styles.height = min(self.query_one(_States).row_count, most)
+    def _fit_list(self) -> None:
+        max_height = max(3, (self.size.height - 4) // 2)
+        self.query_one(_StateList).styles.height = min(self.query_one(_StateList).row_count, max_height)
 
     @on(LineList.RowHighlighted)
     @on(MarkedList.RowMarked)
-    def _tell(self) -> None:
-        rows = self.query_one(_States)
+    def _show_state(self) -> None:
+        rows = self.query_one(_StateList)
         history, at = rows.history, rows.at
-        count, later = len(history.entries), len(history.redoable)
-        ends = count - len(history.children())
-        counts = f"{count:,} state{'s' * (count != 1)}" + (f", {ends:,} branches" if ends > 1 else "")
-        counts += f", {later:,} to redo" if later else ""
+        count, redoable_count = len(history.entries), len(history.redoable)
+        branch_count = count - len(history.children())
+        counts = f"{count:,} state{'s' * (count != 1)}" + (
+            f", {branch_count:,} branches" if branch_count > 1 else ""
+        )
+        counts += f", {redoable_count:,} to redo" if redoable_count else ""
         marks = [safe(state_name(history.entries[place], place)) for place in rows.marked]
         about = "Nothing is lost: changing an earlier state begins a branch"
         if marks:
-            more = f"compare {marks[0]} with: c (what changed), t (figures)"
-            about = more if len(marks) == 1 else f"t compares {', '.join(marks)}"
+            hint = f"compare {marks[0]} with: c (what changed), t (figures)"
+            about = hint if len(marks) == 1 else f"t compares {', '.join(marks)}"
 
         def head(width: int) -> tuple[Line, ...]:
             return ((" History", "strong"), (f"  {counts}", "dim")), ((fit(f" {about}", width), "dim"),)
@@ -174,31 +183,32 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         self._say("")
 
     @on(LineList.RowSelected)
-    def _chosen(self) -> None:
-        self._wish("go")
+    def _row_selected(self) -> None:
+        self._answer("go")
 
-    def _wish(self, what: Wish, other: int = 0) -> None:
-        self.dismiss(HistoryRequest(what, self.query_one(_States).at, other))
+    def _answer(self, what: Wish, other: int = 0) -> None:
+        self.dismiss(HistoryRequest(what, self.query_one(_StateList).at, other))
 
     def action_go(self) -> None:
-        """Go to the state under the cursor; the list says so itself when it has the focus."""
-        self._wish("go")
+        """Make the state under the cursor the current one. A focused list handles Enter itself."""
+        self._answer("go")
 
     def action_compare(self) -> None:
-        """Mark the first of two; compare the second with it."""
-        rows = self.query_one(_States)
+        """Mark the first state of a pair, or compare the state under the cursor with it."""
+        rows = self.query_one(_StateList)
         if not rows.marked or rows.marked[0] == rows.at:
             self.action_mark()
         else:
-            self._wish("compare", rows.marked[0])
+            self._answer("compare", rows.marked[0])
 
     def action_mark(self) -> None:
-        """Mark the state under the cursor, whatever has the focus."""
-        self.query_one(_States).action_mark()
+        """Mark the state under the cursor, even if the list is not focused."""
+        self.query_one(_StateList).action_mark()
 
     def action_figures(self) -> None:
-        """The figures of the marked states beside each other; of one also that under the cursor."""
-        rows = self.query_one(_States)
+        """Compare the figures of the marked states. A single marked state is compared with the one under the
+        cursor."""
+        rows = self.query_one(_StateList)
         places = rows.marked or [0]
         if len(places) == 1:
             places = list(dict.fromkeys((*places, rows.at)))
@@ -208,31 +218,31 @@ class HistoryScreen(SubScreen[HistoryRequest]):
             self.dismiss(HistoryRequest("figures", rows.at, marked=tuple(places)))
 
     def action_prove(self) -> None:
-        """Prove a state equal to the marked one, or to the model as it was opened."""
-        rows = self.query_one(_States)
+        """Prove that the state is equivalent to the marked one, or to the model as opened."""
+        rows = self.query_one(_StateList)
         against = rows.marked[0] if rows.marked else 0
         if against == rows.at:
             self._refuse("it would be proved equal to itself")
         else:
-            self._wish("prove", against)
+            self._answer("prove", against)
 
     def action_script(self) -> None:
-        """The commands that lead to this state."""
-        if self.query_one(_States).at:
-            self._wish("script")
+        """Write the commands that lead to the state as a script."""
+        if self.query_one(_StateList).at:
+            self._answer("script")
         else:
             self._refuse("no command leads to the model as opened")
 
     def action_script_all(self) -> None:
-        """The commands that make every state."""
-        if self.query_one(_States).row_count > 1:
-            self._wish("script_all")
+        """Write the commands that lead to all states as a script."""
+        if self.query_one(_StateList).row_count > 1:
+            self._answer("script_all")
         else:
             self._refuse("nothing was done yet")
 
     def action_copy_command(self) -> None:
-        """Send the command that made the state to the terminal."""
-        rows = self.query_one(_States)
+        """Copy the command that made the state to the terminal's clipboard."""
+        rows = self.query_one(_StateList)
         command = rows.history.entries[rows.at].command
         if not command:
             self._refuse("no command made it")
@@ -242,15 +252,15 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         self.query_one(Status).show(lambda width: (((fit(message, width), "dim"),),))
 
     def action_rename(self) -> None:
-        """Ask for a name."""
-        rows = self.query_one(_States)
+        """Ask for a new name of the state."""
+        rows = self.query_one(_StateList)
         at = rows.at
         entry = rows.history.entries[at]
 
         async def rename(name: str) -> None:
-            rows.take(await self._rename(at, name))
+            rows.set_history(await self._rename(at, name))
             rows.rows_changed()
-            self._tell()
+            self._show_state()
 
         def answered(name: str | None) -> None:
             if name is not None:
@@ -264,13 +274,13 @@ class HistoryScreen(SubScreen[HistoryRequest]):
 
 
 class DiffScreen(SubScreen[None]):
-    """What changed between any two states.
+    """Shows the changes between two states.
 
     Args:
-        changes: It.
-        before, after: What the user calls them.
-        exact: Exact or rounded numbers.
-        back: Where Esc leads.
+        changes: Differences between the states.
+        before, after: Names of the states.
+        exact: Whether numbers are written out instead of rounded.
+        back: Name of the screen that Esc returns to.
     """
 
     AUTO_FOCUS = "#changes"
@@ -283,7 +293,7 @@ class DiffScreen(SubScreen[None]):
         self._back = back
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the widgets."""
         yield TitleBar()
         yield FoldList(id="changes")
         yield Status(id="diff-keys")
@@ -301,5 +311,5 @@ class DiffScreen(SubScreen[None]):
         self.call_after_refresh(changes.to_first_foldable)
 
     def page_blocks(self) -> list[Block]:
-        """What `explorer diff` tells."""
+        """Return the output of `explorer diff`."""
         return diff(self._changes)
