@@ -1,7 +1,7 @@
-"""Assumptions about Textual, beside what it documents: one function or class each.
+"""Assumptions about undocumented behavior of Textual, one function or class each.
 
-Its docstring has three parts: `Assumes:` the undocumented fact, `Seen:` the versions where it was tried, and
-`Otherwise:` what happens when the fact does not hold.
+Each docstring has three parts. `Assumes:` states the undocumented fact, `Seen:` the versions in which it was
+verified, and `Otherwise:` what happens if it does not hold.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ R = TypeVar("R")
 
 
 class ReportingApp(App[R]):
-    """An application whose failures are told by whoever runs it, and not by Textual's page of traceback.
+    """An application whose caller reports its failures, instead of Textual's traceback page.
 
-    Assumes: Textual keeps what it failed with in `_exception`, hands it to `_handle_exception`, prints it in
-    `_fatal_error`, ends by `_close_messages_no_wait`, and has `_exit`, `_clipboard` and `_driver`, which of a
-    terminal keeps what that was set to in `attrs_before`.
+    Assumes: Textual stores its error in `_exception`, passes it to `_handle_exception`, prints it in
+    `_fatal_error` and ends with `_close_messages_no_wait`. It has `_exit`, `_clipboard` and `_driver`. A
+    terminal driver stores the previous terminal settings in `attrs_before`.
     Seen: textual 8.2.8.
-    Otherwise: a failure is one line without its cause, or Textual's own page; a key behind the last one is
-    answered; a text is not sent to the clipboard of the terminal; a line that drops leaves a terminal as the
-    screen had it.
+    Otherwise: A failure is reported in one line without its cause, or on Textual's own page. A key after the
+    last one is handled. A text is not sent to the terminal's clipboard. After a disconnect the terminal keeps
+    the screen's settings.
     """
 
     @property
     def failure(self) -> BaseException | None:
-        """What the program failed with, if it did; of work in the background what that failed with."""
+        """The error that ended the application, or None. For a background task, its own error."""
         if not hasattr(self, "_exception"):
             return ExplorerError("the screen ended with an error") if self.return_code else None
         return getattr(self._exception, "error", self._exception)
 
     def fail_with(self, error: Exception) -> None:
-        """Ends with an error."""
+        """End the application with an error."""
         handle = getattr(self, "_handle_exception", None)
         if handle is None:
             raise error
         handle(error)
 
     def _fatal_error(self) -> None:
-        """Ends; whoever runs the program tells why, in a line and not in Textual's hundred."""
+        """End the application without Textual's traceback page, because the caller reports the error."""
         close = getattr(self, "_close_messages_no_wait", None)
         if close is not None:
             close()
@@ -69,30 +69,30 @@ class ReportingApp(App[R]):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the program was told to end."""
+        """Whether the application was told to quit."""
         return bool(getattr(self, "_exit", False))
 
     @property
     def driver(self) -> Any:
-        """What writes to the terminal; None before it is there."""
+        """The driver that writes to the terminal, or None before it exists."""
         return getattr(self, "_driver", None)
 
     @property
     def terminal_attributes(self) -> Any:
-        """What the terminal was set to before the screen; None where that is not known."""
+        """Settings of the terminal before the application started, or None if unknown."""
         return getattr(self.driver, "attrs_before", None)
 
     def keep_clipboard(self, text: str) -> None:
-        """Has a text pasted that was copied inside the program."""
+        """Set the text that pasting within the application inserts."""
         self._clipboard = text
 
 
 def asking_node() -> Any:
-    """What asks for something: the node of the worker that runs, or the one whose message is handled.
+    """Return the node of the running worker, or the node that handles the current message.
 
-    Assumes: `textual._context.active_message_pump` tells the latter.
+    Assumes: `textual._context.active_message_pump` is the node that handles the current message.
     Seen: textual 8.2.8.
-    Otherwise: None: a dialog goes over the model on show, whichever it is about.
+    Otherwise: None is returned. A dialog appears above the visible model, even if it belongs to another one.
     """
     worker = active_worker.get(None)
     if worker is not None:
@@ -108,30 +108,31 @@ def asking_node() -> Any:
 
 
 def watch_workers(app: App[Any], failed: Callable[[Exception], None]) -> None:
-    """Has workers of an application closed as `ClosingWorkers` does.
+    """Replace the worker manager of an application by `ClosingWorkers`.
 
-    Assumes: an application keeps its workers in `_workers`, whose `_remove_worker` takes those that are done.
+    Assumes: An application keeps its workers in `_workers`, and calls its `_remove_worker` for finished
+    workers.
     Seen: textual 8.2.8.
-    Otherwise: Textual's own stay: an error in the background ends the program, in one line.
+    Otherwise: Textual's worker manager stays. An error of a background task ends the program with one line.
     """
     if hasattr(app, "_workers") and hasattr(WorkerManager, "_remove_worker"):
         app._workers = ClosingWorkers(app, failed)
 
 
 class ClosingWorkers(WorkerManager):
-    """Workers whose coroutines are closed when they are done, begun or not.
+    """A worker manager that closes the coroutines of finished workers, even if they never started.
 
-    Textual takes a coroutine for a worker. Python would complain on the terminal of one whose worker is
-    cancelled before its first step, as by a second key in the same instant, or when its screen goes. What a
-    worker fails with that is no message of ours is an error of the program: it is told, and not dropped.
+    A second key in the same instant, or a closed screen, cancels a worker before its coroutine starts. Python
+    would then print a warning to the terminal. An error of a worker that is no `ExplorerError` is a bug of
+    the program, and is reported.
 
-    Assumes: `_remove_worker` is called with each worker that is done, and `_work` of it is what it was given.
+    Assumes: `_remove_worker` is called for each finished worker, whose coroutine is its `_work`.
     Seen: textual 8.2.8.
-    Otherwise: Python complains of a coroutine that was never awaited, when the screen is gone.
+    Otherwise: After the screen has closed, Python warns about a coroutine that was never awaited.
 
     Args:
-        app: Whose they are.
-        failed: Told of an error of the program.
+        app: The application.
+        failed: Callback for an unexpected error.
     """
 
     def __init__(self, app: App[Any], failed: Callable[[Exception], None]) -> None:
@@ -151,39 +152,39 @@ class ClosingWorkers(WorkerManager):
 
 
 def is_going(node: DOMNode) -> bool:
-    """Whether a node, or what it is in, is being taken away: its work may then miss what was part of it.
+    """Whether a node or one of its ancestors is being removed, so that its work may miss other nodes.
 
-    Assumes: `_pruning` and `_closing` of a node say so before it is gone.
+    Assumes: `_pruning` and `_closing` of a node are set before it is removed.
     Seen: textual 8.2.8.
-    Otherwise: only a node that is gone counts, and an error may be told of one that is going.
+    Otherwise: Only a removed node counts, and an error of a node that is being removed may be reported.
     """
     nodes = node.ancestors_with_self
-    if all(hasattr(one, "_pruning") and hasattr(one, "_closing") for one in nodes):
-        return any(one._pruning or one._closing for one in nodes)
+    if all(hasattr(ancestor, "_pruning") and hasattr(ancestor, "_closing") for ancestor in nodes):
+        return any(ancestor._pruning or ancestor._closing for ancestor in nodes)
     return not node.is_attached
 
 
 def _close(work: object) -> None:
-    """Closes a coroutine that was never begun, and those that it was handed."""
+    """Close a coroutine that was never started, and the coroutines among its arguments."""
     if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
-        handed = [*work.cr_frame.f_locals.values()] if work.cr_frame is not None else []
+        arguments = [*work.cr_frame.f_locals.values()] if work.cr_frame is not None else []
         work.close()
-        for child in handed:
+        for child in arguments:
             _close(child)
 
 
 # -- lines
 
 
-_AROUND = tuple(
+_EDGE_RULES = tuple(
     f"{kind}_{side}" for kind in ("border", "outline") for side in ("top", "right", "bottom", "left")
 )
-_CHANGES = (*_AROUND, "padding", "hatch", "tint", "text_opacity")
-"""Rules by which a line is drawn otherwise than the widget made it."""
+_CHANGES = (*_EDGE_RULES, "padding", "hatch", "tint", "text_opacity")
+"""Style rules that change the lines that a widget renders."""
 
 
 class _PlainLines(_STYLES):  # type: ignore[misc]
-    """Lines around which nothing is drawn, kept until they change."""
+    """Cache of lines that no style rule changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,12 +192,12 @@ class _PlainLines(_STYLES):  # type: ignore[misc]
         self._plain: bool | None = None
 
     def clear(self) -> None:
-        """All is to be drawn anew."""
+        """Clear the cache."""
         super().clear()
         self._plain = None
 
     def render_widget(self, widget: Any, crop: Region) -> list[Strip]:
-        """The lines of a part of it."""
+        """Render the lines in a region."""
         if self._plain is None:
             changed = widget.styles.has_any_rules(*_CHANGES) or widget.opacity != 1.0
             self._plain = not changed and not widget.get_line_filters()
@@ -217,14 +218,15 @@ class _PlainLines(_STYLES):  # type: ignore[misc]
 
 
 class _BarLines(_STYLES):  # type: ignore[misc]
-    """The lines of a scroll bar, each kind of them made once: Textual's makes four objects a line."""
+    """Cache of the lines of a scroll bar. Equal lines share one strip, while Textual creates four objects per
+    line."""
 
     def __init__(self, draw: Callable[[ScrollBar], Iterable[Strip]]) -> None:
         super().__init__()
         self._draw = draw
 
     def render_widget(self, widget: Any, crop: Region) -> list[Strip]:
-        """The lines of a part of it."""
+        """Render the lines in a region."""
         lines, dirty = self._cache, self._dirty_lines
         if any(y in dirty or y not in lines for y in crop.line_range):
             dirty.clear()
@@ -233,38 +235,39 @@ class _BarLines(_STYLES):  # type: ignore[misc]
 
 
 def keep_plain_lines(widget: Widget) -> None:
-    """Has a widget draw its lines by its `strip(y, width)` where nothing is drawn around them.
+    """Let a widget render its lines with `strip(y, width)` if no style rule changes them.
 
-    Textual asks line by line after borders, padding and tints, in as much time as the lines take.
+    Textual checks borders, padding and tints for each line, which takes as long as rendering the lines.
 
-    Assumes: a widget draws by its `_styles_cache`, a `textual._styles_cache.StylesCache` with `_cache`,
+    Assumes: A widget renders with `_styles_cache`, a `textual._styles_cache.StylesCache` with `_cache`,
     `_dirty_lines` and `_width`.
     Seen: textual 8.2.8.
-    Otherwise: Textual draws line by line, which takes longer.
+    Otherwise: Textual renders line by line, which is slower.
     """
     if _KNOWN and hasattr(widget, "_styles_cache"):
         widget._styles_cache = _PlainLines()
 
 
 def keep_bar_lines(bar: ScrollBar, draw: Callable[[ScrollBar], Iterable[Strip]]) -> None:
-    """Has a scroll bar draw all its lines by `draw`.
+    """Let a scroll bar render all its lines with `draw`.
 
-    Assumes: as `keep_plain_lines` does.
+    Assumes: The same as `keep_plain_lines`.
     Seen: textual 8.2.8.
-    Otherwise: Textual draws line by line, which takes longer.
+    Otherwise: Textual renders line by line, which is slower.
     """
     if _KNOWN and not isinstance(getattr(bar, "_styles_cache", bar), (_BarLines, ScrollBar)):
         bar._styles_cache = _BarLines(draw)
 
 
 def update_scroll(view: ScrollView, size: Size) -> None:
-    """Has a view look at its scroll bar again, whose content is now of another size.
+    """Let a view update its scroll bar after the size of its contents changed.
 
-    Textual looks at it only when the widget's own size changes, and does not scroll what has no scroll bar.
+    Textual updates the scroll bar only when the size of the widget changes, and does not scroll a widget
+    without one.
 
-    Assumes: `_scroll_update` of the view does so.
+    Assumes: `_scroll_update` of the view updates the scroll bar.
     Seen: textual 8.2.8.
-    Otherwise: the whole screen is laid out anew, which takes longer.
+    Otherwise: The whole screen is laid out again, which is slower.
     """
     update = getattr(view, "_scroll_update", None)
     if update is None:

@@ -1,7 +1,7 @@
-"""Application start: the engine's process, the theme, the terminal, and a line that drops.
+"""Start of the screen application, and its end after a disconnect.
 
-The engine's process starts after the first paint: started before, so that its imports overlap Textual's, it
-takes a core from the paint on a busy machine.
+The engine process starts after the first paint. Started earlier, its imports would compete with the paint for
+a core on a busy machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def is_remote(environment: Mapping[str, str]) -> bool:
-    """Whether the terminal is at the other end of an SSH connection."""
+    """Whether the terminal is connected over SSH."""
     return any(environment.get(name) for name in ("SSH_CONNECTION", "SSH_TTY", "SSH_CLIENT"))
 
 
@@ -33,25 +33,26 @@ def run(
     overlays: tuple[str, ...] = (),
     beside: str | None = None,
 ) -> int:
-    """Open the screen on a model, or on the chooser, and stay until the user quits.
+    """Open a model or the chooser on the screen, and return when the user quits.
 
     Args:
-        source: As for `session.Session`; empty for the chooser.
-        engine_options: Its other arguments; those of the first model that is chosen.
-        remote: Save bytes as over SSH, even if it does not look like it.
-        memory: Most bytes that an engine may take; None for as much as the machine has.
-        resumed: The session to go on with.
-        folder: Whose models the chooser lists; empty for the current one.
-        overlays: Files of figures from outside.
-        beside: Another model, which is set beside it.
+        source: Source of the model, as for `session.Session`; '' for the chooser.
+        engine_options: Other arguments of `session.Session`. With the chooser, they apply to the first
+            choice.
+        remote: Whether to save bytes even if no SSH connection is detected.
+        memory: Maximum bytes of an engine process, or None for the machine's memory.
+        resumed: Saved session to continue, with its store, or None.
+        folder: Folder that the chooser lists; '' for the current one.
+        overlays: Paths of files with external figures.
+        beside: Source of another model to compare with, or None.
 
     Returns:
         The exit code.
 
     Raises:
-        Exception: What the program failed with; the session waits to be resumed.
+        Exception: The program failed. The session can be resumed.
     """
-    # Textual and all that is painted: what is refused before needs neither
+    # imported late: errors in the arguments are reported without loading Textual
     from explorer.tui.models.resumable_session import ResumableSession
     from explorer.tui.program import ExplorerApp
 
@@ -63,29 +64,29 @@ def run(
         remote=remote or is_remote(os.environ),
         keeper=first,
         view=resumed[1].view if resumed else None,
-        begin=_beginner({} if source else options, memory),
+        begin=_session_factory({} if source else options, memory),
         memory=memory,
         folder=folder,
         overlays=overlays,
         beside=beside,
     )
-    code = None
+    exit_code = None
     try:
         with end_on_hangup(app):
-            code = app.run()
+            exit_code = app.run()
         if app.failure is not None:
             raise app.failure
     finally:
         for model in app.models.open:
-            model.close(properly=code == 0)
-    return code if code is not None else app.return_code or 0
+            model.close(properly=exit_code == 0)
+    return exit_code if exit_code is not None else app.return_code or 0
 
 
-def _beginner(options: dict[str, Any], memory: int | None) -> Begin:
-    """Begins the sessions of models that are opened on the screen; `options` are for the first alone."""
+def _session_factory(options: dict[str, Any], memory: int | None) -> Begin:
+    """Return a function that begins sessions. `options` apply only to the first one."""
 
     def begin(choice: ModelChoice) -> OpenModel:
-        from explorer.tui.models.opening import begin_session  # nothing of it before the first paint
+        from explorer.tui.models.opening import begin_session  # imported after the first paint
 
         model = begin_session(choice, dict(options), memory)
         options.clear()

@@ -1,9 +1,9 @@
-"""Hangup (SIGHUP, a dropped SSH line): it may come at any moment, and then nothing is lost.
+"""Hangup (SIGHUP, such as a dropped SSH connection): saves the sessions and ends the process.
 
-A terminal that goes away sends SIGHUP to the program in its foreground; a program that is not there, or
-was told to ignore it, reads end of file for ever. Both end here: the session's state is written, the
-engine is killed, and this process ends at once, without Textual's farewell, which would wait for a
-terminal that takes no more bytes. A polite kill is the same. Only a user who quits ends the session.
+A terminal that disconnects sends SIGHUP to its foreground program. A program that ignores the signal, or is
+not in the foreground, would read end of file forever. In both cases the state of the session is written, the
+engine is killed, and the process ends at once. Textual's shutdown is skipped, because it would wait for a
+terminal that accepts no more bytes. SIGTERM has the same effect. Only quitting ends a session for good.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     from explorer.tui.program import ExplorerApp
 
 _GRACE = 3.0
-"""Seconds that the main thread has to end the process, once the terminal is gone."""
+"""Seconds that the main thread has to end the process after a disconnect."""
 _FAREWELL = (
     b"\x1b[?2026l\x1b[m\x1b[?2004l\x1b[?7h\x1b[?2048l\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l"
     b"\x1b[<u\x1b[?1049l\x1b[?25h\x1b[?1004l"
 )
-"""Puts back what Textual's driver sets, in its own order."""
+"""Sequences that undo the settings of Textual's driver, in the driver's order."""
 
 _KEPT = b"explorer: ended from outside; explorer --resume goes on from here\r\n"
 
 
 @contextlib.contextmanager
 def end_on_hangup(app: ExplorerApp) -> Iterator[None]:
-    """While the screen is there, a line that drops ends it and keeps the session of each open model."""
+    """Within this context, a disconnect ends the process and saves the session of each open model."""
 
     def drop(number: int, _: object) -> NoReturn:
         try:
             saved = [model.keep_on_hangup() for model in app.models.open]
-            _put_back(app, _KEPT if any(saved) else b"")
+            _restore_terminal(app, _KEPT if any(saved) else b"")
         finally:
             os._exit(128 + number)
 
-    numbers = [n for n in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if n is not None]
-    previous = {number: signal.signal(number, drop) for number in numbers}
+    signal_numbers = [n for n in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if n is not None]
+    previous = {number: signal.signal(number, drop) for number in signal_numbers}
     if hasattr(select, "poll") and sys.stdin is not None:
         threading.Thread(target=_await_hangup, args=(sys.stdin.fileno(),), daemon=True).start()
     try:
@@ -55,24 +55,24 @@ def end_on_hangup(app: ExplorerApp) -> Iterator[None]:
 
 
 def _await_hangup(terminal: int) -> None:
-    """Waits, without a tick, until nobody is at the other end of the terminal."""
+    """Wait, without polling periodically, until the terminal disconnects."""
     poll = select.poll()
     poll.register(terminal, 0)
     with contextlib.suppress(OSError):
         while True:
             events = poll.poll()
             if any(event & select.POLLNVAL for _, event in events):
-                return  # a system that cannot poll a terminal sends the signal only
+                return  # systems that cannot poll a terminal rely on the signal
             if any(event & select.POLLHUP for _, event in events):
                 break
             time.sleep(_GRACE)
         os.kill(os.getpid(), signal.SIGHUP)
-        time.sleep(_GRACE)  # the main thread may be kept in native code, or by a terminal that is full
+        time.sleep(_GRACE)  # the main thread may be blocked in native code or by a full terminal buffer
         os._exit(128 + signal.SIGHUP)
 
 
-def _put_back(app: ExplorerApp, farewell: bytes) -> None:
-    """Leaves a terminal that is still there as it was found; one that takes nothing is not waited for."""
+def _restore_terminal(app: ExplorerApp, farewell: bytes) -> None:
+    """Restore the settings of a terminal that is still connected, without waiting for one that is blocked."""
     import termios
 
     attributes = app.terminal_attributes

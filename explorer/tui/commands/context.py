@@ -151,8 +151,14 @@ class CommandContext:
         self.store.history = await self.jobs.ask("history")
 
     async def show_current(self, *way_back: Any) -> None:
-        """Show the current state of the engine. If this fails, run the session method `way_back` and
-        re-raise."""
+        """Show the current state of the engine.
+
+        If the state cannot be loaded, the session method `way_back` restores the previous state, so that the
+        engine and the screen agree.
+
+        Raises:
+            ExplorerError: The state cannot be loaded.
+        """
         try:
             await self._reload()
         except ExplorerError as error:

@@ -36,8 +36,10 @@ def copy(context: CommandContext) -> None:
 
 
 def escape(context: CommandContext) -> None:
-    """Close the filter line; otherwise stop the job, clear the filter, clear the status line, or end the
-    zoom."""
+    """Close the filter line, stop the job, clear the filter or the status line, or end the zoom.
+
+    Only the first of these that applies is done.
+    """
     filter_line, store = context.filter_line, context.store
     if filter_line.is_open:
         filter_line.close(clear=True)  # the filter line covers the job line, so Esc applies to the filter

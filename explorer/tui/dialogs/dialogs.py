@@ -260,8 +260,7 @@ def ask_path(
 
 
 class FormDialog(Dialog[T], Generic[T]):
-    """Base class of dialogs with fields and a description of their values below. Enter closes with the
-    answer."""
+    """Base class of dialogs with fields, and a description of their values below."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "apply", show=False, priority=True),

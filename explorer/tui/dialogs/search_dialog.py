@@ -52,8 +52,7 @@ class SearchDialog(PickDialog):
             self._search_worker = self.run_worker(self._search_layers(), exit_on_error=False)
 
     def _matching_choices(self, text: str) -> list[MenuItem]:
-        """Return the matching commands, states and bookmarks: by words in any text, or else by letters of the
-        title."""
+        """Return the choices that contain all words, or else all letters of the text in their title."""
         query = Query(text)
         if not query.words:
             return list(self.choices)

@@ -1,1 +1,1 @@
-"""Pages: what each tab and dialog says, as lines. Pure functions of facts and a width."""
+"""Pages: functions that draw the contents of tabs and dialogs from facts and a width."""

@@ -1,4 +1,4 @@
-"""The header of the screen: what is open, and its totals."""
+"""The header of the screen: the open model and its totals."""
 
 from __future__ import annotations
 
@@ -12,29 +12,34 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Fields
 
 _MACS = ("MAC: multiply-accumulate, 2 FLOPs", "MAC: multiply-accumulate", "1 MAC = 2 FLOPs")
-"""What the first figure counts, as long as there is room for."""
+"""Explanations of MACs, the longest first. The first that fits is shown."""
 _LEAST = 12
-"""Cells that the name always has."""
+"""Minimum cells of the model's name."""
 
 
 def short_name(source: str) -> str:
-    """What a model is called in the header: the file's name without its folder."""
+    """Return the file name of a model without its folder."""
     return safe(source.rstrip("/").rsplit("/", 1)[-1]) or safe(source)
 
 
 def header_lines(name: str, info: Info | None, note: str, exact: bool, width: int) -> tuple[Line, Line]:
-    """Two lines: what is open, and its totals."""
+    """Draw two lines: the open model, and its totals."""
     title: list[Span] = [(" ", "text")]
     if info is None:
         return ((*title, (middle(name, width - 16), "strong"), ("  " + note, "dim")), BLANK)
     presented = _presenter()
-    about = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
-    about += [f"{name}={'?' if size is None else size}" for name, size in presented.sizes_of(info).items()]
-    words = safe(" · ".join(about))
+    descriptions = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
+    descriptions += [
+        f"{name}={'?' if size is None else size}" for name, size in presented.sizes_of(info).items()
+    ]
+    words = safe(" · ".join(descriptions))
     right, role = middle(note, width - _LEAST - 4), "accent"
     if not note:
-        used = len(name) + len(words) + 6
-        right, role = next((candidate for candidate in _MACS if used + len(candidate) <= width), ""), "dim"
+        used_cells = len(name) + len(words) + 6
+        right, role = (
+            next((candidate for candidate in _MACS if used_cells + len(candidate) <= width), ""),
+            "dim",
+        )
     room = width - len(right) - 4
     title.append((middle(name, max(_LEAST, room - 12)), "strong"))
     title.append((fit("  " + words, max(0, room - line_width(title))), "dim"))
@@ -44,17 +49,17 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
 
 
 def has_open_sizes(info: Info) -> bool:
-    """Whether figures are missing because sizes are not bound."""
+    """Whether figures are missing because dimensions are not bound."""
     return None in _presenter().sizes_of(info).values()
 
 
 def _presenter() -> Any:
-    from explorer.report.present.look import info  # with the answer, after the first paint
+    from explorer.report.present.look import info  # imported after the first paint
 
     return info
 
 
 def _totals(figures: Fields, exact: bool, width: int) -> Line:
-    """The totals beside each other, as many as there is room for."""
+    """Draw the totals side by side, with the largest gap that fits on one line."""
     lines = [side_by_side(figures, width, exact, gap) for gap in (3, 2, 1)]
-    return next((found for found in lines if len(found) == 1), lines[-1])[0]
+    return next((candidate for candidate in lines if len(candidate) == 1), lines[-1])[0]

@@ -1,4 +1,4 @@
-"""The result of a proof on the screen: its blocks, its dialog's title and tone, and what can be done next."""
+"""Draws the result of a proof: the verdict, the evidence, and the title and tone of its dialog."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from explorer.tui.text.lines import Line
 
 TO_BLAME = "Enter which layer departs · Esc close"
-"""What can be done about a proof that failed."""
+"""Keys of the dialog of a failed proof."""
 
 
 def verdict_title(proof: Verification) -> str:
-    """'Proven equal', 'Not proved': the verdict as a dialog's title."""
+    """Return the verdict as a title: 'Proven equal', 'Not proved'."""
     return VERDICTS[proof.verdict_kind].capitalize()
 
 
 def verdict_tone(kind: VerdictKind) -> str:
-    """The screen's role of a verdict."""
+    """Return the screen role of a verdict."""
     return ROLES[TONES[kind]]
 
 
 def verdict_lines(proof: Verification, width: int) -> list[Line]:
-    """The verdict in large letters where they have room, the three facts that count, then the evidence."""
+    """Draw the verdict in large letters if they fit, the key facts, and the evidence."""
     role = verdict_tone(proof.verdict_kind)
     letters = large(VERDICTS[proof.verdict_kind].upper(), width - 2)
     lines: list[Line] = [((f" {row}", role),) for row in letters]

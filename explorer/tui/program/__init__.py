@@ -1,4 +1,4 @@
-"""Textual application: theme, remote mode, and a main screen for each model that is open."""
+"""The Textual application: themes, remote mode, and one main screen per open model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from explorer.tui.models.open_models import SessionKeeper
 
 _HOME = "home"
-"""The stack of screens that Textual begins with."""
+"""The mode that Textual starts in."""
 
 
 def _nothing_begins(choice: ModelChoice) -> OpenModel:
@@ -40,19 +40,19 @@ def _nothing_begins(choice: ModelChoice) -> OpenModel:
 
 
 class ExplorerApp(ReportingApp[int]):
-    """Shows models, each in a stack of screens (a mode of Textual's) of its own.
+    """Shows models, each in its own mode (Textual's term for a stack of screens).
 
     Args:
-        source: What the user asked for; its name is on the first paint. Empty for the chooser.
-        engine: Started or not, it answers when it can; None for the chooser.
-        remote: Over SSH: nothing moves by itself, and only cells that changed are sent.
-        keeper: Told what is on show, whenever that has changed.
-        view: What a session showed that is resumed.
-        begin: Begins the session of another model.
-        memory: Most bytes that the engines may hold together.
-        folder: Whose models the chooser lists.
-        overlays: Files of figures from outside for the model.
-        beside: Another model, which is set beside it.
+        source: Source of the first model, as typed by the user; '' for the chooser.
+        engine: Engine process of the first model, which need not be started yet; None for the chooser.
+        remote: Whether to save bytes for SSH: no animation, and only changed cells are sent.
+        keeper: Saves the session of the first model, or None.
+        view: State of the screen in the resumed session, or None.
+        begin: Function that begins the session of another model.
+        memory: Maximum bytes of all engines together, or None for half of the machine's memory.
+        folder: Folder that the chooser lists.
+        overlays: Paths of files with external figures for the first model.
+        beside: Source of another model to compare the first one with, or None.
     """
 
     CSS_PATH = "../app.tcss"
@@ -77,11 +77,11 @@ class ExplorerApp(ReportingApp[int]):
         beside: str | None = None,
     ) -> None:
         self.last_key = 0.0
-        self._opened: set[str] = set()
-        super().__init__(driver_class=_driver(remote))
+        self._mode_names: set[str] = set()
+        super().__init__(driver_class=_driver_class(remote))
         watch_workers(self, self._work_failed)
-        self._told: set[str] = set()
-        self._keys = KeysInOrder(self, self._hand_on)
+        self._reported_errors: set[str] = set()
+        self._keys = KeysInOrder(self, self._forward_event)
         self.remote, self._folder = remote, folder
         self.models = OpenModels(begin, memory)
         for theme in ALL_THEMES:
@@ -90,7 +90,7 @@ class ExplorerApp(ReportingApp[int]):
         self.theme = self.themes[0]
         self.stylesheet = ParsedStylesheet(variables=self.get_css_variables())
         self.set_class(remote, "remote")
-        # nothing here is better for moving: a list that jumps can be read at once
+        # no animation helps here: users can read a list that moves at once immediately
         self.animation_level = "none"
         if engine is not None:
             first = self.models.add(OpenModel(source, engine, keeper, view))
@@ -98,32 +98,35 @@ class ExplorerApp(ReportingApp[int]):
             self.models.show(first)
 
     def get_default_screen(self) -> Screen[None]:
-        """The model that was named, or the chooser.
+        """Return the screen of the first model, or the chooser.
 
-        A mode that is known before the program runs is painted twice: 8 KB over SSH.
+        A mode that is added before the application runs would be painted twice, 8 KB over SSH.
         """
         return self._screen_of(self.models.open[0]) if self.models.open else self._chooser()
 
     def on_mount(self) -> None:
-        """The first stack is one that is switched to and taken away like the others."""
+        """Add the first mode, so that it can be removed like the others."""
         self.add_mode(_HOME, self.get_default_screen)
 
     def _work_failed(self, error: Exception) -> None:
-        """An error in the background is told once, and what is on show stays; who looks for it has it end."""
+        """Report an error of a background task, each message once.
+
+        The application ends instead if EXPLORER_TRACEBACK is set, or if no model is shown.
+        """
         if self.main is None or os.environ.get("EXPLORER_TRACEBACK"):
             self.fail_with(error)
-        elif repr(error) not in self._told:
-            self._told.add(repr(error))
+        elif repr(error) not in self._reported_errors:
+            self._reported_errors.add(repr(error))
             self.main.fail(internal_error(error))
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Send a text to the clipboard of the terminal, through the multiplexer that stands before it."""
+        """Copy a text to the terminal's clipboard, also through a terminal multiplexer."""
         self.keep_clipboard(text)
         if self.driver is not None:
             clipboard.send(text, os.environ, self.driver.write)
 
     async def on_event(self, event: events.Event) -> None:
-        """A key goes before whatever else is to be done; one behind the last is for nobody."""
+        """Handle keys before other events, and ignore keys after the application was told to quit."""
         if self.is_leaving and isinstance(event, events.InputEvent):
             return
         if isinstance(event, events.Key):
@@ -133,12 +136,12 @@ class ExplorerApp(ReportingApp[int]):
         else:
             await super().on_event(event)
 
-    async def _hand_on(self, event: events.Event) -> None:
+    async def _forward_event(self, event: events.Event) -> None:
         if not self.is_leaving:
             await super().on_event(event)
 
     def on_resize(self) -> None:
-        """A terminal that was resized may show anything."""
+        """Forget what a resized terminal shows, so that all cells are sent again."""
         forget = getattr(self.driver, "forget", None)
         if forget is not None:
             forget()
@@ -146,29 +149,29 @@ class ExplorerApp(ReportingApp[int]):
     def push_screen(
         self, screen: Any, callback: Any = None, wait_for_dismiss: Any = False, *, mode: str | None = None
     ) -> Any:
-        """A dialog goes over the screen of the model that it is about, which need not be on show."""
+        """Push a dialog onto the mode of the model that it belongs to, which may be invisible."""
         mode = mode or self._asking_mode()
         return super().push_screen(screen, callback, wait_for_dismiss, mode=mode)
 
     def _asking_mode(self) -> str | None:
-        """The stack whose screen asks for something; None for the one on show."""
-        asking = asking_node()
-        while asking is not None and not isinstance(asking, Screen):
-            asking = getattr(asking, "parent", None)
-        for mode in self._opened:
-            with contextlib.suppress(KeyError):  # a mode that was not switched to has no stack
-                if asking in self.get_screen_stack(mode):
+        """Return the mode of the screen that opens the dialog, or None for the visible mode."""
+        node = asking_node()
+        while node is not None and not isinstance(node, Screen):
+            node = getattr(node, "parent", None)
+        for mode in self._mode_names:
+            with contextlib.suppress(KeyError):  # a mode that was never shown has no stack
+                if node in self.get_screen_stack(mode):
                     return mode
         return None
 
     def add_mode(self, mode: str, base_screen: str | Callable[[], Screen[Any]]) -> None:
-        """A stack of screens more."""
+        """Add a mode and remember its name."""
         super().add_mode(mode, base_screen)
-        self._opened.add(mode)
+        self._mode_names.add(mode)
 
     def remove_mode(self, mode: str) -> AwaitComplete:
-        """A stack of screens less."""
-        self._opened.discard(mode)
+        """Remove a mode and forget its name."""
+        self._mode_names.discard(mode)
         return super().remove_mode(mode)
 
     # models
@@ -188,18 +191,18 @@ class ExplorerApp(ReportingApp[int]):
         return main
 
     def _place(self, model: OpenModel) -> str:
-        """Which of how many it is, if there are several."""
+        """Return the number of the model among several open ones, such as '2/3', or ''."""
         models = self.models.open
         return f"{models.index(model) + 1}/{len(models)}" if len(models) > 1 and model in models else ""
 
     def begin_model(self, choice: ModelChoice) -> OpenModel:
-        """Another model, or the same one if it is open; `show_model` shows it.
+        """Open a model, or return it if it is already open. `show_model` shows it.
 
         Raises:
-            ExplorerError: There are too many, or the session to resume is gone.
+            ExplorerError: Too many models are open, or the session to resume does not exist anymore.
         """
         model = self.models.begin(choice)
-        if model.mode not in self._opened:
+        if model.mode not in self._mode_names:
             self.add_mode(model.mode, lambda: self._screen_of(model))
         return model
 
@@ -209,76 +212,77 @@ class ExplorerApp(ReportingApp[int]):
         self.switch_mode(model.mode)
 
     def close_model(self, model: OpenModel) -> None:
-        """Close one, whatever is not saved; without another the chooser comes."""
-        following = self.models.remove(model)
+        """Close a model, even with unsaved states. After the last one, show the chooser."""
+        next_model = self.models.remove(model)
         if self.current_mode == model.mode:
-            if following is not None:
-                self.show_model(following)
+            if next_model is not None:
+                self.show_model(next_model)
             else:
                 self.show_chooser()
         self.remove_mode(model.mode)
         self.run_worker(lambda: model.close(properly=True), thread=True, exit_on_error=False)
 
     def show_chooser(self) -> None:
-        """No model is open: choose one."""
-        mode = next(f"choose-{n}" for n in range(1000) if f"choose-{n}" not in self._opened)
+        """Show the chooser while no model is open."""
+        mode = next(f"choose-{n}" for n in range(1000) if f"choose-{n}" not in self._mode_names)
         self.add_mode(mode, self._chooser)
         self.switch_mode(mode)
 
     def _chooser(self) -> Screen[None]:
-        from explorer.tui.models.chooser import ChooserScreen  # with what it needs: a model opens without
+        # imported on demand: opening a model does not need it
+        from explorer.tui.models.chooser import ChooserScreen
 
-        return ChooserScreen(self._folder, self._chosen, home=True)
+        return ChooserScreen(self._folder, self._open_choice, home=True)
 
-    def _chosen(self, choice: ModelChoice | None) -> None:
-        """What the chooser answers that is there while no model is open."""
+    def _open_choice(self, choice: ModelChoice | None) -> None:
+        """Open the model that the user chose while no model was open, or quit."""
         if choice is None:
             self.exit(0)
             return
-        before = self.current_mode
+        previous_mode = self.current_mode
         self.show_model(self.begin_model(choice))
-        self.remove_mode(before)
+        self.remove_mode(previous_mode)
 
     @property
     def main(self) -> MainScreen | None:
-        """The main screen of the model on show, once it is there."""
+        """Main screen of the visible model, or None."""
         main = self.screen_stack[0] if self.screen_stack else None
         return main if isinstance(main, MainScreen) else None
 
     def action_theme(self) -> None:
-        """The light theme, or the dark one."""
+        """Toggle the dark and the light theme."""
         dark, light = self.themes
         self.theme = light if self.theme == dark else dark
 
     def action_help(self) -> None:
-        """All keys."""
-        from explorer.tui.commands.help_action import help_dialog  # with the dialogs, after the first paint
+        """Show all keys."""
+        from explorer.tui.commands.help_action import help_dialog  # imported after the first paint
 
         self.push_screen(help_dialog(self.screen))
 
     async def action_picture(self) -> None:
-        """A picture of whatever is on top."""
+        """Take a picture of the topmost screen."""
         if self.main is not None:
             await self.main.run_action("command('picture')")
 
     async def action_copy_as(self) -> None:
-        """A copy of whatever is on top."""
+        """Copy the contents of the topmost screen."""
         if self.main is not None:
             await self.main.run_action("command('copy_as')")
 
     async def action_reopen(self) -> None:
-        """Open a model that is not open, whatever the dialog on top said of it."""
+        """Close the dialog and open the model again, if it is not open."""
         main = self.main
         if main is not None and main.store.analysis is None:
             self.screen.dismiss(None)
             self.call_later(main.run_action, "command('reopen')")
 
 
-def _driver(remote: bool) -> type[Driver] | None:
-    """The driver that saves bytes or knows the terminal, where there is one; None for Textual's own."""
+def _driver_class(remote: bool) -> type[Driver] | None:
+    """Return the driver for SSH or the Linux console, or None for Textual's own."""
     console = is_console(os.environ.get("TERM", ""))
     if sys.platform == "win32" or not (remote or console):
         return None
-    from explorer.tui.terminal import remote as drivers  # no other terminal needs one
+    from explorer.tui.terminal import remote as drivers  # imported only if needed
 
     return drivers.ConsoleDriver if console else drivers.RemoteDriver

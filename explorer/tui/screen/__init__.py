@@ -1,1 +1,1 @@
-"""The main screen: what it is composed of, how a model comes onto it, and how it is taken up again."""
+"""The main screen: its layout, how it loads a model, and how it saves and restores its state."""

@@ -1,6 +1,7 @@
-"""The main screen: the layer tree on the left, what is known on the right, one line of status below.
+"""The main screen: the layer tree on the left, the tabs on the right, and the status line below.
 
-It composes. What it shows lies in the store, which the tabs and lines watch; what it does are commands.
+The screen only arranges widgets. Its state is in the store, which the widgets subscribe to. User actions are
+commands.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ if TYPE_CHECKING:
     from explorer.tui.models.open_models import SessionKeeper
 
 STACKED_BELOW = 72
-"""Columns under which the panes stand one above the other."""
+"""Terminal width below which one pane is above the other."""
 _FIRST = "explorer.tui.tabs.layer"
-"""What draws the tab on show, imported while the engine starts."""
+"""Module that draws the first tab, imported while the engine starts."""
 _LATER = ("explorer.tui.tabs.model", "explorer.tui.tabs.operators", "explorer.tui.tabs.diff")
-"""What is imported while the engine opens the model."""
+"""Modules imported while the engine opens the model."""
 _AT_ONCE = 0.5
-"""Seconds in which a model is on show that was opened before."""
+"""Seconds within which a cached model usually opens."""
 
 
 def _import_dialogs() -> None:
-    """Import what the first keys need."""
+    """Import the modules that the first key presses need."""
     for module in _LATER:
         import_module(module)
     if has_command("tile"):
@@ -59,14 +60,14 @@ class MainScreen(Screen[None]):
     """Shows one model.
 
     Args:
-        source: What the user asked for.
-        engine: Answers.
-        remote: Over SSH.
-        keeper: Told what is on show, whenever that has changed.
-        resumed: What a session showed that is resumed.
-        place: Which of how many open models it is: '2/3'; empty for the only one.
-        overlays: Files of figures from outside.
-        beside: Another model, which is set beside it once it is open.
+        source: Source of the model, as typed by the user.
+        engine: Engine process of the model.
+        remote: Whether the terminal is connected over SSH.
+        keeper: Saves the session, or None for a session that is not saved.
+        resumed: State of the screen in the resumed session, or None.
+        place: Function that returns the number of this model among the open ones, such as '2/3', or ''.
+        overlays: Paths of files with external figures.
+        beside: Source of another model to compare with once this one is open, or None.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(COMMANDS)
@@ -97,12 +98,12 @@ class MainScreen(Screen[None]):
         self._filter = FilterLine(self.store, self.panes.layer_tree)
         self._loader = ModelLoader(self.store, self.panes, self._filter)
         self._saved = SavedView(self, self.store, self.panes, self._filter, self._loader, keeper, resumed)
-        self._lent = CommandContext(
+        self._command_context = CommandContext(
             self, self.store, self.panes, self._filter, self._loader.reload, self._reopen
         )
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the widgets."""
         yield TitleBar()
         yield self.panes
         yield self._filter
@@ -110,29 +111,31 @@ class MainScreen(Screen[None]):
         yield KeyBar(self._keys())
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The lines of a part of it."""
+        """Render the lines in a region."""
         return uniform_lines(super().render_lines, crop)
 
     def on_mount(self) -> None:
-        """Paint the name at once; the engine's answer comes when it comes."""
+        """Draw the name at once, and start opening the model."""
         self.store.watch(self._draw_header, "model", "history", "numbers", "focus")
         self.store.watch(self._draw_keys, "focus", "tab", "model")
         self._draw_header()
         self.run_worker(self._open(), group="model", exit_on_error=False)
         self.run_worker(self._loader.preview(), group="preview", exit_on_error=False)
-        self.call_after_refresh(lambda: self.run_worker(self._settle(), exit_on_error=False))
+        self.call_after_refresh(lambda: self.run_worker(self._import_later(), exit_on_error=False))
 
-    async def _settle(self) -> None:
-        """Import what the dialogs need, while the engine opens the model, or behind one that it knows."""
+    async def _import_later(self) -> None:
+        """Import the modules of the dialogs in the background, without delaying a cached model."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._answered.wait(), _AT_ONCE)
         await asyncio.to_thread(_import_dialogs)
-        freeze_once()  # what was imported stays: a look for garbage through it holds a key up for 20 ms
+        # the modules stay in memory; excluding them from garbage collection saves 20 ms per collection
+        freeze_once()
 
     async def _open(self) -> None:
         store = self.store
         self.call_after_refresh(self._painted.set)
-        with contextlib.suppress(TimeoutError):  # a screen that need not be painted again is never refreshed
+        # Textual does not refresh a screen that has nothing to repaint
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._painted.wait(), PAINTED)
         try:
             opened = asyncio.ensure_future(store.jobs.run("opening", "open"))
@@ -141,12 +144,14 @@ class MainScreen(Screen[None]):
             await opened
             await self._saved.take_up()
             if store.beside and has_command("pair"):
-                command_of("pair")(self._lent).beside(store.beside)
+                command_of("pair")(self._command_context).beside(store.beside)
         except Cancelled:
             store.note = "stopped · o opens it again"
         except ExplorerError as error:
             store.note, store.failure = "could not be opened · o tries again", str(error)
-            self._lent.fail("Cannot open this model", error, hint="o tries again · y copy · Esc close")
+            self._command_context.fail(
+                "Cannot open this model", error, hint="o tries again · y copy · Esc close"
+            )
         self._answered.set()
         store.notify("model")
 
@@ -156,11 +161,11 @@ class MainScreen(Screen[None]):
         self.run_worker(self._open(), group="model", exit_on_error=False)
 
     def fail(self, error: ExplorerError) -> None:
-        """Tell of an error that nobody waits for."""
-        self._lent.fail("Error", error)
+        """Show an error of a background task."""
+        self._command_context.fail("Error", error)
 
     def view(self) -> ScreenState | None:
-        """What is on show, to be resumed; None while nothing is."""
+        """Return the state of the screen, for resuming it, or None before anything is shown."""
         return self._saved.view()
 
     def _draw_header(self) -> None:
@@ -171,7 +176,7 @@ class MainScreen(Screen[None]):
         self.query_one(TitleBar).show(lambda width: header_lines(name, info, note, exact, width))
 
     def _keys(self) -> list[FooterKey]:
-        """The keys used most in the pane in use."""
+        """Return the most important keys for the pane in use."""
         pane = self.store.tab if self.panes.in_tabs else "tree"
         shown_commands = [c for c in COMMANDS if c.footer and pane in (c.where or (pane,))]
         keys = [FooterKey(c.shown.split()[-1], c.footer, c.action) for c in shown_commands]
@@ -186,18 +191,18 @@ class MainScreen(Screen[None]):
         self.query_one(KeyBar).show_keys(self._keys())
 
     def on_resize(self) -> None:
-        """Headings depend on the width; behind the first size comes the first paint."""
+        """Redraw the headings for the new width. After the first layout, this also releases `_open`."""
         self.store.notify("focus")
         self.call_later(self._painted.set)
 
     def on_screen_resume(self) -> None:
-        """Another model may have been opened or closed."""
+        """Redraw the header, because models may have been opened or closed."""
         self._draw_header()
 
     def on_descendant_focus(self) -> None:
-        """The heading of the pane in use is lit."""
+        """Redraw the headings, because the one of the pane in use is highlighted."""
         self.store.notify("focus")
 
     async def action_command(self, id: str) -> None:
         """Run a command."""
-        await run_command(id, self._lent)
+        await run_command(id, self._command_context)

@@ -1,4 +1,4 @@
-"""Model loader: what the header says as it is read, then what is known of the current model."""
+"""Model loader: shows the rows of the header while they are read, then the analysis of the current model."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
     from explorer.tui.tree.filter_line import FilterLine
 
 _PATIENCE = 0.1
-"""Seconds that the first tree of a model waits for what it can stand without."""
+"""Seconds that the first tree of a model waits for the edges."""
 
 
 class ModelLoader:
-    """Puts a model on show.
+    """Loads the current model into the store and the tree.
 
     Args:
-        store: Where it is kept.
-        panes: Whose tree shows it.
-        filter_line: What is looked for in it.
+        store: State of the screen.
+        panes: The tree and the tabs.
+        filter_line: The filter line.
     """
 
     def __init__(self, store: ScreenStore, panes: Panes, filter_line: FilterLine) -> None:
         self._store, self._panes, self._filter = store, panes, filter_line
 
     async def preview(self) -> None:
-        """Show what the header says, as it is read, until the analysis is there."""
+        """Show the rows of the header while they are read, until the analysis is available."""
         store, tree = self._store, self._panes.layer_tree
         await after_paint(self._panes)
-        for at in count():
-            tree_preview = await store.jobs.outlined(at)
+        for index in count():
+            tree_preview = await store.jobs.outlined(index)
             if tree_preview is None or store.analysis is not None:
                 break
             store.outline = tree_preview
-            before, model = tree.model, TreeModel(tree_preview.rows)
+            previous, model = tree.model, TreeModel(tree_preview.rows)
             model.growing = not tree_preview.whole
-            if before.count:
-                model.grow_from(before)
+            if previous.count:
+                model.grow_from(previous)
             else:
                 model.take_shape(self._panes.wish)
             tree.set_model(model, preview_totals(model), keep_cursor=True)
@@ -57,9 +57,10 @@ class ModelLoader:
             await self._filter.filter_again()
 
     async def _from_header(self) -> Analysis | None:
-        """What is known of a file of tensors if its header was read: the engine would only say it again.
+        """Build the analysis of a file of tensors from its header, if possible, to avoid another request.
 
-        Where names share a tensor the header does not tell, and what it adds up to is not what there is.
+        Returns None if the totals differ from those of the engine, as they do if several names share a
+        tensor.
         """
         store, jobs = self._store, self._store.jobs
         if store.can_compare or store.analysis is not None or not await jobs.outlined(0):
@@ -68,27 +69,28 @@ class ModelLoader:
         totals = info.totals
         if totals.nodes or totals.macs is not None:
             return None
-        latest, at = None, 0
-        while (more := await jobs.outlined(at)) is not None:
-            latest, at = more, at + 1
+        latest, index = None, 0
+        while (preview := await jobs.outlined(index)) is not None:
+            latest, index = preview, index + 1
         if latest is None or not latest.plain:
             return None
         totals_of_header = preview_totals(TreeModel(latest.rows))
         if (totals_of_header.params, totals_of_header.weight_bytes) != (totals.params, totals.weight_bytes):
             return None
-        from explorer.facts import Analysis  # 5 ms, not before the first paint
+        from explorer.facts import Analysis  # imported after the first paint: takes 5 ms
 
         rows: Any = latest.rows.amended(next(iter(info.model.notes), ""))
         return Analysis(info, rows)
 
-    async def _edges(self) -> asyncio.Task[RowEdges]:
-        """What folds constants and makes the rail, if it comes soon: the tree is painted once then."""
-        asked: asyncio.Task[RowEdges] = asyncio.ensure_future(self._store.jobs.ask("edges"))
-        await asyncio.wait({asked}, timeout=_PATIENCE)
-        return asked
+    async def _request_edges(self) -> asyncio.Task[RowEdges]:
+        """Request the edges, and wait a moment for them, so that the tree is usually drawn once."""
+        request: asyncio.Task[RowEdges] = asyncio.ensure_future(self._store.jobs.ask("edges"))
+        await asyncio.wait({request}, timeout=_PATIENCE)
+        return request
 
-    async def _overlay(self) -> Overlay | None:
-        """Figures from outside on the current model; none where their files cannot be read any more."""
+    async def _load_overlay(self) -> Overlay | None:
+        """Return the external figures for the current model, or None if there are none or they are
+        unreadable."""
         files = self._store.overlays
         try:
             return await self._store.jobs.ask("overlay", files) if files else None
@@ -98,10 +100,10 @@ class ModelLoader:
             return None
 
     async def reload(self) -> None:
-        """Ask for everything that is known of the current model, and show it.
+        """Request all facts about the current model and show it.
 
         Raises:
-            ExplorerError: It cannot be had; what was on show stays.
+            ExplorerError: The model cannot be loaded. The visible model stays.
         """
         store, tree = self._store, self._panes.layer_tree
         ops: tuple[OpStat, ...] | None = None
@@ -109,22 +111,24 @@ class ModelLoader:
         if analysis is None:
             analysis, ops = await asyncio.gather(store.jobs.ask("analysis"), store.jobs.ask("ops"))
         assert analysis is not None
-        # in place of a tree that has edges one is waited for
+        # a tree that replaces one with edges waits for its own edges
         edges = await store.jobs.ask("edges") if store.on_demand.answers.get("edges") is not None else None
-        same = ops is None and tree.model.count > 0  # rows that are on show already, or more of them
-        ids = {} if same else await store.jobs.locate(analysis.layers, tree.paths)
-        late: asyncio.Task[RowEdges] | None = None
+        # the tree already shows these rows, or the first of them
+        is_same_tree = ops is None and tree.model.count > 0
+        ids = {} if is_same_tree else await store.jobs.locate(analysis.layers, tree.paths)
+        pending_edges: asyncio.Task[RowEdges] | None = None
         if edges is None:
-            late = await self._edges()  # of a large model they take long, and what is asked next waits
-            if late.done():
-                edges, late = late.result(), None
-        overlay = await self._overlay()
+            # the edges of a large model take long, and later requests wait for them
+            pending_edges = await self._request_edges()
+            if pending_edges.done():
+                edges, pending_edges = pending_edges.result(), None
+        overlay = await self._load_overlay()
         model = TreeModel(analysis.layers)
         model.set_overlay(overlay)
-        # what was pressed meanwhile is kept, too: nothing is waited for from here on
-        before, at, row = tree.current_layer, tree.cursor, tree.current_row
-        shape, untouched = tree.model.shape, store.outline is not None and at == 0
-        if same:
+        # from here on nothing is awaited, so that key presses in the meantime are kept
+        old_layer, cursor, row = tree.current_layer, tree.cursor, tree.current_row
+        shape, is_cursor_unmoved = tree.model.shape, store.outline is not None and cursor == 0
+        if is_same_tree:
             model.grow_from(tree.model)
         else:
             model.take_shape(shape if tree.model.count else self._panes.wish, ids)
@@ -137,18 +141,18 @@ class ModelLoader:
         store.outline = None
         if edges is not None:
             store.on_demand.answers["edges"] = edges
-        store.on_demand.edges = late
-        tree.set_model(model, analysis.info.totals, keep_cursor=same)
+        store.on_demand.edges = pending_edges
+        tree.set_model(model, analysis.info.totals, keep_cursor=is_same_tree)
         await self._filter.filter_again()
-        if before is not None and row is not None and not same and not untouched:
-            tree.move_to(model.index_of(ids.get(before.path), at, run=row < 0))
+        if old_layer is not None and row is not None and not is_same_tree and not is_cursor_unmoved:
+            tree.move_to(model.index_of(ids.get(old_layer.path), cursor, run=row < 0))
         store.note = ""
         store.notify("model")
 
 
 def preview_totals(model: TreeModel) -> Totals:
-    """What is known of a whole model from its rows alone."""
-    from explorer.facts import stored_totals  # 5 ms, not before the first paint
+    """Return the totals of a model, as far as its rows contain them."""
+    from explorer.facts import stored_totals  # imported after the first paint: takes 5 ms
 
     tops = list(model.children(None))
     params, weights = (sum(int(model.figure(row, metric)[0] or 0) for row in tops) for metric in METRICS[1:3])

@@ -1,4 +1,4 @@
-"""The saved view: what the main screen shows, as a record that outlives it, and taken up again from one."""
+"""The saved view: writes the state of the main screen to the session's folder, and restores it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from explorer.tui.tree.filter_line import FilterLine
 
 _AFTER = 0.5
-"""Seconds after a change when it is written down; a burst of keys is written once."""
+"""Seconds between a change and saving it. Changes in this time are saved together."""
 
 
 class SavedView:
-    """What a dropped line does not lose.
+    """Saves the state of the screen, so that it survives a disconnect.
 
     Args:
-        screen: Whose timer and theme.
-        store: What is on show.
-        panes: Where it is shown.
-        filter_line: What is looked for.
-        loader: Shows the current model.
-        keeper: Told what is on show, whenever that has changed.
-        resumed: What a session showed that is resumed.
+        screen: The main screen.
+        store: State of the screen.
+        panes: The tree and the tabs.
+        filter_line: The filter line.
+        loader: Loads the current model.
+        keeper: Writes the state, or None if the session is not saved.
+        resumed: State of the resumed session, or None.
     """
 
     def __init__(
@@ -50,22 +50,23 @@ class SavedView:
     ) -> None:
         self._screen, self._store, self._panes, self._filter = screen, store, panes, filter_line
         self._loader, self._keeper, self._resumed = loader, keeper, resumed
-        self._soon: Timer | None = None
-        self._chosen = ScreenChoices() if keeper is None else keeper.choices()
-        panes.take_choices(self._chosen)
+        self._save_timer: Timer | None = None
+        self._saved_choices = ScreenChoices() if keeper is None else keeper.choices()
+        panes.take_choices(self._saved_choices)
         if keeper is not None:
             store.watch(
-                self._remember, "model", "history", "numbers", "layer", "query", "tab", "focus", "jobs"
+                self._schedule_save, "model", "history", "numbers", "layer", "query", "tab", "focus", "jobs"
             )
 
-    # writing down
+    # saving
 
     def view(self) -> ScreenState | None:
-        """What is on show, or is about to be shown again; None while the model is not open."""
+        """Return the current state of the screen, or the one that is being restored; None if there is
+        neither."""
         store, tree = self._store, self._panes.layer_tree
         if store.analysis is None or self._resumed is not None:
             return self._resumed
-        from explorer.process.saved_sessions import ScreenState  # with its files, not before the first paint
+        from explorer.process.saved_sessions import ScreenState  # imported after the first paint
 
         shape, layer = tree.model.shape, tree.current_layer
         return ScreenState(
@@ -94,29 +95,29 @@ class SavedView:
             ),
         )
 
-    def _remember(self) -> None:
-        """Something has changed: write it down soon."""
-        if self._soon is None and self._store.analysis is not None:
-            self._soon = self._screen.set_timer(_AFTER, self._write_down)
+    def _schedule_save(self) -> None:
+        """Schedule saving after a change."""
+        if self._save_timer is None and self._store.analysis is not None:
+            self._save_timer = self._screen.set_timer(_AFTER, self._save)
 
-    async def _write_down(self) -> None:
-        self._soon = None
+    async def _save(self) -> None:
+        self._save_timer = None
         view = self.view()
         if self._keeper is None or view is None:
             return
         await asyncio.to_thread(self._keeper.keep, view)
         choices = self._panes.choices()
-        if choices != self._chosen:
-            self._chosen = choices
+        if choices != self._saved_choices:
+            self._saved_choices = choices
             await asyncio.to_thread(self._keeper.keep_choices, choices)
 
-    # taking up
+    # restoring
 
     async def take_up(self) -> None:
-        """Show the current model, and if a session is resumed, all that it showed.
+        """Show the current model, and restore the state of a resumed session.
 
         Raises:
-            ExplorerError: The model as it was opened cannot be had.
+            ExplorerError: The model as opened cannot be loaded.
         """
         store, resumed = self._store, self._resumed
         if resumed is None:
@@ -127,19 +128,19 @@ class SavedView:
             return
         store.history, store.overlays = await store.jobs.ask("history"), resumed.overlays
         store.beside = resumed.beside
-        lost = await self._show_what_is_left()
+        load_error = await self._load_newest_state()
         try:
-            await self._show_again(resumed)
+            await self._restore(resumed)
         finally:
             self._resumed = None
-        store.say(f"resumed; {lost}" if lost else "resumed")
+        store.say(f"resumed; {load_error}" if load_error else "resumed")
 
     async def _remember_model(self) -> None:
         if self._keeper is not None and self._store.analysis is not None:
             await asyncio.to_thread(self._keeper.remember, self._store.analysis.info)
 
-    async def _show_what_is_left(self) -> str:
-        """Show the newest model that can be read; says if that is not the one that was on show."""
+    async def _load_newest_state(self) -> str:
+        """Show the newest state that can be loaded. Returns the error of a later state, or ''."""
         problem = ""
         while True:
             try:
@@ -153,11 +154,11 @@ class SavedView:
                 problem = str(error)
                 self._store.history = await self._store.jobs.ask("undo")
 
-    async def _show_again(self, view: ScreenState) -> None:
+    async def _restore(self, view: ScreenState) -> None:
         store, panes, tree = self._store, self._panes, self._panes.layer_tree
         if view.light == self._screen.app.current_theme.dark:
             await self._screen.app.run_action("theme")
-        from explorer.tui.state.hardware import machine_again  # with the settings, not before the first paint
+        from explorer.tui.state.hardware import machine_again  # imported after the first paint
 
         machine_again(store, view.hardware, view.machine)
         store.exact = view.exact
@@ -169,12 +170,12 @@ class SavedView:
         store.query = view.query
         try:
             await self._filter.filter_again()
-        except ExplorerError:  # a query that this program cannot read
+        except ExplorerError:  # this version cannot parse the query
             store.query = ""
         rows, layers = tree.model.rows, tree.model.layers
-        at = next((i for i, r in enumerate(rows) if layers[tree.model.first(r)].path == view.cursor), 0)
+        cursor = next((i for i, r in enumerate(rows) if layers[tree.model.first(r)].path == view.cursor), 0)
         tree.rows_changed()
-        tree.move_to(at)
+        tree.move_to(cursor)
         if view.zoom:
             panes.zoom = view.zoom
         if view.tab in {tab.id for tab in TABS}:

@@ -1,1 +1,1 @@
-"""Terminals: over SSH, on a console, with a clipboard far away."""
+"""Support for terminals over SSH, for the Linux console, and for the clipboard."""

@@ -1,9 +1,9 @@
-"""Copying to the clipboard of a terminal that may be far away: OSC 52, and multiplexers that stand before it.
+"""Copies text to the terminal's clipboard, over SSH and through multiplexers, with the OSC 52 sequence.
 
-A terminal takes `ESC ] 52`. tmux, by default (`set-clipboard external`), ignores it from a program in it, but
-sends it itself when told to load a buffer; it hands a wrapped sequence through where `allow-passthrough` is
-on. GNU screen knows neither: it hands through what a device control string holds, 768 bytes at most.
-Nothing ever confirms that a text arrived.
+A terminal accepts `ESC ] 52`. By default (`set-clipboard external`) tmux ignores the sequence from programs
+in it, but sends it itself after `load-buffer -w`. It forwards wrapped sequences if `allow-passthrough` is on.
+GNU screen forwards the contents of a device control string, up to 768 bytes. Nothing confirms that a text
+arrived.
 """
 
 from __future__ import annotations
@@ -14,51 +14,51 @@ import threading
 from collections.abc import Callable, Mapping
 
 _PIECE = 240
-"""Characters in a device control string of GNU screen; old versions hold 256."""
+"""Maximum characters in a device control string of GNU screen. Old versions allow 256."""
 _PATIENCE = 5.0
 
 
 def send(text: str, environment: Mapping[str, str], write: Callable[[str], object]) -> None:
-    """Send `text` to the clipboard.
+    """Copy `text` to the clipboard.
 
     Args:
-        text: What to copy.
-        environment: Tells of the multiplexer.
-        write: Writes to the terminal; any thread may call it.
+        text: Text to copy.
+        environment: Environment variables, which identify the multiplexer.
+        write: Thread-safe function that writes to the terminal.
     """
     if not environment.get("TMUX"):
         write(sequence(text, environment))
         return
 
     def load() -> None:
-        # since tmux 3.2; before, any wrapped sequence was handed through
-        if not _told(["tmux", "load-buffer", "-w", "-"], text, environment):
+        # tmux supports this since 3.2; older versions forward wrapped sequences
+        if not _run_with_input(["tmux", "load-buffer", "-w", "-"], text, environment):
             write(sequence(text, environment))
 
     threading.Thread(target=load, name="clipboard", daemon=True).start()
 
 
-def _told(words: list[str], text: str, environment: Mapping[str, str]) -> bool:
+def _run_with_input(words: list[str], text: str, environment: Mapping[str, str]) -> bool:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             words, input=text.encode(), env=dict(environment), capture_output=True, timeout=_PATIENCE
         )
     except (OSError, subprocess.SubprocessError):
         return False
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 def sequence(text: str, environment: Mapping[str, str]) -> str:
-    """What makes the terminal copy `text`, wrapped for the multiplexer around this program.
+    """Return the sequence that copies `text`, wrapped for the multiplexer.
 
-    Behind an SSH connection a multiplexer is known by TERM alone. 'screen' may be either, and what is
-    wrapped for tmux would be printed by GNU screen's terminal: there the bare sequence has to do.
+    Over SSH, only TERM identifies a multiplexer. 'screen' can mean either one. A terminal with GNU screen
+    would print a sequence that is wrapped for tmux, so the unwrapped sequence is used.
     """
     code = base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
     bare = f"\x1b]52;c;{code}\x07"
     if environment.get("TMUX") or environment.get("TERM", "").startswith("tmux"):
         return f"{bare}\x1bPtmux;\x1b{bare}\x1b\\"
     if environment.get("STY"):
-        pieces = (bare[at : at + _PIECE] for at in range(0, len(bare), _PIECE))
-        return "".join(f"\x1bP{piece}\x1b\\" for piece in pieces)
+        pieces = (bare[start : start + _PIECE] for start in range(0, len(bare), _PIECE))
+        return "".join(f"\x1bP{part}\x1b\\" for part in pieces)
     return bare

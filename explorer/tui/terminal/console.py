@@ -1,7 +1,8 @@
-"""The Linux console: a font of 512 glyphs at most, without braille, eighths of a block and small triangles.
+"""Glyphs for the Linux console, whose font has at most 512 glyphs.
 
-What it lacks it draws as a lozenge, every one the same. So what the screen draws is put into the glyphs that
-every console font has had since code page 437, cell for cell: the picture gets coarser, and stays one.
+The font lacks braille, eighths of a block and small triangles, and shows the same lozenge for all of them.
+They are replaced by glyphs of code page 437, which all console fonts have. Pictures become coarser, but every
+cell keeps its place.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 
 _UPPER, _LOWER = 0x1B, 0xE4
-"""Bits of a braille pattern whose dots lie in the upper half of the cell, and in the lower."""
+"""Bits of a braille pattern for the dots in the upper and in the lower half of the cell."""
 
 
 GLYPHS: dict[int, str] = {
@@ -25,9 +26,9 @@ GLYPHS: dict[int, str] = {
         }.items()
     },
 }  # fmt: skip
-"""Characters by what stands for them, each of one cell."""
+"""Replacement of each character by its code point, one cell wide."""
 
 
 def is_console(term: str) -> bool:
-    """Whether TERM names the Linux console itself."""
+    """Whether TERM names the Linux console."""
     return sys.platform.startswith("linux") and term in ("linux", "linux-16color", "console")

@@ -1,4 +1,4 @@
-"""Keys one after the other: the next goes on when all is done that the one before it asks for."""
+"""Key order: handles keys one at a time, each after the effects of the previous one."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ if TYPE_CHECKING:
     from textual.events import Event
 
 _PATIENCE = 1.0
-"""Seconds after which a key that something holds up holds up no other."""
+"""Seconds after which the next key no longer waits for the previous one."""
 
 
 class KeysInOrder:
-    """Holds keys back that come while another is on its way.
+    """Queues keys until the previous key is fully handled.
 
-    Textual gives each key to what has the focus as it comes. Where several come at once, as on a slow
-    line, the first may move the focus or open a dialog, and what was typed behind it would land where the
-    user is no longer; a key with priority would even go before what was typed ahead of it.
+    Textual sends each key to the widget that has the focus when the key arrives. On a slow connection several
+    keys arrive at once. If the first one moves the focus or opens a dialog, the next ones would go to the old
+    widget. A priority binding would even run before earlier keys.
 
     Args:
-        app: The program.
-        hand_on: Gives one to what has the focus.
+        app: The application.
+        forward: Function that sends a key to the focused widget.
     """
 
-    def __init__(self, app: App[Any], hand_on: Callable[[Event], Awaitable[None]]) -> None:
-        self._app, self._hand_on = app, hand_on
+    def __init__(self, app: App[Any], forward: Callable[[Event], Awaitable[None]]) -> None:
+        self._app, self._forward = app, forward
         self._waiting: deque[Event] = deque()
-        self._turn: float | None = None
+        self._current_turn: float | None = None
 
     async def take(self, event: Event) -> None:
-        """Hand it on, now or in its turn."""
+        """Queue a key, and handle it at once if no other key is in progress."""
         self._waiting.append(event)
-        if self._turn is None or time.monotonic() - self._turn > _PATIENCE:
+        if self._current_turn is None or time.monotonic() - self._current_turn > _PATIENCE:
             await self._next()
 
     async def _next(self) -> None:
-        self._turn = None
+        self._current_turn = None
         if self._waiting:
-            self._turn = turn = time.monotonic()
+            self._current_turn = turn = time.monotonic()
             node = self._app.focused or self._app.screen
-            await self._hand_on(self._waiting.popleft())
-            self._follow(node, turn)
+            await self._forward(self._waiting.popleft())
+            self._follow_key(node, turn)
 
-    def _follow(self, node: Any, turn: float) -> None:
-        """Behind the key through the queues of all that it bubbles through."""
+    def _follow_key(self, node: Any, turn: float) -> None:
+        """Post a callback through the queues of all nodes that the key bubbles through."""
         while node is not self._app and node is not None:
-            if node.call_later(self._follow, node.parent, turn):
+            if node.call_later(self._follow_key, node.parent, turn):
                 return
             node = node.parent
-        self._app.call_later(self._mounted, turn)
+        self._app.call_later(self._await_mount, turn)
 
-    def _mounted(self, turn: float) -> None:
-        """Behind the first steps of a screen that it opened, and behind the focus that these ask for."""
-        if not self._app.screen.call_later(self._app.call_later, self._done, turn):
-            self._app.call_later(self._done, turn)
+    def _await_mount(self, turn: float) -> None:
+        """Wait for a screen that the key opened to be mounted, and for its focus to be set."""
+        if not self._app.screen.call_later(self._app.call_later, self._handle_next, turn):
+            self._app.call_later(self._handle_next, turn)
 
-    async def _done(self, turn: float) -> None:
-        if turn == self._turn:
+    async def _handle_next(self, turn: float) -> None:
+        if turn == self._current_turn:
             await self._next()

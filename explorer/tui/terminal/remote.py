@@ -1,9 +1,9 @@
-"""Textual's driver, over SSH and on a console: send only the cells that changed, in glyphs that are there.
+"""Textual drivers for SSH and the Linux console that send only changed cells.
 
-Textual sends a widget's whole lines when any of it changed, each piece with its full style and a reset
-behind it: moving the cursor through a list at its lower edge redraws 36 lines, 8 KB. The terminal already
-shows most of those cells. `Canvas` keeps what the terminal shows, reads what Textual writes (moves,
-styles, text), and writes what differs. What it does not know it passes on, and forgets what it held.
+If any part of a widget changed, Textual sends its whole lines, with the full style and a reset for each
+piece. Moving the cursor at the lower edge of a list redraws 36 lines, 8 KB, most of which the terminal
+already shows. `Canvas` parses Textual's output (cursor moves, styles, text), keeps the visible cells, and
+sends only the differences. It forwards sequences that it does not know, and then forgets the cells.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ _TOKEN = re.compile(
 _SYNC_BEGIN, _SYNC_END = "\x1b[?2026h", "\x1b[?2026l"
 _KEEPS_CELLS = re.compile(r"\x1b\[[?>=](?!1049|47|1047)")
 _JOIN = 3
-"""Cells that did not change but are sent again, because moving the cursor costs more."""
+"""Unchanged cells that are sent again, because a cursor move would take more bytes."""
 
 Style = tuple[tuple[str, ...], str, str]
-"""Attributes, foreground, background."""
+"""Attributes, foreground and background, as SGR parameters."""
 Cell = tuple[str, Style]
 
 _PLAIN: Style = ((), "", "")
 
 
 class Canvas:
-    """What the terminal shows, cell by cell."""
+    """The cells that the terminal shows."""
 
     def __init__(self) -> None:
         self._rows: dict[int, list[Cell | None]] = {}
-        self._row = self._column = 0  # where Textual thinks the cursor is
-        self._told: tuple[int, int] | None = None  # where it is
+        self._row = self._column = 0  # cursor position assumed by Textual
+        self._terminal_cursor: tuple[int, int] | None = None  # actual cursor position, or None if unknown
         self._style = ""
         self._sync = False
         self._dirty: dict[int, dict[int, Cell]] = {}
 
     def forget(self) -> None:
-        """The terminal may show anything: a resize, another screen."""
+        """Forget all cells, because the terminal may show anything after a resize or a screen switch."""
         self._rows.clear()
-        self._told = None
+        self._terminal_cursor = None
 
     def reduce(self, output: str) -> str:
-        """What must be sent so that the terminal shows what `output` would have made it show."""
+        """Return a shorter output that has the same visible effect as `output`."""
         out: list[str] = []
         for token in _TOKEN.finditer(output):
             kind = token.lastgroup
@@ -94,10 +94,10 @@ class Canvas:
         narrow = text.isascii()
         for char in text:
             width = 1 if narrow else cell_len(char)
-            if width == 0:  # combines with the character before it
-                before = dirty.get(column - 1) or (row[column - 1] if 0 < column <= len(row) else None)
-                if before is not None:
-                    dirty[column - 1] = (before[0] + char, before[1])
+            if width == 0:  # a combining character
+                base_cell = dirty.get(column - 1) or (row[column - 1] if 0 < column <= len(row) else None)
+                if base_cell is not None:
+                    dirty[column - 1] = (base_cell[0] + char, base_cell[1])
                 continue
             cell = (char, blank if char == " " else style)
             if column >= len(row):
@@ -112,8 +112,8 @@ class Canvas:
         self._column = column
 
     def _flush(self, out: list[str]) -> None:
-        pieces: list[str] = []
-        cursor = self._told
+        parts: list[str] = []
+        cursor = self._terminal_cursor
         style: Style = _PLAIN
         for y in sorted(self._dirty):
             changes, row = self._dirty[y], self._rows[y]
@@ -123,44 +123,44 @@ class Canvas:
             changed = [x for x in sorted(changes) if row[x] != changes[x]]
             for x, cell in changes.items():
                 row[x] = cell
-            for x in changes:  # half of a wide character was overwritten: nobody knows what is shown
+            for x in changes:  # the other half of an overwritten wide character is undefined
                 cell = row[x] or ("", _PLAIN)
                 right = row[x + 1] if x + 1 < len(row) else None
                 if cell[0] == "" and (x == 0 or cell_len((row[x - 1] or ("", _PLAIN))[0]) != 2):
                     row[x] = None
                 elif right is not None and right[0] == "" and cell_len(cell[0]) != 2:
                     row[x + 1] = None
-            at = -1
+            end = -1
             for x in changed:
-                now = row[x]
-                if now is None or now[0] == "":
-                    continue  # the right half of the cell before it
+                cell_at_x = row[x]
+                if cell_at_x is None or cell_at_x[0] == "":
+                    continue  # right half of a wide character
                 start = x
-                if at >= 0 and x - at <= _JOIN and all(row[i] for i in range(at, x)):
-                    start = at
+                if end >= 0 and x - end <= _JOIN and all(row[i] for i in range(end, x)):
+                    start = end
                 elif cursor != (y, x):
-                    pieces.append(f"\x1b[{y + 1};{x + 1}H")
+                    parts.append(f"\x1b[{y + 1};{x + 1}H")
                 for i in range(start, x + 1):
                     cell = row[i] or (" ", _PLAIN)
                     if cell[0] != " " or not _shows_blank(style, cell[1]):
-                        due = _over(style, cell[1]) if cell[0] == " " else cell[1]
-                        pieces.append(_change(style, due))
-                        style = due
-                    pieces.append(cell[0])
-                at = x + max(1, cell_len(now[0]))
-                cursor = (y, at)
+                        next_style = _over(style, cell[1]) if cell[0] == " " else cell[1]
+                        parts.append(_change(style, next_style))
+                        style = next_style
+                    parts.append(cell[0])
+                end = x + max(1, cell_len(cell_at_x[0]))
+                cursor = (y, end)
         self._dirty.clear()
-        if pieces:
+        if parts:
             if style != _PLAIN:
-                pieces.append("\x1b[m")
+                parts.append("\x1b[m")
             if self._sync:
                 out.append(_SYNC_BEGIN)
                 self._sync = False
-            out.extend(pieces)
+            out.extend(parts)
             target = (self._row, self._column)
             if cursor != target:
                 out.append(f"\x1b[{target[0] + 1};{target[1] + 1}H" if target != (0, 0) else "\x1b[H")
-            self._told = target
+            self._terminal_cursor = target
 
 
 _STEPS = (0, 95, 135, 175, 215, 255)
@@ -173,51 +173,51 @@ _ENTRIES: dict[tuple[str, ...], int] = {
     },
     **{(str(8 + 10 * i),) * 3: 232 + i for i in range(24)},
 }
-"""The 240 fixed colours of the palette: the themes use no others, and a number is shorter."""
+"""Palette index of each of the 240 fixed colors by its RGB value. Themes use only these colors."""
 
 
 @lru_cache(4096)
 def _parse(params: str) -> Style:
     attributes: list[str] = []
-    colours = {"38": "", "48": ""}
+    colors = {"38": "", "48": ""}
     parts = iter(params.split(";") if params else ())
     for part in parts:
-        if part in colours:
+        if part in colors:
             kind = next(parts, "")
-            rest = [next(parts, "0") for _ in range(1 if kind == "5" else 3)]
-            entry = _ENTRIES.get(tuple(rest)) if kind == "2" else None
-            colours[part] = f"{part};5;{entry}" if entry else ";".join((part, kind, *rest))
+            values = [next(parts, "0") for _ in range(1 if kind == "5" else 3)]
+            entry = _ENTRIES.get(tuple(values)) if kind == "2" else None
+            colors[part] = f"{part};5;{entry}" if entry else ";".join((part, kind, *values))
         elif part in ("0", ""):
-            attributes, colours = [], {"38": "", "48": ""}
+            attributes, colors = [], {"38": "", "48": ""}
         elif part.isdigit() and (30 <= int(part) <= 37 or 90 <= int(part) <= 97 or part == "39"):
-            colours["38"] = "" if part == "39" else part
+            colors["38"] = "" if part == "39" else part
         elif part.isdigit() and (40 <= int(part) <= 47 or 100 <= int(part) <= 107 or part == "49"):
-            colours["48"] = "" if part == "49" else part
+            colors["48"] = "" if part == "49" else part
         else:
             attributes.append(part)
-    return tuple(attributes), colours["38"], colours["48"]
+    return tuple(attributes), colors["38"], colors["48"]
 
 
 @lru_cache(4096)
 def _blank(style: Style) -> Style:
-    """The style that matters for a blank: its background, unless something is drawn on it."""
+    """Return the style of a space: only the background matters, unless attributes are visible on spaces."""
     attributes, _, background = style
     return style if _DRAWN & set(attributes) else ((), "", background)
 
 
 _DRAWN = frozenset(("4", "5", "7", "9", "21", "53"))
-"""Attributes that a blank shows."""
+"""SGR attributes that are visible on spaces."""
 _OFF = {"1": "22", "2": "22", "3": "23", "4": "24", "7": "27", "9": "29"}
 
 
 def _shows_blank(drawn: Style, blank: Style) -> bool:
-    """Whether a blank looks the same in the style of what stands before it: most words are one colour."""
+    """Whether a space looks the same in the current style, so that no style change is needed."""
     return drawn[2] == blank[2] and not blank[0] and _DRAWN.isdisjoint(drawn[0])
 
 
 @lru_cache(4096)
 def _over(drawn: Style, blank: Style) -> Style:
-    """A blank's style with the letters' colour of what stands before it, which the next word may share."""
+    """Return the style of a space that keeps the current foreground, which the next word may share."""
     if _DRAWN & {*drawn[0], *blank[0]}:
         return blank
     return drawn[0], drawn[1], blank[2]
@@ -225,14 +225,16 @@ def _over(drawn: Style, blank: Style) -> Style:
 
 @lru_cache(16384)
 def _change(old: Style, new: Style) -> str:
-    """The shortest sequence that turns one style into another."""
+    """Return the shortest sequence that changes one style into another."""
     if old == new:
         return ""
     parts = ["0", *new[0], *filter(None, new[1:])]
-    gone = [a for a in old[0] if a not in new[0]]
-    # bold and dim go together
-    off = {_OFF[a] for a in gone if a in _OFF}
-    if len(gone) == len([a for a in gone if a in _OFF]) and not ("22" in off and {"1", "2"} & set(new[0])):
+    removed = [a for a in old[0] if a not in new[0]]
+    # one code turns off both bold and dim
+    off = {_OFF[a] for a in removed if a in _OFF}
+    if len(removed) == len([a for a in removed if a in _OFF]) and not (
+        "22" in off and {"1", "2"} & set(new[0])
+    ):
         steps = [*sorted(off), *(a for a in new[0] if a not in old[0])]
         steps += [n or plain for o, n, plain in zip(old[1:], new[1:], ("39", "49"), strict=True) if n != o]
         parts = min(steps, parts, key=lambda p: len(";".join(p)))
@@ -240,13 +242,13 @@ def _change(old: Style, new: Style) -> str:
 
 
 class RemoteDriver(LinuxDriver):
-    """Textual's driver with a `Canvas` before the wire."""
+    """Textual's driver, with its output reduced by a `Canvas`."""
 
     canvas: Canvas | None = None
     glyphs: Mapping[int, str] = MappingProxyType({})
 
     def write(self, data: str) -> None:
-        """Send what `data` changes."""
+        """Send the changes that `data` makes."""
         if self.canvas is None:
             self.canvas = Canvas()
         reduced = self.canvas.reduce(data.translate(self.glyphs) if self.glyphs else data)
@@ -254,12 +256,12 @@ class RemoteDriver(LinuxDriver):
             super().write(reduced)
 
     def forget(self) -> None:
-        """The terminal was resized: draw all of it."""
+        """Forget all cells after a resize, so that everything is drawn again."""
         if self.canvas is not None:
             self.canvas.forget()
 
 
 class ConsoleDriver(RemoteDriver):
-    """The same for the Linux console, which is slow to scroll wherever it stands."""
+    """The driver for the Linux console, which scrolls slowly even without SSH."""
 
     glyphs = GLYPHS

@@ -1,7 +1,7 @@
-"""Event loop, long work on it: in slices so short that a key never waits for it.
+"""Time slices: runs long work on the event loop without delaying key presses.
 
-A thread would not do: it holds the interpreter's lock for 5 ms whenever the loop wants it back, which a key
-does a dozen times on its way from the terminal to the screen.
+A thread would delay keys more: it holds the interpreter lock for 5 ms each time the loop needs it, about a
+dozen times per key.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 _SLICE, _REST = 0.004, 0.0015
 _AFTER_KEY = 0.06
-"""Seconds in which nothing else is done after a key: what it changes is still to be drawn."""
+"""Seconds without other work after a key, so that its effect can be drawn."""
 
 PAINTED = 0.5
-"""Seconds after which what was to be painted is taken to be."""
+"""Seconds after which a paint is assumed to be finished."""
 
 
 class Slices:
-    """Says when work on the event loop has to let others go first.
+    """Tells long work on the event loop when to pause.
 
     Args:
-        app: Whose keys are to be answered; `last_key` tells when the last one came.
+        app: The application. Its `last_key` is the time of the last key press.
     """
 
     def __init__(self, app: App[object]) -> None:
@@ -35,20 +35,20 @@ class Slices:
         self._until = time.monotonic() + _SLICE
 
     def due(self) -> bool:
-        """Whether this slice is over."""
+        """Whether the current slice is over."""
         return time.monotonic() >= self._until
 
     async def rest(self) -> None:
-        """Let keys be answered, and what they change be drawn."""
+        """Pause, so that keys can be handled and their effects drawn."""
         await asyncio.sleep(_REST)
-        while (left := getattr(self._app, "last_key", 0.0) + _AFTER_KEY - time.monotonic()) > 0:
-            await asyncio.sleep(left)
+        while (remaining := getattr(self._app, "last_key", 0.0) + _AFTER_KEY - time.monotonic()) > 0:
+            await asyncio.sleep(remaining)
         self._until = time.monotonic() + _SLICE
 
 
 async def after_paint(pump: MessagePump) -> None:
-    """Let out what is to be painted."""
+    """Wait until pending changes are painted."""
     painted = asyncio.Event()
     pump.call_after_refresh(painted.set)
-    with contextlib.suppress(TimeoutError):  # a screen that need not be painted again is never refreshed
+    with contextlib.suppress(TimeoutError):  # Textual does not refresh a screen that has nothing to repaint
         await asyncio.wait_for(painted.wait(), PAINTED)

@@ -1,1 +1,1 @@
-"""Lines of roles, their colours, and plots made of text."""
+"""Lines with roles, their colors, and plots made of text."""

@@ -1,4 +1,4 @@
-"""Blocks as lines of a pane: what text and pages say, at the width there is."""
+"""Draws blocks of a report as lines with roles, for a width."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ ROLES: Mapping[str, str] = {
     "warning": "warn",
     "bad": "bad",
 }
-"""The screen's roles of those of blocks."""
+"""Roles of the screen by role of a report."""
 
 _SIGNS = {">= ": "≥ ", "<= ": "≤ ", "~ ": "≈ "}
 _MOST = 200
-"""Rows of a table that are drawn."""
+"""Maximum number of table rows that are drawn."""
 _NARROWEST = 15
-"""Cells that a name is cut to before a column is left out."""
+"""Cells to which a name is cut before a column is left out."""
 _ROOMY = 64
-"""Cells of a pane in which figures have their whole names."""
+"""Width of a pane in cells from which figures have their full labels."""
 _BELOW = 4
-"""Cells by which the rest of a row is indented."""
+"""Indentation in cells of a continued row."""
 _LABEL, _LEAST = 24, 17
-"""Cells that the labels of figures take at most, and those that they have however narrow it is."""
+"""Maximum and minimum cells of the labels of figures."""
 
 
 def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bool = False) -> list[Line]:
-    """Blocks one under the other.
+    """Draw blocks one below the other.
 
     Args:
-        blocks: In order.
-        width: In cells.
-        exact: Figures are written out instead of rounded.
-        beside: Figures stand beside each other, without what else there is to say.
+        blocks: Blocks in display order.
+        width: Width in cells.
+        exact: Whether numbers are written out instead of rounded.
+        beside: Whether figures are placed side by side, without their remarks.
     """
     lines: list[Line] = []
     for block in blocks:
@@ -76,60 +76,61 @@ def _wrapped(block: Heading | TextLine | Paragraph | Chart, width: int, exact: b
 
 
 def _table(block: Table, width: int, exact: bool) -> list[Line]:
-    """Rows under columns, indented where there is room; prose in a last one without a title is wrapped."""
-    laid = _laid(block, width, exact)
+    """Draw a table. The last column is wrapped if it has no title."""
+    laid = _layout_of(block, width, exact)
     if block.indent and laid.is_cut:
-        wider = _laid(replace(block, indent=0), width, exact)
-        laid = wider if wider.shown == laid.shown else laid  # a column more would cut the names more
-    lines = (_line(line, row=True) for line in laid)
+        wider = _layout_of(replace(block, indent=0), width, exact)
+        # do not use the indentation for another column, which would cut the names more
+        laid = wider if wider.shown == laid.shown else laid
+    lines = (_to_line(line, row=True) for line in laid)
     if block.columns[-1].title:
         return [cut(line, width) for line in lines]
     if len(block.columns) > 2:
-        return [piece for line in lines for piece in _last_below(line, width)]
+        return [row for line in lines for row in _last_below(line, width)]
     first = max((line_width(cell_line(row[0])) for row in block.rows[:_MOST]), default=0)
     under = min(block.indent + first + 2, max(4, width // 2))
-    return [piece for line in lines for piece in wrap(line, width, under)]
+    return [row for line in lines for row in wrap(line, width, under)]
 
 
 def _last_below(line: Line, width: int) -> list[Line]:
-    """A row whose last cell stands below the others where there is no room beside them."""
-    gap = max((at for at, (text, _) in enumerate(line) if not text.strip()), default=0)
+    """Draw a row, with the last cell below the others if it does not fit beside them."""
+    gap = max((index for index, (text, _) in enumerate(line) if not text.strip()), default=0)
     if line_width(line) <= width or not gap:
         return wrap(line, width, _BELOW)
     return wrap(line[:gap], width, _BELOW) + wrap(((" " * _BELOW, "text"), *line[gap + 1 :]), width, _BELOW)
 
 
 def _fields(block: Fields, width: int, exact: bool) -> list[Line]:
-    """A figure a line: its name, the figure, what else there is to say, wrapped under itself."""
+    """Draw one line per figure: label, figure and remark. Long remarks are wrapped below themselves."""
     room, lines = field_lines(block, width, exact)
-    return [piece for line in lines for piece in wrap(line, width, room)]
+    return [row for line in lines for row in wrap(line, width, room)]
 
 
 def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, list[Line]]:
-    """A line a figure, however long it is, and the cells that their names take."""
-    names = [cell_line(_name(field, width), "quiet") for field in block.rows]
+    """Return the width of the labels, and one line per figure of any length."""
+    names = [cell_line(_label_of(field, width), "quiet") for field in block.rows]
     room = min(max(map(line_width, names), default=0) + 3, _LABEL, max(_LEAST, width // 2))
     lines: list[Line] = []
     for name, field in zip(names, block.rows, strict=True):
         label = (fit(f" {line_text(name)}", room - 1) + " ", name[0][1] if name else "dim")
         figure, remark = cell_line(field.figure, "figure", exact), cell_line(field.remark, "quiet")
-        between = (("  ", "dim"),) if line_text(figure) and remark else ()
-        lines.append((label, *figure, *between, *remark))
+        separator = (("  ", "dim"),) if line_text(figure) and remark else ()
+        lines.append((label, *figure, *separator, *remark))
     return room, lines
 
 
-def _name(field: Field, width: int) -> Cell:
-    """What a figure is called, in less words where there is little room."""
+def _label_of(field: Field, width: int) -> Cell:
+    """Return the label of a figure, or its short form in a narrow pane."""
     return field.short if field.short and width < _ROOMY else field.label
 
 
 def side_by_side(block: Fields, width: int, exact: bool = False, gap: int = 2) -> list[Line]:
-    """Figures beside each other, each with its name, as many a line as there is room for."""
+    """Draw figures with their labels side by side, as many per line as fit."""
     return flow(
         (
             cut(
                 (
-                    (line_text(cell_line(_name(field, width))).strip() + " ", "dim"),
+                    (line_text(cell_line(_label_of(field, width))).strip() + " ", "dim"),
                     *cell_line(field.figure, "figure", exact),
                 ),
                 width - 1,
@@ -142,8 +143,10 @@ def side_by_side(block: Fields, width: int, exact: bool = False, gap: int = 2) -
 
 
 def title_line(table: Table, width: int, exact: bool = False, narrowest: int = _NARROWEST) -> Line:
-    """The titles of a table's columns, above what `row_line` makes."""
-    return cut(((" ", "text"), *_line(_laid(table, width - 1, exact, narrowest).head(), row=True)), width)
+    """Draw the column titles of a table whose rows are drawn by `row_line`."""
+    return cut(
+        ((" ", "text"), *_to_line(_layout_of(table, width - 1, exact, narrowest).head(), row=True)), width
+    )
 
 
 def row_line(
@@ -156,32 +159,39 @@ def row_line(
     here: bool = False,
     narrowest: int = _NARROWEST,
 ) -> Line:
-    """A row of a table in a list, behind a mark one cell wider than its indent.
+    """Draw a row of a table for a list.
 
-    `here`: under the cursor; `narrowest`: cells that names keep before a column is left out.
+    Args:
+        table: The table.
+        at: Index of the row.
+        width: Width in cells.
+        exact: Whether numbers are written out instead of rounded.
+        mark: Span before the row, one cell wider than the indentation of the table.
+        here: Whether the cursor is on the row.
+        narrowest: Cells that names keep before a column is left out.
     """
-    line = _line(_laid(table, width - 1, exact, narrowest).line(table.rows[at]), row=True)[
+    line = _to_line(_layout_of(table, width - 1, exact, narrowest).line(table.rows[at]), row=True)[
         bool(table.indent) :
     ]
     return cut((mark, *((text, "strong" if here and role == "text" else role) for text, role in line)), width)
 
 
 @lru_cache(8)
-def _laid(table: Table, width: int, exact: bool, narrowest: int = _NARROWEST) -> TableLines:
-    """A table laid out; its columns are measured once, however often a row is asked for."""
+def _layout_of(table: Table, width: int, exact: bool, narrowest: int = _NARROWEST) -> TableLines:
+    """Return the layout of a table, which is cached so that columns are measured once."""
     return TableLines(table, width, most=_MOST, exact=exact, narrowest=narrowest)
 
 
 def cell_line(cell: Cell, role: str = "", exact: bool = False) -> Line:
-    """A cell as a line; text that has no role gets `role`."""
-    return _line(cell_pieces(cell, role, exact=exact))
+    """Convert a cell to a line. Text without a role gets `role`."""
+    return _to_line(cell_pieces(cell, role, exact=exact))
 
 
-def _line(pieces: Sequence[tuple[str, str]], *, row: bool = False) -> Line:
-    """Pieces with the screen's roles; those of a row keep their cells."""
+def _to_line(pieces: Sequence[tuple[str, str]], *, row: bool = False) -> Line:
+    """Convert pieces with report roles to a line. The texts of a table row keep their widths."""
     return tuple(
         (
-            _typeset(text, row) if role == "warning" else text,
+            _with_unicode_sign(text, row) if role == "warning" else text,
             kind_role(text) if role == "kind" else ROLES[role],
         )
         for text, role in pieces
@@ -189,12 +199,12 @@ def _line(pieces: Sequence[tuple[str, str]], *, row: bool = False) -> Line:
 
 
 def kind_role(kind: str, *, tiled: bool = False) -> str:
-    """The role of the name of an operator or a class: its family, dim where it is in none."""
-    found = family(kind, tiled=tiled)
-    return "dim" if found == "other" else found
+    """Return the role of an operator or class: its family, or 'dim' without one."""
+    family_name = family(kind, tiled=tiled)
+    return "dim" if family_name == "other" else family_name
 
 
-def _typeset(text: str, row: bool) -> str:
-    """The sign of a figure that is not exact as a pane can show it."""
+def _with_unicode_sign(text: str, row: bool) -> str:
+    """Replace the ASCII sign of an inexact figure by the Unicode character."""
     sign = next((sign for sign in _SIGNS if text.startswith(sign)), "")
     return _SIGNS.get(sign, "").rjust(len(sign) * row) + text[len(sign) :]

@@ -1,9 +1,9 @@
-"""Key bindings: what each key does, in words.
+"""Key bindings: the keys of all screens and widgets, with descriptions.
 
-Every screen and widget has a table of its keys; the main screen's is `tui/commands/key_table.py`. Its
-bindings, the footer, the `?` help, the palette, the action menu and the manual's key table are all made from
-these tables, so that none of them can tell a user something else. Plain letters and arrows only: Ctrl+A, B,
-H, I, J, M, S and Alt are taken by terminals and multiplexers.
+Each screen and widget has a table of its keys; that of the main screen is `tui/commands/key_table.py`. The
+bindings, the footer, the `?` help, the palette, the action menu and the key table of the manual are generated
+from these tables, so they always agree. Only plain letters and arrows are used, because terminals and
+multiplexers use Ctrl+A, B, H, I, J, M, S and Alt.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ LOOK, CHANGE, MOVE, PROGRAM = "Look", "Change the model", "Get around", "Program
 
 
 class Key(Struct, frozen=True):
-    """Something that a user can do.
+    """An action of the user and its keys.
 
     Attributes:
-        id: The action as Textual spells it.
-        keys: Names of keys as Textual spells them.
-        shown: The keys as a user reads them.
-        title: What the palette and the help call it.
-        tip: One sentence more.
+        id: Action in Textual's notation.
+        keys: Key names in Textual's notation.
+        shown: Keys as shown to the user.
+        title: Title in the palette and the help.
+        tip: One-sentence description.
         group: Heading in the help.
     """
 
@@ -40,40 +40,40 @@ class Key(Struct, frozen=True):
 
     @property
     def action(self) -> str:
-        """What Textual is asked to run."""
+        """Action string for Textual."""
         return self.id
 
 
 def key_group(group: str, *keys: tuple[str, tuple[str, ...], str, str, str]) -> tuple[Key, ...]:
-    """Keys of one heading."""
-    return tuple(Key(*words, group) for words in keys)
+    """Create the keys of one heading."""
+    return tuple(Key(*fields, group) for fields in keys)
 
 
 def bindings(keys: Iterable[Key]) -> list[BindingType]:
-    """The keys as Textual wants them."""
+    """Convert keys to Textual bindings."""
     return [Binding(",".join(k.keys), k.action, k.title, show=False, tooltip=k.tip) for k in keys if k.keys]
 
 
 _HELP: Line = (("?", "key"), (" keys  ", "dim"))
-"""What tells of the keys that have no room."""
+"""Reference to the help, which lists the keys that do not fit."""
 
 
 def keys_line(keys: Sequence[tuple[str, str]], width: int, text: str = "") -> Line:
-    """Keys and what they do, each whole, as many as there is room for; `?` and the last, the way back, stay.
+    """Draw keys with their labels, as many as fit. The help key and the last key always stay.
 
     Args:
-        keys: They, those used most first.
-        width: In cells.
-        text: What stands before them.
+        keys: Pairs of a key and its label, the most used first. The last one leaves the screen.
+        width: Width in cells.
+        text: Text before the keys.
     """
-    *others, (key, label) = keys
+    *other_keys, (key, label) = keys
     back: Line = ((key, "key"), (f" {label}" if label else "", "dim"))
     if line_width((*_HELP, *back)) + 3 <= width:
         back = (*_HELP, *back)
     room = width - line_width(back)
     line = [(f" {fit(text, min(line_width(((text, ''),)), max(room - 3, 0)))}  " if text else " ", "dim")]
-    for key, label in others:
-        piece = ((key, "key"), (f" {label}  ", "dim"))
-        if line_width((*line, *piece)) <= room:
-            line += piece
+    for key, label in other_keys:
+        spans = ((key, "key"), (f" {label}  ", "dim"))
+        if line_width((*line, *spans)) <= room:
+            line += spans
     return (*line, *back)

@@ -1,6 +1,6 @@
-"""Large letters: a word in block characters, three lines high, for the one that must be seen across a room.
+"""Large letters: draws a word in block characters, three lines high, so that it can be read from far away.
 
-Libraries that draw such letters (pyfiglet, art) bring some hundred fonts, 2 MB; the verdicts need 16 letters.
+Libraries for such letters (pyfiglet, art) contain hundreds of fonts, 2 MB. The verdicts need 16 letters.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _GLYPHS: Mapping[str, str] = {
     "V": "#...# #...# .#.#. .#.#. ..#..",
     " ": ".. .. .. .. ..",
 }
-"""Five rows of cells each, half a line high."""
+"""Five rows of pixels per letter. A pixel is one cell wide and half a line high."""
 
 _HALVES = {"..": " ", "#.": "▀", ".#": "▄", "##": "█"}
 
 
 def large(word: str, width: int) -> list[str]:
-    """A word in letters of three lines.
+    """Draw a word in large letters.
 
     Args:
-        word: In capitals.
-        width: Cells there are.
+        word: Word in capitals.
+        width: Available cells.
 
     Returns:
-        Its lines; none where it is wider, or a letter is not drawn here.
+        Three lines, or an empty list if the word is too wide or contains an unsupported letter.
     """
     if not word or not all(letter in _GLYPHS for letter in word):
         return []
@@ -47,7 +47,7 @@ def large(word: str, width: int) -> list[str]:
     rows = [".".join(glyph[row] for glyph in glyphs) for row in range(5)]
     rows.append("." * len(rows[0]))
     lines = [
-        "".join(_HALVES[upper + lower] for upper, lower in zip(rows[at], rows[at + 1], strict=True))
-        for at in (0, 2, 4)
+        "".join(_HALVES[upper + lower] for upper, lower in zip(rows[top_row], rows[top_row + 1], strict=True))
+        for top_row in (0, 2, 4)
     ]
     return lines if len(lines[0]) <= width else []

@@ -1,8 +1,8 @@
-"""Styled lines of text whose colours are named by what they mean.
+"""Lines of text in which roles name the meaning of each span; the style sheet maps roles to colors.
 
-A page (a layer, a plan, a diff) is a pure function from facts to lines, tested without a terminal;
-the widgets turn roles into the colours that `app.tcss` gives them. A line is never parsed as markup,
-so a name in a model file cannot restyle the screen.
+A page (a layer, a plan, a diff) is a pure function from facts to lines, so tests need no terminal. Widgets
+apply the styles of `app.tcss`. Lines are never parsed as markup, so a name in a model file cannot change the
+style of the screen.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Line = tuple[Span, ...]
 ROLES = (
     *("text", "dim", "strong", "accent", "number", "bar", "track", "good", "warn", "bad"),
     *("key", "head", "mark"),
-    # a figure by its share
+    # share of a figure
     *("heat1", "heat2", "heat3"),
-    # families of layers, as `base.families` has them
+    # families of layers, see `base.families`
     *("conv", "matmul", "attention", "norm", "activation", "movement", "tile", "other"),
 )
 BLANK: Line = ()
@@ -30,27 +30,27 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def safe(name: str) -> str:
-    """`name` out of a model file, fit to be shown."""
+    """Return a name from a model file with unprintable characters escaped."""
     return units.printable(name)
 
 
 def text(content: str, role: str = "text") -> Line:
-    """One line of one role."""
+    """Create a line with one role."""
     return ((content, role),)
 
 
 def head(title: str) -> Line:
-    """The heading of a part of a page."""
+    """Create the heading of a section."""
     return ((title, "head"),)
 
 
 def line_text(line: Iterable[Span]) -> str:
-    """The characters of a line without their roles."""
+    """Return the text of a line without roles."""
     return "".join(piece for piece, _ in line)
 
 
 def joined(cells: Iterable[Span]) -> Line:
-    """Pieces of one role after another as one: each span costs bytes on a line."""
+    """Merge neighboring spans with the same role, because each span costs bytes on the connection."""
     spans: list[Span] = []
     for piece, role in cells:
         if spans and spans[-1][1] == role:
@@ -61,17 +61,17 @@ def joined(cells: Iterable[Span]) -> Line:
 
 
 def first_shown(at: int, room: int, count: int) -> int:
-    """The first of `count` rows in a window of `room` around the row `at`."""
+    """Return the first of `count` rows in a window of `room` rows around the row `at`."""
     return max(0, min(at - room // 2, count - room))
 
 
 def line_width(line: Iterable[Span]) -> int:
-    """Cells that a line takes."""
+    """Return the width of a line in cells."""
     return sum(cell_len(piece) for piece, _ in line)
 
 
 def beside(left_lines: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
-    """Two columns of lines, the second from a cell on."""
+    """Place two columns of lines side by side; the second starts at cell `at`."""
     lines: list[Line] = []
     for y in range(max(len(left_lines), len(right))):
         first = left_lines[y] if y < len(left_lines) else BLANK
@@ -81,7 +81,7 @@ def beside(left_lines: Sequence[Line], right: Sequence[Line], at: int) -> list[L
 
 
 def fit(content: str, width: int, *, right: bool = False) -> str:
-    """`content` in exactly `width` cells: padded, or cut with an ellipsis at its end."""
+    """Pad or cut a text to exactly `width` cells. An ellipsis replaces a cut end."""
     if width <= 0:
         return ""
     size = cell_len(content)
@@ -91,20 +91,20 @@ def fit(content: str, width: int, *, right: bool = False) -> str:
 
 
 def cut(spans: Iterable[Span], width: int) -> Line:
-    """The spans, with an ellipsis where they would be more than `width` cells."""
-    kept: list[Span] = []
+    """Cut spans to at most `width` cells, with an ellipsis at the end."""
+    kept_spans: list[Span] = []
     room = width
     for piece, role in spans:
         size = cell_len(piece)
         if size > room:
-            return (*kept, (fit(piece, room), role)) if room > 0 else tuple(kept)
-        kept.append((piece, role))
+            return (*kept_spans, (fit(piece, room), role)) if room > 0 else tuple(kept_spans)
+        kept_spans.append((piece, role))
         room -= size
-    return tuple(kept)
+    return tuple(kept_spans)
 
 
 def middle(content: str, width: int) -> str:
-    """`content` in at most `width` cells, cut in its middle: both ends of a path tell it apart."""
+    """Cut a text to at most `width` cells in its middle, so that both ends of a path stay visible."""
     if cell_len(content) <= width:
         return content
     if width < 5:
@@ -114,7 +114,7 @@ def middle(content: str, width: int) -> str:
 
 
 def ending(content: str, width: int) -> str:
-    """`content` in at most `width` cells, cut at its start: where paths begin alike their ends differ."""
+    """Cut a text to at most `width` cells at its start, for paths that differ in their ends."""
     if cell_len(content) <= width:
         return content
     tail = content[-max(1, width - 1) :]
@@ -124,9 +124,9 @@ def ending(content: str, width: int) -> str:
 
 
 def bar(share: float, width: int) -> tuple[Span, Span]:
-    """A bar of `width` cells, filled by `share` (0 to 1) in steps of an eighth of a cell.
+    """Draw a bar of `width` cells, filled by `share` (0 to 1) in steps of an eighth of a cell.
 
-    A share that is not zero shows at least its thinnest step, so that "little" differs from "none".
+    A share above zero shows at least one step, so that a small share differs from none.
     """
     if width <= 0:
         return ("", "bar"), ("", "track")
@@ -139,14 +139,14 @@ def bar(share: float, width: int) -> tuple[Span, Span]:
 
 
 def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
-    """Spans laid out over lines of at most `width` cells, broken between words where that works.
+    """Wrap spans to lines of at most `width` cells, between words if possible.
 
-    Continuation lines begin with `indent` blanks.
+    Continuation lines start with `indent` spaces.
     """
     width = max(width, indent + 8)
     lines: list[Line] = []
     current: list[Span] = []
-    used = 0
+    used_cells = 0
 
     def add(piece: str, role: str) -> None:
         if current and current[-1][1] == role:
@@ -155,37 +155,40 @@ def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
             current.append((piece, role))
 
     def turn() -> None:
-        nonlocal used
+        nonlocal used_cells
         lines.append(tuple(current))
         current[:] = [(" " * indent, "text")] if indent else []
-        used = indent
+        used_cells = indent
 
     for content, role in spans:
         for word in _words(content):
             bare = word.rstrip()
-            if used > indent and used + cell_len(bare) > width:
+            if used_cells > indent and used_cells + cell_len(bare) > width:
                 turn()
                 word, bare = word.lstrip(), bare.lstrip()
-            while used + cell_len(bare) > width:  # one word longer than the line
-                piece = set_cell_size(bare, width - used).rstrip()
+            while used_cells + cell_len(bare) > width:  # a word that is longer than the line
+                piece = set_cell_size(bare, width - used_cells).rstrip()
                 add(piece, role)
                 word, bare = word[len(piece) :], bare[len(piece) :]
                 turn()
-            word = word[: len(bare) + max(0, width - used - cell_len(bare))]
+            word = word[: len(bare) + max(0, width - used_cells - cell_len(bare))]
             if word:
                 add(word, role)
-                used += cell_len(word)
+                used_cells += cell_len(word)
     if current:
         lines.append(tuple(current))
     return lines
 
 
 def _words(content: str) -> list[str]:
-    """Words with the blanks behind them; a path breaks behind a slash, no share before its %."""
+    """Split a text into words with their trailing spaces. A path is also split after its slashes.
+
+    A percent sign stays with its number.
+    """
     words, start = [], 0
     for i in range(1, len(content)):
-        inside = content[i - 1] == "/" and i > 1 and content[i - 2] != " "
-        if content[i] not in " %" and (content[i - 1] == " " or inside):
+        is_within_path = content[i - 1] == "/" and i > 1 and content[i - 2] != " "
+        if content[i] not in " %" and (content[i - 1] == " " or is_within_path):
             words.append(content[start:i])
             start = i
     words.append(content[start:])
@@ -193,16 +196,16 @@ def _words(content: str) -> list[str]:
 
 
 def flow(pieces: Iterable[Line], width: int, indent: int = 1, *, gap: int = 2) -> list[Line]:
-    """Pieces beside each other with a gap between, over as many lines as they need; each stays whole."""
+    """Place pieces side by side with a gap, on as many lines as necessary. No piece is broken."""
     lines: list[Line] = []
     current: list[Span] = []
-    used = 0
+    used_cells = 0
     for piece in pieces:
         size = line_width(piece)
-        if current and used + gap + size > width:
+        if current and used_cells + gap + size > width:
             lines.append(tuple(current))
             current = []
         blanks = gap if current else indent
-        used = (used if current else 0) + blanks + size
+        used_cells = (used_cells if current else 0) + blanks + size
         current += [(" " * blanks, "text"), *piece]
     return [*lines, tuple(current)] if current else lines

@@ -1,7 +1,7 @@
-"""Stylesheet: rules parsed once for the colours that they are drawn in.
+"""Stylesheet that parses its rules only once per set of colors.
 
-Textual parses all of them again when a theme was chosen before the first paint, and for every screen that
-comes with rules of its own: 20 ms of a start that took 280.
+Textual parses all rules again if a theme is chosen before the first paint, and for each screen with its own
+rules. This took 20 ms of a start of 280 ms.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from textual.css.stylesheet import Stylesheet
 
 
 class ParsedStylesheet(Stylesheet):
-    """Forgets what it parsed when a colour changes, and not before."""
+    """A stylesheet that keeps parsed rules until a color changes."""
 
     def __init__(self, *, variables: dict[str, str] | None = None) -> None:
         super().__init__(variables=variables)
-        self._known = variables or {}
+        self._current_variables = variables or {}
 
     def set_variables(self, variables: dict[str, str]) -> None:
-        """Takes colours and sizes by name, which rules refer to."""
-        if variables != self._known:
-            self._known = variables
+        """Set the variables of the rules, such as colors and sizes."""
+        if variables != self._current_variables:
+            self._current_variables = variables
             super().set_variables(variables)
 
     def reparse(self) -> None:
-        """Parses what has not been parsed with the variables of now."""
+        """Parse the rules that were not parsed with the current variables."""
         self.parse()

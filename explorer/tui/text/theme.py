@@ -1,9 +1,9 @@
-"""Colour theme, chosen from the 256 that every terminal over SSH can show; 16 where there are no more.
+"""Color themes, made of the 256 colors that all terminals support, or of 16 on simpler ones.
 
-Each is an exact entry of the xterm palette, so a 256-colour terminal draws the same picture as a
-true-colour one instead of a rounding of it. With 16 colours (the Linux console, TERM=screen) rounding would
-leave a grey screen, and a cursor that cannot be seen: backgrounds there are of the first eight, because a
-console has no others. Not an ansi theme: with NO_COLOR one draws black on black.
+The colors are exact entries of the xterm palette, so a 256-color terminal shows the same as a true-color one.
+With 16 colors (Linux console, TERM=screen), rounding would make most colors gray and the cursor invisible.
+Those themes use only the first eight colors as backgrounds, because a console has no others. They are not
+ANSI themes, which draw black on black with NO_COLOR.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from textual.theme import Theme
 
 from explorer.base.families import FAMILIES
 
-# rich's table of the 16 colours, entry by entry
-_BLACK, _RED, _GREEN, _BROWN, _BLUE, _CYAN, _GREY = (
+# the 16 colors of rich, in its order
+_BLACK, _RED, _GREEN, _BROWN, _BLUE, _CYAN, _GRAY = (
     "#000000", "#aa0000", "#00aa00", "#aa5500", "#0000aa", "#00aaaa", "#aaaaaa",
 )  # fmt: skip
-_DARK_GREY, _YELLOW, _SKY, _WHITE = "#555555", "#ffff55", "#5555ff", "#ffffff"
+_DARK_GRAY, _YELLOW, _SKY, _WHITE = "#555555", "#ffff55", "#5555ff", "#ffffff"
 
 _NAMES = "explorer", "explorer-light", "explorer-16", "explorer-light-16"
 _FAMILIES = "color", "light", "few", "few_light"
 # fmt: off
-_COLOURS: Mapping[str, tuple[str, str, str, str]] = {
+_COLORS: Mapping[str, tuple[str, str, str, str]] = {
     "primary": ("#5fafd7", "#005f87", _CYAN, _BLUE),
     "secondary": ("#87afaf", "#5f8787", _CYAN, _BLUE),
     "accent": ("#5fafd7", "#005f87", _CYAN, _BLUE),
@@ -35,33 +35,33 @@ _COLOURS: Mapping[str, tuple[str, str, str, str]] = {
     "background": ("#121212", "#ffffff", _BLACK, _WHITE),
     "surface": ("#1c1c1c", "#eeeeee", _BLACK, _WHITE),
     "panel": ("#262626", "#e4e4e4", _BLACK, _WHITE),
-    "muted": ("#8a8a8a", "#6c6c6c", _GREY, _DARK_GREY),
-    "faint": ("#444444", "#bcbcbc", _DARK_GREY, _GREY),
+    "muted": ("#8a8a8a", "#6c6c6c", _GRAY, _DARK_GRAY),
+    "faint": ("#444444", "#bcbcbc", _DARK_GRAY, _GRAY),
     "strong": ("#ffffff", "#000000", _WHITE, _BLACK),
     "meter": ("#5f87af", "#5f87af", _CYAN, _SKY),
-    "row": ("#262626", "#eeeeee", _DARK_GREY, _GREY),
+    "row": ("#262626", "#eeeeee", _DARK_GRAY, _GRAY),
     "row-focus": ("#303030", "#dadada", _BLUE, _CYAN),
-    "rule": ("#303030", "#d0d0d0", _DARK_GREY, _GREY),
-    "heat1": ("#00005f", "#d7d7ff", _BLACK, _GREY),
+    "rule": ("#303030", "#d0d0d0", _DARK_GRAY, _GRAY),
+    "heat1": ("#00005f", "#d7d7ff", _BLACK, _GRAY),
     "heat2": ("#005f87", "#87afd7", _BLUE, _CYAN),
     "heat3": ("#5fafd7", "#005f87", _CYAN, _BLUE),
     "hot": ("#121212", "#ffffff", _BLACK, _WHITE),
 }
-"""By role that of each theme, in the order of `_NAMES`; the first ten are Textual's own."""
+"""Color of each role in each theme, in the order of `_NAMES`. The first ten roles are Textual's own."""
 # fmt: on
 
 
-def _theme(at: int) -> Theme:
-    colours: dict[str, Any] = {role: several[at] for role, several in _COLOURS.items()}
-    families = {f"family-{one.name}": getattr(one, _FAMILIES[at]) for one in FAMILIES.values()}
-    own = {role: colours.pop(role) for role in list(colours)[10:]}
-    return Theme(name=_NAMES[at], dark=at % 2 == 0, variables={**own, **families}, **colours)
+def _theme(index: int) -> Theme:
+    colors: dict[str, Any] = {role: theme_colors[index] for role, theme_colors in _COLORS.items()}
+    families = {f"family-{family.name}": getattr(family, _FAMILIES[index]) for family in FAMILIES.values()}
+    own_colors = {role: colors.pop(role) for role in list(colors)[10:]}
+    return Theme(name=_NAMES[index], dark=index % 2 == 0, variables={**own_colors, **families}, **colors)
 
 
 ALL_THEMES = tuple(map(_theme, range(len(_NAMES))))
 
 
 def pair(color_system: str | None) -> tuple[Theme, Theme]:
-    """The dark theme and the light one for what a terminal can show, as rich calls it."""
+    """Return the dark and the light theme for a color system, as named by rich."""
     dark = 2 if color_system in ("standard", "windows") else 0
     return ALL_THEMES[dark], ALL_THEMES[dark + 1]

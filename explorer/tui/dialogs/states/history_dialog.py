@@ -206,8 +206,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         self.query_one(_StateList).action_mark()
 
     def action_figures(self) -> None:
-        """Compare the figures of the marked states. A single marked state is compared with the one under the
-        cursor."""
+        """Compare the figures of the marked states, or of one marked state and the state under the cursor."""
         rows = self.query_one(_StateList)
         places = rows.marked or [0]
         if len(places) == 1:
