@@ -1,7 +1,7 @@
-"""Reports: facts as text, JSON, CSV, HTML and plots, for a person or a script.
+"""Reports: facts as text, JSON, CSV, HTML and plots, for people and scripts.
 
-`document` maps facts to the JSON contract and needs the standard library only; the other modules lay
-facts out as text through `layout`, which is the one door to the terminal.
+`document` converts facts to the documented JSON and uses only the standard library. The other modules build
+text; `layout` is the only one that writes to the terminal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Blocks: an answer as headings, figures and tables, put into words but not yet laid out.
+"""Blocks: an answer as headings, figures and tables, worded but not laid out.
 
-`explorer.report.present` makes them of facts, once; a terminal (`explorer.report.layout`), the screen
-(`explorer.tui.text.drawing`) and a page (`explorer.report.html`) draw the same ones. Text has roles, never
-colours: what green is, and whether there is one, is known where it is drawn. Nothing is ever read as markup.
+`explorer.report.present` builds blocks from facts. They are drawn by three modules: `explorer.report.layout`
+for a terminal, `explorer.tui.text.drawing` for the screen, and `explorer.report.html` for a page. A text has
+a role, not a color; each of the three assigns colors to roles. No text is ever parsed as markup.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from msgspec import Struct
 
 Role = Literal["", "strong", "quiet", "kind", "figure", "formula", "bar", "good", "passed", "warning", "bad"]
-"""What a text is: a name that heads the rest, a remark, an operator or dtype, a number, how it comes about, a
-bar of a chart; and what is said by it. 'passed' is a verdict."""
+"""Meaning of a text: a name, a remark, an operator or dtype, a number, a formula, a bar, or a judgment.
+
+'good', 'warning' and 'bad' judge what the text says; 'passed' is a positive verdict.
+"""
 
 
 class Span(NamedTuple):
-    """A piece of text.
+    """A piece of text with one role.
 
     Attributes:
-        text: As it is read.
-        role: What it is.
-        exact: Of a rounded figure the figure itself; '' if `text` is all there is.
-        value: What a column of such figures is sorted by; None for nothing that is known.
+        text: Text as shown.
+        role: Role of the text.
+        exact: Exact form of a rounded figure, or '' if `text` is exact.
+        value: Sort key of the figure in its column, or None if unknown.
     """
 
     text: str
@@ -37,18 +39,17 @@ Cell = str | Span | tuple[str | Span, ...]
 
 
 class Column(NamedTuple):
-    """A table's column.
+    """A column of a table.
 
     Attributes:
-        title: Printed above it; empty for none.
-        align: 'left' or 'right'.
-        shrink: May be shortened with an ellipsis where there is little room.
-        drop: Columns with the highest number are left out first where there is little room; 0 never.
-        role: Of text that has none.
-        least: Cells that one which may be shortened keeps before another column is left out; 0 for as many as
-            all keep.
-        whole: Of what may be shortened only the title is; figures are not cut.
-        brief: Other words for what stands in it, where it has to be shortened.
+        title: Title of the column; '' for none.
+        align: Alignment, 'left' or 'right'.
+        shrink: Whether texts may be shortened with an ellipsis if the table is too wide.
+        drop: Order in which columns are left out if the table is too wide, highest first; 0 for never.
+        role: Role of texts without one.
+        least: Minimum cells of a shortened column before another one is left out; 0 for the table's default.
+        whole: Whether the figures are never cut, so that only the title may be shortened.
+        brief: Shorter text by full text, used when the column is shortened.
     """
 
     title: str
@@ -62,14 +63,14 @@ class Column(NamedTuple):
 
 
 class Line(Struct, frozen=True):
-    """Spans beside each other on one line, which breaks only where it must."""
+    """Spans on one line, which is wrapped only if it is too long."""
 
     cell: Cell = ""
     indent: int = 0
 
 
 class Paragraph(Struct, frozen=True):
-    """A sentence or more."""
+    """One or more sentences."""
 
     text: str
     role: Role = ""
@@ -77,14 +78,14 @@ class Paragraph(Struct, frozen=True):
 
 
 class Heading(Struct, frozen=True):
-    """What the blocks below it are about."""
+    """Heading of the blocks below it."""
 
     text: str
     note: str = ""
 
 
 class Field(NamedTuple):
-    """A figure with its name, what else there is to say of it, and its name where there is little room."""
+    """A figure with its label, a remark, and a short label for narrow screens."""
 
     label: Cell
     figure: Cell
@@ -93,27 +94,27 @@ class Field(NamedTuple):
 
     @property
     def exact(self) -> str:
-        """Of a rounded figure the figure itself; '' if there is no more to it."""
+        """Exact form of a rounded figure, or '' if the figure is exact."""
         return self.figure.exact if isinstance(self.figure, Span) else ""
 
 
 class Fields(Struct, frozen=True):
-    """Figures, one below the other."""
+    """Figures, one per line."""
 
     rows: Sequence[Field]
 
 
 class Table(Struct, frozen=True, eq=False):
-    """Rows under columns. Missing cells at the end of a row are empty.
+    """Rows and columns. A row may have fewer cells than there are columns; the others are empty.
 
     Attributes:
-        columns: From left to right.
-        rows: Looked at more than once; where there may be very many, `Rows` or `SharedRows`.
-        indent: Blanks on its left.
-        what: What the rows are, where only the first of many are shown: 'layers, slowest first'. A table
-            without it is shown whole.
-        more: Where all of them are.
-        around: A row that is among those that are shown.
+        columns: Columns from left to right.
+        rows: Rows, iterated more than once. Large tables use `Rows` or `SharedRows`.
+        indent: Number of spaces on the left.
+        what: Description of the rows, such as 'layers, slowest first', for a table that may show only some of
+            them. A table without it shows all rows.
+        more: Where the user finds all rows.
+        around: Index of a row that must be among the visible ones.
     """
 
     columns: Sequence[Column]
@@ -125,14 +126,14 @@ class Table(Struct, frozen=True, eq=False):
 
 
 class Chart(Struct, frozen=True):
-    """A picture for a page, by its name in `explorer.report.plots`; elsewhere tables stand for it."""
+    """A picture for a page, named as in `explorer.report.plots`. Other outputs show tables instead."""
 
     name: str
     fact: Any
 
 
 class Dot(NamedTuple):
-    """A dot of a scatter: where it is, across and upwards, and what is drawn there."""
+    """A dot of a scatter plot: its horizontal and vertical position, its mark and its role."""
 
     at: tuple[float, float]
     mark: str
@@ -140,7 +141,7 @@ class Dot(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """An axis of a scatter: its name, a value on it as text, and whether it goes by powers of ten."""
+    """An axis of a scatter plot: its name, the format of its values, and whether it is logarithmic."""
 
     name: str
     text: Callable[[float], str]
@@ -148,15 +149,15 @@ class Axis(NamedTuple):
 
 
 class Scatter(Struct, frozen=True, eq=False):
-    """Dots between two axes: text draws them in cells, a page as a picture.
+    """A scatter plot. Text draws it in cells, a page as a picture.
 
     Attributes:
-        title: What they are dots of.
-        across: From left to right.
-        upwards: From below.
-        dots: The last of those in one place shows.
-        legend: What each mark and role means.
-        path: Marks that lie on a way, in its order: a page joins their dots.
+        title: Title of the plot.
+        across: Horizontal axis.
+        upwards: Vertical axis.
+        dots: Dots of the plot. If several are in the same place, the last one is visible.
+        legend: Mark, role and meaning of each kind of dot.
+        path: Positions of dots that a page connects by a line, in this order.
     """
 
     title: str
@@ -173,7 +174,7 @@ Item = TypeVar("Item")
 
 
 class Rows(Sequence[Sequence[Cell]], Generic[Item]):
-    """Rows of a table, each made when it is looked at: of 100,000 a terminal shows 200."""
+    """Rows of a table, created on access, because a terminal shows few of them."""
 
     def __init__(self, make: Callable[[Item], Sequence[Cell]], items: Sequence[Item]) -> None:
         self.make = make
@@ -182,8 +183,12 @@ class Rows(Sequence[Sequence[Cell]], Generic[Item]):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, at: Any) -> Any:
-        return list(map(self.make, self.items[at])) if isinstance(at, slice) else self.make(self.items[at])
+    def __getitem__(self, index: Any) -> Any:
+        return (
+            list(map(self.make, self.items[index]))
+            if isinstance(index, slice)
+            else self.make(self.items[index])
+        )
 
     def __iter__(self) -> Iterator[Sequence[Cell]]:
         return map(self.make, self.items)
@@ -196,18 +201,21 @@ def table_of(
     what: str = "",
     around: int = 0,
 ) -> Table:
-    """A row for each item, by columns and what stands in them; the rest as for `Table`."""
+    """Create a table with one row per item. The columns are pairs of a `Column` and a function for its cells.
+
+    See `Table` for the other arguments.
+    """
     cells = [cell for _, cell in columns]
     rows = Rows(lambda row_of: tuple([cell(row_of) for cell in cells]), items)
     return Table([column for column, _ in columns], rows, indent, what, around=around)
 
 
 class SharedRows(Sequence[Sequence[Cell]]):
-    """Rows of a name and of cells that many share, each put together when somebody looks.
+    """Rows that consist of a name and cells that many rows share, joined on access.
 
     Args:
-        names: The first cell of every row.
-        cells: The others; rows that are alike have the same object.
+        names: First cell of each row.
+        cells: Other cells of each row. Equal rows share one object.
     """
 
     def __init__(self, names: Sequence[Cell], cells: Sequence[tuple[Cell, ...]]) -> None:
@@ -217,10 +225,10 @@ class SharedRows(Sequence[Sequence[Cell]]):
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return list(SharedRows(self.names[at], self.cells[at]))
-        return (self.names[at], *self.cells[at])
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return list(SharedRows(self.names[index], self.cells[index]))
+        return (self.names[index], *self.cells[index])
 
     def __iter__(self) -> Iterator[tuple[Cell, ...]]:
         return ((name, *cells) for name, cells in zip(self.names, self.cells, strict=True))

@@ -1,4 +1,4 @@
-"""CSV: the rows of an answer under the names of the JSON contract, so that the two cannot disagree."""
+"""CSV: the rows of an answer, with the names of the JSON documents."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from explorer.base.units import printable
 
 
 def csv_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Records as CSV with a header line.
+    """Convert records to CSV with a header line.
 
     Args:
-        rows: Records of a document, looked at twice; a column for every key that any of them has.
+        rows: Records of a document, iterated twice. Each key of any record becomes a column.
 
     Returns:
-        Line by line. An unknown figure is an empty cell; times that were measured several times are columns,
-        `seconds_median` and the like; tensors read `name float32 1x3x224x224`, several between semicolons;
-        what else is nested is JSON.
+        An iterator over the lines. An unknown figure is an empty cell. A time with several measurements
+            becomes several columns, such as `seconds_median`. Tensors are written as `name float32
+            1x3x224x224`, separated by semicolons. Other nested values are JSON.
     """
     parts: dict[str, tuple[str, ...]] = {}
     for row in rows:
         for key, value in row.items():
             if not parts.get(key):
                 parts[key] = tuple(value) if _is_spread(value) else ()
-    heads = [name for key, of in parts.items() for name in ([f"{key}_{part}" for part in of] or [key])]
+    heads = [
+        name
+        for key, part_names in parts.items()
+        for name in ([f"{key}_{part}" for part in part_names] or [key])
+    ]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for cells in chain([heads], ([*_cells(row, parts)] for row in rows)):
@@ -39,16 +43,16 @@ def csv_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The lines of `csv_lines` together."""
+    """Convert records to CSV text. See `csv_lines`."""
     return "".join(csv_lines(rows))
 
 
 def _cells(row: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> Iterator[Any]:
-    """The cells of a row, in which some columns are several."""
-    for key, of in parts.items():
+    """Yield the cells of a row. Keys with parts have several columns."""
+    for key, part_names in parts.items():
         value = row.get(key)
-        if of:
-            yield from (_cell((value or {}).get(part)) for part in of)
+        if part_names:
+            yield from (_cell((value or {}).get(part)) for part in part_names)
         else:
             yield _cell(value)
 
@@ -72,7 +76,7 @@ def _cell(value: Any) -> Any:
 
 
 def _text(value: str) -> str:
-    # a spreadsheet runs a cell that begins like a formula, and names come from strangers
+    # a spreadsheet would execute a cell that looks like a formula, and names in models are untrusted
     return f"'{printable(value)}" if value[:1] in ("=", "+", "-", "@") else printable(value)
 
 

@@ -1,4 +1,4 @@
-"""Checkup (`explorer doctor`) as text and as JSON: by the standard library, so without rich, too."""
+"""Output of `explorer doctor` as text and as JSON, with the standard library only, so it works without rich."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _LABEL = 11
 
 
 def as_text(fact: Checkup) -> Iterator[str]:
-    """Lines for one screen of 80 columns."""
+    """Yield lines that fit a screen of 80 columns."""
     python, machine = fact.python, fact.machine
     memory = f"{bytes_text(machine.memory_bytes)} of memory, {bytes_text(machine.free_bytes)} free"
     gpus = ", ".join(machine.gpus) or f"none found (looked at {', '.join(machine.gpu_sources)})"
-    about = [
+    fields = [
         ("Explorer", f"{fact.explorer}   {python.program}"),
         ("Python", f"{python.version} (tested: {python.tested})   {python.executable}"),
         ("System", machine.system),
-        ("Processor", f"{machine.processor}, {_many(machine.processors, 'processor')}"),
+        ("Processor", f"{machine.processor}, {_count_text(machine.processors, 'processor')}"),
         ("Memory", memory),
         ("GPU", gpus),
         ("Terminal", _terminal(fact.terminal)),
         *((folder.use.capitalize(), _folder(folder)) for folder in fact.folders),
     ]
-    for label, text in about:
+    for label, text in fields:
         yield f"{label:<{_LABEL}}{printable(text)}\n"
     yield "\n"
     for line in _packages(fact.packages):
@@ -38,14 +38,16 @@ def as_text(fact: Checkup) -> Iterator[str]:
     if any(entry.state == "newer" for entry in fact.packages):
         yield "> newer than what the tests passed with\n"
     yield "\n"
-    here = [entry.name for entry in fact.extras if entry.installed]
-    part = [
+    installed = [entry.name for entry in fact.extras if entry.installed]
+    partial = [
         f"{entry.name} (without {', '.join(entry.lacks)})"
         for entry in fact.extras
         if _is_partial(fact, entry.name)
     ]
-    gone = [entry.name for entry in fact.extras if not entry.installed and not _is_partial(fact, entry.name)]
-    for label, names in (("Extras", here), ("in part", part), ("not here", gone)):
+    missing = [
+        entry.name for entry in fact.extras if not entry.installed and not _is_partial(fact, entry.name)
+    ]
+    for label, names in (("Extras", installed), ("in part", partial), ("not here", missing)):
         if names or label == "Extras":
             yield f"{label:<{_LABEL}}{', '.join(names) or 'none'}\n"
     yield "\n"
@@ -58,7 +60,7 @@ def as_text(fact: Checkup) -> Iterator[str]:
 
 
 def as_json(fact: Checkup, head: dict[str, Any]) -> Iterator[str]:
-    """The document of `explorer doctor`."""
+    """Yield the document of `explorer doctor`."""
     import json
 
     yield json.dumps({**head, **_plain(fact)}, indent=2)
@@ -66,7 +68,7 @@ def as_json(fact: Checkup, head: dict[str, Any]) -> Iterator[str]:
 
 
 def _plain(fact: Any) -> Any:
-    """A record as a dictionary, with those in it."""
+    """Convert a record to a dictionary, including nested records."""
     if isinstance(fact, tuple | list):
         return [_plain(member) for member in fact]
     if hasattr(type(fact), "__slots__") and hasattr(type(fact), "__annotations__"):
@@ -75,16 +77,16 @@ def _plain(fact: Any) -> Any:
 
 
 def _is_partial(fact: Checkup, extra: str) -> bool:
-    mine = [one.state for one in fact.packages if one.extra == extra]
-    return "absent" in mine and set(mine) != {"absent"}
+    states = [package.state for package in fact.packages if package.extra == extra]
+    return "absent" in states and set(states) != {"absent"}
 
 
 def _packages(packages: Sequence[PackageInfo]) -> Iterator[str]:
-    """Two packages a line: a sign, the name, the version, the range that is tested."""
+    """Yield lines with two packages each: a sign, the name, the version and the tested range."""
     half = (len(packages) + 1) // 2
     columns = [_column(packages[:half]), _column(packages[half:])]
-    for at in range(half + 1):
-        yield "  ".join(column[at] for column in columns if at < len(column))
+    for index in range(half + 1):
+        yield "  ".join(column[index] for column in columns if index < len(column))
 
 
 def _column(packages: Sequence[PackageInfo]) -> list[str]:
@@ -93,19 +95,19 @@ def _column(packages: Sequence[PackageInfo]) -> list[str]:
         (_SIGNS.get(package.state, " "), package.package, _version(package), _range(package.tested))
         for package in packages
     ]
-    wide = [max(len(row[at]) for row in rows) for at in range(4)]
+    widths = [max(len(row[index]) for row in rows) for index in range(4)]
     return [
-        f"{sign} {name:<{wide[1]}}  {version:<{wide[2]}}  {tested:<{wide[3]}}"
+        f"{sign} {name:<{widths[1]}}  {version:<{widths[2]}}  {tested:<{widths[3]}}"
         for sign, name, version, tested in rows
     ]
 
 
-def _version(one: PackageInfo) -> str:
-    return "-" if one.version is None else one.version or "?"
+def _version(package: PackageInfo) -> str:
+    return "-" if package.version is None else package.version or "?"
 
 
 def _range(tested: str) -> str:
-    """'2.0 to 2.5' as '2.0-2.5', and '8.2.8 to 8.2', which has all later patches, as '8.2.8-8.2.x'."""
+    """Shorten '2.0 to 2.5' to '2.0-2.5', and '8.2.8 to 8.2' (all later patches) to '8.2.8-8.2.x'."""
     low, _, high = tested.partition(" to ")
     return low if not high else f"{low}-{high}.x" if low.startswith(f"{high}.") else f"{low}-{high}"
 
@@ -118,15 +120,17 @@ def _terminal(terminal: TerminalInfo) -> str:
     colors = {0: "no colors", 1 << 24: "16.7 million colors"}.get(
         terminal.colors, f"{terminal.colors} colors"
     )
-    inside = f", in {terminal.inside}" if terminal.inside else ""
+    multiplexer = f", in {terminal.inside}" if terminal.inside else ""
     where = "over SSH" if terminal.over_ssh else "not over SSH"
-    return f"{size}, {terminal.name or 'TERM is not set'}, {colors}, {terminal.encoding}, {where}{inside}"
+    return (
+        f"{size}, {terminal.name or 'TERM is not set'}, {colors}, {terminal.encoding}, {where}{multiplexer}"
+    )
 
 
-def _folder(one: FolderInfo) -> str:
-    state = "" if one.exists else " (not there yet)" if one.writable else " (not there)"
-    return f"{one.path}{state if one.writable else f'{state}, cannot be written'}"
+def _folder(folder: FolderInfo) -> str:
+    state = "" if folder.exists else " (not there yet)" if folder.writable else " (not there)"
+    return f"{folder.path}{state if folder.writable else f'{state}, cannot be written'}"
 
 
-def _many(count: int, noun: str) -> str:
+def _count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"

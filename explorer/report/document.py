@@ -1,9 +1,9 @@
-"""JSON documents (`--json`): facts in, the documented names and nesting out, in one place.
+"""JSON documents (`--json`): converts facts to the documented names and structure.
 
-The names here are a promise to people's scripts (`explorer help json`), so they are written out instead of
-being whatever the facts happen to be called. Integers are exact, unknown is null, a number that
-is not finite is the string 'nan', 'inf' or '-inf'. A key that makes no sense for a format (opset of an
-nn.Module, trainable parameters of an ONNX file) is absent.
+Scripts depend on these names (`explorer help json`), so they are written out here and do not follow the names
+of the facts. Integers are exact. Unknown is null. A number that is not finite is the string 'nan', 'inf' or
+'-inf'. A key that does not apply to a format is missing, such as the opset of an nn.Module or the trainable
+parameters of an ONNX file.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ _SITE = (
 
 
 def info(fact: Info, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer info`: model, assumptions, totals.
+    """Return the document of `explorer info`: model, assumptions, totals.
 
     Args:
-        fact: What is known.
-        tool: The program and its version.
-        sha256: Digest of the model's file, in place of what `fact` says.
+        fact: Facts about the model.
+        tool: Name and version of the program.
+        sha256: Digest of the model's file, which replaces the one in `fact`.
     """
     assumptions = {"dims": {}, **to_json(fact.assumptions)}
     return {
@@ -90,17 +90,18 @@ def info(fact: Info, tool: str, sha256: str | None = None) -> Document:
 
 
 def layers(fact: Analysis, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer layers`: that of `info` and every row of the tree."""
+    """Return the document of `explorer layers`: that of `info`, and all rows of the tree."""
     rows = fact.layers
-    # very many rows are no tuple: each is there when it is looked at
-    found = [layer_record(row) for row in rows] if isinstance(rows, tuple) else Records(layer_record, rows)
-    return {**info(fact.info, tool, sha256), "layers": found}
+    # large models use another sequence, whose rows are created on access
+    records = [layer_record(row) for row in rows] if isinstance(rows, tuple) else Records(layer_record, rows)
+    return {**info(fact.info, tool, sha256), "layers": records}
 
 
 def layer(
     about: Info, fact: Connections, outside: Overlay | None, tool: str, sha256: str | None = None
 ) -> Document:
-    """The document of `explorer layers --layer`: one row, who makes what it reads and reads what it makes."""
+    """Return the document of `explorer layers --layer`: one layer, and the producers and readers of its
+    tensors."""
     document = {**info(about, tool, sha256), **to_json(fact), "layer": layer_record(fact.layer)}
     if outside is None:
         return document
@@ -111,13 +112,13 @@ def layer(
 
 
 def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer layers` with columns: that of `layers`, and the table.
+    """Return the document of `explorer layers` with columns: that of `layers`, and the table.
 
-    A row of it says where the layer stands in the tree; the other keys are the names of the columns.
+    A row of the table contains the layer's position in the tree, and one key per column.
     """
-    where = ("id", "parent", "path", "name", "depth", "group")
+    position_keys = ("id", "parent", "path", "name", "depth", "group")
     rows = [
-        {**picked_fields(row, where), **dict(zip(fact.columns, to_json(values), strict=True))}
+        {**picked_fields(row, position_keys), **dict(zip(fact.columns, to_json(values), strict=True))}
         for row, values in zip(fact.layers, fact.values, strict=True)
     ]
     return {
@@ -132,18 +133,19 @@ def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
 
 
 def overlay(fact: Overlay) -> Document:
-    """Where figures from outside come from, and what of them is of this model; the figures are columns."""
+    """Return the sources of external figures and how many of them matched. The figures themselves are
+    columns."""
     names = ("sources", "columns", "rows", "matched", "layers", "unmatched", "ambiguous", "notes")
     return picked_fields(fact, names)
 
 
 def _placement(fact: Placement) -> Document:
-    """Which provider runs what; that of each layer is a column."""
+    """Return the execution providers in use. The provider of each layer is a column."""
     return {name: value for name, value in to_json(fact).items() if name != "providers"}
 
 
 def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer ops`: that of `info` and a row for every operator type."""
+    """Return the document of `explorer ops`: that of `info`, and one row per operator type."""
     rows = [
         {**record_of(stat), "attributes": {name: range_record(s) for name, s in stat.attributes.items()}}
         for stat in stats
@@ -152,13 +154,13 @@ def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = Non
 
 
 def memory(about: Info, fact: Memory, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer memory`: that of `info`, the figures, every step and every tensor."""
+    """Return the document of `explorer memory`: that of `info`, the figures, all steps and all tensors."""
     figures = ("sum_bytes", "peak_bytes", "peak_step", "arena_bytes", "weight_bytes", "status", "reason")
     tensors = [
         {**tensor_record(life.tensor), **picked_fields(life, ("bytes", "born", "dies", "offset"))}
         for life in fact.lifetimes
     ]
-    steps = [{"step": at, **record_of(step)} for at, step in enumerate(fact.steps)]
+    steps = [{"step": index, **record_of(step)} for index, step in enumerate(fact.steps)]
     return {
         **info(about, tool, sha256),
         "memory": picked_fields(fact, figures),
@@ -168,17 +170,17 @@ def memory(about: Info, fact: Memory, tool: str, sha256: str | None = None) -> D
 
 
 def roofline(about: Info, fact: Roofline, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer roofline`: that of `info`, the machine, the sums, every layer's limit."""
+    """Return the document of `explorer roofline`: that of `info`, the machine, totals, and the bound of each
+    layer."""
     document = record_of(fact)
     machine, points = document.pop("machine"), document.pop("points")
     return {**info(about, tool, sha256), "machine": machine, "roofline": document, "layers": points}
 
 
 def plan_cost(about: Info, fact: PlanCost, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer plan`: that of `info`, the machine, the sums, and rows by site.
+    """Return the document of `explorer plan`: that of `info`, the machine, totals, and rows per site.
 
-    A row of `sites` has the figures of the site's chosen order beside its own; those of all six are in
-    `orders`.
+    A row of `sites` also contains the figures of the chosen loop order. All six orders are in `orders`.
     """
     document = record_of(fact)
     machine = document.pop("hardware")
@@ -191,7 +193,7 @@ def plan_cost(about: Info, fact: PlanCost, tool: str, sha256: str | None = None)
 
 
 def sweep(fact: Sweep, tool: str, figures: FigureTable | None = None) -> Document:
-    """The document of `explorer sweep`: a row for every tiling of every model."""
+    """Return the document of `explorer sweep`: one row per tiling of each model."""
     rows = []
     for row in fact.rows:
         record = record_of(row)
@@ -210,7 +212,7 @@ def sweep(fact: Sweep, tool: str, figures: FigureTable | None = None) -> Documen
 
 
 def format_sweep(fact: FormatSweep, tool: str) -> Document:
-    """The document of `explorer sweep --quantize`: a row for every choice of number formats."""
+    """Return the document of `explorer sweep --quantize`: one row per choice of number formats."""
     return {
         **envelope(tool),
         "machine": record_of(Hardware()),
@@ -225,34 +227,35 @@ def format_sweep(fact: FormatSweep, tool: str) -> Document:
 
 
 def training(about: Info, fact: Training, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer training`: that of `info`, the sums of one step, every layer."""
+    """Return the document of `explorer training`: that of `info`, totals of one step, and all layers."""
     document = record_of(fact)
     rows = document.pop("layers")
     return {**info(about, tool, sha256), "training": document, "layers": rows}
 
 
 def sizes(about: Info, fact: SizeCurves, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer sizes`: that of `info`, the range, forms, every size, crossings."""
+    """Return the document of `explorer sizes`: that of `info`, the range, formulas, all sizes, and crossings."""
     document = record_of(fact)
     document.pop("curves")
     document["over"] = {name: document.pop(name) for name in ("name", "low", "high", "at", "others")}
     document["curves"] = [picked_fields(curve, ("name", "form")) for curve in fact.curves]
     document["sizes"] = [
-        {"size": size, **{curve.name: curve.values[at] for curve in fact.curves}}
-        for at, size in enumerate(fact.sizes)
+        {"size": size, **{curve.name: curve.values[index] for curve in fact.curves}}
+        for index, size in enumerate(fact.sizes)
     ]
     return {**info(about, tool, sha256), **document}
 
 
 def decode(about: Info, fact: Decode, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer decode`: that of `info`, the figures, every layer."""
+    """Return the document of `explorer decode`: that of `info`, the figures, and all layers."""
     document = record_of(fact)
     rows = document.pop("rows")
     return {**info(about, tool, sha256), "decode": document, "layers": rows}
 
 
 def serving(answers: Sequence[tuple[Info, Serving, str | None]], tool: str) -> Document:
-    """The document of `explorer serving`: of one model that of `info` and the figures, of several a list."""
+    """Return the document of `explorer serving`: for one model that of `info` and the figures; otherwise a
+    list."""
     if len(answers) == 1:
         about, fact, digest = answers[0]
         return {**info(about, tool, digest), **_serving(fact)}
@@ -261,7 +264,7 @@ def serving(answers: Sequence[tuple[Info, Serving, str | None]], tool: str) -> D
 
 
 def serving_times(answers: Sequence[tuple[Info, Serving, str | None]]) -> Document:
-    """Memory and least times of several models, with the model's name in each row, as a table."""
+    """Return the memory and minimum times of several models as one table with the model's name in each row."""
     return {
         "times": [
             {"model": about.model.source, **record_of(times)}
@@ -280,7 +283,7 @@ def _serving(fact: Serving) -> Document:
 
 
 def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer weights`: that of `info`, the tensors' values, what is stored twice."""
+    """Return the document of `explorer weights`: that of `info`, statistics of the tensors, and duplicates."""
     return {
         **info(about, tool, sha256),
         "tensors": [stats_record(stats) for stats in fact.tensors],
@@ -290,7 +293,8 @@ def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) ->
 
 
 def activations(about: Info, fact: Activations, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer activations`: that of `info`, the inputs, the tensors' values."""
+    """Return the document of `explorer activations`: that of `info`, the inputs, and statistics of the
+    tensors."""
     return {
         **info(about, tool, sha256),
         "inputs": list(fact.inputs),
@@ -303,7 +307,7 @@ def activations(about: Info, fact: Activations, tool: str, sha256: str | None = 
 
 
 def compare(fact: Comparison, tool: str) -> Document:
-    """The document of `explorer compare`: every model's totals, and the differences explained."""
+    """Return the document of `explorer compare`: the totals of all models, and their differences explained."""
     return {
         **envelope(tool),
         "agree": fact.agree,
@@ -312,9 +316,9 @@ def compare(fact: Comparison, tool: str) -> Document:
                 "source": model.model.source,
                 "format": model.model.format,
                 **totals_record(model.totals),
-                **{name: value for name, value in beside.items() if name not in _OF_TOTALS},
+                **{name: value for name, value in compared.items() if name not in _OF_TOTALS},
             }
-            for model, beside in zip(fact.models, _beside(fact.figures), strict=True)
+            for model, compared in zip(fact.models, _compared_records(fact.figures), strict=True)
         ],
         "operators": [{"op": op, "counts": list(counts)} for op, counts in fact.operators],
         "differences": [record_of(difference) for difference in fact.differences],
@@ -323,28 +327,28 @@ def compare(fact: Comparison, tool: str) -> Document:
 
 
 _OF_TOTALS = {"name", *(name for name in TABLE_FIGURES if name in Totals.__struct_fields__)}
-"""Figures beside each other that stand among the totals of a model."""
+"""Names of compared figures that the totals of a model contain already."""
 
 
-def _beside(fact: FigureTable) -> list[Document]:
-    """A record for each that is compared: every figure, and the names of those in which it is the best."""
+def _compared_records(fact: FigureTable) -> list[Document]:
+    """Return one record per compared model or state: all figures, and the names of those that are the best."""
     rows = {row.name: row for row in fact.rows}
     documents: list[Document] = []
-    for at, name in enumerate(fact.names):
-        values = {figure: row.values[at] for figure, row in rows.items()}
+    for index, name in enumerate(fact.names):
+        values = {figure: row.values[index] for figure, row in rows.items()}
         figures = {
             figure: to_json(figure_value and figure_value.value)
             for figure in TABLE_FIGURES
             for figure_value in [values.get(figure)]
         }
-        best = [figure for figure, row in rows.items() if at in row.best]
+        best = [figure for figure, row in rows.items() if index in row.best]
         documents.append({"name": name, **figures, "best": best})
     return documents
 
 
 def _compared(fact: FigureTable | None) -> Document:
-    """What `--beside` adds to a document."""
-    return {} if fact is None else {"figures": record_of(fact), "compared": _beside(fact)}
+    """Return the part of a document that `--beside` adds."""
+    return {} if fact is None else {"figures": record_of(fact), "compared": _compared_records(fact)}
 
 
 def torchinfo(
@@ -355,14 +359,14 @@ def torchinfo(
     tool: str,
     sha256: str | None = None,
 ) -> Document:
-    """The document of `explorer layers --style torchinfo` and `--compare`.
+    """Return the document of `explorer layers --style torchinfo` and `--compare`.
 
     Args:
-        about: The model.
-        fact: torchinfo's table and where it is wrong.
-        analysis: Our own rows where those were asked for.
-        compared: Whether the differences were asked for.
-        tool: The program and its version.
+        about: Facts about the model.
+        fact: Table of torchinfo, and the rows in which it is wrong.
+        analysis: Explorer's own rows, or None if they were not requested.
+        compared: Whether the differences were requested.
+        tool: Name and version of the program.
         sha256: Digest of the model's file.
     """
     document = layers(analysis, tool, sha256) if analysis else info(about, tool, sha256)
@@ -373,7 +377,8 @@ def torchinfo(
 
 
 def output_file(about: Info, output: str, tool: str) -> Document:
-    """The document of `explorer plot` and `report`: which file now holds the answer."""
+    """Return the document of `explorer plot` and `explorer report`: that of `info`, and the path of the
+    output."""
     return {**info(about, tool), "output": output}
 
 
@@ -384,9 +389,9 @@ def tile(
     sha256: str | None = None,
     first: Quantization | None = None,
 ) -> Document:
-    """The document of `explorer tile`; `output` is null when nothing was written.
+    """Return the document of `explorer tile`. `output` is null if no file was written.
 
-    What was quantized `first` stands under `quantization`, which is left out where nothing was.
+    If the model was quantized first, `quantization` describes it; otherwise the key is missing.
     """
     return {
         **envelope(tool),
@@ -400,37 +405,37 @@ def tile(
 
 
 def plan(fact: Plan) -> Document:
-    """A plan as `tile` nests it."""
+    """Return a tiling plan, as nested in the document of `explorer tile`."""
     return {**record_of(fact), "sites": [picked_fields(site, _SITE) for site in fact.sites]}
 
 
 def of_fact(about: Info, fact: Struct, tool: str, sha256: str | None = None) -> Document:
-    """The document of a verb that needs none of its own: that of `info`, and the fields of its fact."""
+    """Return the default document of a command: that of `info`, and the fields of its fact."""
     return {**info(about, tool, sha256), **to_json(fact)}
 
 
 def fx_graph(about: Info, fact: FxGraph, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer ops --fx`: that of `info`, the counts, and each node with its statistics."""
+    """Return the document of `explorer ops --fx`: that of `info`, counts, and each node with its statistics."""
     nodes = []
     for node in fact.nodes:
         record = record_of(node)
-        nodes.append({**record, **record["values"]})  # both have their readers
+        nodes.append({**record, **record["values"]})  # both forms are documented, and scripts use both
     return {**of_fact(about, fact, tool, sha256), "nodes": nodes}
 
 
 def history(
     fact: History, source: str, output: str | None, tool: str, figures: FigureTable | None = None
 ) -> Document:
-    """The document of `explorer history`: the states of a session, and which is the current one."""
+    """Return the document of `explorer history`: the states of a session, and the current one."""
     states = [
         {
             **picked_fields(entry, ("name", "label", "command")),
             "saved": entry.saved or None,
             "products": None if entry.record is None else entry.record.products,
             "passed": None if entry.verification is None else entry.verification.passed,
-            "parent": fact.parent(at),
+            "parent": fact.parent(index),
         }
-        for at, entry in enumerate(fact.entries)
+        for index, entry in enumerate(fact.entries)
     ]
     return {
         **envelope(tool),
@@ -443,7 +448,7 @@ def history(
 
 
 def conversion(fact: Conversion, tool: str) -> Document:
-    """The document of `explorer convert`; `output` is null when nothing was kept."""
+    """Return the document of `explorer convert`. `output` is null if no file was written."""
     return {
         **envelope(tool),
         "source": fact.source,
@@ -459,18 +464,18 @@ def conversion(fact: Conversion, tool: str) -> Document:
 
 
 def verification(fact: Verification, tool: str) -> Document:
-    """The document of `explorer verify`: the evidence per site and per output."""
+    """Return the document of `explorer verify`: the evidence per site and per output."""
     return {**envelope(tool), **record_of(fact)}
 
 
 def blame(fact: Blame, tool: str) -> Document:
-    """The document of `explorer blame`: the verdict, and every value that both models have."""
+    """Return the document of `explorer blame`: the verdict, and all values that both models contain."""
     unpaired = [{"value": value, "reason": reason} for value, reason in fact.unpaired]
     return {**envelope(tool), **record_of(fact), "unpaired": unpaired}
 
 
 def diff(fact: Diff, tool: str) -> Document:
-    """The document of `explorer diff`: by operator, row by row, and the totals of both sides."""
+    """Return the document of `explorer diff`: changes by operator and by node, and the totals of both models."""
     return {
         **envelope(tool),
         **picked_fields(fact, ("before", "after", "equal", "summary")),
@@ -486,7 +491,10 @@ def _node(row: NodeDiff) -> Document:
 
 
 def tree_diff(fact: TreeDiff, tool: str) -> Document:
-    """The document of `explorer diff --tree`: both trees row by row; `nodes` is what differs in no row."""
+    """Return the document of `explorer diff --tree`: both trees row by row.
+
+    `nodes` contains the changes that belong to no row.
+    """
     return {
         **envelope(tool),
         **picked_fields(fact, ("before", "after", "equal")),

@@ -1,8 +1,8 @@
-"""Icicle of a model (flame graph): its groups as boxes, in each what lies in it, as wide as what it takes.
+"""Layout of an icicle plot (flame graph): boxes for groups and layers, as wide as their share of a figure.
 
-Laid out on the arrays of the rows' structure: only what is wide enough to be seen is looked into, so that a
-hundred thousand rows cost no more than a pass over those that lie side by side. Siblings thinner than a cell
-stand together in one box; what of a group is in none of its rows is a gap beside them.
+The layout uses the arrays of `Structure` and descends only into boxes that are wide enough to be visible, so
+100,000 rows cost little more than a pass over siblings. Siblings narrower than a cell share one box. The part
+of a group's figure that none of its rows has remains a gap.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from explorer.settings.columns import COLUMNS, NOTHING
 
 MEASURED = "measured"
 COUNTED = {"macs": "macs", "params": "params", "weights": "weight_bytes", "activations": "activation_bytes"}
-"""Columns of the tree that boxes are as wide as, and where they lie in `Structure.columns`."""
+"""Figures that boxes can show, and the name of the array in `Structure.columns` for each."""
 FOLDED = 3
-"""Cells that a box has at least which stands for rows that are too thin for one each."""
+"""Minimum width in cells of a box that represents several rows."""
 
 
 class IcicleBox(Struct, frozen=True):
-    """A box of an icicle.
+    """A box of an icicle plot.
 
     Attributes:
-        first: The row that it stands for, or the first of several siblings; -1 for what is no row.
-        stop: The row behind the last one in it.
-        rows: Siblings that it stands for; 1 for a row, 0 for what is no row and for the whole model.
-        level: Boxes that it hangs from; 0 at the top.
-        start, width: In cells.
-        value: What it takes; of several rows their sum.
-        name: Of what is no row.
+        first: First row in the box; -1 for a box without rows, such as runtime overhead.
+        stop: Row after the last one in the box.
+        rows: Number of siblings that the box represents: 1 for a single row, 0 without rows and for the
+            model.
+        level: Depth of the box; 0 at the top.
+        start, width: Position and width in cells.
+        value: Value of the figure, summed over the rows.
+        name: Name of a box without rows.
     """
 
     first: int
@@ -51,18 +52,18 @@ class IcicleBox(Struct, frozen=True):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The rows in it."""
+        """The first row, and the row after the last one."""
         return self.first, self.stop
 
 
 class FlameWeights(Struct, frozen=True):
-    """What rows take, and what of the model is no row.
+    """Values of a figure for all rows, and for parts of the model without a row.
 
     Attributes:
-        end: Behind each row the last one inside it, as in `session.cache.rows.Structure`.
-        values: One a row, a group's with what lies in it; below 0, or no number, where it is not known.
-        whole: The model's.
-        beside: What is no row, by name.
+        end: Row after the last descendant of each row, as in `session.cache.rows.Structure`.
+        values: Value of each row, including its descendants; negative or NaN if unknown.
+        whole: Value of the whole model.
+        beside: Values without a row, by name.
     """
 
     end: Sequence[int]
@@ -72,12 +73,13 @@ class FlameWeights(Struct, frozen=True):
 
 
 class FlameFigure(Struct, frozen=True):
-    """What boxes are as wide as.
+    """A figure that determines the widths of the boxes.
 
     Attributes:
         id: Name of its column.
-        title: What the column is headed.
-        unit: 'count', 'bytes' or 'seconds'.
+        title: Title of its column.
+        unit: Unit of the values: 'count', 'bytes' or 'seconds'.
+        weights: Values of the figure.
     """
 
     id: str
@@ -86,7 +88,7 @@ class FlameFigure(Struct, frozen=True):
     weights: FlameWeights
 
     def text(self, value: float, exact: bool = False) -> str:
-        """So much of it in words."""
+        """Format a value with its unit."""
         if self.unit == "seconds":
             return seconds_text(value)
         return exact_text(int(value)) if exact else _UNITS[self.unit](int(value))
@@ -95,26 +97,28 @@ class FlameFigure(Struct, frozen=True):
 _UNITS = {"count": count_text, "bytes": bytes_text}
 
 
-def counted_figure(name: str, found: Structure, totals: Totals) -> FlameFigure:
-    """One of `COUNTED`."""
+def counted_figure(name: str, structure: Structure, totals: Totals) -> FlameFigure:
+    """Create one of the figures in `COUNTED`."""
     column = COLUMNS[name]
-    whole = column.of(whole_model(totals), NOTHING)
-    weights = FlameWeights(found.end, found.columns[COUNTED[name]], whole or 0, {})
+    total = column.of(whole_model(totals), NOTHING)
+    weights = FlameWeights(structure.end, structure.columns[COUNTED[name]], total or 0, {})
     return FlameFigure(name, column.head, column.unit, weights)
 
 
 def measured_figure(structure: Structure, seconds: Sequence[float], profile: Profile) -> FlameFigure:
-    """Measured time: of rows as `Session.column` has it, and of what is no layer."""
-    beside = {entry.name: entry.seconds for entry in profile.other}
-    beside["runtime overhead"] = max(0.0, profile.overhead_seconds)
-    # what kernels took under the profiler may be more than whole runs without it
-    weights = FlameWeights(structure.end, seconds, profile.wall_seconds + profile.slowed_seconds, beside)
+    """Create the figure of measured time, from the column of the tree and the profile."""
+    values_without_row = {entry.name: entry.seconds for entry in profile.other}
+    values_without_row["runtime overhead"] = max(0.0, profile.overhead_seconds)
+    # kernels may take longer under the profiler than a whole run without it
+    weights = FlameWeights(
+        structure.end, seconds, profile.wall_seconds + profile.slowed_seconds, values_without_row
+    )
     title = "time under the profiler" if profile.slowed_seconds else "measured time"
     return FlameFigure(MEASURED, title, "seconds", weights)
 
 
 class FlameLabel(Struct, frozen=True):
-    """What a box is called, the family of what it stands for, and of an operator which."""
+    """The label of a box: its name, the family of its color, and the operator of a layer."""
 
     name: str
     family: str
@@ -122,7 +126,7 @@ class FlameLabel(Struct, frozen=True):
 
 
 def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
-    """What a box is called: the last part of a path, or how many rows stand in it."""
+    """Return the label of a box: the last part of a path, or the number of rows."""
     if box.first < 0:
         return FlameLabel(box.name, "other")
     if not box.rows:
@@ -137,97 +141,106 @@ def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
 def icicle(
     weights: FlameWeights, top: tuple[int, int] | None, cells: int, levels: int, *, rows: int = 1
 ) -> list[IcicleBox]:
-    """The boxes that are seen, a level after the other, each from left to right.
+    """Return the visible boxes, level by level, each from left to right.
 
     Args:
-        weights: What is drawn.
-        top: First row of what hangs at the top and the one behind its last; None: the whole model.
-        cells: How wide it is.
-        levels: How deep it is at most.
-        rows: Siblings in `top`.
+        weights: Values to draw.
+        top: First row of the topmost box and the row after its last one, or None for the whole model.
+        cells: Width of the plot in cells.
+        levels: Maximum number of levels.
+        rows: Number of siblings in `top`.
     """
     end, values = weights.end, weights.values
     if top is None:
         tops = _siblings(end, 0, len(end))
-        value = weights.whole if weights.whole > 0 else _sum(values, tops) + sum(weights.beside.values())
+        value = weights.whole if weights.whole > 0 else _sum_rows(values, tops) + sum(weights.beside.values())
         box = IcicleBox(0, len(end), 0, 0, 0, cells, value)
     else:
         span = range(top[0], top[1]) if rows == 1 else _siblings(end, *top)
-        box = IcicleBox(*top, rows, 0, 0, cells, _known(values[top[0]]) if rows == 1 else _sum(values, span))
+        box = IcicleBox(
+            *top, rows, 0, 0, cells, _positive(values[top[0]]) if rows == 1 else _sum_rows(values, span)
+        )
     level, boxes = [box], [box]
     for _ in range(1, levels):
-        level = [inner for outer in level for inner in _inside(weights, outer)]
+        level = [inner for outer in level for inner in _child_boxes(weights, outer)]
         if not level:
             break
         boxes += level
     return boxes
 
 
-def _known(value: float) -> float:
+def _positive(value: float) -> float:
     return value if value > 0 else 0
 
 
-def _sum(values: Sequence[float], rows: Sequence[int]) -> float:
-    return sum(_known(values[at]) for at in rows)
+def _sum_rows(values: Sequence[float], rows: Sequence[int]) -> float:
+    return sum(_positive(values[row]) for row in rows)
 
 
 def _siblings(end: Sequence[int], first: int, stop: int) -> Sequence[int]:
-    """The rows that lie side by side, from one on to before another."""
-    siblings, at = [], first
-    while at < stop:
-        siblings.append(at)
-        at = end[at]
+    """Return the siblings from row `first` (included) to `stop` (excluded)."""
+    siblings, row = [], first
+    while row < stop:
+        siblings.append(row)
+        row = end[row]
     return siblings
 
 
-def _inside(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]:
-    """What lies in a box; nothing in one that stands for several rows, but for the top."""
+def _child_boxes(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]:
+    """Yield the boxes directly below a box. A box of several rows is not divided, unless it is the topmost
+    one."""
     end = weights.end
     if outer.first < 0 or not outer.value or (outer.rows > 1 and outer.level):
         return
     inner = _siblings(end, outer.first + (outer.rows == 1), outer.stop)
     values = [value if value > 0 else 0 for value in map(weights.values.__getitem__, inner)]
     names = [] if outer.rows else [name for name, value in weights.beside.items() if value > 0]
-    every = [*values, *(weights.beside[name] for name in names)]
-    sums = [0, *accumulate(every)]
-    whole, level, count = max(outer.value, sums[-1]), outer.level + 1, len(inner)
-    for first, stop in _runs(sums, every, count, whole / outer.width):
-        # numbers beyond those of floats are divided before they are one
-        start, past = (outer.start + round(outer.width * (sums[at] / whole)) for at in (first, stop))
-        width, value = past - start, sums[stop] - sums[first]
+    all_values = [*values, *(weights.beside[name] for name in names)]
+    sums = [0, *accumulate(all_values)]
+    total, level, count = max(outer.value, sums[-1]), outer.level + 1, len(inner)
+    for first, stop in _split_runs(sums, all_values, count, total / outer.width):
+        # divide before multiplying, because the sums may exceed the range of floats
+        start, end_cell = (outer.start + round(outer.width * (sums[at] / total)) for at in (first, stop))
+        width, value = end_cell - start, sums[stop] - sums[first]
         if width < 1:
             continue
         if first >= count:
             text = ", ".join(names[first - count : stop - count])
             yield IcicleBox(-1, -1, 0, level, start, width, value, text)
             continue
-        some = [at for at in range(first, stop) if values[at]]
-        span = inner[some[0]], end[inner[some[-1]]]
-        yield IcicleBox(*span, len(some), level, start, width, value)
+        visible = [at for at in range(first, stop) if values[at]]
+        span = inner[visible[0]], end[inner[visible[-1]]]
+        yield IcicleBox(*span, len(visible), level, start, width, value)
 
 
-def _runs(
+def _split_runs(
     sums: Sequence[float], values: Sequence[float], count: int, cell: float
 ) -> Iterator[tuple[int, int]]:
-    """Parts of a row of boxes: each that is as wide as a cell, between them thin ones together.
+    """Split values into runs: each value at least one cell wide is a run, and narrow neighbors share one.
 
-    From `count` on it is no row, and does not stand in a box with one.
+    A run does not cross index `count`, where the values without a row begin.
     """
-    at = 0
-    for wide in [*(i for i, value in enumerate(values) if value >= cell > 0 or i == count), len(values)]:
-        while at < wide:
-            stop = max(at + 1, min(wide, bisect_left(sums, sums[at] + FOLDED * cell, at + 1, wide + 1)))
-            if sums[wide] - sums[stop] < FOLDED * cell:
-                stop = wide  # the rest is too thin for a box of its own
-            yield at, stop
-            at = stop
-        if wide < len(values) and values[wide] >= cell > 0:
-            yield wide, wide + 1
-            at = wide + 1
+    index = 0
+    for wide_index in [
+        *(i for i, value in enumerate(values) if value >= cell > 0 or i == count),
+        len(values),
+    ]:
+        while index < wide_index:
+            stop = max(
+                index + 1,
+                min(wide_index, bisect_left(sums, sums[index] + FOLDED * cell, index + 1, wide_index + 1)),
+            )
+            if sums[wide_index] - sums[stop] < FOLDED * cell:
+                stop = wide_index  # the remainder is too narrow for another box
+            yield index, stop
+            index = stop
+        if wide_index < len(values) and values[wide_index] >= cell > 0:
+            yield wide_index, wide_index + 1
+            index = wide_index + 1
 
 
 def parent_of(boxes: Sequence[IcicleBox], at: int) -> int | None:
-    """The box that another hangs from."""
+    """Return the index of the parent of a box, or None for the topmost."""
     box = boxes[at]
     return next(
         (
@@ -241,17 +254,17 @@ def parent_of(boxes: Sequence[IcicleBox], at: int) -> int | None:
 
 
 def child_of(boxes: Sequence[IcicleBox], at: int) -> int | None:
-    """The widest of the boxes that hang from one."""
+    """Return the index of the widest child of a box, or None without children."""
     box = boxes[at]
-    inside = [
+    children = [
         i
         for i, candidate in enumerate(boxes)
         if candidate.level == box.level + 1 and box.start <= candidate.start < box.start + box.width
     ]
-    return max(inside, key=lambda i: (boxes[i].width, -i), default=None)
+    return max(children, key=lambda i: (boxes[i].width, -i), default=None)
 
 
 def box_of(boxes: Sequence[IcicleBox], row: int) -> int:
-    """The innermost box that a row lies in; the top where it is in none."""
-    found = [i for i, one in enumerate(boxes) if one.first <= row < one.stop]
-    return found[-1] if found else 0
+    """Return the index of the innermost box that contains a row, or 0."""
+    indices = [i for i, box in enumerate(boxes) if box.first <= row < box.stop]
+    return indices[-1] if indices else 0

@@ -1,4 +1,4 @@
-"""Flame graph as a picture: a model's groups as boxes as wide as what they take."""
+"""Flame graph as a picture: the groups and layers of a model as boxes, as wide as their share of a figure."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _CELLS, _LETTERS, _DEEP = 2_000, 110, 60
-"""Steps in which widths are drawn, letters beside each other, and levels at most."""
+"""Horizontal resolution in steps, characters that fit side by side, and maximum number of levels."""
 
 
 class Flame(Struct, frozen=True):
-    """What is drawn.
+    """Contents of a flame graph.
 
     Attributes:
-        layers: The rows of the tree.
-        top: The row that hangs at the top; None: the whole model.
-        profile: Of measured time.
+        figure: Figure that determines the widths.
+        layers: Rows of the tree.
+        top: Row of the topmost box, or None for the whole model.
+        profile: Profile for measured time, or None for a counted figure.
     """
 
     figure: FlameFigure
@@ -52,14 +53,14 @@ def flame_of(
     top: int | None,
     measured: tuple[Profile, Sequence[float]] | None,
 ) -> Flame:
-    """The groups of a model by a figure that is counted, or by measured time.
+    """Create the contents of a flame graph, for a counted figure or for measured time.
 
     Args:
-        by: Name of the figure.
-        info: Of the model.
-        layers: The rows of its tree.
-        top: The row that hangs at the top; None: the whole model.
-        measured: Of measured time the run, and the column of the tree; else None.
+        by: Name of the counted figure.
+        info: Facts about the model.
+        layers: Rows of its tree.
+        top: Row of the topmost box, or None for the whole model.
+        measured: Profile and column of the tree for measured time, or None for a counted figure.
     """
     structure = structure_of(layers)
     if measured is not None:
@@ -69,7 +70,7 @@ def flame_of(
 
 
 def flame(axes: Axes, about: Info, fact: Flame) -> None:
-    """Groups, in them layers, as wide as what they take; what is too narrow to be seen is left out."""
+    """Draw the groups and layers as boxes. Rows too narrow to be visible are merged."""
     figure, layers, profile = fact.figure, fact.layers, fact.profile
     model = printable(os.path.basename(about.model.source))
     span = None if fact.top is None else (fact.top, figure.weights.end[fact.top])
@@ -80,7 +81,7 @@ def flame(axes: Axes, about: Info, fact: Flame) -> None:
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.set_yticks([])
-    said = figure.text(boxes[0].value)
+    value_text = figure.text(boxes[0].value)
     folded = sum(box.rows for box in boxes if box.rows > 1)
     axes.set_xlabel(
         figure.title + (f"; {folded:,} rows are too narrow for a box of their own" if folded else "")
@@ -88,10 +89,10 @@ def flame(axes: Axes, about: Info, fact: Flame) -> None:
     if fact.top is not None:
         model = f"{printable(layers[fact.top].path)} of {model}"
     elif profile is not None:
-        said = f"{seconds_text(profile.wall_seconds)} a run, {profile.device}"
-        said += "; the machine was loaded" * profile.loaded
+        value_text = f"{seconds_text(profile.wall_seconds)} a run, {profile.device}"
+        value_text += "; the machine was loaded" * profile.loaded
         model = title(profile, model)
-    axes.set_title(f"{model}: {said}")
+    axes.set_title(f"{model}: {value_text}")
 
 
 def _draw(axes: Axes, box: IcicleBox, layers: Sequence[Layer], model: str) -> None:

@@ -1,4 +1,4 @@
-"""Model formats: those that can be opened, as text and as JSON."""
+"""Output of `explorer formats` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADINGS = ("format", "what", "recognised by", "what is known of it", "analysis"
 
 
 def cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
-    """What is said of a format under each of `HEADINGS`."""
+    """Return the texts of a format for each of `HEADINGS`."""
     return (
         format.name,
         format.about,
@@ -28,7 +28,7 @@ def cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
 
 
 def as_text(formats: KnownFormats) -> Iterator[str]:
-    """A paragraph for each format: a table of sentences would be wider than any terminal."""
+    """Yield a paragraph per format. A table of these sentences would be too wide for a terminal."""
     room = width()
     for format, converts in formats:
         name, about, *texts = cells(format, converts)
@@ -43,7 +43,7 @@ def as_text(formats: KnownFormats) -> Iterator[str]:
 
 
 def as_json(formats: KnownFormats, head: dict[str, Any]) -> dict[str, Any]:
-    """The document of `explorer formats`; `head` is what every document starts with."""
+    """Return the document of `explorer formats`; `head` contains the keys that start every document."""
     return {
         **head,
         "formats": [

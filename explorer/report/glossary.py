@@ -1,7 +1,4 @@
-"""Glossary: what the words behind figures mean, for the manual's page and for `?` on the screen.
-
-One table, so that a label means the same wherever it stands.
-"""
+"""Glossary: the meanings of terms, for a page of the manual and for the `?` help on the screen."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from msgspec import Struct
 
 
 class Term(Struct, frozen=True):
-    """A word and what it means.
+    """A term and its meaning.
 
     Attributes:
-        word: As it is looked up.
-        meaning: In a sentence or two.
-        labels: What figures of it are called elsewhere, the word itself left out.
+        word: The term.
+        meaning: One or two sentences.
+        labels: Other labels of figures that the term explains.
     """
 
     word: str
@@ -89,11 +86,11 @@ GLOSSARY: tuple[Term, ...] = (
     Term("gradients", "Bytes of the derivatives of what is trained."),
     Term("optimizer state", "What the optimizer keeps for each parameter that is trained.", ("optimizer",)),
 )  # fmt: skip
-"""In the order of the subjects: figures of layers, shapes, tilings, machines, proofs, training."""
+"""Terms ordered by subject: figures of layers, shapes, tilings, machines, proofs, training."""
 
 
 def terms_in(lines: Iterable[str]) -> Sequence[Term]:
-    """The terms whose words or labels stand in some lines, in the order of the glossary."""
+    """Return the terms whose words or labels occur in `lines`, in the order of the glossary."""
     text = "\n".join(lines).casefold()
     return [
         term

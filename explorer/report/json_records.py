@@ -1,6 +1,6 @@
-"""JSON records: what documents are put together from, a model, its totals, a layer, a tensor.
+"""JSON records: the parts of documents, such as models, totals, layers and tensors.
 
-The names are promised as those of the documents are (see `explorer.report.document`).
+Scripts depend on these names, as on those in `explorer.report.document`.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ _of_layer = operator.attrgetter(*_LAYER)
 
 
 def envelope(tool: str) -> Document:
-    """What every document begins with."""
+    """Return the keys that start every document."""
     return {"schema_version": SCHEMA_VERSION, "tool": tool}
 
 
 def picked_fields(fact: Any, names: Sequence[str]) -> Document:
-    """Some fields of a fact, in this order."""
+    """Return some fields of a fact, in the order of `names`."""
     return {name: to_json(getattr(fact, name)) for name in names}
 
 
 def record_of(fact: Any) -> Document:
-    """All fields of a fact."""
+    """Return all fields of a fact."""
     document: Document = to_json(fact)
     return document
 
 
 def stats_record(fact: TensorStats) -> Document:
-    """The values of a tensor, with its name, dtype and shape beside them."""
+    """Return the value statistics of a tensor, with its name, dtype and shape."""
     document = record_of(fact)
     del document["tensor"]
-    del document["chosen"]  # they stand beside the layers
+    del document["chosen"]  # the document lists chosen statistics separately
     document["quantiles"] = [{"q": q, "value": to_json(value)} for q, value in fact.quantiles]
     return {**tensor_record(fact.tensor), **document}
 
 
 def statistics_record(fact: StatisticsRow) -> Document:
-    """Chosen statistics of one tensor under their own names, beside what is known of its layer."""
+    """Return chosen statistics of one tensor under their own names, with the fields of its layer."""
     document = record_of(fact)
     values = document.pop("values")
     return {**document, **values}
 
 
 def tensor_record(fact: TensorInfo) -> Document:
-    """A tensor by name, number type and shape; where they come from, if that is not inference."""
+    """Return the name, dtype and shape of a tensor, and their origin unless they were inferred."""
     shape = None if fact.shape is None else list(fact.shape)
     document: Document = {"name": fact.name, "dtype": fact.dtype, "shape": shape}
     if fact.origin != "inferred":
@@ -69,7 +69,7 @@ def tensor_record(fact: TensorInfo) -> Document:
 
 
 def model_record(fact: ModelInfo, sha256: str | None) -> Document:
-    """A model; `sha256` is in place of what the fact says."""
+    """Return the facts about a model; `sha256` replaces the one in `fact`."""
     document: Document = {
         "source": fact.source,
         "format": fact.format,
@@ -83,15 +83,15 @@ def model_record(fact: ModelInfo, sha256: str | None) -> Document:
 
 
 def totals_record(fact: Totals) -> Document:
-    """Totals of a model, without what makes no sense for its format."""
+    """Return the totals of a model, without keys that do not apply to its format."""
     document: Document = to_json(fact)
     document["peak_tensors"] = [tensor_record(t) for t in fact.peak_tensors]
     return {k: v for k, v in document.items() if v is not None or k not in _OPTIONAL_TOTALS}
 
 
 def layer_record(fact: Layer) -> Document:
-    """A row of the layer tree."""
-    # a file has very many: only what is no plain value is looked into
+    """Return a row of the layer tree."""
+    # a model has many rows, so only nested values are converted
     record: Document = dict(zip(_LAYER, _of_layer(fact), strict=True))
     record["attributes"] = to_json(fact.attributes) if fact.attributes else {}
     record["shared_with"] = list(fact.shared_with)
@@ -110,7 +110,7 @@ def layer_record(fact: Layer) -> Document:
 
 
 def range_record(fact: Range) -> Document:
-    """The values of an attribute: least, greatest, and how often each."""
+    """Return the values of an attribute: minimum, maximum, and the count of each."""
     return {
         "min": to_json(fact.minimum),
         "max": to_json(fact.maximum),

@@ -1,10 +1,9 @@
-"""Tables and aligned text on a terminal, fast and safe whatever a model file calls its layers.
+"""Lays out blocks as tables and aligned text for a terminal, fast and safe for any names in a model.
 
-rich's own Table measures every cell through its markup and wrapping machinery: 5,000 rows of layers
-took it six seconds. Here a table is columns of plain cells, measured once and handed to rich as
-segments, so that rich keeps what it is good at (colour depth, NO_COLOR). Redirected, it is plain text, for
-which nobody waits until rich is imported.
-Nothing is ever read as markup, and every character passes through `units.printable` at this one exit.
+rich's own Table needed six seconds for 5,000 rows, because it parses and wraps each cell. Here columns are
+measured once, and rich only gets segments, which it converts for the color depth and NO_COLOR. Redirected
+output is plain text and does not import rich. No text is parsed as markup, and `units.printable` escapes
+every text.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ _STYLES: Mapping[str, str] = {
     "bad": "bold red",
     "bar": "cyan",
 }
-"""What roles look like, as rich calls it; what is not here looks like any text."""
+"""Style of each role in rich's notation. Other roles have no style."""
 
 CAP = 200
-"""Rows of a table that has very many."""
+"""Maximum number of rows of a table that may show only some of them."""
 
 _NARROWEST = 16
 _ASCII = str.maketrans(
@@ -79,17 +78,18 @@ _ASCII = str.maketrans(
 )
 _GAP = 2
 _MEMO = 4096
-"""Cells of a column that are kept as text."""
+"""Number of cells per column that are cached as text."""
 _PROSE_WIDTH = 100
 _PLOT_WIDTH = 80
 
 
 class Page:
-    """An answer on a terminal: blocks one under the other, as something that rich can print.
+    """An answer for a terminal: blocks one below the other, printable by rich.
 
     Args:
-        blocks: In order.
-        fit: Keep within the console's width; without it nothing is shortened, dropped or wrapped.
+        blocks: Blocks in display order.
+        fit: Whether lines must fit the width of the console. If False, no text is shortened, dropped or
+            wrapped.
     """
 
     def __init__(self, blocks: Iterable[Block], *, fit: bool) -> None:
@@ -97,12 +97,12 @@ class Page:
         self.fit = fit
 
     def plain(self, ascii_only: bool = False) -> Iterator[str]:
-        """The answer without colours, in pieces: what a file or a pipe gets.
+        """Yield the answer without styles, for a file or a pipe.
 
         Args:
-            ascii_only: Nothing but ASCII can be written there.
+            ascii_only: Whether the output supports only ASCII.
         """
-        for block in _simple(self.blocks):
+        for block in _basic_blocks(self.blocks):
             if isinstance(block, Table):
                 yield from TableLines(block, None, ascii_only=ascii_only).plain()
                 continue
@@ -114,7 +114,7 @@ class Page:
 
         styles: dict[str, Style | None] = {"": None}
         width = options.max_width if self.fit else None
-        for block in _simple(self.blocks):
+        for block in _basic_blocks(self.blocks):
             for line in _lines(block, width, options.ascii_only):
                 for text, role in line:
                     if role not in styles:
@@ -123,8 +123,8 @@ class Page:
                 yield Segment.line()
 
 
-def _simple(blocks: Iterable[Block]) -> Iterator[Line | Paragraph | Table | Scatter]:
-    """Blocks as the four that a terminal knows."""
+def _basic_blocks(blocks: Iterable[Block]) -> Iterator[Line | Paragraph | Table | Scatter]:
+    """Convert blocks to the four types that a terminal draws."""
     for block in blocks:
         if isinstance(block, Heading):
             yield Line((Span(block.text, "strong"), Span(block.note and f"   {block.note}", "quiet")))
@@ -147,7 +147,7 @@ _FIELD = (
 
 
 def some_of(table: Table, most: int) -> list[str]:
-    """That not all rows of a table are shown, where that is so."""
+    """Return a note that not all rows of a table are shown, or [] if they are."""
     if not table.what or len(table.rows) <= most:
         return []
     return [f"{most:,} of {len(table.rows):,} {table.what}; {table.more}"]
@@ -164,24 +164,26 @@ def _lines(
     elif isinstance(block, Paragraph):
         import textwrap
 
-        text = _clean(block.text, ascii_only)
-        room = len(text) + 1 if width is None else max(_NARROWEST, min(width, _PROSE_WIDTH) - block.indent)
-        for piece in textwrap.wrap(text, room, break_on_hyphens=False) or [""]:
-            yield [(" " * block.indent + piece, block.role)]
+        clean_text = _clean(block.text, ascii_only)
+        room = (
+            len(clean_text) + 1 if width is None else max(_NARROWEST, min(width, _PROSE_WIDTH) - block.indent)
+        )
+        for wrapped in textwrap.wrap(clean_text, room, break_on_hyphens=False) or [""]:
+            yield [(" " * block.indent + wrapped, block.role)]
     else:
         yield [(" " * block.indent, "")] * bool(block.indent) + cell_pieces(block.cell, ascii_only=ascii_only)
 
 
 class TableLines:
-    """A table laid out: its columns are measured once, a line is made when it is asked for.
+    """The lines of a table. Columns are measured once, and lines are created on access.
 
     Args:
-        table: Its cells.
-        width: Cells that a line may take; None for as many as there are.
-        most: Rows that are shown of a table that says what its rows are.
-        ascii_only: Nothing but ASCII can be written.
-        exact: Figures are written out instead of rounded.
-        narrowest: Cells of a shortened column before another one is left out.
+        table: Table to lay out.
+        width: Maximum width in cells, or None for no limit.
+        most: Maximum number of rows of a table with a `what` text.
+        ascii_only: Whether the output supports only ASCII.
+        exact: Whether numbers are written out instead of rounded.
+        narrowest: Minimum width of a shortened column before another one is left out.
     """
 
     def __init__(
@@ -199,12 +201,12 @@ class TableLines:
         if table.what:
             first = max(0, min(table.around - most // 2, len(table.rows) - most))
             self._rows = table.rows[first : first + most]
-        self._shown, self._widths, whole = self._measured()
+        self._shown, self._widths, whole = self._measure_columns()
         self._kept: dict[int, Kept] = {}
         if width is not None:
             full = self._widths
             self._shown, self._widths = _fit(table, self._shown, full, whole, width, narrowest)
-            self._kept = {i: self._telling(i) for i in self._shown if self._widths[i] < full[i]}
+            self._kept = {i: self._distinguishing_part(i) for i in self._shown if self._widths[i] < full[i]}
 
     def __iter__(self) -> Iterator[list[Piece]]:
         if head := self.head():
@@ -213,67 +215,72 @@ class TableLines:
 
     @property
     def shown(self) -> list[int]:
-        """The columns that are not left out."""
+        """Indices of the columns that are not left out."""
         return self._shown
 
     @property
     def is_cut(self) -> bool:
-        """Whether what stands in a column is shortened."""
+        """Whether texts of any column are shortened."""
         return bool(self._kept)
 
     def head(self) -> list[Piece]:
-        """The titles of the columns; nothing where there are none."""
+        """Return the titles of the columns, or [] if there are none."""
         return self.line(_titles(self._table))
 
     def line(self, row: Sequence[Cell]) -> list[Piece]:
-        """A row."""
+        """Return the pieces of a row."""
         indent = self._table.indent
         line: list[Piece] = [(" " * indent, "")] if indent else []
         for place, i in enumerate(self._shown):
             line += [(" " * _GAP, "")] * bool(place)
-            line += self._filled(row[i] if i < len(row) else "", i)
-        return _stripped(line)
+            line += self._padded_cell(row[i] if i < len(row) else "", i)
+        return _strip_end(line)
 
     def plain(self) -> Iterator[str]:
-        """The lines without roles. Of many rows most cells are those of other rows, and made once."""
+        """Yield the lines without roles. Texts of cells are cached, because many rows have equal cells."""
         table, rows = self._table, self._rows
-        texts = [(i, lru_cache(_MEMO)(lambda cell, i=i: _text(self._filled(cell, i)))) for i in self._shown]
+        texts = [
+            (i, lru_cache(_MEMO)(lambda cell, i=i: _text(self._padded_cell(cell, i)))) for i in self._shown
+        ]
         lead, gap, missing = " " * table.indent, " " * _GAP, ("",) * len(table.columns)
 
-        def line(row: Sequence[Cell], some: Sequence[tuple[int, Callable[[Cell], str]]] = texts) -> str:
-            whole = row if len(row) == len(missing) else (*row, *missing)
-            return gap.join([text(whole[i]) for i, text in some])
+        def line(row: Sequence[Cell], formatters: Sequence[tuple[int, Callable[[Cell], str]]] = texts) -> str:
+            padded_row = row if len(row) == len(missing) else (*row, *missing)
+            return gap.join([text(padded_row[i]) for i, text in formatters])
 
         if titles := _titles(table):
             yield f"{lead}{line(titles)}".rstrip() + "\n"
         if not isinstance(rows, SharedRows) or self._shown[:1] != [0]:
             yield from (f"{lead}{line(row)}".rstrip() + "\n" for row in rows)
             return
-        first, rest = texts[0][1], texts[1:]
-        is_left, wide = table.columns[0].align == "left", len(first(""))
+        first, other_texts = texts[0][1], texts[1:]
+        is_left, name_width = table.columns[0].align == "left", len(first(""))
         tails: dict[int, str] = {}
         for name, cells in zip(rows.names, rows.cells, strict=True):
             tail = tails.get(id(cells))
             if tail is None:
-                tail = tails[id(cells)] = f"{gap}{line(('', *cells), rest)}".rstrip()
+                tail = tails[id(cells)] = f"{gap}{line(('', *cells), other_texts)}".rstrip()
             name_cell = (
-                name.ljust(wide) if is_left and isinstance(name, str) and _is_plain(name) else first(name)
+                name.ljust(name_width)
+                if is_left and isinstance(name, str) and _is_plain(name)
+                else first(name)
             )
             yield f"{lead}{name_cell}{tail}".rstrip() + "\n"
 
     def _pieces(self, cell: Cell, i: int) -> list[Piece]:
         return cell_pieces(cell, self._table.columns[i].role, ascii_only=self._ascii, exact=self._exact)
 
-    def _filled(self, cell: Cell, i: int) -> list[Piece]:
-        """A cell as wide as its column."""
+    def _padded_cell(self, cell: Cell, i: int) -> list[Piece]:
+        """Return a cell padded to the width of its column."""
         if i in self._kept and isinstance(cell, str):
             cell = self._table.columns[i].brief.get(cell, cell)
         parts = _shorten(self._pieces(cell, i), self._widths[i], self._kept.get(i, "ends"))
         pad = (" " * (self._widths[i] - _width(parts)), "")
         return [pad, *parts] if self._table.columns[i].align == "right" else [*parts, pad]
 
-    def _measured(self) -> tuple[list[int], list[int], list[int]]:
-        """The columns in which something stands, how wide each would like to be, and what is never cut."""
+    def _measure_columns(self) -> tuple[list[int], list[int], list[int]]:
+        """Measure the columns: the indices of those with contents, their full widths, and their uncuttable
+        widths."""
         columns, pieces = self._table.columns, self._pieces
         widest: list[int | None] = [None for _ in columns]
         rows = iter(self._rows)
@@ -286,41 +293,41 @@ class TableLines:
                 default=None,
             )
             rows = (("", *cells) for cells in {id(cells): cells for cells in self._rows.cells}.values())
-        while some := list(islice(rows, _MEMO)):
+        while row_batch := list(islice(rows, _MEMO)):
             for i in range(len(columns)):
-                cells = {row[i] for row in some if i < len(row)}
+                cells = {row[i] for row in row_batch if i < len(row)}
                 cell_widths = [_width(text) for cell in cells if (text := pieces(cell, i))]
                 if cell_widths:
                     widest[i] = max(widest[i] or 0, *cell_widths)
-        filled = [i for i, most in enumerate(widest) if most is not None]
-        liked = [max(most or 0, _width(pieces(columns[i].title, i))) for i, most in enumerate(widest)]
-        return filled, liked, [(most or 0) * columns[i].whole for i, most in enumerate(widest)]
+        shown = [i for i, most in enumerate(widest) if most is not None]
+        full_widths = [max(most or 0, _width(pieces(columns[i].title, i))) for i, most in enumerate(widest)]
+        return shown, full_widths, [(most or 0) * columns[i].whole for i, most in enumerate(widest)]
 
-    def _telling(self, i: int) -> Kept:
-        """Which part of the names in a column tells them apart where they are too long."""
-        some = [self._pieces(row[i], i) for row in islice(self._rows, CAP) if i < len(row)]
+    def _distinguishing_part(self, i: int) -> Kept:
+        """Return the part of the texts in a column to keep, so that most of the shortened texts differ."""
+        samples = [self._pieces(row[i], i) for row in islice(self._rows, CAP) if i < len(row)]
 
-        def different(part: Kept) -> int:
-            return len({_text(_shorten(text_pieces, self._widths[i], part)) for text_pieces in some})
+        def count_distinct(part: Kept) -> int:
+            return len({_text(_shorten(text_pieces, self._widths[i], part)) for text_pieces in samples})
 
-        return max(_KEPT, key=different)
+        return max(_KEPT, key=count_distinct)
 
 
 def _titles(table: Table) -> Sequence[Cell]:
-    """The titles above the rows, if there are some."""
-    there = any(column.title for column in table.columns)
-    return [Span(column.title, "quiet") for column in table.columns] if there else ()
+    """Return the titles of the columns, or () if there are none."""
+    has_titles = any(column.title for column in table.columns)
+    return [Span(column.title, "quiet") for column in table.columns] if has_titles else ()
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text is written as it is, a character a cell."""
+    """Whether a text needs no escaping and each character takes one cell."""
     return text.isascii() and text.isprintable()
 
 
 def _fit(
     table: Table, columns: list[int], widths: list[int], whole: list[int], width: int, narrowest: int
 ) -> tuple[list[int], list[int]]:
-    """Leave out and shorten columns until the table is at most `width` cells wide."""
+    """Leave out and shorten columns until the table fits into `width` cells."""
 
     def least(i: int) -> int:
         column = table.columns[i]
@@ -334,30 +341,32 @@ def _fit(
             break
         columns = [j for j in columns if j != i]
     widths = list(widths)
-    able = [i for i in columns if table.columns[i].shrink]
-    # what might be left out is shortened before the names that tell rows apart
-    lesser = [i for i in able if table.columns[i].drop]
-    for some, least_wide in ((lesser, narrowest), (able, narrowest), (able, narrowest // 2)):
+    shrinkable = [i for i in columns if table.columns[i].shrink]
+    # columns that could be left out are shortened before names, which identify the rows
+    droppable = [i for i in shrinkable if table.columns[i].drop]
+    for some, least_wide in ((droppable, narrowest), (shrinkable, narrowest), (shrinkable, narrowest // 2)):
         excess = table.indent + sum(widths[i] for i in columns) + _GAP * max(0, len(columns) - 1) - width
-        _squeeze(some, widths, excess, {i: max(least_wide, whole[i]) for i in some})
+        _shorten_columns(some, widths, excess, {i: max(least_wide, whole[i]) for i in some})
     return columns, widths
 
 
-def _squeeze(columns: list[int], widths: list[int], excess: int, narrowest: Mapping[int, int]) -> None:
-    """Shorten columns by `excess` cells in all, each to what it has in `narrowest` at most."""
-    able = [i for i in columns if widths[i] > narrowest[i]]
-    while excess > 0 and able:
-        # the widest gives way down to the next one, so that a short column keeps its words
-        widest = max(able, key=lambda i: widths[i])
-        floor = max((widths[i] for i in able if widths[i] < widths[widest]), default=0)
+def _shorten_columns(
+    columns: list[int], widths: list[int], excess: int, narrowest: Mapping[int, int]
+) -> None:
+    """Shorten columns by `excess` cells in total, but none below its width in `narrowest`."""
+    shrinkable = [i for i in columns if widths[i] > narrowest[i]]
+    while excess > 0 and shrinkable:
+        # the widest column is shortened first, so that narrow columns keep their texts
+        widest = max(shrinkable, key=lambda i: widths[i])
+        floor = max((widths[i] for i in shrinkable if widths[i] < widths[widest]), default=0)
         cut = min(excess, max(1, widths[widest] - max(floor, narrowest[widest])))
         widths[widest] -= cut
         excess -= cut
-        able = [i for i in able if widths[i] > narrowest[i]]
+        shrinkable = [i for i in shrinkable if widths[i] > narrowest[i]]
 
 
 def cell_pieces(cell: Cell, role: str = "", *, ascii_only: bool = False, exact: bool = False) -> list[Piece]:
-    """What stands in a cell; text that has no role gets `role`."""
+    """Return the pieces of a cell. A text without a role gets `role`."""
     if isinstance(cell, str):
         return [(_clean(cell, ascii_only), role)] if cell else []
     if isinstance(cell, Span):
@@ -384,14 +393,14 @@ def _text(pieces: Sequence[Piece]) -> str:
 
 
 def _shorten(pieces: list[Piece], width: int, part: Kept) -> list[Piece]:
-    """In at most `width` cells: what is not kept of the longest piece becomes an ellipsis."""
+    """Shorten pieces to `width` cells. An ellipsis replaces the part of the longest piece that is not kept."""
     excess = _width(pieces) - width
     if excess <= 0:
         return pieces
     longest = max(range(len(pieces)), key=lambda i: cell_len(pieces[i][0]))
     text, role = pieces[longest]
     keep = cell_len(text) - excess - 1
-    # trimming leading blanks would lose a tree's indent, so only what follows them is shortened
+    # keep leading spaces, which are the indentation of a tree
     lead = len(text) - len(text.lstrip())
     if keep < 1:
         return [("…"[: max(0, width)], role)]
@@ -405,8 +414,8 @@ def _shorten(pieces: list[Piece], width: int, part: Kept) -> list[Piece]:
     return [*pieces[:longest], (short, role), *pieces[longest + 1 :]]
 
 
-def _stripped(line: list[Piece]) -> list[Piece]:
-    """Without blanks at its end, so that redirected text has none."""
+def _strip_end(line: list[Piece]) -> list[Piece]:
+    """Remove trailing spaces from a line."""
     while line and not line[-1][0].strip():
         line = line[:-1]
     return line

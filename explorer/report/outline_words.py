@@ -1,7 +1,7 @@
-"""Outline of a file (`explorer outline`) as text or as JSON, a piece at a time.
+"""Output of `explorer outline` as text and as JSON, written row by row.
 
-Written without rich and without the records of facts: this is the way of the verbs that only look at
-headers, and an outline can have a million rows, of which nobody keeps a second copy here.
+This module uses neither rich nor the facts, because commands that only read headers must start fast. An
+outline can have a million rows, so they are never stored.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from explorer.base.outline import Outline, OutlineRow
 
 _MEASURED = 1000
-"""Rows that decide how wide the columns are; of those behind them a long cell sticks out."""
+"""Number of rows that determine the column widths. Longer cells in later rows are not aligned."""
 _WIDEST = (9, 72, 28, 28, 11)
-"""Columns do not grow beyond this: one endless name must not move every row."""
+"""Maximum width of each column, so that a single long name does not shift all rows."""
 
 
 def as_text(outline: Outline) -> Iterator[str]:
-    """Lines: what the file is, what is known of the whole, a row for each thing in it, and the sums.
+    """Yield lines: the file, its facts, one row per item, and the totals.
 
     Raises:
-        BadModel: The file is broken; behind what can be read of it.
+        BadModel: The file is broken. It is raised after the readable part was yielded.
     """
     rows = ReadableRows(outline.rows)
     room = width()
@@ -41,7 +41,7 @@ def as_text(outline: Outline) -> Iterator[str]:
         yield f"{line}\n"
     yield "\n"
     sums: dict[str, list[int]] = {}
-    for line in columns(_counted(rows, sums), room, right=4):
+    for line in columns(_count_rows(rows, sums), room, right=4):
         yield f"{line}\n"
     if sums:
         yield "\n"
@@ -50,20 +50,20 @@ def as_text(outline: Outline) -> Iterator[str]:
         raise rows.broken
 
 
-def _counted(rows: Iterable[OutlineRow], sums: dict[str, list[int]]) -> Iterator[tuple[str, ...]]:
-    """The cells of the rows; on the way it counts them, their bytes, and those of unknown size, by kind."""
-    kind, sum_ = "", [0, 0, 0]
+def _count_rows(rows: Iterable[OutlineRow], sums: dict[str, list[int]]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of the rows, and count in `sums` the items, bytes and unknown sizes of each kind."""
+    kind, counts = "", [0, 0, 0]
     for row in rows:
         if row.kind != kind:
             kind = row.kind
-            sum_ = sums.setdefault(kind, [0, 0, 0])
+            counts = sums.setdefault(kind, [0, 0, 0])
         path, dtype, shape, nbytes, note = row.path, row.dtype, row.shape, row.nbytes, row.note
-        sum_[0] += 1
+        counts[0] += 1
         if nbytes is None:
-            sum_[2] += 1
+            counts[2] += 1
             size = ""
         else:
-            sum_[1] += nbytes
+            counts[1] += nbytes
             size = bytes_text(nbytes)
         yield (
             kind,
@@ -88,56 +88,57 @@ def _sums_text(sums: dict[str, list[int]]) -> str:
 
 
 def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int = -1) -> Iterator[str]:
-    """Rows of cells as lines with aligned columns, made as they are asked for.
+    """Yield rows of cells as lines with aligned columns.
 
-    Columns are as wide as the first rows need, and are measured anew where a row begins with a word that
-    none of them began with: a kind of row that has not been seen may fill other columns.
+    The first rows determine the widths. They are measured again when a row starts with a word that has not
+    occurred, because another kind of row may use other columns.
 
     Args:
-        rows: Of the same number of cells each, one or more.
-        room: Where a line is cut; None for nowhere.
-        right: The column that is set to the right.
+        rows: Rows with the same number of cells each, at least one.
+        room: Maximum width of a line, or None for no limit.
+        right: Index of the right-aligned column; -1 for none.
     """
-    rest = iter(rows)
-    row = next(rest, None)
-    wide: list[int] = []
+    remaining = iter(rows)
+    row = next(remaining, None)
+    widths: list[int] = []
     kinds: set[str] = set()
     while row is not None:
         first = [row]
-        for row in rest:
+        for row in remaining:
             first.append(row)
             if len(first) == _MEASURED:
                 break
         last = len(row) - 1
         caps = _WIDEST if last == len(_WIDEST) else (40,) * last
-        wide = [
-            max(before, min(max(len(cells_of_row[at]) for cells_of_row in first), cap))
-            for at, (before, cap) in enumerate(zip(wide or [0] * last, caps, strict=True))
+        widths = [
+            max(old_width, min(max(len(cells[index]) for cells in first), cap))
+            for index, (old_width, cap) in enumerate(zip(widths or [0] * last, caps, strict=True))
         ]
-        kinds.update(cells_of_row[0] for cells_of_row in first)
-        # an empty column is left out by a width of nothing, not by picking cells
+        kinds.update(cells[0] for cells in first)
+        # a width of 0 hides an empty column
         layout = (
-            "".join(f"%{'' if at == right else '-'}{n}s{'  ' * bool(n)}" for at, n in enumerate(wide)) + "%s"
+            "".join(f"%{'' if index == right else '-'}{n}s{'  ' * bool(n)}" for index, n in enumerate(widths))
+            + "%s"
         )
         row = None
-        for part in (first, rest):
-            for cells_of_row in part:
-                if cells_of_row[0] not in kinds:
-                    row = cells_of_row
+        for part in (first, remaining):
+            for cells in part:
+                if cells[0] not in kinds:
+                    row = cells
                     break
-                line = layout % cells_of_row
-                if not cells_of_row[last]:
+                line = layout % cells
+                if not cells[last]:
                     line = line.rstrip()
                 yield line if room is None else cut(line, room)
 
 
 def cut(line: str, room: int | None) -> str:
-    """`line`, cut to a terminal's width."""
+    """Cut a line to the width of a terminal."""
     return line if room is None or len(line) <= room else line[: room - 1] + "…"
 
 
 def width() -> int | None:
-    """Columns of the terminal that standard output is; None if it is none."""
+    """Return the number of columns of the terminal on standard output, or None without a terminal."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
     except (OSError, ValueError, AttributeError):
@@ -145,19 +146,19 @@ def width() -> int | None:
 
 
 def as_json(outline: Outline, head: dict[str, Any]) -> Iterator[str]:
-    """The document of `explorer outline`, a row at a time.
+    """Yield the document of `explorer outline`, row by row.
 
     Args:
-        outline: What is known.
-        head: What every document starts with.
+        outline: Outline of the file.
+        head: Keys that start every document.
 
     Raises:
-        BadModel: The file is broken; behind a document of what can be read of it.
+        BadModel: The file is broken. It is raised after a document of the readable part was yielded.
     """
     import json
 
     rows = ReadableRows(outline.rows)
-    # escapes keep control characters of a model's names off the terminal, and need no encoding
+    # escaping keeps control characters in names away from the terminal, and works with any encoding
     encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
     head = {
         **head,

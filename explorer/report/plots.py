@@ -1,8 +1,8 @@
-"""Plots as SVG or PNG, by matplotlib: memory, roofline, operators, error growth, a pipeline.
+"""Plots as SVG or PNG, drawn by matplotlib: memory, roofline, operators, error growth, pipelines and others.
 
-matplotlib draws without a display and writes both formats. It takes 100 MB and 0.3 s to import, so it is an
-extra, imported when a picture is drawn. Names out of a model file are drawn as plain characters: matplotlib
-would read `$` as mathematics.
+matplotlib needs no display and writes both formats. It takes 100 MB and 0.3 s to import, so it is an optional
+dependency that is imported when a picture is drawn. Parsing of `$` as mathematics is disabled, because names
+come from model files.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ENDINGS = (".svg", ".png")
-_BLUE, _ORANGE, _GREEN, _RED, _GREY = "#3b6fb5", "#d98032", "#3d8f5f", "#b8413f", "#8a8f98"
+_BLUE, _ORANGE, _GREEN, _RED, _GRAY = "#3b6fb5", "#d98032", "#3d8f5f", "#b8413f", "#8a8f98"
 _WORK: dict[Work, tuple[str, str]] = {"forward": (_BLUE, "#7ba3d6"), "backward": (_ORANGE, "#e8b07d")}
 _LEGIBLE = 60
-"""A work as long as this part of all of it has room for its number."""
+"""A task gets its number if it takes more than this fraction (1/60) of the total time."""
 _BARS, _LABELS, _PER_DECADE, _TICKS = 24, 6, 12, 8
 _SHORT = 1000.0
 _LETTERS = 40
 
 
 def check(path: str) -> None:
-    """Refuses a picture that cannot be drawn, before any work is done.
+    """Check that a picture can be drawn, before any work is done.
 
     Raises:
-        Misuse: The ending is neither .svg nor .png.
+        Misuse: The path ends neither in .svg nor in .png.
         MissingExtra: matplotlib is not installed, or is broken.
     """
     if os.path.splitext(path)[1].lower() not in _ENDINGS:
@@ -63,10 +63,10 @@ def check(path: str) -> None:
 
 
 def check_library(path: str) -> None:
-    """Refuses pictures where nothing can draw them.
+    """Check that matplotlib is available.
 
     Args:
-        path: The picture, or the page that they stand in.
+        path: Path of the picture or the page, for the error message.
 
     Raises:
         MissingExtra: matplotlib is not installed, or is broken.
@@ -76,45 +76,46 @@ def check_library(path: str) -> None:
 
 
 def _keep_fonts() -> None:
-    """Has matplotlib keep its list of fonts, which takes a second to make, where it can be written."""
-    kept = "" if SWITCH in os.environ else cache_home(os.environ)
-    folder = kept if kept and can_make(kept) else os.environ.get("TMPDIR")
+    """Let matplotlib store its list of fonts, which takes a second to build, in a writable folder."""
+    cache_folder = "" if SWITCH in os.environ else cache_home(os.environ)
+    folder = cache_folder if cache_folder and can_make(cache_folder) else os.environ.get("TMPDIR")
     if folder:
         os.environ.setdefault("MPLCONFIGDIR", os.path.join(folder, "matplotlib"))
 
 
 def write(picture: str, about: Info | None, fact: Any, path: str) -> None:
-    """Draws a fact into a file.
+    """Draw a fact to a file.
 
     Args:
-        picture: 'memory' (a `Memory`), 'roofline' (a `Roofline`, or it and a `Profile`), 'operators' (a
-            tuple of `OpStat`), 'blame' (a `Blame`), 'scatter' (a `Scatter`), 'flame' (a `Flame`), 'pipeline'
-            (a `Split`), 'serving' (a `Serving`), or 'time' or 'timeline' (a `Profile` and the rows).
-        about: The model; None for what is about two, or says itself what it is about.
-        fact: What is drawn.
-        path: Ends in .svg or .png.
+        picture: Name of the picture: 'memory' (a `Memory`), 'roofline' (a `Roofline`, or a pair of it and a
+            `Profile`), 'operators' (a tuple of `OpStat`), 'blame' (a `Blame`), 'scatter' (a `Scatter`),
+            'flame' (a `Flame`), 'pipeline' (a `Split`), 'serving' (a `Serving`), 'time' or 'timeline' (a
+            `Profile` and the rows), or another name that a feature adds.
+        about: Facts about the model, or None for pictures of two models or with their own titles.
+        fact: Fact to draw.
+        path: Output path, ending in .svg or .png.
     """
-    with _drawn(picture, about, fact) as figure:
-        figure.savefig(path, **_how(path))
+    with _draw_figure(picture, about, fact) as figure:
+        figure.savefig(path, **_save_options(path))
 
 
 def svg(picture: str, about: Info | None, fact: Any) -> str:
-    """The picture as an `<svg>` element, to stand inside a page."""
+    """Return the picture as an `<svg>` element for a page."""
     text = io.StringIO()
-    with _drawn(picture, about, fact) as figure:
-        figure.savefig(text, **_how(".svg"))
-    drawn = text.getvalue()
-    return drawn[drawn.index("<svg") :]
+    with _draw_figure(picture, about, fact) as figure:
+        figure.savefig(text, **_save_options(".svg"))
+    svg_text = text.getvalue()
+    return svg_text[svg_text.index("<svg") :]
 
 
-def _how(path: str) -> dict[str, Any]:
-    """Without the date, so that the same facts give the same file."""
+def _save_options(path: str) -> dict[str, Any]:
+    """Return the options of `savefig`. They omit the date, so that equal facts produce equal files."""
     ending = os.path.splitext(path)[1].lower().lstrip(".") or "svg"
     return {"format": ending, "metadata": {"Date": None} if ending == "svg" else None, "dpi": 144}
 
 
 @contextmanager
-def _drawn(picture: str, about: Info | None, fact: Any) -> Iterator[Figure]:
+def _draw_figure(picture: str, about: Info | None, fact: Any) -> Iterator[Figure]:
     _keep_fonts()
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -139,16 +140,16 @@ def _drawn(picture: str, about: Info | None, fact: Any) -> Iterator[Figure]:
 
 
 def _bytes_axis(axes: Axes, top: float) -> None:
-    """Bytes upwards, with ticks at powers of two times a few, because they are shown in IEC."""
+    """Format a vertical axis of bytes, with ticks that are round in IEC units."""
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(round(value)))
     axes.set_ylim(0, top)
     tick = 2 ** max(0, math.ceil(math.log2(top / _TICKS)))
-    axes.set_yticks([tick * at for at in range(int(top / tick) + 1)])
+    axes.set_yticks([tick * index for index in range(int(top / tick) + 1)])
 
 
 def _memory(axes: Axes, about: Info, fact: Memory) -> None:
     steps = range(len(fact.steps))
-    live = [float(step.live_bytes) for step in fact.steps]  # numpy's integers end at 2^63
+    live = [float(step.live_bytes) for step in fact.steps]  # numpy integers are limited to 2^63
     axes.fill_between(steps, live, step="mid", color=_BLUE, alpha=0.35, linewidth=0)
     axes.step(steps, live, where="mid", color=_BLUE, linewidth=1)
     axes.set_title(f"Activation memory of {_name(about)}")
@@ -157,7 +158,7 @@ def _memory(axes: Axes, about: Info, fact: Memory) -> None:
     axes.set_xlim(-0.5, max(len(live) - 0.5, 0.5))
     _bytes_axis(axes, max(fact.arena_bytes, fact.peak_bytes, 1) * 1.25)
     if fact.arena_bytes:
-        axes.axhline(fact.arena_bytes, color=_GREY, linewidth=0.8, linestyle="--")
+        axes.axhline(fact.arena_bytes, color=_GRAY, linewidth=0.8, linestyle="--")
         axes.annotate(
             f"smallest arena {bytes_text(fact.arena_bytes)}",
             (1, fact.arena_bytes),
@@ -165,14 +166,14 @@ def _memory(axes: Axes, about: Info, fact: Memory) -> None:
             xytext=(-2, 3),
             textcoords="offset points",
             ha="right",
-            color=_GREY,
+            color=_GRAY,
         )
     if fact.steps:
-        at = fact.steps[fact.peak_step]
+        peak_step = fact.steps[fact.peak_step]
         is_left = fact.peak_step < len(live) / 2
         axes.plot([fact.peak_step], [fact.peak_bytes], "o", color=_RED, markersize=5)
         axes.annotate(
-            f"peak {bytes_text(fact.peak_bytes)}, {short(at.path) or 'inputs'}",
+            f"peak {bytes_text(fact.peak_bytes)}, {short(peak_step.path) or 'inputs'}",
             (fact.peak_step, fact.peak_bytes),
             xytext=(6 if is_left else -6, 14),
             textcoords="offset points",
@@ -182,7 +183,7 @@ def _memory(axes: Axes, about: Info, fact: Memory) -> None:
 
 
 class _Mark(Struct, frozen=True):
-    """Layers of about one intensity, which would hide each other: drawn as one."""
+    """Layers of similar intensity, drawn as one mark because they would overlap."""
 
     intensity: float
     share: float
@@ -191,7 +192,7 @@ class _Mark(Struct, frozen=True):
 
 
 def _marks(fact: Roofline) -> list[_Mark]:
-    """Largest share of the time first."""
+    """Return the marks of a roofline, the largest share of the time first."""
     near: dict[tuple[str, int], list[RooflinePoint]] = {}
     for point in fact.points:
         if point.intensity and point.seconds:
@@ -199,9 +200,9 @@ def _marks(fact: Roofline) -> list[_Mark]:
     marks = []
     for (limit, _), points in near.items():
         points.sort(key=lambda p: -p.share)
-        more = f" and {len(points) - 1} more" if len(points) > 1 else ""
+        suffix = f" and {len(points) - 1} more" if len(points) > 1 else ""
         share = sum(p.share for p in points)
-        label = f"{short(points[0].path)}{more}, {100 * share:.0f} %"
+        label = f"{short(points[0].path)}{suffix}, {100 * share:.0f} %"
         marks.append(_Mark(points[0].intensity or 0, share, limit, label))
     return sorted(marks, key=lambda mark: -mark.share)
 
@@ -222,19 +223,19 @@ def _roofline(axes: Axes, about: Info, drawn: Roofline | tuple[Roofline, Profile
 
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.plot([low, fact.ridge, high], [roof(low), flops, flops], color=_GREY, linewidth=1.5, zorder=1)
-    axes.axvline(fact.ridge, color=_GREY, linewidth=0.6, linestyle=":")
+    axes.plot([low, fact.ridge, high], [roof(low), flops, flops], color=_GRAY, linewidth=1.5, zorder=1)
+    axes.axvline(fact.ridge, color=_GRAY, linewidth=0.6, linestyle=":")
     for limit, color in (("compute", _GREEN), ("memory", _ORANGE)):
-        mine = [mark for mark in marks if mark.limit == limit]
-        all_ = [p for p in fact.points if p.limit == limit and p.intensity]
+        limit_marks = [mark for mark in marks if mark.limit == limit]
+        limit_points = [p for p in fact.points if p.limit == limit and p.intensity]
         axes.scatter(
-            [mark.intensity for mark in mine],
-            [roof(mark.intensity) for mark in mine],
-            s=[20 + 900 * mark.share for mark in mine],
+            [mark.intensity for mark in limit_marks],
+            [roof(mark.intensity) for mark in limit_marks],
+            s=[20 + 900 * mark.share for mark in limit_marks],
             color=color,
             alpha=0.6,
             linewidths=0,
-            label=f"{len(all_):,} {limit}-bound layers, {seconds_text(sum(p.seconds or 0 for p in all_))}",
+            label=f"{len(limit_points):,} {limit}-bound layers, {seconds_text(sum(p.seconds or 0 for p in limit_points))}",
             zorder=2,
         )
     idle = [p for p in fact.points if p.seconds and not p.intensity]
@@ -244,7 +245,7 @@ def _roofline(axes: Axes, about: Info, drawn: Roofline | tuple[Roofline, Profile
     lowest = min([roof(low), *(measured_point.flops for measured_point in measured)])
     if profile is not None:
         _draw_reached(axes, measured, roof)
-    # names beside the marks would lie on each other where layers crowd, so they stand in a list of their own
+    # labels beside the marks would overlap, so the marks are numbered and listed
     for number, mark in enumerate(marks[:_LABELS], 1):
         axes.annotate(
             str(number),
@@ -271,20 +272,20 @@ def _roofline(axes: Axes, about: Info, drawn: Roofline | tuple[Roofline, Profile
 
 
 def _rate_ticks(axes: Axes, across: float, upwards: float) -> None:
-    """Ticks of rates over intensities, on axes of these spans."""
+    """Format axes of intensities and rates that span the given ratios."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.yaxis.set_major_formatter(lambda value, _: rate_text(value, "").replace(".00", ""))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     for axis, span in ((axes.xaxis, across), (axes.yaxis, upwards)):
-        # on a short axis matplotlib labels the ticks between the powers of ten, too, in markup of its own
+        # on a short axis, matplotlib would label minor ticks with its own markup
         axis.set_minor_formatter(NullFormatter())
         if span < _SHORT:
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
 
 
 def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
-    """Counts as bars; the share of the MACs beside each."""
+    """Draw operator counts as bars, each with its MACs."""
     drawn_stats = sorted(stats, key=lambda stat: stat.count)[-_BARS:]
     bars = axes.barh(
         [short(stat.op) for stat in drawn_stats], [stat.count for stat in drawn_stats], color=_BLUE
@@ -302,7 +303,7 @@ def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
 
 
 def _blame(axes: Axes, about: None, fact: Blame) -> None:
-    """Error along the graph, beside the original's own noise and what each layer adds."""
+    """Draw the error along the graph, the noise of the original model, and the error that each layer adds."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_yscale("log")
@@ -310,11 +311,11 @@ def _blame(axes: Axes, about: None, fact: Blame) -> None:
     probes = fact.probes
     curves = (
         ("error", [p.relative for p in probes], _BLUE, "-", "."),
-        ("the original's own noise", [p.noise for p in probes], _GREY, "--", ""),
+        ("the original's own noise", [p.noise for p in probes], _GRAY, "--", ""),
         ("introduced by the layer", [p.introduced for p in probes], _ORANGE, "", "x"),
     )
     for label, values, color, line, marker in curves:
-        # no error has no place on a logarithmic axis
+        # a logarithmic axis cannot show 0
         logged = [value or math.nan for value in values]
         axes.plot(logged, label=label, color=color, linestyle=line, marker=marker, markersize=4, linewidth=1)
     guilty = [(i, p.introduced) for i, p in enumerate(probes) if p.state == "introduced" and p.introduced]
@@ -345,34 +346,34 @@ def _blame(axes: Axes, about: None, fact: Blame) -> None:
 
 
 _MARKS = {"·": ("o", "", 10), "○": ("o", "none", 24)}
-"""Shape, filling and size of what is no diamond."""
+"""Shape, fill and size of each mark that is not a diamond."""
 
 
 def _scatter(axes: Axes, about: Info | None, fact: Scatter) -> None:
-    """Dots between two axes, those of each mark in its colour."""
-    colours = {"good": _GREEN, "warning": _ORANGE, "quiet": _GREY}
+    """Draw dots between two axes, with a color per role."""
+    colors = {"good": _GREEN, "warning": _ORANGE, "quiet": _GRAY}
     if fact.path:
         axes.plot(*zip(*fact.path, strict=True), color=_ORANGE, linewidth=0.8, zorder=1)
     for mark, role, label in fact.legend:
         places = [dot.at for dot in fact.dots if (dot.mark, dot.role) == (mark, role)]
         if places:
             shape, face, size = _MARKS.get(mark, ("D", "", 26))
-            colour = colours.get(role, _BLUE)
+            color = colors.get(role, _BLUE)
             across, upwards = zip(*places, strict=True)
-            edge = _ORANGE if mark == "◈" else colour
+            edge = _ORANGE if mark == "◈" else color
             axes.scatter(
                 *(across, upwards),
                 s=size,
                 marker=shape,
-                facecolor=face or colour,
+                facecolor=face or color,
                 edgecolor=edge,
                 label=label,
             )
-    for axis, drawn in ((fact.across, axes.xaxis), (fact.upwards, axes.yaxis)):
+    for axis, plot_axis in ((fact.across, axes.xaxis), (fact.upwards, axes.yaxis)):
         if axis.logarithmic:
-            (axes.set_xscale if drawn is axes.xaxis else axes.set_yscale)("log")
-            _few_ticks(drawn, [dot.at[drawn is axes.yaxis] for dot in fact.dots])
-        drawn.set_major_formatter(partial(_said, axis))
+            (axes.set_xscale if plot_axis is axes.xaxis else axes.set_yscale)("log")
+            _few_ticks(plot_axis, [dot.at[plot_axis is axes.yaxis] for dot in fact.dots])
+        plot_axis.set_major_formatter(partial(_format_tick, axis))
     axes.set_title(fact.title)
     axes.set_xlabel(fact.across.name)
     axes.set_ylabel(fact.upwards.name)
@@ -380,27 +381,27 @@ def _scatter(axes: Axes, about: Info | None, fact: Scatter) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _said(axis: Axis, value: float, at: int | None) -> str:
+def _format_tick(axis: Axis, value: float, at: int | None) -> str:
     return axis.text(value)
 
 
-def _few_ticks(drawn: Any, values: Sequence[float]) -> None:
-    """Ticks that fit a logarithmic axis, however short it is."""
+def _few_ticks(plot_axis: Any, values: Sequence[float]) -> None:
+    """Set a few ticks on a logarithmic axis of any length."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
     low, high = min(values), max(values)
     steps = 4 if high > low else 0
-    drawn.set_major_locator(
-        FixedLocator([low * (high / low) ** (at / max(1, steps)) for at in range(steps + 1)])
+    plot_axis.set_major_locator(
+        FixedLocator([low * (high / low) ** (step / max(1, steps)) for step in range(steps + 1)])
     )
-    drawn.set_minor_formatter(NullFormatter())
+    plot_axis.set_minor_formatter(NullFormatter())
 
 
-_LAYERED = (_GREY, "#8f6fb5", _GREEN, _BLUE, _RED, _ORANGE)
+_LAYERED = (_GRAY, "#8f6fb5", _GREEN, _BLUE, _RED, _ORANGE)
 
 
 def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
-    """What is live at each moment of the first step, one kind upon the other; the other batches as lines."""
+    """Draw the memory of the first step, stacked by kind. Other batch sizes are lines."""
     first = fact.steps[0]
     kinds = get_args(Holding)
     layers = [[float(getattr(at, kind)) for at in first.moments] for kind in kinds]
@@ -413,8 +414,8 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
     for phase in ("backward", "step"):
         begins = next((at for at in across if first.moments[at].phase == phase), None)
         if begins is not None:
-            axes.axvline(begins - 0.5, color=_GREY, linewidth=0.6, linestyle=":")
-            axes.annotate(phase, (begins, 1), xycoords=("data", "axes fraction"), color=_GREY, va="top")
+            axes.axvline(begins - 0.5, color=_GRAY, linewidth=0.6, linestyle=":")
+            axes.annotate(phase, (begins, 1), xycoords=("data", "axes fraction"), color=_GRAY, va="top")
     at = first.moments[first.peak]
     axes.plot([first.peak], [first.peak_bytes], "o", color=_RED, markersize=5)
     where = short(at.path) or at.phase
@@ -430,7 +431,7 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
 
 
 def _pipeline(axes: Axes, about: Info, fact: Split) -> None:
-    """Who works when, a lane a stage: micro-batches one after the other, and below them a training step."""
+    """Draw the schedule of a pipeline with one lane per stage: inference above, a training step below."""
     forecast, timed = fact.forecast or fact.by_macs, fact.forecast is not None
     if forecast is None:
         raise Misuse("the pipeline cannot be drawn: no time and no MACs are known", where="--plot")
@@ -443,24 +444,26 @@ def _pipeline(axes: Axes, about: Info, fact: Split) -> None:
         f" {forecast.micro_batches:,} micro-batches, bubble {forecast.bubble:.1%}{rate}",
         f"Training step, {forecast.schedule}, backward twice forward: bubble {forecast.training_bubble:.1%}",
     )
-    for below, works, title in zip((upper, lower), (forecast.works, forecast.steps), titles, strict=True):
-        for at in range(lanes):
-            mine = [work for work in works if work.stage == at]
-            spans = [(work.start, work.end - work.start) for work in mine]
-            colors = [_WORK[work.work][work.micro_batch % 2] for work in mine]
-            below.broken_barh(spans, (at + 0.6, 0.8), color=colors, linewidth=0)
-        until = max((work.end for work in works), default=1.0)
+    for part_axes, works, title in zip((upper, lower), (forecast.works, forecast.steps), titles, strict=True):
+        for stage in range(lanes):
+            stage_works = [work for work in works if work.stage == stage]
+            spans = [(work.start, work.end - work.start) for work in stage_works]
+            colors = [_WORK[work.work][work.micro_batch % 2] for work in stage_works]
+            part_axes.broken_barh(spans, (stage + 0.6, 0.8), color=colors, linewidth=0)
+        end_time = max((work.end for work in works), default=1.0)
         for work in works:
-            if work.end - work.start > until / _LEGIBLE:
+            if work.end - work.start > end_time / _LEGIBLE:
                 middle = (work.start + work.end) / 2, work.stage + 1
-                below.text(
+                part_axes.text(
                     *middle, str(work.micro_batch), ha="center", va="center", fontsize=6, color="white"
                 )
-        below.set_title(title)
-        below.set_yticks(range(1, lanes + 1), [f"stage {at}" for at in range(1, lanes + 1)], fontsize=7)
-        below.set_ylim(lanes + 0.6, 0.4)
-        below.set_xlim(0, until)
-        below.xaxis.set_major_formatter(
+        part_axes.set_title(title)
+        part_axes.set_yticks(
+            range(1, lanes + 1), [f"stage {stage}" for stage in range(1, lanes + 1)], fontsize=7
+        )
+        part_axes.set_ylim(lanes + 0.6, 0.4)
+        part_axes.set_xlim(0, end_time)
+        part_axes.xaxis.set_major_formatter(
             (lambda value, _: seconds_text(max(0.0, value)))
             if timed
             else (lambda value, _: f"{count_text(round(value))} MACs")
@@ -486,17 +489,17 @@ def _name(about: Info) -> str:
 
 
 def _draw_reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[[float], float]) -> None:
-    """What each layer reached under a roof, with a line to what was predicted for it, or to the roof.
+    """Draw the measured rate of each layer below a roof, with a line to the predicted rate or to the roof.
 
     Args:
-        axes: Of a roofline.
-        measured: The layers.
-        roof: FLOPs a second within reach at an intensity.
+        axes: Axes of a roofline.
+        measured: Layers with measured rates.
+        roof: Function that returns the attainable FLOPs per second for an intensity.
     """
     predicted = [point for point in measured if point.predicted_flops]
     for point in measured:
         goal = point.predicted_flops or roof(point.intensity)
-        axes.plot([point.intensity] * 2, [point.flops, goal], color=_GREY, linewidth=0.5, zorder=1)
+        axes.plot([point.intensity] * 2, [point.flops, goal], color=_GRAY, linewidth=0.5, zorder=1)
     axes.scatter(
         [point.intensity for point in measured],
         [point.flops for point in measured],
@@ -512,13 +515,13 @@ def _draw_reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[
             [point.predicted_flops or 0 for point in predicted],
             s=14,
             marker="x",
-            color=_GREY,
+            color=_GRAY,
             linewidths=0.8,
             label="predicted",
         )
 
 
 def short(name: str) -> str:
-    """A name that fits beside an axis: its end, where it is too long."""
+    """Shorten a name for an axis by cutting its start."""
     name = printable(name)
     return name if len(name) <= _LETTERS else f"…{name[1 - _LETTERS :]}"

@@ -1,4 +1,4 @@
-"""Scatter of dots in cells: what a terminal and a pane show of two figures of many things."""
+"""Scatter plots in terminal cells."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from explorer.report.blocks import Role, Scatter, Span
 
 HEIGHT = 16
-"""Lines that one takes where nothing else says how high it is."""
+"""Default height of a scatter plot in lines."""
 _LEAST = 24, 6
-"""Cells under which there is only its title."""
+"""Minimum width and height in cells; a smaller plot consists only of its title."""
 
 
 def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tuple[Span, ...]]:
-    """A title, the dots between two axes with their ends written out, and what the marks mean.
+    """Draw a title, the dots between two labeled axes, and a legend.
 
     Args:
-        block: The dots; of those that share a cell the last one shows.
-        width: In cells.
-        height: In lines; the axes, title and legend are among them.
+        block: The scatter plot. If several dots share a cell, the last one is visible.
+        width: Width in cells.
+        height: Height in lines, including axes, title and legend.
     """
     title = Span(f" {block.upwards.name}", "strong"), Span(f" over {block.across.name}", "quiet")
     if not block.dots or width < _LEAST[0] or height < _LEAST[1]:
@@ -38,9 +38,9 @@ def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tupl
         cells[rows - 1 - _cell(y, bounds[1], rows)][_cell(x, bounds[0], columns)] = Span(dot.mark, dot.role)
     lines: list[tuple[Span, ...]] = [title]
     labels = {0: ends[1][1], rows - 1: ends[1][0]}
-    for at, row in enumerate(cells):
-        label = labels.get(at, "").rjust(margin)
-        lines.append((Span(f" {label} {'┤' if at in labels else '│'}", "quiet"), *_joined(row)))
+    for index, row in enumerate(cells):
+        label = labels.get(index, "").rjust(margin)
+        lines.append((Span(f" {label} {'┤' if index in labels else '│'}", "quiet"), *_merge_cells(row)))
     below = f"{ends[0][0]}{ends[0][1].rjust(columns - len(ends[0][0]))}"
     lines.append((Span(f" {' ' * margin} └{'─' * columns}", "quiet"),))
     lines.append((Span(f" {' ' * margin}  {below}", "quiet"),))
@@ -48,7 +48,7 @@ def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tupl
 
 
 def _legend(legend: Sequence[tuple[str, Role, str]], width: int) -> tuple[Span, ...]:
-    """What the marks mean, as many of them as there is room for."""
+    """Draw the meanings of the marks, as many as fit."""
     spans: list[Span] = []
     room = width
     for mark, role, text in legend:
@@ -58,8 +58,8 @@ def _legend(legend: Sequence[tuple[str, Role, str]], width: int) -> tuple[Span, 
     return tuple(spans)
 
 
-def _joined(row: Sequence[Span]) -> list[Span]:
-    """Cells of one role after another as one span."""
+def _merge_cells(row: Sequence[Span]) -> list[Span]:
+    """Merge neighboring cells with the same role into one span."""
     spans: list[Span] = []
     for cell in row:
         if spans and spans[-1].role == cell.role:
@@ -79,7 +79,7 @@ def _logarithm(value: float) -> float:
 
 
 def bounds_of(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of an axis; never the same."""
+    """Return the ends of an axis, which always differ."""
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 

@@ -1,4 +1,4 @@
-"""Table export: layers or tilings as a CSV or JSON file, for a spreadsheet or a script."""
+"""Table export: writes layers or tilings as a CSV or JSON file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 
 
 def write_layers(analysis: Analysis, path: str, outside: Overlay | None = None) -> None:
-    """Write every layer to `path`: .csv or .json, as `explorer layers --csv` or `--json` prints it.
+    """Write all layers to `path`, like `explorer layers --csv` or `--json`.
 
-    Figures from outside are columns behind the others.
-
-    The file appears when it is complete.
+    External figures become additional columns. The file appears only when it is complete.
 
     Raises:
-        Misuse: Another ending, or the file cannot be written.
+        Misuse: The path ends neither in .csv nor in .json, or the file cannot be written.
     """
 
     def document() -> dict[str, Any]:
@@ -47,10 +45,10 @@ def write_layers(analysis: Analysis, path: str, outside: Overlay | None = None) 
 
 
 def write_sweep(fact: Sweep, path: str) -> None:
-    """Write tilings to `path`, as `explorer sweep --csv` or `--json` prints them.
+    """Write tilings to `path`, like `explorer sweep --csv` or `--json`.
 
     Raises:
-        Misuse: As `write_layers`.
+        Misuse: The path ends neither in .csv nor in .json, or the file cannot be written.
     """
     write_document(sweep_document(fact, _tool()), "rows", path)
 
@@ -60,20 +58,20 @@ def _tool() -> str:
 
 
 def write_document(document: dict[str, Any], rows: str, path: str) -> None:
-    """Writes a document to `path`, a .json; or of it the list `rows`, a .csv.
+    """Write a document to a .json file, or its list `rows` to a .csv file.
 
     Raises:
-        Misuse: Another ending, or the file cannot be written.
+        Misuse: The path ends neither in .csv nor in .json, or the file cannot be written.
     """
     with written(document_text(document, rows, path), path):
         pass
 
 
 def document_text(document: dict[str, Any], rows: str, path: str) -> str:
-    """What `write_document` writes.
+    """Return the text that `write_document` writes.
 
     Raises:
-        Misuse: Another ending.
+        Misuse: The path ends neither in .csv nor in .json.
     """
     ending = os.path.splitext(path)[1].lower()
     if ending not in (".csv", ".json"):
@@ -85,10 +83,10 @@ def document_text(document: dict[str, Any], rows: str, path: str) -> str:
 
 @contextmanager
 def written(text: str, path: str, overwrite: bool = True) -> Iterator[None]:
-    """A text at `path` once the block ends well: of several within one another all are there, or none.
+    """Write a text to `path` if the block ends without an error. Of nested blocks, all files appear or none.
 
     Raises:
-        Misuse: It cannot be written.
+        Misuse: The file cannot be written.
     """
     with output_files.atomic_write(path, overwrite=overwrite) as temporary:
         with output_files.text(temporary) as file:

@@ -1,7 +1,7 @@
-"""Terms of the field for the engine's sentences: tile matmuls, inputs, rounding in u.
+"""Replaces words in the engine's sentences by common terms: tile matmuls, inputs, rounding in u.
 
-A verdict, a difference and a formula are text in the JSON answers too, which stay as they were; on screen and
-in text they are read through here. What stands in quotes is a name out of a model and is left alone.
+Verdicts, differences and formulas are also part of the JSON documents, which must not change. Text output and
+the screen show them with these replacements. Quoted text contains names from a model and is not changed.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _TERMS = tuple(
 
 
 def field_terms(sentence: str) -> str:
-    """`sentence` with the field's terms: '5 sites, 39 products' -> '5 matmuls, 39 tile matmuls'."""
+    """Replace terms in a sentence: '5 sites, 39 products' becomes '5 matmuls, 39 tile matmuls'."""
     parts = sentence.split("'")
-    for at in range(0, len(parts), 2):
+    for index in range(0, len(parts), 2):
         for pattern, term in _TERMS:
-            parts[at] = pattern.sub(term, parts[at])
+            parts[index] = pattern.sub(term, parts[index])
     return "'".join(parts)
 
 
 def claim_and_grounds(verdict: str) -> tuple[str, str]:
-    """A verdict for two places on a page: what it claims, and what the claim rests on."""
+    """Split a verdict into its claim and the grounds of the claim."""
     claim, _, grounds = verdict.partition(": ")
     return claim, grounds
 
 
 def clauses(sentence: str) -> list[str]:
-    """The parts of a sentence between semicolons, for lines of their own."""
+    """Split a sentence at semicolons."""
     return sentence.split("; ")

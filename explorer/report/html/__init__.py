@@ -1,1 +1,1 @@
-"""One page about a model, for a browser."""
+"""The HTML report of a model."""

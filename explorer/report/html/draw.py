@@ -1,6 +1,6 @@
-"""Blocks as HTML and as Markdown.
+"""Draws blocks as HTML and as Markdown.
 
-Jinja2 fills the HTML because it escapes whatever a model file calls its layers.
+HTML is generated with Jinja2, which escapes the names of a model.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from explorer.report.present.look.info import about_text
 from explorer.session.headers import label
 
 Sections = Sequence[tuple[str, Sequence[Block]]]
-"""Parts of a page, each a title and blocks."""
+"""Sections of a page, each with a title and blocks."""
 
 _MOST = 5_000
-"""Rows of a table: more make a page that no browser opens gladly."""
+"""Maximum number of rows of a table; browsers are slow with more."""
 
 _FIELDS = (Column(""), Column("", "right"), Column("", "right"), Column("", role="quiet"))
 
 
 class _Part(Struct, frozen=True):
-    """What the template draws: a heading, lines of text, a picture, or rows under columns."""
+    """A part of a page for the template: a heading, lines of text, a picture, or a table."""
 
     heading: str = ""
     text: Sequence[Span] = ()
@@ -39,7 +39,7 @@ class _Part(Struct, frozen=True):
 
 
 def html(title: str, sections: Sections, info: Info | None, tool: str) -> str:
-    """A page of sections, each a title and blocks, about a model or several."""
+    """Return an HTML page of sections about one or several models."""
     from importlib.resources import files
 
     from jinja2 import Environment, StrictUndefined
@@ -49,7 +49,8 @@ def html(title: str, sections: Sections, info: Info | None, tool: str) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # what is markup already is ours; a text may be a stranger's, and a page is also looked at by `cat`
+        # markup comes only from this program; texts may be untrusted, and users also print pages to a
+        # terminal
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
     template = engine.from_string(files("explorer.report").joinpath("page.html.j2").read_text("utf-8"))
@@ -58,33 +59,33 @@ def html(title: str, sections: Sections, info: Info | None, tool: str) -> str:
 
 
 def markdown(title: str, sections: Sections, info: Info | None, tool: str) -> str:
-    """The same in Markdown."""
-    lines = [f"# {_escaped(title)}", "", _escaped(_subtitle(info)), ""]
+    """Return a Markdown page of sections."""
+    lines = [f"# {_escape(title)}", "", _escape(_subtitle(info)), ""]
     for name, blocks in sections:
-        lines += [f"## {name}", "", *_marked(blocks, info, name)]
+        lines += [f"## {name}", "", *_markdown_lines(blocks, info, name)]
     return "\n".join([*lines, f"Made by {tool}. Counts are SI, bytes are IEC.", ""])
 
 
 def markdown_text(blocks: Sequence[Block]) -> str:
-    """Blocks without charts in Markdown: what a verb answers with `--markdown`."""
-    return "\n".join(_marked(blocks, None, "")).rstrip() + "\n"
+    """Return blocks without charts as Markdown, the output of `--markdown`."""
+    return "\n".join(_markdown_lines(blocks, None, "")).rstrip() + "\n"
 
 
-def _marked(blocks: Iterable[Block], info: Info | None, name: str) -> list[str]:
-    """Lines of Markdown, a blank one behind each part."""
+def _markdown_lines(blocks: Iterable[Block], info: Info | None, name: str) -> list[str]:
+    """Return lines of Markdown, with a blank line after each part."""
     lines: list[str] = []
     for part in _parts(blocks, info):
         if part.heading:
-            lines += [f"### {_escaped(part.heading)}", ""]
+            lines += [f"### {_escape(part.heading)}", ""]
         if part.text:
-            lines += [_escaped(_plain(part.text)), ""]
+            lines += [_escape(_plain(part.text)), ""]
         if part.picture:
             coded = base64.b64encode(part.picture.encode()).decode()
             lines += [f"![{name}](data:image/svg+xml;base64,{coded})", ""]
         if part.columns:
             lines += [_row(column.title for column in part.columns)]
             lines += [_row("---:" if column.align == "right" else "---" for column in part.columns)]
-            lines += [_row(_indented(_plain(cell)) for cell in row) for row in part.rows]
+            lines += [_row(_keep_indent(_plain(cell)) for cell in row) for row in part.rows]
             lines.append("")
     return lines
 
@@ -118,21 +119,21 @@ def _parts(blocks: Iterable[Block], info: Info | None) -> Iterable[_Part]:
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, sortable: bool) -> _Part:
-    """Rows under columns, without columns that are empty and without bars."""
-    filled = [
+    """Create a table without empty columns and without bars."""
+    shown = [
         i
         for i, column in enumerate(columns)
         if column.role != "bar" and any(i < len(row) and _plain(_spans(row[i])) for row in rows)
     ]
-    cells = [[_spans(row[i]) if i < len(row) else [] for i in filled] for row in rows]
-    titled = any(columns[i].title for i in filled)
-    return _Part(columns=[columns[i] for i in filled], rows=cells, sortable=sortable and titled)
+    cells = [[_spans(row[i]) if i < len(row) else [] for i in shown] for row in rows]
+    titled = any(columns[i].title for i in shown)
+    return _Part(columns=[columns[i] for i in shown], rows=cells, sortable=sortable and titled)
 
 
 def _spans(cell: Cell) -> list[Span]:
     if isinstance(cell, str):
         return [Span(cell)] if cell else []
-    return [cell] if isinstance(cell, Span) else [span for one in cell for span in _spans(one)]
+    return [cell] if isinstance(cell, Span) else [span for part in cell for span in _spans(part)]
 
 
 def _plain(spans: Iterable[Span]) -> str:
@@ -143,14 +144,14 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _indented(text: str) -> str:
-    """A tree's indent as blanks that Markdown keeps."""
+def _keep_indent(text: str) -> str:
+    """Convert the indentation of a tree to spaces that Markdown keeps."""
     bare = text.lstrip(" ")
-    return "&nbsp;" * (len(text) - len(bare)) + _escaped(bare)
+    return "&nbsp;" * (len(text) - len(bare)) + _escape(bare)
 
 
-def _escaped(text: str) -> str:
-    """Text that Markdown shows as it is, whatever it holds."""
+def _escape(text: str) -> str:
+    """Escape a text so that Markdown shows it unchanged."""
     return "".join(
         f"\\{c}" if c in "\\`*_{}[]<>#|~$!" else "&amp;" if c == "&" else c for c in printable(text)
     )

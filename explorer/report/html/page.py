@@ -1,6 +1,7 @@
-"""HTML report: everything about a model on one page that needs no network (`explorer report`).
+"""HTML report: all facts about a model on one page that needs no network (`explorer report`).
 
-The page is what the verbs answer, one below the other, drawn as HTML (tables can be sorted) or Markdown.
+The page contains the answers of the commands, one below the other, as HTML with sortable tables or as
+Markdown.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
 
 
 class PageRequest(Struct, frozen=True):
-    """What a page is asked for beside what every page has.
+    """Optional contents of a page.
 
     Attributes:
-        machine: For the roofline, and for times; without one there is no roofline.
-        batch: Of the training step, and of a run that is timed; the model's own by default.
-        optimizer: Of the training step.
-        measured: How the model is run, and timed; None: it is not.
+        machine: Machine for the roofline and for times, or None for a page without a roofline.
+        batch: Batch size of the training step and of the timed run, or None for the model's own.
+        optimizer: Optimizer of the training step.
+        measured: How to run and time the model, or None to not run it.
     """
 
     machine: Machine | None = None
@@ -51,13 +52,14 @@ class PageRequest(Struct, frozen=True):
 
 
 class Section(Struct, frozen=True):
-    """A part of the page that a feature adds.
+    """A section of the page that a feature adds.
 
     Attributes:
-        title: Its heading.
-        place: Sections stand by it, the smallest first.
-        gather: Asks for its facts; raises an `ExplorerError` with the reason where there are none.
-        blocks: Its facts as blocks.
+        title: Title of the section.
+        place: Sort key of the section; sections with small values come first.
+        gather: Function that returns the facts of the section. It raises an `ExplorerError` if there are
+            none.
+        blocks: Function that converts the facts to blocks.
     """
 
     title: str
@@ -67,15 +69,19 @@ class Section(Struct, frozen=True):
 
 
 class LeftOut(Exception):
-    """A section that is left out, with the reason in words."""
+    """Raised for a section that is left out. The message is the reason."""
 
 
 class PageFacts(Struct, frozen=True):
-    """All facts of a page. What is None was not asked for, or could not be had: then `missing` says why.
+    """All facts of a page. A fact is None if it was not requested, or if it is in `missing`.
 
     Attributes:
-        more: Sections of features, with their facts.
-        missing: What is not on the page, and why.
+        analysis: Analysis of the model.
+        ops: Statistics of the operators.
+        memory: Memory over the steps, or None.
+        roofline: Roofline on the machine, or None.
+        more: Sections of features with their facts.
+        missing: Titles of sections that are missing, and the reasons.
     """
 
     analysis: Analysis
@@ -87,11 +93,11 @@ class PageFacts(Struct, frozen=True):
 
 
 def check(path: str) -> None:
-    """Refuses a page that cannot be written, before any work is done.
+    """Check that a page can be written, before any work is done.
 
     Raises:
-        Misuse: The ending is neither .html nor .md.
-        MissingExtra: matplotlib, which draws its pictures, is not installed, or is broken.
+        Misuse: The path ends neither in .html nor in .md.
+        MissingExtra: matplotlib, which draws the pictures, is not installed or is broken.
     """
     if os.path.splitext(path)[1].lower() not in _WRITERS:
         raise Misuse("the ending says the format", where=path, hint="use .html or .md")
@@ -99,11 +105,11 @@ def check(path: str) -> None:
 
 
 def gather(session: Session, request: PageRequest) -> PageFacts:
-    """All facts about the current model of a session."""
+    """Collect all facts about the current model of a session."""
     analysis, machine = session.analysis(), request.machine
     missing: list[tuple[str, str]] = []
 
-    def asked(title: str, ask: Callable[[], Any]) -> Any:
+    def get_fact(title: str, ask: Callable[[], Any]) -> Any:
         try:
             return ask()
         except (ExplorerError, LeftOut) as error:
@@ -112,28 +118,28 @@ def gather(session: Session, request: PageRequest) -> PageFacts:
 
     if machine is None:
         missing.append(("Roofline", "no machine was named: --peak-macs and --bandwidth, or --machine"))
-    memory = asked("Memory", session.memory)
-    roofline = None if machine is None else asked("Roofline", lambda: session.roofline(machine))
-    more: list[tuple[Section, Any]] = []
+    memory = get_fact("Memory", session.memory)
+    roofline = None if machine is None else get_fact("Roofline", lambda: session.roofline(machine))
+    feature_sections: list[tuple[Section, Any]] = []
     sections: list[Section] = sorted(load_all("sections"), key=lambda section: section.place)
     for section in sections:
-        fact = asked(section.title, partial(section.gather, session, analysis, request))
+        fact = get_fact(section.title, partial(section.gather, session, analysis, request))
         if fact is not None:
-            more.append((section, fact))
-    return PageFacts(analysis, session.ops(), memory, roofline, tuple(more), tuple(missing))
+            feature_sections.append((section, fact))
+    return PageFacts(analysis, session.ops(), memory, roofline, tuple(feature_sections), tuple(missing))
 
 
 def write(fact: PageFacts, path: str, tool: str) -> None:
-    """Writes the page; the ending of `path` says as what (.html or .md)."""
-    drawn = _WRITERS[os.path.splitext(path)[1].lower()]
+    """Write the page as HTML or Markdown, depending on the ending of `path`."""
+    write_page = _WRITERS[os.path.splitext(path)[1].lower()]
     info = fact.analysis.info
-    text = drawn(printable(os.path.basename(info.model.source)), _sections(fact), info, tool)
+    text = write_page(printable(os.path.basename(info.model.source)), _sections(fact), info, tool)
     with output_files.text(path) as file:
         file.write(text)
 
 
 def write_blocks(title: str, blocks: Sequence[Block], path: str, tool: str) -> None:
-    """Writes what a verb answers as a page of its own; the ending of `path` says as what."""
+    """Write the answer of a command as a page, as HTML or Markdown depending on the ending of `path`."""
     text = _WRITERS[os.path.splitext(path)[1].lower()](title, [(title, blocks)], None, tool)
     with output_files.text(path) as file:
         file.write(text)

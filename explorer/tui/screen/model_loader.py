@@ -89,8 +89,7 @@ class ModelLoader:
         return request
 
     async def _load_overlay(self) -> Overlay | None:
-        """Return the external figures for the current model, or None if there are none or they are
-        unreadable."""
+        """Return the external figures for the current model, or None without readable files."""
         files = self._store.overlays
         try:
             return await self._store.jobs.ask("overlay", files) if files else None
