@@ -100,8 +100,7 @@ def layers(fact: Analysis, tool: str, sha256: str | None = None) -> Document:
 def layer(
     about: Info, fact: Connections, outside: Overlay | None, tool: str, sha256: str | None = None
 ) -> Document:
-    """Return the document of `explorer layers --layer`: one layer, and the producers and readers of its
-    tensors."""
+    """Return the document of `explorer layers --layer`: one layer and its connections."""
     document = {**info(about, tool, sha256), **to_json(fact), "layer": layer_record(fact.layer)}
     if outside is None:
         return document
@@ -133,8 +132,7 @@ def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
 
 
 def overlay(fact: Overlay) -> Document:
-    """Return the sources of external figures and how many of them matched. The figures themselves are
-    columns."""
+    """Return the sources of external figures and the number of matched rows. The figures are columns."""
     names = ("sources", "columns", "rows", "matched", "layers", "unmatched", "ambiguous", "notes")
     return picked_fields(fact, names)
 
@@ -170,8 +168,7 @@ def memory(about: Info, fact: Memory, tool: str, sha256: str | None = None) -> D
 
 
 def roofline(about: Info, fact: Roofline, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer roofline`: that of `info`, the machine, totals, and the bound of each
-    layer."""
+    """Return the document of `explorer roofline`: that of `info`, the machine, totals, and layer bounds."""
     document = record_of(fact)
     machine, points = document.pop("machine"), document.pop("points")
     return {**info(about, tool, sha256), "machine": machine, "roofline": document, "layers": points}
@@ -254,8 +251,7 @@ def decode(about: Info, fact: Decode, tool: str, sha256: str | None = None) -> D
 
 
 def serving(answers: Sequence[tuple[Info, Serving, str | None]], tool: str) -> Document:
-    """Return the document of `explorer serving`: for one model that of `info` and the figures; otherwise a
-    list."""
+    """Return the document of `explorer serving`: that of `info` and the figures, or a list of several models."""
     if len(answers) == 1:
         about, fact, digest = answers[0]
         return {**info(about, tool, digest), **_serving(fact)}
@@ -293,8 +289,7 @@ def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) ->
 
 
 def activations(about: Info, fact: Activations, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer activations`: that of `info`, the inputs, and statistics of the
-    tensors."""
+    """Return the document of `explorer activations`: that of `info`, the inputs, and tensor statistics."""
     return {
         **info(about, tool, sha256),
         "inputs": list(fact.inputs),
@@ -377,8 +372,7 @@ def torchinfo(
 
 
 def output_file(about: Info, output: str, tool: str) -> Document:
-    """Return the document of `explorer plot` and `explorer report`: that of `info`, and the path of the
-    output."""
+    """Return the document of `explorer plot` and `report`: that of `info`, and the path of the output."""
     return {**info(about, tool), "output": output}
 
 

@@ -187,8 +187,7 @@ def _siblings(end: Sequence[int], first: int, stop: int) -> Sequence[int]:
 
 
 def _child_boxes(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]:
-    """Yield the boxes directly below a box. A box of several rows is not divided, unless it is the topmost
-    one."""
+    """Yield the boxes directly below a box. Only the topmost box is divided if it represents several rows."""
     end = weights.end
     if outer.first < 0 or not outer.value or (outer.rows > 1 and outer.level):
         return
@@ -200,7 +199,9 @@ def _child_boxes(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]
     total, level, count = max(outer.value, sums[-1]), outer.level + 1, len(inner)
     for first, stop in _split_runs(sums, all_values, count, total / outer.width):
         # divide before multiplying, because the sums may exceed the range of floats
-        start, end_cell = (outer.start + round(outer.width * (sums[at] / total)) for at in (first, stop))
+        start, end_cell = (
+            outer.start + round(outer.width * (sums[index] / total)) for index in (first, stop)
+        )
         width, value = end_cell - start, sums[stop] - sums[first]
         if width < 1:
             continue
@@ -208,7 +209,7 @@ def _child_boxes(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]
             text = ", ".join(names[first - count : stop - count])
             yield IcicleBox(-1, -1, 0, level, start, width, value, text)
             continue
-        visible = [at for at in range(first, stop) if values[at]]
+        visible = [index for index in range(first, stop) if values[index]]
         span = inner[visible[0]], end[inner[visible[-1]]]
         yield IcicleBox(*span, len(visible), level, start, width, value)
 

@@ -279,8 +279,7 @@ class TableLines:
         return [pad, *parts] if self._table.columns[i].align == "right" else [*parts, pad]
 
     def _measure_columns(self) -> tuple[list[int], list[int], list[int]]:
-        """Measure the columns: the indices of those with contents, their full widths, and their uncuttable
-        widths."""
+        """Return the indices of the non-empty columns, and the full and the uncuttable width of each column."""
         columns, pieces = self._table.columns, self._pieces
         widest: list[int | None] = [None for _ in columns]
         rows = iter(self._rows)

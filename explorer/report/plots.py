@@ -404,21 +404,21 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
     """Draw the memory of the first step, stacked by kind. Other batch sizes are lines."""
     first = fact.steps[0]
     kinds = get_args(Holding)
-    layers = [[float(getattr(at, kind)) for at in first.moments] for kind in kinds]
+    layers = [[float(getattr(moment, kind)) for moment in first.moments] for kind in kinds]
     across = range(len(first.moments))
     axes.stackplot(across, layers, labels=kinds, colors=_LAYERED, alpha=0.6, linewidth=0, step="mid")
     for step in fact.steps[1:]:
-        live = [float(at.live_bytes) for at in step.moments]
-        places = [at * (len(across) - 1) / max(1, len(live) - 1) for at in range(len(live))]
+        live = [float(moment.live_bytes) for moment in step.moments]
+        places = [index * (len(across) - 1) / max(1, len(live) - 1) for index in range(len(live))]
         axes.plot(places, live, linewidth=1, label=f"batch {step.batch}, all")
     for phase in ("backward", "step"):
-        begins = next((at for at in across if first.moments[at].phase == phase), None)
+        begins = next((index for index in across if first.moments[index].phase == phase), None)
         if begins is not None:
             axes.axvline(begins - 0.5, color=_GRAY, linewidth=0.6, linestyle=":")
             axes.annotate(phase, (begins, 1), xycoords=("data", "axes fraction"), color=_GRAY, va="top")
-    at = first.moments[first.peak]
+    peak_moment = first.moments[first.peak]
     axes.plot([first.peak], [first.peak_bytes], "o", color=_RED, markersize=5)
-    where = short(at.path) or at.phase
+    where = short(peak_moment.path) or peak_moment.phase
     title = f"Training step, batch {first.batch}, {fact.optimizer}"
     axes.set_title(
         f"{title}{f' of {_name(about)}' if about else ''}: peak {bytes_text(first.peak_bytes)}, {where}"

@@ -1,1 +1,1 @@
-"""Facts put into words, once: a file a subject makes the blocks that text, screen and page draw."""
+"""Converts facts to blocks, one module per subject. Text, screen and page draw the same blocks."""

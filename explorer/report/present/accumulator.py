@@ -1,4 +1,4 @@
-"""Accumulator: which sums of integers it is too narrow for."""
+"""Accumulator overflow: the layers with integer sums too large for an accumulator."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from explorer.report.present.figures import plain
 
 
 def in_a_line(bits: int, sums: Mapping[str, Accumulator]) -> Span:
-    """How many layers an accumulator of so many bits is too narrow for, and how wide one has to be."""
+    """Summarize how many layers overflow an accumulator of `bits` bits, and how many bits are needed."""
     if not sums:
         return Span("nothing here sums stored integers", "quiet")
-    narrow, most = sum(need.bits > bits for need in sums.values()), max(need.bits for need in sums.values())
-    few = f"{narrow:,} of {len(sums):,} overflow {bits} bits" if narrow else f"{bits} bits hold every sum"
-    return Span(f"{few}: {most} bits are needed", "warning" if narrow else "good")
+    narrow, max_bits = (
+        sum(need.bits > bits for need in sums.values()),
+        max(need.bits for need in sums.values()),
+    )
+    summary = f"{narrow:,} of {len(sums):,} overflow {bits} bits" if narrow else f"{bits} bits hold every sum"
+    return Span(f"{summary}: {max_bits} bits are needed", "warning" if narrow else "good")
 
 
 def overflows(bits: int, sums: Mapping[str, Accumulator]) -> list[Block]:
-    """Which layers an accumulator of so many bits is too narrow for, by their names, or that it holds all."""
+    """Return a table of the layers that overflow an accumulator of `bits` bits, or a note that none does."""
     if not bits or not sums:
         return []
     narrow = [name for name, need in sums.items() if need.bits > bits]
     if not narrow:
-        most = max(need.bits for need in sums.values())
-        message = f"an accumulator of {bits} bits holds every sum, whatever the inputs: {most} are needed"
+        max_bits = max(need.bits for need in sums.values())
+        message = f"an accumulator of {bits} bits holds every sum, whatever the inputs: {max_bits} are needed"
         return [Line(), Line((Span(message, "good"),), 2)]
     limit = f"{(1 << (bits - 1)) - 1:,}"
     table = table_of(

@@ -1,6 +1,6 @@
-"""Figures as cells: counts, sizes, shares and times, with what is not exact, unknown or nothing told apart.
+"""Figures as cells: counts, sizes, shares and times. Inexact, unknown and zero values are marked.
 
-The one place where a number becomes text that people read; `explorer.base.units` rounds.
+Only this module converts numbers to text for people; `explorer.base.units` does the rounding.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from explorer.report.blocks import Block, Cell, Field, Line, Role, Span
 
 
 def count(value: int | None, sign: str = "") -> Span:
-    """A count in SI; `sign` says how it is not exact, as in `Totals.sign`."""
+    """Format a count with SI prefixes; `sign` marks an inexact value, as in `Totals.sign`."""
     return _figure(value, count_text(value), exact_text(value), sign)
 
 
 def size(value: int | None, sign: str = "") -> Span:
-    """A size in IEC; `sign` as for `count`."""
+    """Format a size in bytes with IEC prefixes; `sign` as for `count`."""
     return _figure(value, bytes_text(value), f"{exact_text(value)} B", sign)
 
 
 def plain(value: int | None, sign: str = "") -> Span:
-    """A count that is written out; `sign` as for `count`."""
+    """Format a count with all digits; `sign` as for `count`."""
     if value is None:
         return Span("?", "warning")
     return Span(sign + exact_text(value), "warning" if sign else "figure", value=value)
 
 
 def number(value: float) -> Span:
-    """A figure from outside, whose unit nobody knows: four digits, of a large one all before the point."""
+    """Format an external figure of unknown unit with four digits, but with all digits before the decimal
+    point."""
     return Span(number_text(value), "figure", f"{value:,.15g}", value)
 
 
@@ -55,35 +56,35 @@ def _figure(value: int | None, rounded: str, exact: str, sign: str) -> Span:
 
 
 def seconds(value: float | None, sign: str = "") -> Span:
-    """A duration; `sign` as for `count`."""
+    """Format a duration; `sign` as for `count`."""
     if value is None:
         return Span("?", "warning")
     return Span(sign + seconds_text(value), "warning" if sign else "figure", value=value)
 
 
 def share(part: float | None, whole: float | None) -> Span:
-    """A share in percent."""
-    known = part is not None and bool(whole)
-    return Span(percent_text(part, whole), value=part / whole if known and part and whole else None)
+    """Format a share in percent."""
+    is_known = part is not None and bool(whole)
+    return Span(percent_text(part, whole), value=part / whole if is_known and part and whole else None)
 
 
 def quiet_zero(figure: Span) -> Span:
-    """A figure as a cell of a table, where nothing is a dash: nothing to see."""
+    """Return a figure for a table, with a dash for zero."""
     return figure if figure.value != 0 else Span("-", "quiet", value=0)
 
 
 def count_field(label: str, value: int | None, sign: str = "", remark: Cell = "", short: str = "") -> Field:
-    """A count with its name."""
+    """Create a labeled count."""
     return Field(label, count(value, sign), remark, short)
 
 
 def bytes_field(label: str, value: int | None, sign: str = "", remark: Cell = "", short: str = "") -> Field:
-    """A size with its name."""
+    """Create a labeled size in bytes."""
     return Field(label, size(value, sign), remark, short)
 
 
 def share_text(part: float | None, whole: float | None) -> str:
-    """A share in percent; one that would round to nothing, or to all, says so: '<0.1 %', '>99.9 %'."""
+    """Format a share in percent. A share that would be rounded to 0 or 100 % becomes '<0.1 %' or '>99.9 %'."""
     share = part / whole if part and whole else 0
     if 0 < share < 0.0005:
         return "<0.1 %"
@@ -91,7 +92,7 @@ def share_text(part: float | None, whole: float | None) -> str:
 
 
 def utilization(share: float | None) -> Span:
-    """How much of the tiles' arithmetic is needed."""
+    """Format tile utilization: the needed share of the tiles' arithmetic."""
     if share is None:
         return Span("?", "warning")
     role: Role = "good" if share >= 0.75 else "" if share >= 0.25 else "warning"
@@ -99,7 +100,7 @@ def utilization(share: float | None) -> Span:
 
 
 def in_unit(unit: str, value: Any) -> Span:
-    """A figure in a unit of `settings.columns`: nothing is a dash, unknown a question mark."""
+    """Format a figure in a unit of `settings.columns`, with a dash for zero and a question mark for unknown."""
     if value is None:
         return Span("?", "warning")
     if unit == "count":
@@ -122,7 +123,7 @@ def in_unit(unit: str, value: Any) -> Span:
 
 
 def bar_text(value: float | None, largest: float, cells: int = 10) -> str:
-    """A bar of at most `cells` cells, in halves; a value that is not 0 shows at least half a cell."""
+    """Draw a bar of at most `cells` cells in half cells. A value above 0 takes at least half a cell."""
     if not value or not largest:
         return ""
     halves = max(1, round(2 * cells * value / largest))
@@ -130,12 +131,12 @@ def bar_text(value: float | None, largest: float, cells: int = 10) -> str:
 
 
 def value_text(value: Any, most: int | None = None) -> str:
-    """A value of an attribute or an assumption; of a list at most `most` items."""
+    """Format the value of an attribute or assumption, with at most `most` items of a list."""
     if isinstance(value, Mapping):
         return ", ".join(f"{k} = {value_text(v)}" for k, v in value.items())
     if isinstance(value, (list, tuple)):
-        more = [] if most is None or len(value) <= most else ["…"]
-        return "[" + ", ".join([*(value_text(v, most) for v in value[:most]), *more]) + "]"
+        ellipsis = [] if most is None or len(value) <= most else ["…"]
+        return "[" + ", ".join([*(value_text(v, most) for v in value[:most]), *ellipsis]) + "]"
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, int) and not isinstance(value, bool):
@@ -144,7 +145,7 @@ def value_text(value: Any, most: int | None = None) -> str:
 
 
 def ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
-    """What goes into a model, or comes out, a line each."""
+    """Return one line per input or output of a model."""
     return [
         Line(
             (
@@ -158,17 +159,17 @@ def ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
 
 
 def written(output: str, *about: str) -> list[Block]:
-    """The answer of a verb that wrote a file, and what is said of it."""
-    said = [Span(f"   {', '.join(about)}", "quiet")] if about else []
-    return [Line((Span("written  ", "quiet"), Span(output, "strong"), *said))]
+    """Return the line that reports a written file, with optional details."""
+    details = [Span(f"   {', '.join(about)}", "quiet")] if about else []
+    return [Line((Span("written  ", "quiet"), Span(output, "strong"), *details))]
 
 
 def runs_text(seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> list[str]:
-    """On how many random inputs something ran, and at which sizes."""
-    at = [f"sizes: {'; '.join(dims_text(one) for one in sizes)}"] if sizes else []
-    return [*([seeds_text(seeds)] if seeds else []), *at]
+    """Describe the random inputs of runs, and the sizes of their dimensions."""
+    sizes_text = [f"sizes: {'; '.join(dims_text(dims) for dims in sizes)}"] if sizes else []
+    return [*([seeds_text(seeds)] if seeds else []), *sizes_text]
 
 
 def snr_text(snr: float) -> str:
-    """'38.2 dB'; 'exact' where nothing is lost."""
+    """Format a signal-to-noise ratio: '38.2 dB', or 'exact' without any loss."""
     return f"{snr:.1f} dB" if math.isfinite(snr) else "exact" if snr > 0 else "all lost"

@@ -1,6 +1,6 @@
-"""Grouping of equal rows: a model of 12 equal layers has 97 matmuls, and eight kinds of them.
+"""Grouping of equal rows: a model of 12 equal layers has 97 matmuls, but only eight kinds of them.
 
-A table of 97 rows is read by nobody; its JSON has every row.
+Grouped tables are readable; the JSON documents contain all rows.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 MANY = 24
-"""Rows that are shown as they are."""
+"""Maximum number of rows that are shown without grouping."""
 
 Row = TypeVar("Row")
 
 
 def alike(rows: Sequence[Row], sort: Callable[[Row], Hashable]) -> list[list[Row]]:
-    """Rows of one sort together, in the order of the first of each; every row by itself if there are few."""
+    """Group rows by the key `sort`, in the order of first occurrence. If there are few rows, each is a group."""
     if len(rows) <= MANY:
         return [[row] for row in rows]
     groups: dict[Hashable, list[Row]] = {}
@@ -25,5 +25,5 @@ def alike(rows: Sequence[Row], sort: Callable[[Row], Hashable]) -> list[list[Row
 
 
 def and_more(names: Sequence[str]) -> str:
-    """The first of several names, and how many there are beside it."""
+    """Return the first of several names, and the number of the others."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"

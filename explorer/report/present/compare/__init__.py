@@ -1,1 +1,1 @@
-"""Comparisons in words: what differs between two models, and whether they compute the same."""
+"""Comparisons: the differences between two models, and proofs that they compute the same."""

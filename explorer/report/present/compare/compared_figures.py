@@ -1,6 +1,6 @@
-"""Figures of models, states or tilings beside each other: what is best in each row is said in words.
+"""Tables that compare figures of models, states or tilings, and mark the best in each row.
 
-`explorer compare`, `history --beside`, `sweep --beside`, and the table behind marked rows of the screen.
+Used by `explorer compare`, `history --beside`, `sweep --beside`, and the Figures screen.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from explorer.report.present.compare.verify import TONES
 from explorer.report.present.figures import count, plain, seconds, share_text, size
 
 BEST = "best"
-"""The word that marks what no other beats."""
+"""Mark of a figure that no other one beats."""
 _AT_A_TIME = 5
-"""Models beside each other in one table; of more the first stands in each."""
+"""Default number of models per table. Further tables repeat the first model."""
 _PERCENT = 10.0
-"""Times the first from which on a change is no percentage any more."""
+"""Ratio to the first model from which a change is written as a factor instead of a percentage."""
 
 _LABELS: Mapping[str, str] = {
     "params": "Parameters",
@@ -48,7 +48,7 @@ _LABELS: Mapping[str, str] = {
     "verdict_kind": "Proof",
     "worst_error": "Largest error",
 }
-"""What each of `TABLE_FIGURES` is called."""
+"""Label of each figure in `TABLE_FIGURES`."""
 
 _BRIEF: Mapping[str, str] = {
     "Parameters": "params",
@@ -69,7 +69,7 @@ _BRIEF: Mapping[str, str] = {
     "Time of tiles": "tile time",
     "Largest error": "error",
 }
-"""The same where there is little room, as the table of a diff has them."""
+"""Short label by label, for narrow tables."""
 
 _TEXTS: Mapping[str, Callable[[Any, str], Span]] = {
     "count": count,
@@ -83,68 +83,74 @@ _TEXTS: Mapping[str, Callable[[Any, str], Span]] = {
 
 
 def figures(fact: FigureTable, per: int = _AT_A_TIME) -> list[Block]:
-    """The table, with a word on what it is for and on what cannot be ranked.
+    """Return the tables, followed by notes.
 
     Args:
-        fact: The figures.
-        per: Models in one table; of more there are several tables, with the first in each.
+        fact: Figures to compare.
+        per: Maximum number of models per table. Further tables repeat the first model.
     """
     return [*figure_tables(fact, per), Line(), *table_notes(fact)]
 
 
 def table_notes(fact: FigureTable) -> list[Block]:
-    """What one has to know to read the table."""
+    """Return notes that explain the table and the figures without a ranking."""
     unranked = [row for row in fact.rows if row.unranked]
     notes = [f"'{BEST}': no other has less (of utilization: more); changes are from {fact.names[0]}."]
     notes += [f"Times and cycles are for {fact.machine}."] if fact.machine else []
     notes += [f"{note[0].upper()}{note[1:]}." for note in fact.notes]
-    for why in dict.fromkeys(row.unranked for row in unranked):
-        labels = [_LABELS[row.name].strip() for row in unranked if row.unranked == why]
-        notes.append(f"No best of {'; '.join(labels).lower()}: {why}.")
+    for reason in dict.fromkeys(row.unranked for row in unranked):
+        labels = [_LABELS[row.name].strip() for row in unranked if row.unranked == reason]
+        notes.append(f"No best of {'; '.join(labels).lower()}: {reason}.")
     return [Paragraph(note, "quiet") for note in notes]
 
 
 def figure_tables(
     fact: FigureTable, per: int = _AT_A_TIME, above: Sequence[tuple[Cell, ...]] = ()
 ) -> list[Block]:
-    """The rows under the names of the models, each with its change from the first.
+    """Return tables with one row per figure, and each model's change from the first one.
 
     Args:
-        fact: The figures.
-        per: See `figures`.
-        above: Rows above them: a label, and a cell for each model.
+        fact: Figures to compare.
+        per: Maximum number of models per table; see `figures`.
+        above: Rows at the top: a label, and one cell per model.
     """
-    others, step = range(1, len(fact.names)), max(1, per - 1)
+    other_indices, step = range(1, len(fact.names)), max(1, per - 1)
     blocks: list[Block] = []
-    for start in range(0, len(others), step):
-        places = (0, *others[start : start + step])
+    for start in range(0, len(other_indices), step):
+        places = (0, *other_indices[start : start + step])
         columns = [Column("", shrink=True, role="quiet", brief=_BRIEF)]
-        for at in places:
-            named = Column(fact.names[at], "right", shrink=True, whole=True)
-            columns += [named, *[Column("change")] * bool(at)]
+        for index in places:
+            model_column = Column(fact.names[index], "right", shrink=True, whole=True)
+            columns += [model_column, *[Column("change")] * bool(index)]
         rows: list[Sequence[Cell]] = []
         for label, *cells in above:
-            rows.append([label, *(cell for at in places for cell in (cells[at], "")[: 1 + bool(at)])])
+            rows.append(
+                [label, *(cell for index in places for cell in (cells[index], "")[: 1 + bool(index)])]
+            )
         for row in fact.rows:
-            rows.append([_LABELS[row.name], *(cell for at in places for cell in _cells(row, at))])
+            rows.append([_LABELS[row.name], *(cell for index in places for cell in _cells(row, index))])
         blocks += [*([Line()] if blocks else []), Table(columns, rows)]
     return blocks
 
 
 def _cells(row: FigureRow, at: int) -> Sequence[Cell]:
-    """A figure behind the word that it is the best, and how far it is from the first."""
-    one = row.values[at]
-    figure = Span("-", "quiet") if one is None else _figure(row, one)
+    """Return a figure, marked if it is the best, and its change from the first model."""
+    figure_value = row.values[at]
+    figure = Span("-", "quiet") if figure_value is None else _figure(row, figure_value)
     cell: Cell = (Span(f"{BEST} ", "good"), figure) if at in row.best else figure
     return (cell, Span(_change(row, at), "quiet")) if at else (cell,)
 
 
-def _figure(row: FigureRow, one: FigureValue) -> Span:
-    return Span("?", "warning") if one.value is None else _TEXTS[row.unit](one.value, one.sign)
+def _figure(row: FigureRow, figure_value: FigureValue) -> Span:
+    return (
+        Span("?", "warning")
+        if figure_value.value is None
+        else _TEXTS[row.unit](figure_value.value, figure_value.sign)
+    )
 
 
 def _change(row: FigureRow, at: int) -> str:
-    """How far a figure is from the first one's: '=', '+12.5 %', 'x 24.0'."""
+    """Format the change of a figure from the first model: '=', '+12.5 %', 'x 24.0'."""
     ratio, figure = row.ratios[at], row.values[at]
     if figure is not None and figure.value is not None and not figure.sign and figure == row.values[0]:
         return "="

@@ -1,4 +1,4 @@
-"""Conversion in text, what became of a model: `explorer convert`."""
+"""Text output of `explorer convert`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from explorer.session.headers import label
 
 
 def conversion(fact: Conversion) -> list[Block]:
-    """The answer of `explorer convert`: what was made of what, what goes in and out, the evidence."""
+    """Return the answer of `explorer convert`: source and target, inputs and outputs, and the evidence."""
     blocks: list[Block] = [
         Line(
             (
@@ -43,7 +43,7 @@ def conversion(fact: Conversion) -> list[Block]:
 
 
 def _unknown(fact: Conversion) -> list[Block]:
-    """What of the source is not in the file that was written without a comparison."""
+    """List the parts of the source that are missing in a file written without comparison."""
     rows = Rows(lambda entry: (Span(printable(entry[0]), "bad"), entry[1]), fact.unknown)
     return [
         Paragraph("not in the file, as it is not understood:", "bad"),

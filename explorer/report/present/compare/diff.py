@@ -1,4 +1,4 @@
-"""Diff in text, what changed between two graphs: `explorer diff`, and the end of `explorer tile`."""
+"""Text output of `explorer diff`, also used at the end of `explorer tile`."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ _INSIDE_WIDTH = 56
 
 
 def diff(fact: Diff) -> list[Block]:
-    """The answer of `explorer diff`: by operator, row by row, cost before and after."""
+    """Return the answer of `explorer diff`: changes by operator and by node, and costs before and after."""
     head = Line((Span(fact.before, "strong"), Span("   ->   ", "quiet"), Span(fact.after, "strong")))
     if fact.equal:
-        word, why = _equality(fact)
-        same = Line((Span(word, "good"), f"   {why}"), 2)
-        return [head, Line(), same, *([Line(), *_rows(fact)] if fact.nodes else [])]
+        word, reason = _equality(fact)
+        equality_line = Line((Span(word, "good"), f"   {reason}"), 2)
+        return [head, Line(), equality_line, *([Line(), *_rows(fact)] if fact.nodes else [])]
     return [head, Line(), by_operator(fact), Line(), *_rows(fact), Line(), costs(fact), *doubts(fact)]
 
 
 def verdict(fact: Diff) -> str:
-    """One line in words: what became of how many nodes."""
+    """Summarize the changes of the nodes in one line."""
     if fact.equal:
         return ": ".join(_equality(fact))
     counts = Counter(node.status for node in fact.nodes)
-    if len(counts) == 1 and (alone := next(iter(counts))) in ("folded", "tiled", "quantized"):
-        return f"{counts[alone]:,} {alone}, nothing else changed"
+    if len(counts) == 1 and (only_status := next(iter(counts))) in ("folded", "tiled", "quantized"):
+        return f"{counts[only_status]:,} {only_status}, nothing else changed"
     parts = [f"{counts[status]:,} {status}" for status in _ROW_ROLES if status in counts]
     return ", ".join(parts) or "no node differs"
 
 
 def _equality(fact: Diff) -> tuple[str, str]:
-    """In which way equal graphs are equal, and why."""
+    """Return the kind of equality of equal graphs, and its explanation."""
     if fact.nodes:
         return "equal", "nothing but names inside the graph differs"
     return "identical", "no node differs"
 
 
 def changes(fact: Diff) -> list[Block]:
-    """The rows and the cost, without the summary by operator."""
+    """Return the changes by node and the costs, without the summary by operator."""
     return (
         [*_rows(fact), Line(), costs(fact), *doubts(fact)] if fact.nodes else [Paragraph("nothing", "quiet")]
     )
 
 
 def by_operator(fact: Diff) -> Table:
-    """How many of each operator changed, came and went."""
+    """Return the number of changed, unchanged, added and removed nodes per operator."""
 
     def name(row: OpDiff) -> Span:
         return Span(row.op, "strong" if row.changed or row.added or row.removed else "")
@@ -87,20 +87,20 @@ def _count(value: int, role: Role) -> Span:
 
 def _rows(fact: Diff) -> list[Block]:
     rows: list[tuple[Cell, ...]] = []
-    for group in alike(fact.nodes, _sort):
+    for group in alike(fact.nodes, _group_key):
         status, name, difference, match = _node(group[0])
         if len(group) > 1:
             name = and_more([node.before or node.after or "" for node in group])
         rows.append((status, name, difference, match))
         if group[0].status != "quantized":  # what rounds is the same everywhere
-            rows += [("", "", Span(line, "quiet")) for line in _inside(group[0].children)]
+            rows += [("", "", Span(line, "quiet")) for line in _child_lines(group[0].children)]
     return (
         [Table((Column(""), Column("", shrink=True), Column(""), Column("", drop=1)), rows)] if rows else []
     )
 
 
 def _node(row: NodeDiff) -> tuple[Cell, str, Cell, Cell]:
-    """What became of a node, its name, what differs, and how the two were matched."""
+    """Return the cells of a node: what happened to it, its name, the difference, and how it was matched."""
     tiled = row.status in ("tiled", "merged")
     name, match = row.before or row.after or "", ""
     if row.before and row.after and row.before != row.after and not tiled:
@@ -112,13 +112,13 @@ def _node(row: NodeDiff) -> tuple[Cell, str, Cell, Cell]:
 
 
 def nodes(fact: Diff) -> Table:
-    """A row a node that is not the same in both; of many the first 200 say how wide a column is."""
+    """Return a table with one row per node that differs. The first 200 rows determine the column widths."""
 
     def row(node: NodeDiff) -> tuple[Cell, ...]:
         status, name, _, _ = _node(node)
-        # of these the operator has a column of its own
-        alone = node.status in ("tiled", "quantized")
-        difference = field_terms((alone and node.became) or node.what)
+        # such rows show the operator in its own column
+        has_own_column = node.status in ("tiled", "quantized")
+        difference = field_terms((has_own_column and node.became) or node.what)
         return (
             status,
             name,
@@ -136,47 +136,47 @@ def nodes(fact: Diff) -> Table:
 
 
 def node_blocks(row: NodeDiff) -> list[Block]:
-    """Everything that is known of a node that is not the same in both, and the operators inside it."""
+    """Return the details of a node that differs, and the operators inside it."""
     pairs = (
         ("before", " ".join(filter(None, (row.op_before, row.before)))),
         ("after", " ".join(filter(None, (row.op_after, row.after)))),
         ("what", field_terms(row.what)),
         ("matched by", f"{row.match}, {100 * row.confidence:.0f} % sure" if row.match else ""),
-        *(("" if at else "inside", line) for at, line in enumerate(_inside(row.children))),
+        *(("" if at else "inside", line) for at, line in enumerate(_child_lines(row.children))),
     )
     rows = [(Span(label, "quiet"), text) for label, text in pairs if text]
     return [Table((Column(""), Column("")), rows, 4)]
 
 
-def _sort(row: NodeDiff) -> Hashable:
-    """What tiled rows have in common; every other row is one of a kind."""
+def _group_key(row: NodeDiff) -> Hashable:
+    """Return the grouping key of a row: equal for equal tiled rows, unique for all others."""
     tiled = row.status in ("tiled", "merged")
     same = row.status, row.what, row.op_before, row.op_after, row.children
     return same if tiled else id(row)
 
 
-def _inside(children: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """'9,216 2DMM_64x64x64, 64 Sum, ...', broken into lines."""
+def _child_lines(children: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Yield lines such as '9,216 2DMM_64x64x64, 64 Sum, ...'."""
     line = ""
-    for op, many in children:
-        piece = f"{many:,} {op}"
-        if line and len(line) + len(piece) > _INSIDE_WIDTH:
+    for op, op_count in children:
+        item_text = f"{op_count:,} {op}"
+        if line and len(line) + len(item_text) > _INSIDE_WIDTH:
             yield line + ","
-            line = piece
+            line = item_text
         else:
-            line = f"{line}, {piece}" if line else piece
+            line = f"{line}, {item_text}" if line else item_text
     if line:
         yield line
 
 
 def costs(fact: Diff | TreeDiff, *, brief: bool = False) -> Table:
-    """The cost before and after; `brief` with rounded figures, and of the difference its share alone."""
+    """Return the costs before and after. `brief` rounds the figures and shows the change only as a share."""
     before, after = fact.totals_before, fact.totals_after
     rows: list[tuple[Cell, ...]] = []
     for label, short, name, text in _COSTS:
         sides = (getattr(before, name), getattr(after, name))
         signs = ["" if name in _STORED else side.sign for side in (before, after)]
-        # the difference of two bounds is nothing that anybody knows
+        # the difference of two bounds is unknown
         delta = Span("?", "warning") if any(signs) else _delta(*sides, text, brief=brief)
         figure = (size if text is bytes_text else count) if brief else partial(_figure, text)
         figures: list[Cell] = list(map(figure, sides, signs))
@@ -205,16 +205,16 @@ _COSTS: Sequence[tuple[str, str, str, Callable[[int | None], str]]] = (
     ("Bytes written", "writes", "bytes_written", bytes_text),
 )
 _STORED = ("nodes", "params", "weight_bytes")
-"""Known of every node, whatever its shapes are."""
+"""Totals that are known even if shapes are unknown."""
 
 
 def _figure(text: Callable[[int | None], str], value: int | None, sign: str) -> str:
-    """A total, or what it is at least or at most."""
+    """Format a total with its sign: a bound or an assumption."""
     return f"{sign}{text(value)}" if value is not None else text(value)
 
 
 def _delta(old: int | None, new: int | None, text: Callable[[int], str], *, brief: bool = False) -> Cell:
-    """The difference with its sign, and its size against what was: in percent, or as a factor."""
+    """Format a difference with its sign, and its size relative to the old value: in percent, or as a factor."""
     if old is None or new is None:
         return Span("?", "warning")
     if old == new:
@@ -231,7 +231,7 @@ def _delta(old: int | None, new: int | None, text: Callable[[int], str], *, brie
 
 
 def doubts(fact: Diff | TreeDiff) -> list[Block]:
-    """Why the costs are not exact, and what they are no costs of; nothing if there is nothing to say."""
+    """Return notes why the costs are inexact, and which of them are no hardware costs; [] without any."""
     before, after = fact.totals_before, fact.totals_after
     notes: list[Block] = []
     if before.nodes != after.nodes:

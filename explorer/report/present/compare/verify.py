@@ -1,4 +1,4 @@
-"""Proof in text, the evidence that two models compute the same: `explorer verify`, and that of `tile`."""
+"""Text output of `explorer verify`: the verdict and the evidence, also used by `explorer tile`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from explorer.report.terms import claim_and_grounds, clauses, field_terms
 from explorer.settings.parse import path_word
 
 _BAR = 10
-"""Cells of a bar that leads to a limit."""
+"""Width in cells of a bar that shows a share of a limit."""
 _CAP = 40
-"""Changed regions that are listed."""
+"""Maximum number of changed regions that are listed."""
 _MANY = 10.0
-"""Times a limit from which on an error is no percentage of it any more."""
+"""Ratio of an error to its limit from which it is written as a factor instead of a percentage."""
 
 TONES: Mapping[VerdictKind, Role] = {
     "equal": "good",
@@ -29,15 +29,15 @@ TONES: Mapping[VerdictKind, Role] = {
     "different": "bad",
     "unproven": "warning",
 }
-"""Roles of verdicts."""
+"""Role of each kind of verdict."""
 
 
 def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]:
-    """The answer of `explorer verify`: the verdict in words, then the evidence.
+    """Return the answer of `explorer verify`: the verdict, then the evidence.
 
     Args:
-        fact: The evidence.
-        opening: Options with which the models were opened, for the command to type next.
+        fact: Result of the verification.
+        opening: Options used to open the models, for the suggested next command.
     """
     return [
         Line((Span(fact.before, "strong"), Span("   against   ", "quiet"), Span(fact.after, "strong"))),
@@ -48,18 +48,19 @@ def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]
 
 
 def to_blame(before: str, after: str, opening: Sequence[str], first: str = "") -> list[Block]:
-    """What to type to see which layer departs; `first` is a command that has to come before it."""
+    """Suggest the command that finds the layer where the models differ. `first` is a command to run before
+    it."""
     commands = [(first, "write it all the same")] if first else []
     blame = shlex.join(("explorer", "blame", path_word(before), path_word(after), *opening))
     rows = [
-        (Span("next" if at == 0 else "", "quiet"), command, Span(why, "quiet"))
-        for at, (command, why) in enumerate((*commands, (blame, "which layer departs")))
+        (Span("next" if index == 0 else "", "quiet"), command, Span(purpose, "quiet"))
+        for index, (command, purpose) in enumerate((*commands, (blame, "which layer departs")))
     ]
     return [Line(), Table((Column(""), Column(""), Column("")), rows)]
 
 
 def evidence(fact: Verification) -> list[Block]:
-    """The verdict, clause by clause, and the tables that it rests on."""
+    """Return the verdict, clause by clause, and the tables of its evidence."""
     blocks: list[Block] = _verdict_lines(fact)
     if fact.sites:
         blocks += [Line(), _site_table(fact.sites)]
@@ -79,29 +80,30 @@ def evidence(fact: Verification) -> list[Block]:
     if unknown:
         reasons = [(out.name, Span(field_terms(out.reason), "warning")) for out in unknown]
         blocks += [Line(), Table((Column("not measured", shrink=True), Column("")), reasons)]
-    apart = [site for site in fact.sites if _exact(site) and (site.max_abs or 0.0) >= 1]
-    if apart:
-        # exact, and steps away from the original: its kernel saturates
-        why = [(site.name, Span(site.reason, "warning")) for site in apart]
-        blocks += [Line(), Table((Column("unlike the original", shrink=True), Column("")), why)]
-    return [*blocks, Line(), Paragraph("; ".join(_how(fact)), "quiet")]
+    saturating = [site for site in fact.sites if _exact(site) and (site.max_abs or 0.0) >= 1]
+    if saturating:
+        # exact, but different from the original, whose kernel saturates
+        reasons_apart = [(site.name, Span(site.reason, "warning")) for site in saturating]
+        blocks += [Line(), Table((Column("unlike the original", shrink=True), Column("")), reasons_apart)]
+    return [*blocks, Line(), Paragraph("; ".join(_describe_method(fact)), "quiet")]
 
 
 def key_facts(fact: Verification) -> Fields:
-    """The three facts that a verdict rests on most: what needed no run, the worst error, what was tried."""
-    return Fields([_by_construction(fact), _worst(fact), _tried(fact)])
+    """Return the main facts of a verdict: what is equal by construction, the worst error, and the inputs
+    tried."""
+    return Fields([_by_construction(fact), _worst_error(fact), _tried_inputs(fact)])
 
 
 def _by_construction(fact: Verification) -> Field:
     tiles = sum(site.tiles for site in fact.sites if not site.structure)
-    parts = [many_text(fact.nodes, "node")] if fact.nodes else []
-    parts += [many_text(tiles, "tile matmul")] if tiles else []
-    remark = "bit for bit, without running them" if parts else "what follows was seen by running both models"
-    return Field("equal by construction", Span(", ".join(parts) or "nothing", "strong"), remark)
+    proved = [many_text(fact.nodes, "node")] if fact.nodes else []
+    proved += [many_text(tiles, "tile matmul")] if tiles else []
+    remark = "bit for bit, without running them" if proved else "what follows was seen by running both models"
+    return Field("equal by construction", Span(", ".join(proved) or "nothing", "strong"), remark)
 
 
-def _worst(fact: Verification) -> Field:
-    """What comes closest to failing; where nothing has a limit, the largest difference that was seen."""
+def _worst_error(fact: Verification) -> Field:
+    """Return the error closest to its limit, or the largest error if nothing has a limit."""
     outputs = (*fact.outputs, *fact.torch)
     limits = [(share, site.name) for site in fact.sites if (share := _site_share(site)) is not None]
     limits += [(out.limit_share, out.name) for out in outputs if out.limit_share is not None]
@@ -120,7 +122,7 @@ def _worst(fact: Verification) -> Field:
     )
 
 
-def _tried(fact: Verification) -> Field:
+def _tried_inputs(fact: Verification) -> Field:
     rows = sum(site.rows for site in fact.sites)
     parts = [seeds_text(fact.seeds)] if fact.seeds else []
     parts += [f"{many_text(rows, 'row')} of matmuls"] if rows else []
@@ -128,21 +130,21 @@ def _tried(fact: Verification) -> Field:
 
 
 def _site_share(site: SiteEvidence) -> float | None:
-    known = site.bound_ratio is not None and math.isfinite(site.bound_ratio) and site.limit > 0
-    return (site.bound_ratio or 0.0) / site.limit if known else None
+    is_known = site.bound_ratio is not None and math.isfinite(site.bound_ratio) and site.limit > 0
+    return (site.bound_ratio or 0.0) / site.limit if is_known else None
 
 
-def _to_limit(share: float | None) -> Cell:
-    """How much of the error that is allowed was found, as a bar whose end is the limit."""
+def _limit_bar(share: float | None) -> Cell:
+    """Draw a bar of an error's share of its limit."""
     if share is None:
         return ""
     filled = bar_text(min(share, 1.0), 1.0, _BAR)
-    rest = Span("·" * (_BAR - len(filled)), "quiet")
-    return Span(filled, "good" if share <= 1 else "bad"), rest
+    remaining = Span("·" * (_BAR - len(filled)), "quiet")
+    return Span(filled, "good" if share <= 1 else "bad"), remaining
 
 
 def _verdict_lines(fact: Verification) -> list[Block]:
-    """The engine's sentence: what it claims on a line of its own, what the claim rests on below."""
+    """Return the claim of the verdict on one line, and its grounds below."""
     claim, grounds = claim_and_grounds(field_terms(fact.verdict))
     tone = TONES[fact.verdict_kind]
     style: Role = "passed" if tone == "good" else tone
@@ -154,8 +156,8 @@ def _verdict_lines(fact: Verification) -> list[Block]:
     ]
 
 
-def _how(fact: Verification) -> list[str]:
-    """How the evidence was gained, so that it can be gained again."""
+def _describe_method(fact: Verification) -> list[str]:
+    """Describe how the evidence was obtained, so that the user can repeat it."""
     parts = runs_text(fact.seeds, fact.sizes)
     parts += fact.inputs
     measured = [site.rms_before for site in fact.sites] + [out.rms_before for out in fact.outputs]
@@ -166,7 +168,7 @@ def _how(fact: Verification) -> list[str]:
 
 def _site_table(sites: Sequence[SiteEvidence]) -> Table:
     def sort(site: SiteEvidence) -> tuple[object, ...]:
-        # what failed is always shown by itself
+        # failed sites are never grouped
         fault = site.name if not site.passed or site.nonfinite else ""
         return site.M, site.K, site.N, site.tiles, site.rows, site.bound_ratio is None, fault
 
@@ -184,7 +186,7 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
             _float_text(site.mse),
             _cosine_text(site.cosine),
             Span("exact", "good") if _exact(site) else _ratio(site.bound_ratio, site.limit),
-            _to_limit(_site_share(site)),
+            _limit_bar(_site_share(site)),
             _pair(site.rms_before, site.rms_after),
             _unproven() if not site.passed and not site.differs else _verdict(site.passed, site.nonfinite),
         )
@@ -231,8 +233,8 @@ def _region_table(regions: Sequence[RegionEvidence]) -> Table:
 
 def _output_table(fact: Verification) -> Table:
     compared = [("before", out) for out in fact.outputs] + [("PyTorch", out) for out in fact.torch]
-    measured = any(out.rms_before is not None for _, out in compared)
-    limited = any(out.limit_share is not None for _, out in compared)
+    has_rms = any(out.rms_before is not None for _, out in compared)
+    has_limits = any(out.limit_share is not None for _, out in compared)
     rows: list[tuple[Cell, ...]] = [
         (
             out.name,
@@ -242,9 +244,9 @@ def _output_table(fact: Verification) -> Table:
             _float_text(out.max_rel),
             _float_text(out.mse),
             _cosine_text(out.cosine),
-            *([_to_limit(out.limit_share)] if limited else []),
-            *([_pair(out.rms_before, out.rms_after)] if measured else []),
-            _judged(out),
+            *([_limit_bar(out.limit_share)] if has_limits else []),
+            *([_pair(out.rms_before, out.rms_after)] if has_rms else []),
+            _output_result(out),
         )
         for against, out in compared
     ]
@@ -256,15 +258,15 @@ def _output_table(fact: Verification) -> Table:
         Column("relative", "right", drop=4),
         Column("MSE", "right", drop=3),
         Column("cosine", "right", drop=6),
-        *([Column("to the limit", drop=1)] if limited else []),
-        *([Column("RMS error, was -> is", "right", drop=2)] if measured else []),
+        *([Column("to the limit", drop=1)] if has_limits else []),
+        *([Column("RMS error, was -> is", "right", drop=2)] if has_rms else []),
         Column(""),
     )
     return Table(columns, rows)
 
 
-def _judged(out: OutputEvidence) -> Cell:
-    """What was shown of an output, in a word or two."""
+def _output_result(out: OutputEvidence) -> Cell:
+    """Summarize the result for an output in a few words."""
     if out.passed and out.drawn:
         return Span("not compared", "warning")
     if not out.passed and (out.equal or (out.undefined and out.max_abs is None and not out.nonfinite)):
@@ -275,7 +277,7 @@ def _judged(out: OutputEvidence) -> Cell:
 
 
 def _exact(site: SiteEvidence) -> bool:
-    """Whether a site was held against integer arithmetic, which has no bound on its error: there is none."""
+    """Whether a site was compared with integer arithmetic, which has no error bound because it is exact."""
     return site.passed and site.bound_ratio is None and site.rows > 0 and site.rms_after == 0
 
 

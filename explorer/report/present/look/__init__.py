@@ -1,1 +1,1 @@
-"""One model in words: what it is made of, and what that costs."""
+"""Facts about one model: its structure and its costs."""

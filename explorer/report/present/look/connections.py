@@ -1,6 +1,6 @@
-"""Connections of a layer: which its inputs come from, which read its outputs: `explorer layers --layer`.
+"""Connections of a layer: the producers of its inputs and the readers of its outputs.
 
-A table's rows lead to layers; `leads` says where, for who can follow them.
+Used by `explorer layers --layer` and by the Layer tab, whose rows link to the layers that `leads` returns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SOURCES = {"input": "input of the model", "stored": "stored in the model", "unk
 
 
 def layer(about: Info, fact: Connections, overlay: Overlay | None = None) -> list[Block]:
-    """The answer of `explorer layers --layer`, with figures from outside where there are some."""
+    """Return the answer of `explorer layers --layer`, with external figures if there are any."""
     row = fact.layer
     tables: list[Block] = []
     for name, table in (("Inputs", input_table(fact)), ("Outputs", output_table(fact))):
@@ -59,24 +59,27 @@ _NOTES = {"Inputs": "and who makes them", "Outputs": "and who reads them"}
 
 
 def unknown_blocks(fact: Connections) -> list[Block]:
-    """Why the connections are not known; nothing if they are."""
+    """Return the reason that the connections are unknown, or []."""
     return [Line(), Paragraph(fact.unknown, "warning")] if fact.unknown else []
 
 
 def conflicts(fact: Connections) -> list[Block]:
-    """Where what a file says of a tensor cannot be."""
-    found = [*(one.tensor for one in fact.inputs), *(one.tensor for one in fact.outputs)]
-    tensors = {tensor.name: tensor.conflict for tensor in found}
-    return [Paragraph(f"{name}: {said}", "warning") for name, said in tensors.items() if said]
+    """Return the tensors whose declared facts contradict each other."""
+    listed_tensors = [
+        *(connection.tensor for connection in fact.inputs),
+        *(connection.tensor for connection in fact.outputs),
+    ]
+    tensors = {tensor.name: tensor.conflict for tensor in listed_tensors}
+    return [Paragraph(f"{name}: {conflict}", "warning") for name, conflict in tensors.items() if conflict]
 
 
 def input_table(fact: Connections) -> Table:
-    """A row for each tensor that comes in: from which layer, and what it is."""
+    """Return a table with one row per input tensor and its producer."""
     rows: list[tuple[Cell, ...]] = []
-    inputs = _unfolded(fact)
+    inputs = _inputs_to_list(fact)
     for edge in inputs:
-        maker = edge.producer.path if edge.producer is not None else ""
-        rows.append((*_source(edge), *_tensor(edge.tensor, maker, fact)))
+        producer_path = edge.producer.path if edge.producer is not None else ""
+        rows.append((*_source(edge), *_tensor(edge.tensor, producer_path, fact)))
     if len(inputs) < len(fact.inputs):
         rows.append((Span(f"+{fact.input_count - len(inputs):,} constants", "quiet"),))
         return _table(rows, 0, "inputs")
@@ -84,60 +87,62 @@ def input_table(fact: Connections) -> Table:
 
 
 _FEW = 3
-"""Constants that are listed; of more only their number is told, as in the tree."""
+"""Maximum number of constants that are listed. More are only counted, as in the tree."""
 
 
-def _unfolded(fact: Connections) -> Sequence[InputConnection]:
-    """The inputs that are listed: the constants stand behind the others."""
-    varying = [one for one in fact.inputs if not one.constant]
+def _inputs_to_list(fact: Connections) -> Sequence[InputConnection]:
+    """Return the inputs to list: all, or only those that are not constant."""
+    varying = [connection for connection in fact.inputs if not connection.constant]
     return fact.inputs if len(fact.inputs) - len(varying) <= _FEW else varying
 
 
 def output_table(fact: Connections) -> Table:
-    """A row for each reader of each tensor that goes out."""
+    """Return a table with one row per reader of each output tensor."""
     rows: list[tuple[Cell, ...]] = []
-    outputs = _listed(fact)
+    outputs = _outputs_to_list(fact)
     for edge in outputs:
         cells = _tensor(edge.tensor, fact.layer.path, fact)
         for place, reader in enumerate(_readers(edge)):
             rows.append((*reader, *(cells if not place else ("", "", "", ""))))
     if len(outputs) < len(fact.outputs):
-        more = fact.output_count - len(outputs)
-        rows.append((Span(f"+{more:,} for constants and shape arithmetic", "quiet"),))
+        hidden_count = fact.output_count - len(outputs)
+        rows.append((Span(f"+{hidden_count:,} for constants and shape arithmetic", "quiet"),))
         return _table(rows, 0, "outputs")
     return _table(rows, fact.output_count - len(fact.outputs), "outputs")
 
 
-def _listed(fact: Connections) -> Sequence[OutputConnection]:
-    """The outputs that are listed: what only constants and shape arithmetic read stands behind the others."""
+def _outputs_to_list(fact: Connections) -> Sequence[OutputConnection]:
+    """Return the outputs to list: all, or only those that more than constants and shape arithmetic read."""
     others = [one for one in fact.outputs if not one.constant]
     return fact.outputs if not others or len(fact.outputs) - len(others) <= _FEW else others
 
 
 def leads(fact: Connections) -> tuple[list[int | None], list[int | None]]:
-    """Ids of the layers to which the rows of both tables lead; None for a row that leads nowhere."""
+    """Return the layer ID that each row of the two tables links to, or None for a row without a link."""
     return (
-        _padded([None if i.producer is None else i.producer.id for i in _unfolded(fact)], input_table(fact)),
-        _padded(
+        _pad_leads(
+            [None if i.producer is None else i.producer.id for i in _inputs_to_list(fact)], input_table(fact)
+        ),
+        _pad_leads(
             [
                 lead
-                for output in _listed(fact)
-                for lead in (*(r.id for r in output.readers), *(None for _ in _beside(output)))
+                for output in _outputs_to_list(fact)
+                for lead in (*(r.id for r in output.readers), *(None for _ in _other_uses(output)))
             ],
             output_table(fact),
         ),
     )
 
 
-def _padded(found: list[int | None], table: Table) -> list[int | None]:
+def _pad_leads(found: list[int | None], table: Table) -> list[int | None]:
     return found + [None] * (len(table.rows) - len(found))
 
 
 _PATH = 26
-"""Cells of a path: where a layer leads to is said before of which type what goes there is."""
+"""Minimum cells of the layer's path before another column is left out."""
 
 
-def _table(rows: list[tuple[Cell, ...]], more: int, noun: str) -> Table:
+def _table(rows: list[tuple[Cell, ...]], hidden_count: int, noun: str) -> Table:
     columns = (
         Column("layer", shrink=True, least=_PATH),
         Column("kind", role="kind", drop=2),
@@ -146,51 +151,57 @@ def _table(rows: list[tuple[Cell, ...]], more: int, noun: str) -> Table:
         Column("shape is", role="quiet", drop=3),
         Column("tensor", shrink=True, drop=4, role="quiet"),
     )
-    if more:
-        rows.append((Span(f"and {more:,} more {noun}", "quiet"),))
+    if hidden_count:
+        rows.append((Span(f"and {hidden_count:,} more {noun}", "quiet"),))
     return Table(columns, rows, 1)
 
 
-_Two = tuple[Cell, Cell]
+_LayerCells = tuple[Cell, Cell]
 
 
-def _source(one: InputConnection) -> _Two:
+def _source(one: InputConnection) -> _LayerCells:
     return (Span(_SOURCES[one.source], "quiet"), "") if one.producer is None else _ref(one.producer, "← ")
 
 
-def _ref(layer: LayerRef, sign: str) -> _Two:
+def _ref(layer: LayerRef, sign: str) -> _LayerCells:
     return (Span(sign, "formula"), layer.path or "(unnamed)"), layer.kind
 
 
-def _readers(one: OutputConnection) -> list[_Two]:
-    """Two cells for each reader, and for what else becomes of a tensor."""
-    return [*(_ref(reader, "→ ") for reader in one.readers), *((cell, "") for cell in _beside(one))]
+def _readers(one: OutputConnection) -> list[_LayerCells]:
+    """Return two cells for each reader of a tensor, and for its other uses."""
+    return [*(_ref(reader, "→ ") for reader in one.readers), *((cell, "") for cell in _other_uses(one))]
 
 
-def _beside(output: OutputConnection) -> Sequence[Cell]:
-    """What becomes of a tensor beside the readers that are named."""
+def _other_uses(output: OutputConnection) -> Sequence[Cell]:
+    """Return the uses of a tensor apart from the listed readers."""
     cells: list[Cell] = []
-    if (more := output.reader_count - len(output.readers)) > 0:
-        cells.append(Span(f"and {more:,} more readers, {output.reader_count:,} in all", "quiet"))
+    if (hidden_count := output.reader_count - len(output.readers)) > 0:
+        cells.append(Span(f"and {hidden_count:,} more readers, {output.reader_count:,} in all", "quiet"))
     if output.model_output:
         cells.append(Span("output of the model", "quiet"))
     return cells or ([] if output.readers else [Span("nobody reads it", "quiet")])
 
 
-def _tensor(tensor: TensorInfo, maker: str, fact: Connections) -> tuple[Cell, Cell, Cell, Cell]:
-    """Shape, type, who said so, and name; a tensor that is called after its maker needs none.
+def _tensor(tensor: TensorInfo, producer_path: str, fact: Connections) -> tuple[Cell, Cell, Cell, Cell]:
+    """Return the cells of a tensor: shape, dtype, origin of the shape, and name.
 
-    Where a size was bound the shape that the file declares stands beside.
+    The name is blank if it equals the path of the producer. If a dimension was bound, the declared shape is
+    added to the origin.
     """
     shape = shape_text(tensor.shape) + (" at most" if tensor.origin == "bound" else "")
-    origin = _SAID.get(tensor.origin, tensor.origin)
+    origin = _ORIGIN_TEXTS.get(tensor.origin, tensor.origin)
     if (declared := fact.declared.get(tensor.name)) is not None:
         declared_text = f"bound, declared {shape_text(declared)}"
         origin = (
             declared_text if tensor.origin == "declared" else f"{origin}, declared {shape_text(declared)}"
         )
-    return Span(shape, "figure"), tensor.dtype or "?", origin, "" if tensor.name == maker else tensor.name
+    return (
+        Span(shape, "figure"),
+        tensor.dtype or "?",
+        origin,
+        "" if tensor.name == producer_path else tensor.name,
+    )
 
 
-_SAID = {"observed": "seen in a run", "bound": "an upper bound", "unknown": "not known"}
-"""Who said what a shape is, where it is not called 'declared' (in the file) or 'inferred' as in JSON."""
+_ORIGIN_TEXTS = {"observed": "seen in a run", "bound": "an upper bound", "unknown": "not known"}
+"""Text for the origin of a shape, if it differs from the name in JSON."""

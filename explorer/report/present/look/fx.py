@@ -1,4 +1,4 @@
-"""torch.fx nodes of a module in text: `explorer ops --fx`."""
+"""Text output of `explorer ops --fx`: the torch.fx nodes of a module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from explorer.report.present.look.info import title
 
 
 def fx_graph(about: Info, fact: FxGraph) -> list[Block]:
-    """The answer of `explorer ops --fx`: counts by kind and by type of module, then every node."""
+    """Return the answer of `explorer ops --fx`: counts by kind and by module type, then all nodes."""
     labels = list(next((node.values for node in fact.nodes if node.values), {}))
     columns = (
         Column("node", shrink=True, role="strong"),

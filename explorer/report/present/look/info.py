@@ -1,4 +1,4 @@
-"""Totals of a model in text, its source, inputs and outputs: `explorer info`."""
+"""Text output of `explorer info`: source, inputs, outputs and totals of a model."""
 
 from __future__ import annotations
 
@@ -34,28 +34,29 @@ from explorer.session.headers import label
 
 
 def answer(about: Info, blocks: Sequence[Block]) -> list[Block]:
-    """An answer about one model: which it is, what was found, and what is missing for more."""
+    """Return an answer about one model: its title, `blocks`, and a hint if dimensions are unbound."""
     return [*title(about.model), Line(), *blocks, *symbolic_hint(about)]
 
 
 def info(fact: Info) -> list[Block]:
-    """The answer of `explorer info`."""
+    """Return the answer of `explorer info`."""
     return [*title(fact.model), Line(), *totals_blocks(fact)]
 
 
 def totals_blocks(fact: Info) -> list[Block]:
-    """Inputs and outputs, totals, what is beside the tiles, assumptions, notes."""
+    """Return inputs and outputs, totals, work outside the tiles, assumptions and notes."""
     ports: list[Block] = [_ports(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []
     return [*ports, figures(fact), *_left(fact.tiled), *reservations(fact)]
 
 
 def figures(fact: Info) -> Fields:
-    """The totals, how much of the model they cover, and the share on tiles."""
+    """Return the totals, their coverage of the model, and the share of the work on tiles."""
     return Fields([*_totals(fact.totals), _coverage(fact.totals), *_tiled(fact.tiled)])
 
 
 def headline(fact: Info) -> Fields:
-    """The totals above everything else; what qualifies them comes before what may not find room."""
+    """Return the most important totals. Incomplete coverage comes second, so that it is visible in narrow
+    panes."""
     totals, sign = fact.totals, fact.totals.sign
     covered = Span(reached_text(totals.coverage), "figure" if totals.coverage >= 1 else "warning")
     rows = [
@@ -69,7 +70,7 @@ def headline(fact: Info) -> Fields:
 
 
 def reservations(fact: Info) -> list[Block]:
-    """What the figures rest on: assumptions, sizes that are open, notes."""
+    """Return what the figures depend on: assumptions, unbound dimensions and notes."""
     return [
         *_assumptions(fact),
         *symbolic_hint(fact),
@@ -79,7 +80,7 @@ def reservations(fact: Info) -> list[Block]:
 
 
 def overview(fact: Info) -> list[Block]:
-    """Which model this is, its totals, what is beside the tiles."""
+    """Return the title of the model, its totals, and the work outside the tiles."""
     model = fact.model
     about = about_text(model, model.format)
     return [
@@ -92,21 +93,21 @@ def overview(fact: Info) -> list[Block]:
 
 
 def details(fact: Info) -> list[Block]:
-    """Inputs and outputs, what the figures rest on, what is live at the peak, and the file's hash."""
+    """Return inputs and outputs, assumptions, live tensors at the peak, and the hash of the file."""
     model, totals = fact.model, fact.totals
-    at = f"at {totals.peak_at}" if totals.peak_at else ""
+    peak_note = f"at {totals.peak_at}" if totals.peak_at else ""
     sha = [Line(), Line(Span(f"sha256 {model.sha256}", "quiet"))] if model.sha256 else []
     return [
         *tensors_blocks("Inputs", model.inputs),
         *tensors_blocks("Outputs", model.outputs),
         *reservations(fact),
-        *tensors_blocks("Live at the peak", totals.peak_tensors, at),
+        *tensors_blocks("Live at the peak", totals.peak_tensors, peak_note),
         *sha,
     ]
 
 
 def tensors_blocks(title: str, tensors: Sequence[TensorInfo], note: str = "") -> list[Block]:
-    """Tensors under a heading, and where what a file says of them cannot be; nothing if there are none."""
+    """Return a table of tensors with a heading, and contradictions in their declarations; [] without tensors."""
     if not tensors:
         return []
 
@@ -125,14 +126,14 @@ def tensors_blocks(title: str, tensors: Sequence[TensorInfo], note: str = "") ->
 
 
 def title(model: ModelInfo) -> list[Block]:
-    """The line that says which model this is about."""
+    """Return the line that identifies the model."""
     sha = f" · sha256 {model.sha256[:12]}" if model.sha256 else ""
     about = about_text(model, label(model.format))
     return [Line((Span(model.source, "strong"), Span(f"   {about}{sha}", "quiet")))]
 
 
 def about_text(model: ModelInfo, kind: str) -> str:
-    """What wrote a model, and as what, its format's name first: 'ONNX opset 17 · pytorch 2.1 · 12.00 KiB'."""
+    """Describe the format, the producer and the size: 'ONNX opset 17 · pytorch 2.1 · 12.00 KiB'."""
     parts = [
         f"{kind} opset {model.opset}" if model.opset else kind,
         model.producer,
@@ -142,7 +143,7 @@ def about_text(model: ModelInfo, kind: str) -> str:
 
 
 def _totals(totals: Totals) -> list[Field]:
-    """Every total, with the sign of what is not exact."""
+    """Return all totals, with the signs of inexact ones."""
     peak = "live at once, inputs too, no weights" + (f"; at {totals.peak_at}" if totals.peak_at else "")
     moved = None
     if totals.bytes_read is not None and totals.bytes_written is not None:
@@ -153,7 +154,7 @@ def _totals(totals: Totals) -> list[Field]:
         trainable = f"{exact_text(totals.trainable_params)} of them trainable"
     sign = totals.sign
     intensity = "?"
-    # of two bounds the quotient is nothing
+    # the quotient of two bounds is unknown
     if totals.flops is not None and moved and not sign:
         intensity = f"{totals.flops / moved:.2f}"
     summed = "leaf modules" if totals.activation_bytes_functional is not None else "every node"
@@ -180,16 +181,19 @@ def _totals(totals: Totals) -> list[Field]:
         cache = totals.kv_cache_bytes
         rows.insert(2, bytes_field("Key-value cache", cache, sign, "read by the attention", "KV cache"))
     if totals.activation_bytes_functional is not None:
-        more = totals.activation_bytes_functional
-        at = rows.index(summed_field) + 1
+        functional_bytes = totals.activation_bytes_functional
+        index = rows.index(summed_field) + 1
         rows.insert(
-            at, bytes_field("Activations, functional", more, sign, "not in the sum above", "functional")
+            index,
+            bytes_field(
+                "Activations, functional", functional_bytes, sign, "not in the sum above", "functional"
+            ),
         )
     return rows
 
 
 def _split(totals: Totals) -> Cell:
-    """What is read, by where it lies."""
+    """Format the bytes read, split into weights and activations."""
     if totals.bytes_read is None or totals.weight_bytes_read is None:
         return ""
     activations = totals.bytes_read - totals.weight_bytes_read
@@ -202,7 +206,7 @@ def _coverage(totals: Totals) -> Field:
     remark = "the other nodes' cost is unknown and in no total; explorer layers marks them ?"
     if not totals.nodes:
         remark = "what it computes is not known"
-    # never round up to 100 %: that would claim what is not so
+    # never round up to 100 %, because the coverage is incomplete
     share = reached_text(totals.coverage) if totals.nodes else "0.0 %"
     return Field(Span("Coverage", "warning"), Span(share, "warning"), Span(remark, "warning"))
 
@@ -213,11 +217,11 @@ _COVERED = {
     "assumed": "every node is counted, some under an assumption",
     "unknown": "every node is counted",
 }
-"""What a coverage of 100 % says, by the status of the totals."""
+"""Remark for a coverage of 100 %, by the status of the totals."""
 
 
 def _tiled(tiled: TiledMacs | None) -> list[Field]:
-    """Which share of the MACs tile matmuls do."""
+    """Return the share of the MACs that tile matmuls compute."""
     if tiled is None:
         return []
     sizes = f"for {dims_text(tiled.dims)}: " if tiled.dims else ""
@@ -227,7 +231,7 @@ def _tiled(tiled: TiledMacs | None) -> list[Field]:
 
 
 def _left(tiled: TiledMacs | None) -> list[Block]:
-    """What multiplies and accumulates beside the tiles, and why."""
+    """Return a table of the operators with MACs outside the tiles, and the reasons."""
     if tiled is None or not tiled.left:
         return []
 
@@ -286,11 +290,11 @@ def _assumptions(fact: Info) -> list[Block]:
 
 
 def symbolic_hint(fact: Info) -> list[Block]:
-    """How to bind the dimensions that are open, for who wonders why figures are missing."""
-    free = [name for name, size in sizes_of(fact).items() if size is None]
-    if not free:
+    """Return a hint how to bind symbolic dimensions, or [] if all are bound."""
+    unbound = [name for name, size in sizes_of(fact).items() if size is None]
+    if not unbound:
         return []
-    options = " ".join(f"--dim {name}=1" for name in free)
+    options = " ".join(f"--dim {name}=1" for name in unbound)
     return [
         Line(),
         Paragraph(f"Some dimensions are symbolic; bind them to get every figure: {options}", "warning"),
@@ -298,6 +302,6 @@ def symbolic_hint(fact: Info) -> list[Block]:
 
 
 def sizes_of(fact: Info) -> dict[str, int | None]:
-    """Dimensions that have a name, and their sizes; None for what nobody bound: what needs it is unknown."""
-    named = dict.fromkeys(d for t in fact.model.inputs for d in t.shape or () if isinstance(d, str))
-    return {**named, **(fact.assumptions.get("dims") or {})}
+    """Return the named dimensions and their sizes; None for an unbound dimension."""
+    dimension_names = dict.fromkeys(d for t in fact.model.inputs for d in t.shape or () if isinstance(d, str))
+    return {**dimension_names, **(fact.assumptions.get("dims") or {})}

@@ -1,4 +1,4 @@
-"""Layer in text: what it is, what it costs and why; what it reads, writes and stores."""
+"""Text output for a layer: its type, costs, inputs, outputs and stored tensors."""
 
 from __future__ import annotations
 
@@ -13,46 +13,48 @@ from explorer.report.present.look.info import tensors_blocks
 
 
 def doubt_text(row: Layer) -> str:
-    """Why the figures of a row are not exact; '' if they are."""
+    """Return the reason that the figures of a row are inexact, or ''."""
     bound = row.reason and row.status == "bound" and not row.assumed
     return f"upper bound: {row.reason}" if bound else row.reason
 
 
 def outside_fields(fact: Overlay | None, row: int) -> list[Field]:
-    """What figures from outside say of a row, under the names of their columns; nothing without any."""
+    """Return the external figures of a row, labeled with their columns."""
     fields = []
     for column in () if fact is None else fact.columns:
         figures = fact.figures[column.name] if fact is not None else {}
         if row in figures:
-            # a share of figures of which some are negative says nothing
-            part, whole = figures[row], figures.get(-1, 0)
-            of_whole = share_text(part, whole) if column.over == "sum" and 0 < part <= whole else ""
-            fields.append(Field(printable(column.head), in_unit(column.unit, part), of_whole))
+            # with negative figures, a share is meaningless
+            part, model_figure = figures[row], figures.get(-1, 0)
+            share_of_model = (
+                share_text(part, model_figure) if column.over == "sum" and 0 < part <= model_figure else ""
+            )
+            fields.append(Field(printable(column.head), in_unit(column.unit, part), share_of_model))
     return fields
 
 
 def same_name_text(path: str, others: Sequence[str]) -> str:
-    """That a layer is the first of several whose name is one in the file; '' if it is the only one."""
+    """Return a note that several layers have the same name in the file, or ''."""
     if not others:
         return ""
-    some = ", ".join(printable(twin) for twin in others[:_OTHERS]) + ", …" * (len(others) > _OTHERS)
+    other_paths = ", ".join(printable(twin) for twin in others[:_OTHERS]) + ", …" * (len(others) > _OTHERS)
     text = f"'{printable(path)}' is the first of {len(others) + 1:,} layers of that name"
-    return f"{text}: {'the other is' if len(others) == 1 else 'the others are'} {some}"
+    return f"{text}: {'the other is' if len(others) == 1 else 'the others are'} {other_paths}"
 
 
 _OTHERS = 4
-"""Layers of the same name that are told."""
+"""Maximum number of layers with the same name that are listed."""
 _SHARING = 8
-"""Layers that store the same, named on the page of one."""
+"""Maximum number of layers with the same weights that are listed."""
 
 
 def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) -> list[Block]:
-    """One layer: each figure with its share of the model and how it comes about, `outside` behind ours."""
-    # what lies in a group with an unknown part is a sum of what is known
+    """Return the figures of a layer with their shares and formulas, followed by external figures (`outside`)."""
+    # the figure of a group with unknown members is the sum of the known ones
     sign = ">= " if layer.group and layer.status == "unknown" else ""
 
     def share(part: int | None, whole: int | None, more: str = "") -> Cell:
-        # what does not run beside the rest has no part in the model's work
+        # work that is not counted in the totals has no share
         has_share = bool(part and whole and layer.counted)
         shares = share_text(part, whole) if has_share else ""
         return (f"{shares}  ", Span(more, "formula")) if more else shares
@@ -91,17 +93,23 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
         rows.append(Field("Arithmetic intensity", intensity, "FLOPs a byte", "intensity"))
     rows += outside
     if layer.shared_with:
-        # names beside the number, not in its column, which they would make as wide as they are
-        some = ", ".join(layer.shared_with[:_SHARING]) + ", …" * (len(layer.shared_with) > _SHARING)
-        rows.append(Field("Shared with", f"{len(layer.shared_with):,}", Span(some, "formula")))
+        # the names are in the remark, because they would widen the column of the figures
+        shared_paths = ", ".join(layer.shared_with[:_SHARING]) + ", …" * (len(layer.shared_with) > _SHARING)
+        rows.append(Field("Shared with", f"{len(layer.shared_with):,}", Span(shared_paths, "formula")))
     return [Fields(rows)]
 
 
 def layer_title(layer: Layer, last: str = "", alike: int = 1) -> list[Block]:
-    """What a layer is, and why its figures are not exact; of `alike` ones in a row `last` is the path."""
+    """Return the type of a layer, and why its figures are inexact.
+
+    Args:
+        layer: The layer, or the first of a run of identical blocks.
+        last: Path of the last block of the run.
+        alike: Number of blocks in the run.
+    """
     calls = f" · called {layer.calls:,} times" if layer.calls != 1 else ""
     kind = layer.kind + " · tiled" * layer.tiled
-    # a node without a name has the path of what it makes, and in the tree a number
+    # an unnamed node has the path of its output, and a number in the tree
     calls = f" · {layer.name} in the tree{calls}" if layer.name not in layer.path else calls
     blocks: list[Block] = [
         Line(Span(layer.path or "(unnamed)", "strong")),
@@ -115,7 +123,7 @@ def layer_title(layer: Layer, last: str = "", alike: int = 1) -> list[Block]:
 
 
 def layer_parts(layer: Layer, *, tensors: bool = True) -> list[Block]:
-    """What a layer reads and writes (unless that is shown elsewhere), what it stores, and its attributes."""
+    """Return the inputs and outputs of a layer (if `tensors`), its stored tensors, and its attributes."""
     blocks = [
         *(tensors_blocks("Inputs", layer.inputs) if tensors else []),
         *(tensors_blocks("Outputs", layer.outputs) if tensors else []),
@@ -131,4 +139,4 @@ def layer_parts(layer: Layer, *, tensors: bool = True) -> list[Block]:
 
 
 _ITEMS, _LETTERS = 16, 400
-"""Items of a list, and letters, to which an attribute is cut."""
+"""Maximum items of a list, and maximum characters of an attribute's value."""

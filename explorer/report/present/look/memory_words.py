@@ -1,4 +1,4 @@
-"""Activation memory step by step, its peak, and the smallest arena: `explorer memory`, the Memory tab."""
+"""Text output of `explorer memory`, also used by the Memory tab: memory by step, the peak, and the arena."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from explorer.report.present.look.info import answer
 
 
 def memory(about: Info, fact: Memory) -> list[Block]:
-    """The answer of `explorer memory`."""
+    """Return the answer of `explorer memory`."""
     return answer(about, memory_blocks(fact))
 
 
 def memory_blocks(fact: Memory) -> list[Block]:
-    """Figures, what is live at the peak, and the timeline as bars."""
+    """Return the figures, the live tensors at the peak, and the timeline as bars."""
     return [
         *figures(fact),
         Chart("memory", fact),
@@ -42,15 +42,15 @@ def memory_blocks(fact: Memory) -> list[Block]:
 
 
 def figures(fact: Memory) -> list[Block]:
-    """The peak, what it would be in an arena, and all that is stored."""
+    """Return the peak, the smallest arena, and the stored weights."""
     signs = {"unknown": ">= ", "bound": "~ " if fact.assumed else "<= "}
     sign = signs.get(fact.status, "")
-    at = fact.steps[fact.peak_step].path if fact.steps else ""
-    whole = "of every tensor, inputs too; none for what is in place"
-    peak = f"buffers live at step {fact.peak_step:,}, {at or 'the inputs'}"
+    peak_path = fact.steps[fact.peak_step].path if fact.steps else ""
+    sum_remark = "of every tensor, inputs too; none for what is in place"
+    peak = f"buffers live at step {fact.peak_step:,}, {peak_path or 'the inputs'}"
     resident = "resident throughout, in none of the above"
     rows = [
-        bytes_field("Buffers, sum", fact.sum_bytes, sign, whole, "sum"),
+        bytes_field("Buffers, sum", fact.sum_bytes, sign, sum_remark, "sum"),
         bytes_field("Activations, peak", fact.peak_bytes, sign, peak, "peak"),
         bytes_field("Smallest arena", fact.arena_bytes, sign, _arena_remark(fact), "arena"),
         bytes_field("Weight bytes", fact.weight_bytes, "", resident, "weights"),
@@ -68,7 +68,7 @@ def _arena_remark(fact: Memory) -> str:
 
 
 def step_blocks(fact: Memory, at: int) -> list[Block]:
-    """A step, and how much is live there."""
+    """Describe a step and its live memory."""
     step = fact.steps[at]
     name = step.path or ("the model's inputs" if not at else "(unnamed)")
     live = step.live_bytes
@@ -86,7 +86,7 @@ def step_blocks(fact: Memory, at: int) -> list[Block]:
 
 
 def live_blocks(fact: Memory, at: int) -> list[Block]:
-    """The tensors live at a step; those that are live at the peak are its culprits, wherever `at` is."""
+    """Return the live tensors of a step, with a mark on those that are live at the peak."""
     table = _tensors(fact, at, marked=True)
     guilty = any(life.born <= fact.peak_step <= life.dies for life in _live(fact, at))
     legend = Paragraph(f"◆ live at the peak, step {fact.peak_step:,}", "quiet", 0)
@@ -94,7 +94,7 @@ def live_blocks(fact: Memory, at: int) -> list[Block]:
 
 
 def _tensors(fact: Memory, step: int, *, marked: bool = False) -> Table:
-    """The tensors live at a step, largest first; `marked` tells those that are live at the peak."""
+    """Return the live tensors of a step, largest first. `marked` marks those that are live at the peak."""
 
     def mark(life: Lifetime) -> Span:
         return Span("◆" if marked and life.born <= fact.peak_step <= life.dies else "", "warning")
@@ -104,7 +104,10 @@ def _tensors(fact: Memory, step: int, *, marked: bool = False) -> Table:
         _live(fact, step),
         (
             (Column(""), mark),
-            (Column("tensor", shrink=True), lambda it: it.tensor.name or _made(fact, it) or "(unnamed)"),
+            (
+                Column("tensor", shrink=True),
+                lambda it: it.tensor.name or _producer_path(fact, it) or "(unnamed)",
+            ),
             (Column("", drop=3), lambda it: Span(it.tensor.dtype or "?", "quiet")),
             (Column("shape", drop=2), lambda it: shape_text(it.tensor.shape)),
             (Column("bytes", "right"), lambda it: size(it.bytes)),
@@ -116,11 +119,11 @@ def _tensors(fact: Memory, step: int, *, marked: bool = False) -> Table:
 
 
 def _live(fact: Memory, step: int) -> list[Lifetime]:
-    found = [life for life in fact.lifetimes if life.born <= step <= life.dies]
-    return sorted(found, key=lambda life: -life.bytes)
+    lifetimes = [life for life in fact.lifetimes if life.born <= step <= life.dies]
+    return sorted(lifetimes, key=lambda life: -life.bytes)
 
 
-def _made(fact: Memory, life: Lifetime) -> str:
+def _producer_path(fact: Memory, life: Lifetime) -> str:
     return fact.steps[life.born].path if life.born < len(fact.steps) else ""
 
 

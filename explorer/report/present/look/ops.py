@@ -1,4 +1,4 @@
-"""Operator types in text, what each costs, and the values of its attributes: `explorer ops`."""
+"""Text output of `explorer ops`: the costs of operator types, and the values of their attributes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from explorer.report.present.look.info import title
 
 
 def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
-    """The answer of `explorer ops`."""
+    """Return the answer of `explorer ops`."""
     return [*title(fact.model), Line(), *ops_blocks(fact, stats)]
 
 
 _NAME = len("LayerNormalization")
-"""Cells of an operator's name before another column is left out."""
+"""Minimum cells of an operator's name before another column is left out."""
 
 
 def ops_blocks(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
-    """What each operator type costs, and the values its attributes take."""
+    """Return the costs of each operator type, and the values of its attributes."""
     rows = [
-        (Span(stat.op if not at else "", "strong"), Span(name, "quiet"), range_text(span))
+        (Span(stat.op if not index else "", "strong"), Span(name, "quiet"), range_text(span))
         for stat in stats
-        for at, (name, span) in enumerate(stat.attributes.items())
+        for index, (name, span) in enumerate(stat.attributes.items())
     ]
     columns = (Column("operator"), Column("attribute"), Column("values", shrink=True))
     attributes: list[Block] = [Line(), Table(columns, rows, 0)] if rows else []
@@ -32,18 +32,18 @@ def ops_blocks(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
 
 
 def operators(fact: Info, stats: Sequence[OpStat], *, histogram: bool = False) -> Table:
-    """A row an operator type; with `histogram` its count is a bar, too."""
-    whole = fact.totals.macs
+    """Return a table with one row per operator type. `histogram` adds a bar for the count."""
+    total_macs = fact.totals.macs
     costliest = max((stat.macs or 0 for stat in stats), default=0)
-    most = max((stat.count for stat in stats), default=0)
+    max_count = max((stat.count for stat in stats), default=0)
 
     def row(stat: OpStat) -> tuple[Cell, ...]:
         return (
             Span(stat.op, "kind" if histogram else "strong"),
             plain(stat.count),
-            *([bar_text(stat.count, most, _BAR)] if histogram else []),
+            *([bar_text(stat.count, max_count, _BAR)] if histogram else []),
             quiet_zero(count(stat.macs)),
-            share_text(stat.macs, whole) if stat.macs != 0 and whole else "",
+            share_text(stat.macs, total_macs) if stat.macs != 0 and total_macs else "",
             bar_text(stat.macs, costliest),
             quiet_zero(count(stat.params)),
             quiet_zero(count(stat.elementwise_ops)),
@@ -63,7 +63,7 @@ def operators(fact: Info, stats: Sequence[OpStat], *, histogram: bool = False) -
 
 
 def attribute_blocks(stat: OpStat) -> list[Block]:
-    """The values of an operator's attributes, each with how often it occurs."""
+    """Return the values of an operator's attributes with their counts."""
     blocks: list[Block] = []
     for name, span in stat.attributes.items():
         blocks.append(Line((Span(f" {name}  ", "quiet"), Span(_ends(span), "figure"))))
@@ -81,11 +81,11 @@ def attribute_blocks(stat: OpStat) -> list[Block]:
 
 
 _VALUES, _ITEMS, _BAR = 8, 16, 6
-"""Values of an attribute that are listed, items of one that is a list, cells of a bar in a histogram."""
+"""Maximum number of listed values, maximum items of a list, and width of a histogram bar in cells."""
 
 
 def _ends(span: Range) -> str:
-    """An attribute's one value, or its range; of values without an order how many there are."""
+    """Format the range of an attribute, its only value, or the number of unordered values."""
     if span.distinct <= 1:
         return value_text(span.values[0][0] if span.values else span.minimum, _ITEMS)
     if span.minimum is None or span.maximum is None:
@@ -94,11 +94,11 @@ def _ends(span: Range) -> str:
 
 
 def range_text(span: Range) -> str:
-    """The values of an attribute: one value, or the range and then the values with how often each occurs."""
+    """Format the values of an attribute: a single value, or the range and the values with their counts."""
     if span.distinct == 1:
         return value_text(span.minimum if not span.values else span.values[0][0])
     listed = ", ".join(value_text(v) + (f" ×{count:,}" if count > 1 else "") for v, count in span.values)
-    more = f" and {span.distinct - len(span.values):,} more" if span.distinct > len(span.values) else ""
+    rest_text = f" and {span.distinct - len(span.values):,} more" if span.distinct > len(span.values) else ""
     if span.minimum is None or span.maximum is None:
-        return listed + more
-    return f"{value_text(span.minimum)} .. {value_text(span.maximum)}   ({listed}{more})"
+        return listed + rest_text
+    return f"{value_text(span.minimum)} .. {value_text(span.maximum)}   ({listed}{rest_text})"

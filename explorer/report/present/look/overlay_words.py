@@ -1,4 +1,4 @@
-"""Overlays and placement in text: figures from outside, and which provider of onnxruntime runs what."""
+"""Text output for overlays (external figures) and for the execution providers of onnxruntime."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from explorer.report.blocks import Block, Column, Field, Fields, Heading, Line, 
 from explorer.report.present.figures import plain, size
 
 _NAMED = 6
-"""Names that are told; the others are counted, and stand in JSON."""
+"""Maximum number of names that are listed. JSON contains all."""
 _ALL = "--json has all"
 
 
 def overlay_blocks(fact: Overlay) -> list[Block]:
-    """How many rows of a file are layers of the model, and which are none."""
+    """Return how many rows of the files matched layers, and the names that did not."""
     files = ", ".join(printable(source) for source in fact.sources)
     text = (
         f"{files}: {fact.matched:,} of {fact.rows:,} rows are of this model, and give figures to"
@@ -24,35 +24,37 @@ def overlay_blocks(fact: Overlay) -> list[Block]:
     )
     blocks: list[Block] = [Line(), Paragraph(text, "quiet")]
     if fact.unmatched:
-        blocks.append(Paragraph(f"No layer is called {_some(fact.unmatched)}.", "warning"))
+        blocks.append(Paragraph(f"No layer is called {_list_names(fact.unmatched)}.", "warning"))
     if fact.ambiguous:
         blocks.append(
-            Paragraph(f"Several layers are called {_some(fact.ambiguous)}: write the path.", "warning")
+            Paragraph(f"Several layers are called {_list_names(fact.ambiguous)}: write the path.", "warning")
         )
     return [*blocks, *(Paragraph(f"{printable(note)}.", "warning") for note in fact.notes)]
 
 
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(f"'{printable(name)[:60]}'" for name in names[:_NAMED])
-    more = len(names) - _NAMED
-    return f"{shown} and {more:,} more" if more > 0 else shown
+def _list_names(names: Sequence[str]) -> str:
+    listed = ", ".join(f"'{printable(name)[:60]}'" for name in names[:_NAMED])
+    unlisted_count = len(names) - _NAMED
+    return f"{listed} and {unlisted_count:,} more" if unlisted_count > 0 else listed
 
 
 def placement_blocks(fact: Placement) -> list[Block]:
-    """Which providers run how many layers, in how many partitions, and what goes between them."""
-    there = ", ".join(_short(name) for name in fact.available)
+    """Return the number of layers per provider, the partitions, and the tensors between them."""
+    available = ", ".join(_short(name) for name in fact.available)
     rows = [
         Field(
-            "Providers", f"{', '.join(_short(name) for name in fact.asked)}", f"{fact.runtime} has {there}"
+            "Providers",
+            f"{', '.join(_short(name) for name in fact.asked)}",
+            f"{fact.runtime} has {available}",
         ),
         *(Field(f"  {_short(name)}", plain(count), "layers") for name, count in fact.layers.items()),
         Field("Partitions", plain(len(fact.partitions))),
         Field("Boundaries", plain(len(fact.boundaries)), "tensors that another provider reads"),
     ]
     if fact.boundaries:
-        least = ">= " if fact.unknown else ""
+        sign = ">= " if fact.unknown else ""
         rows.append(
-            Field("Bytes across", size(fact.bytes, least), "copied where a provider has memory of its own")
+            Field("Bytes across", size(fact.bytes, sign), "copied where a provider has memory of its own")
         )
     if fact.removed:
         rows.append(Field("Run nowhere", plain(len(fact.removed)), "computed when it is loaded, or left out"))
@@ -65,7 +67,7 @@ def placement_blocks(fact: Placement) -> list[Block]:
 
 
 def _short(provider: str) -> str:
-    """A provider as people call it: 'CPU'."""
+    """Return the common name of a provider, such as 'CPU'."""
     return printable(provider).removesuffix("ExecutionProvider") or "?"
 
 
@@ -78,8 +80,8 @@ def _partitions(fact: Placement) -> Table:
         Column("last", shrink=True),
     )
     rows = [
-        (str(at + 1), _short(part.provider), plain(len(part.layers)), part.layers[0], part.layers[-1])
-        for at, part in enumerate(fact.partitions)
+        (str(index + 1), _short(part.provider), plain(len(part.layers)), part.layers[0], part.layers[-1])
+        for index, part in enumerate(fact.partitions)
     ]
     return Table(columns, rows, what="partitions, as they run", more=_ALL)
 
@@ -107,5 +109,5 @@ def _boundaries(fact: Placement) -> Table:
 
 def _fused(fact: Placement) -> Table:
     columns = (Column("runs as"), Column("on"), Column("layers", shrink=True))
-    rows = [(one.op, _short(one.provider), " + ".join(one.layers)) for one in fact.fused]
+    rows = [(operator.op, _short(operator.provider), " + ".join(operator.layers)) for operator in fact.fused]
     return Table(columns, rows, what="operators made of several layers", more=_ALL)

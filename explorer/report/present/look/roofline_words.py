@@ -1,4 +1,4 @@
-"""Roofline in text, what limits each layer on a machine: `explorer roofline`, the Roofline tab."""
+"""Text output of `explorer roofline`, also used by the Roofline tab: the bound of each layer on a machine."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from explorer.report.present.figures import (
 from explorer.report.present.look.info import answer
 
 LIMITS: Mapping[str, Role] = {"compute": "good", "memory": "bar", "unknown": "warning"}
-"""Roles of what limits a layer."""
+"""Role of each kind of bound."""
 
 
 def machine_text(machine: Machine) -> str:
-    """The machine in one line: 'npu: 4.00 TMAC/s, 100.00 GB/s'."""
+    """Describe a machine in one line: 'npu: 4.00 TMAC/s, 100.00 GB/s'."""
     name = f"{machine.name}: " if machine.name else ""
     return f"{name}{rate_text(machine.peak_macs, 'MAC/s')}, {rate_text(machine.bandwidth, 'B/s')}"
 
 
 def roofline(about: Info, fact: Roofline) -> list[Block]:
-    """The answer of `explorer roofline`."""
+    """Return the answer of `explorer roofline`."""
     return answer(about, roofline_blocks(fact))
 
 
 def roofline_blocks(fact: Roofline) -> list[Block]:
-    """The least time, what limits it, and every layer's share of it."""
+    """Return the minimum time, its bounds, and each layer's share of it."""
     return [figures(fact), Chart("roofline", fact), Line(), slowest(fact, by_time(fact))]
 
 
 def by_time(fact: Roofline) -> list[RooflinePoint]:
-    """The layers, those that take longest first, those of unknown time last."""
+    """Sort the layers by time, slowest first; layers of unknown time come last."""
     return sorted(fact.points, key=lambda p: -1.0 if p.seconds is None else -p.seconds - 1)
 
 
 def figures(
     fact: Roofline, *, brief: bool = False, apart: bool = False, profile: Profile | None = None
 ) -> Fields:
-    """The machine, the least time, and how many layers each limit holds back.
+    """Return the machine, the minimum time, and the number of layers per bound.
 
     Args:
-        fact: The figures.
-        brief: Without the bounds of the least time.
-        apart: The machine's name and its rates are figures of their own, where a line is short.
-        profile: What was measured.
+        fact: The roofline.
+        brief: Whether to leave out the bounds of the minimum time.
+        apart: Whether name and rates of the machine are separate figures, for narrow panes.
+        profile: Profile with measured times, or None.
     """
     sign = ">= " if fact.coverage < 1 else ""
     bounds = [
@@ -90,35 +90,37 @@ def _machine_fields(machine: Machine, *, apart: bool) -> list[Field]:
 
 
 def ridge_field(ridge: float) -> Field:
-    """The intensity at which a machine's two limits meet."""
+    """Return the ridge: the intensity at which compute and memory take equally long."""
     return Field(
         "Ridge", f"{ridge:,.1f} FLOPs/byte", "left of it memory limits, right of it compute", "ridge"
     )
 
 
 def together(fact: Roofline, points: Sequence[RooflinePoint]) -> Line:
-    """What several layers take together."""
-    known = [p.seconds for p in points if p.seconds is not None]
-    whole = sum(known) if any(known) or len(known) == len(points) else None
-    time = seconds(whole, ">= " if len(known) < len(points) else "")
-    return Line((f"{len(points):,} layers chosen: ", time, ", ", share(whole, fact.seconds)))
+    """Return the total time of several layers."""
+    known_seconds = [p.seconds for p in points if p.seconds is not None]
+    total_seconds = sum(known_seconds) if any(known_seconds) or len(known_seconds) == len(points) else None
+    time = seconds(total_seconds, ">= " if len(known_seconds) < len(points) else "")
+    return Line((f"{len(points):,} layers chosen: ", time, ", ", share(total_seconds, fact.seconds)))
 
 
 def slowest(fact: Roofline, points: Sequence[RooflinePoint], profile: Profile | None = None) -> Table:
-    """A row a layer, those that take longest first; beside them what was measured."""
+    """Return a table with one row per layer, slowest first, with measured times if there is a profile."""
     largest = max((point.share for point in points), default=0.0)
     timed = {layer.layer: layer for layer in profile.layers} if profile is not None else {}
 
     def row(point: RooflinePoint) -> tuple[Cell, ...]:
-        unknown = point.intensity is None and point.bytes is None
-        idle = point.seconds == 0
+        is_unknown = point.intensity is None and point.bytes is None
+        is_idle = point.seconds == 0
         return (
             point.path or "(unnamed)",
             Span(point.kind, "kind"),
             quiet_zero(count(point.macs)),
             quiet_zero(size(point.bytes)),
-            Span("?", "warning") if unknown else Span(f"{point.intensity or 0:.2f}", value=point.intensity),
-            Span("-" if idle else point.limit, "quiet" if idle else LIMITS[point.limit]),
+            Span("?", "warning")
+            if is_unknown
+            else Span(f"{point.intensity or 0:.2f}", value=point.intensity),
+            Span("-" if is_idle else point.limit, "quiet" if is_idle else LIMITS[point.limit]),
             seconds(point.seconds),
             share(point.seconds, fact.seconds),
             *(_timed(timed.get(point.layer)) if timed else ()),
@@ -140,15 +142,19 @@ def slowest(fact: Roofline, points: Sequence[RooflinePoint], profile: Profile | 
     return Table(columns, Rows(row, points), what="layers, slowest first")
 
 
-def _timed(one: LayerTime | None) -> tuple[Cell, Cell]:
-    """What a layer took, and what of that the least time is on the machine that was profiled for."""
-    if one is None or one.seconds is None:
-        return Span("in another" if one is not None and one.within else "", "quiet"), ""
-    reached = "" if one.efficiency is None else Span(share_text(one.efficiency, 1), value=one.efficiency)
-    return seconds(one.seconds.median), reached
+def _timed(layer_time: LayerTime | None) -> tuple[Cell, Cell]:
+    """Return the measured time of a layer, and its efficiency on the profiled machine."""
+    if layer_time is None or layer_time.seconds is None:
+        return Span("in another" if layer_time is not None and layer_time.within else "", "quiet"), ""
+    efficiency = (
+        ""
+        if layer_time.efficiency is None
+        else Span(share_text(layer_time.efficiency, 1), value=layer_time.efficiency)
+    )
+    return seconds(layer_time.seconds.median), efficiency
 
 
 def measured_field(profile: Profile) -> Field:
-    """What a run took, beside the least time."""
+    """Return the measured time of a run."""
     batch = "" if profile.batch is None else f"batch {profile.batch:,}, "
     return Field("Measured", seconds(profile.wall_seconds), f"{batch}{profile.device}, one run", "measured")

@@ -1,4 +1,4 @@
-"""Table of the layer tree: `explorer layers`, with the columns that were asked for."""
+"""Text output of `explorer layers`: the layer tree as a table with selectable columns."""
 
 from __future__ import annotations
 
@@ -34,51 +34,58 @@ from explorer.settings.columns import (
 )
 
 _DROP = {"kind": 1, "share": 2, "output": 4, "weights": 6, "activations": 7}
-"""Of the columns that nobody asked for: which are left out first where there is little room."""
+"""Order in which default columns are left out of a narrow table, highest first."""
 _BAR = 5
 _REMARKS = 3
 
 
 def layers(fact: Analysis) -> list[Block]:
-    """The answer of `explorer layers`."""
+    """Return the answer of `explorer layers`."""
     return answer(fact.info, layers_blocks(fact))
 
 
 def layers_blocks(fact: Analysis) -> list[Block]:
-    """The tree, indented, with the cost of every row."""
-    beside, totals = ColumnFigures(totals=fact.info.totals), fact.info.totals
+    """Return the tree, indented, with the costs of each row."""
+    figures, totals = ColumnFigures(totals=fact.info.totals), fact.info.totals
     columns = [COLUMNS[name] for name in STYLES["tree"].columns]
-    rows = _Rows(fact.info, columns, _DROP)
+    rows = _TableBuilder(fact.info, columns, _DROP)
     for row in fact.layers:
-        rows.add(row, tuple([column.of(row, beside) for column in columns]))
-    whole = whole_model(fact.info.totals, fact.info.model.inputs, fact.info.model.outputs)
-    return [rows.table(tuple([column.of(whole, beside) for column in columns])), *_below(totals, columns)]
+        rows.add(row, tuple([column.of(row, figures) for column in columns]))
+    model_row = whole_model(fact.info.totals, fact.info.model.inputs, fact.info.model.outputs)
+    return [
+        rows.table(tuple([column.of(model_row, figures) for column in columns])),
+        *_table_notes(totals, columns),
+    ]
 
 
 def table(fact: LayerTable) -> list[Block]:
-    """The answer of `explorer layers` with columns, a filter, an order or a style."""
+    """Return the answer of `explorer layers` with columns, a filter, an order or a style."""
     return answer(fact.info, table_blocks(fact))
 
 
 def table_blocks(fact: LayerTable) -> list[Block]:
-    """The rows that were asked for, with their columns, and what they add up to."""
+    """Return the selected rows and columns, and their totals."""
     style = STYLES[fact.style]
     outside = {} if fact.overlay is None else outside_columns(fact.overlay)
     columns = [COLUMNS.get(name) or outside[name] for name in fact.columns]
-    rows = _Rows(fact.info, columns, heads=style.heads, flat=fact.flat, match_count=fact.found)
+    rows = _TableBuilder(fact.info, columns, heads=style.heads, flat=fact.flat, match_count=fact.found)
     for row, values in zip(fact.layers, fact.values, strict=True):
         rows.add(row, values)
     return [
         rows.table(fact.totals),
         *_without_machine(fact),
-        *(_sums(fact) if style.sums else _below(fact.info.totals, columns, narrowed=fact.found is not None)),
+        *(
+            _summary_totals(fact)
+            if style.sums
+            else _table_notes(fact.info.totals, columns, narrowed=fact.found is not None)
+        ),
         *([] if fact.overlay is None else overlay_blocks(fact.overlay)),
         *([] if fact.placement is None else placement_blocks(fact.placement)),
     ]
 
 
-class _Look(NamedTuple):
-    """What stands in a row behind its name, and all that its cells are made of."""
+class _RowContents(NamedTuple):
+    """Contents of a row except its name. Rows with equal contents share their cells."""
 
     group: bool
     counted: bool
@@ -86,8 +93,8 @@ class _Look(NamedTuple):
     remark: str
 
 
-class _Rows:
-    """A table in the making; of a large model most rows say the same but for their names."""
+class _TableBuilder:
+    """Builds a table. In a large model most rows have equal cells, which are created once."""
 
     def __init__(
         self,
@@ -101,32 +108,38 @@ class _Rows:
     ) -> None:
         self._info, self._columns, self._flat, self._found = info, columns, flat, match_count
         self._drop, self._heads = drop, heads or {}
-        self._said = _said_of_shapes(info)
-        # a file of tensors says nothing of work, on every row the same nothing
-        self._bare = not info.totals.nodes and not info.totals.coverage
+        self._shape_remarks = _shape_remarks(info)
+        # in a file of tensors the work of every row is unknown
+        self._has_no_work = not info.totals.nodes and not info.totals.coverage
         self._names: list[Cell] = []
-        self._looks: list[_Look] = []
-        self._alike: dict[_Look, _Look] = {}
-        place = {column.name: at for at, column in enumerate(columns)}
+        self._contents: list[_RowContents] = []
+        self._shared_contents: dict[_RowContents, _RowContents] = {}
+        place = {column.name: index for index, column in enumerate(columns)}
         self._macs = place.get("macs") if "share" in place else None
 
     def add(self, row: Layer, values: tuple[Any, ...]) -> None:
-        """A row with what it has in the columns."""
+        """Add a row with its values in the columns."""
         name = row.path or row.name if self._flat else "  " * row.depth + (row.name or row.path or "(model)")
-        look = _Look(row.group, row.counted, values, _remark(row, self._said, self._bare))
+        look = _RowContents(
+            row.group, row.counted, values, _remark(row, self._shape_remarks, self._has_no_work)
+        )
         self._names.append(Span(name, "strong") if row.group else name)
-        self._looks.append(self._alike.setdefault(look, look))
+        self._contents.append(self._shared_contents.setdefault(look, look))
 
     def table(self, totals: tuple[Any, ...]) -> Table:
-        """The rows, and below them what they add up to."""
-        at = self._macs
-        leaves = [look.values[at] or 0 for look in self._alike if at is not None and not look.group]
+        """Return the table with the row of totals."""
+        macs_index = self._macs
+        leaves = [
+            look.values[macs_index] or 0
+            for look in self._shared_contents
+            if macs_index is not None and not look.group
+        ]
         largest = max(leaves, default=0)
-        cells = {look: self._cells(look, largest) for look in self._alike}
+        cells = {look: self._cells(look, largest) for look in self._shared_contents}
         label = "total" if self._found is None else f"total of {self._found:,} found"
         rows = SharedRows(
             [*self._names, Span(label, "strong")],
-            [*[cells[look] for look in self._looks], tuple(self._total(totals))],
+            [*[cells[look] for look in self._contents], tuple(self._total(totals))],
         )
         return Table(tuple(self._heads_of()), rows, 0)
 
@@ -134,7 +147,7 @@ class _Rows:
         yield Column(self._heads.get("", "layer"), shrink=True)
         for column in self._columns:
             head = self._heads.get(column.name, column.head)
-            if self._bare and column.name == "output":
+            if self._has_no_work and column.name == "output":
                 head = "shape"
             drop = self._drop.get(column.name, 0) if self._drop is not None else 0
             if column.is_number:
@@ -145,21 +158,21 @@ class _Rows:
                 yield Column("", role="bar", drop=_BAR)
         yield Column("", shrink=True, drop=_REMARKS, role="warning")
 
-    def _cells(self, look: _Look, largest: float) -> tuple[Cell, ...]:
-        """The cells of a row behind its name."""
+    def _cells(self, look: _RowContents, largest: float) -> tuple[Cell, ...]:
+        """Return the cells of a row after its name."""
         cells: list[Cell] = []
         for column, value in zip(self._columns, look.values, strict=True):
             cell = self._cell(column, value)
             cells.append(Span(cell, "quiet") if look.group and isinstance(cell, str) and cell else cell)
             if column.name == "share" and self._macs is not None:
-                alone = not look.group and look.counted
-                cells.append(bar_text(look.values[self._macs], largest) if alone else "")
+                is_counted_leaf = not look.group and look.counted
+                cells.append(bar_text(look.values[self._macs], largest) if is_counted_leaf else "")
         return (*cells, look.remark)
 
     def _cell(self, column: LayerColumn, value: Any) -> Cell:
         if column.unit == "shape":
-            more = f" +{len(value) - 1}" if len(value) > 1 else ""
-            return shape_text(value[0]) + more if value else ""
+            suffix = f" +{len(value) - 1}" if len(value) > 1 else ""
+            return shape_text(value[0]) + suffix if value else ""
         if column.unit == "text":
             return Span(value, "quiet") if value and column.name == "kind" else str(value)
         if value is None and (column.blank or not self._info.totals.macs):
@@ -167,7 +180,7 @@ class _Rows:
         return in_unit(column.unit, value)
 
     def _total(self, totals: Sequence[Any]) -> Iterator[Cell]:
-        """The cells of the last row: words and shapes have none."""
+        """Yield the cells of the totals row; text and shape columns are blank."""
         model_totals = self._info.totals
         for column, value in zip(self._columns, totals, strict=True):
             if (
@@ -193,31 +206,33 @@ def _strong(column: LayerColumn, value: Any, sign: str) -> Span:
     return Span(sign + text, "strong", value=value)
 
 
-def _below(totals: Totals, columns: Sequence[LayerColumn], *, narrowed: bool = False) -> list[Block]:
-    """What is worth saying below the table, or below what a filter left of it."""
+def _table_notes(totals: Totals, columns: Sequence[LayerColumn], *, narrowed: bool = False) -> list[Block]:
+    """Return notes below the table; `narrowed` means that a filter removed rows."""
     names = {column.name for column in columns}
-    bare = not totals.nodes and not totals.coverage
-    unit: list[Block] = [Line(), Paragraph(f"MACs: {MACS}.", "quiet")] if "macs" in names and not bare else []
+    has_no_work = not totals.nodes and not totals.coverage
+    unit: list[Block] = (
+        [Line(), Paragraph(f"MACs: {MACS}.", "quiet")] if "macs" in names and not has_no_work else []
+    )
     sized = names & {"activations", "pass_size"} and not narrowed
     return [*unit, *(_functional_hint(totals) if sized else [])]
 
 
 def _without_machine(fact: LayerTable) -> list[Block]:
-    """Why no least time is known."""
+    """Return the reason that the minimum times are unknown, or []."""
     if "time" not in fact.columns:
         return []
-    at = fact.columns.index("time")
-    timed = any(values[at] is not None for values in (*fact.values, fact.totals))
-    if timed or all(row.bytes_read is None for row in fact.layers):
-        return []  # on a machine what moves a known number of bytes has one
+    time_column = fact.columns.index("time")
+    has_times = any(values[time_column] is not None for values in (*fact.values, fact.totals))
+    if has_times or all(row.bytes_read is None for row in fact.layers):
+        return []  # with a machine, every row with known bytes has a time
     return [Line(), Paragraph(f"Least time: ?, as it {NEEDS['seconds']}.", "quiet")]
 
 
-def _sums(fact: LayerTable) -> list[Block]:
-    """Totals as torchsummary, torchinfo and Keras have them; sizes are of the types that the model has."""
+def _summary_totals(fact: LayerTable) -> list[Block]:
+    """Return totals as torchsummary, torchinfo and Keras print them, with the model's own dtypes."""
     totals, total = fact.info.totals, fact.total
     trained = total.trainable_params
-    rest = None if trained is None else total.params - trained
+    untrained = None if trained is None else total.params - trained
     input_bytes = tensor_bytes(fact.info.model.inputs)
     passes = None if total.activation_bytes is None else 2 * total.activation_bytes
     parts = (input_bytes, passes, total.weight_bytes)
@@ -230,7 +245,7 @@ def _sums(fact: LayerTable) -> list[Block]:
     rows = [
         Field("Total params", exact_text(total.params)),
         Field("Trainable params", exact_text(trained)),
-        Field("Non-trainable params", exact_text(rest)),
+        Field("Non-trainable params", exact_text(untrained)),
         Field("Total mult-adds", count(total.macs, totals.sign if total.macs is not None else "")),
         *(Field(name, size(value)) for name, value in sizes),
     ]
@@ -238,23 +253,22 @@ def _sums(fact: LayerTable) -> list[Block]:
 
 
 def _functional_hint(totals: Totals) -> list[Block]:
-    """That rows and total of an nn.Module count more than the sum that `info` has."""
+    """Return a note that the rows of an nn.Module include functional operators, unlike the sum of `info`."""
     if not totals.activation_bytes_functional:
         return []
-    more = bytes_text(totals.activation_bytes_functional)
-    text = f"Outputs of functional operators count here too, {more} in all; info's sum is of leaf modules."
+    functional_text = bytes_text(totals.activation_bytes_functional)
+    text = f"Outputs of functional operators count here too, {functional_text} in all; info's sum is of leaf modules."
     return [Line(), Paragraph(text, "quiet")]
 
 
-def _said_of_shapes(info: Info) -> dict[str, str]:
-    """What is worth saying of where a shape comes from, by origin."""
+def _shape_remarks(info: Info) -> dict[str, str]:
+    """Return the remark for each origin of a shape that needs one."""
     words = {"bound": "size at most"}
     if info.model.opset is not None:
-        # an operator's output is inferred, or seen in a run, unless nobody knows the operator; without ONNX's
-        # operator sets there is nothing to infer, and the format declares every shape
+        # for ONNX, shapes are usually inferred or observed; other formats declare all shapes
         words["declared"] = "shape as declared"
     if "observed" in info.assumptions:
-        # a module is never without a run, on tensors that hold no data
+        # modules always run on tensors without data
         words["observed"] = "shape as seen in a run"
     return words
 
@@ -262,8 +276,8 @@ def _said_of_shapes(info: Info) -> dict[str, str]:
 def _remark(row: Layer, words: Mapping[str, str], bare: bool) -> str:
     remarks = [doubt_text(row)] if row.reason and not bare else []
     if row.shared_with:
-        more = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
-        remarks.append(f"shared with {row.shared_with[0]}{more}")
+        suffix = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
+        remarks.append(f"shared with {row.shared_with[0]}{suffix}")
     if row.repeat > 1:
         remarks.append(f"first of {row.repeat} alike")
     if not row.group:

@@ -1,4 +1,4 @@
-"""Torchinfo's own table in text, ours beside it, and where they differ and why."""
+"""Text output of `explorer layers --style torchinfo` and `--compare`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from explorer.report.present.look.table import layers
 
 
 def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, compared: bool) -> list[Block]:
-    """Torchinfo's own table, ours where it was asked for, and with `compared` where they differ and why."""
+    """Return the table of torchinfo, or Explorer's own one, and with `compared` the differences explained."""
     blocks: list[Block] = []
     if analysis is None:
         blocks = [
@@ -27,17 +27,17 @@ def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, comp
         return blocks
     if not fact.differences:
         return [*blocks, Line(), Paragraph(f"torchinfo {fact.version} agrees with every figure", "good")]
-    for why in dict.fromkeys(difference.why for difference in fact.differences):
+    for reason in dict.fromkeys(difference.why for difference in fact.differences):
         blocks += [
             Line(),
-            Paragraph(why, "warning", 0),
-            _overruled([d for d in fact.differences if d.why == why], fact),
+            Paragraph(reason, "warning", 0),
+            _overruled([d for d in fact.differences if d.why == reason], fact),
         ]
     return blocks
 
 
 def _overruled(differences: Sequence[TorchinfoDifference], fact: TorchinfoTable) -> Table:
-    """Torchinfo's numbers that one rule overrules."""
+    """Return the numbers of torchinfo that differ for one reason."""
     return table_of(
         differences,
         (

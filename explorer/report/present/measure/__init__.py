@@ -1,1 +1,1 @@
-"""Measured time in words, layer by layer."""
+"""Measured times of layers and machines."""

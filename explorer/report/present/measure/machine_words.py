@@ -1,4 +1,4 @@
-"""Measured machine in text: `explorer machines --measure`."""
+"""Text output of `explorer machines --measure`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Par
 
 
 def measured_blocks(fact: MeasuredMachine) -> list[Block]:
-    """Rates by type of number, bandwidth, what a node costs; the matmuls by size; what to know."""
+    """Return peak rates by dtype, bandwidth, launch cost per node, matmul rates by size, and notes."""
     rows = [Field("processor", Span(printable(fact.processor), "strong"), many_text(fact.threads, "thread"))]
     for peak in fact.peaks:
         low, high = rate_text(peak.low, "MAC/s"), rate_text(peak.high, "MAC/s")
@@ -28,10 +28,10 @@ def measured_blocks(fact: MeasuredMachine) -> list[Block]:
             rate_text(fact.bandwidth.bytes_per_second, "B/s"),
             f"two arrays of {arrays} read, one written",
         ),
-        Field("a node", seconds_text(fact.launch.median), f"{_sure(fact.launch)}, in a long chain"),
-        Field("a run", seconds_text(fact.call.median), f"{_sure(fact.call)}, of a model of one node"),
+        Field("a node", seconds_text(fact.launch.median), f"{_spread_text(fact.launch)}, in a long chain"),
+        Field("a run", seconds_text(fact.call.median), f"{_spread_text(fact.call)}, of a model of one node"),
         *(
-            Field(f"cache, level {peak.level}", bytes_text(peak.bytes), _shared(peak), f"L{peak.level}")
+            Field(f"cache, level {peak.level}", bytes_text(peak.bytes), _cache_remark(peak), f"L{peak.level}")
             for peak in fact.caches
         ),
     ]
@@ -42,8 +42,8 @@ def measured_blocks(fact: MeasuredMachine) -> list[Block]:
     took = seconds_text(fact.seconds)
     blocks.append(Paragraph(f"Measured {fact.date} in {took}, with {fact.runtime}.", "quiet"))
     if fact.loaded:
-        again = "Measured again with nothing else to do it may be faster."
-        blocks.append(Paragraph(f"The machine was loaded: {fact.load}. {again}", "warning"))
+        advice = "Measured again with nothing else to do it may be faster."
+        blocks.append(Paragraph(f"The machine was loaded: {fact.load}. {advice}", "warning"))
     return blocks
 
 
@@ -58,18 +58,22 @@ def _matmuls(fact: MeasuredMachine) -> Table:
     return Table(columns, table)
 
 
-def _rate(one: KernelTime | None) -> Span:
-    if one is None:
+def _rate(kernel: KernelTime | None) -> Span:
+    if kernel is None:
         return Span("-", "quiet")
-    return Span(rate_text(one.macs_per_second, "MAC/s").removesuffix("MAC/s"), value=one.macs_per_second)
+    return Span(
+        rate_text(kernel.macs_per_second, "MAC/s").removesuffix("MAC/s"), value=kernel.macs_per_second
+    )
 
 
-def _sure(times: Spread) -> str:
+def _spread_text(times: Spread) -> str:
     return f"{seconds_text(times.low)} to {seconds_text(times.high)}"
 
 
-def _shared(cache: CacheLevel) -> str:
-    of = {0: "", 1: "of a core's own"}.get(cache.processors, f"shared by {cache.processors:,} processors")
+def _cache_remark(cache: CacheLevel) -> str:
+    sharing = {0: "", 1: "of a core's own"}.get(
+        cache.processors, f"shared by {cache.processors:,} processors"
+    )
     rate = cache.bytes_per_second
-    fast = "not timed" if rate is None else f"{rate_text(rate, 'B/s')} of all threads"
-    return f"{of}; {fast}" if of else fast
+    speed = "not timed" if rate is None else f"{rate_text(rate, 'B/s')} of all threads"
+    return f"{sharing}; {speed}" if sharing else speed

@@ -1,1 +1,1 @@
-"""Shell verbs in words: the manual, the cache, machines, history."""
+"""Text output of commands about the program: cache, list, machines, history."""

@@ -1,4 +1,4 @@
-"""Cache in text, what is kept of models that were opened before: `explorer cache`."""
+"""Text output of `explorer cache`: the stored analyses of models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from explorer.report.present.figures import bytes_field, count_field
 
 
 def cache(fact: CacheUsage) -> list[Block]:
-    """The answer of `explorer cache`."""
+    """Return the answer of `explorer cache`."""
     return [
         Line((Span(fact.folder, "strong"), Span("   analyses of models that were opened before", "quiet"))),
         Line(),

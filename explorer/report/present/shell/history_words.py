@@ -1,4 +1,4 @@
-"""History in text, the states of a session: `explorer history`, the History screen, the Model tab."""
+"""Text output of `explorer history`, also used by the History screen and the Model tab."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from explorer.report.terms import field_terms
 def history(
     fact: History, source: str, output: str | None, figures: FigureTable | None = None
 ) -> list[Block]:
-    """The answer of `explorer history`: a row a state, the current one marked.
+    """Return the answer of `explorer history`: one row per state, with a mark on the current one.
 
     Args:
-        fact: The states.
-        source: The model of the session.
-        output: Where the script was written; None if nowhere.
-        figures: Of the states that are compared; None without any.
+        fact: States of the session.
+        source: Source of the session's model.
+        output: Path of the written script, or None.
+        figures: Figures of the states to compare, or None.
     """
     blocks: list[Block] = [
         Line((Span(source, "strong"), Span("   a session that waits to be resumed", "quiet")))
@@ -43,29 +43,34 @@ def history(
 
 
 def states(fact: History, mark: str, *, commands: bool = False) -> Table:
-    """A row a state, as `git log` draws a tree; those that did not lead to the current one quietly.
+    """Return a table with one row per state, and the tree drawn as in `git log`.
+
+    States that did not lead to the current one are dimmed.
 
     Args:
-        fact: The states.
-        mark: The current one in the drawing of the tree.
-        commands: With what made each.
+        fact: States of the session.
+        mark: Mark of the current state.
+        commands: Whether to show the command of each state.
     """
-    led = fact.line_to(fact.current)
-    timed = any(entry.profile for entry in fact.entries)
+    ancestors = fact.line_to(fact.current)
+    has_profiles = any(entry.profile for entry in fact.entries)
 
     def row(at: int, branches: str) -> tuple[Cell, ...]:
         entry = fact.entries[at]
-        role: Role = "" if at in led else "quiet"
-        done = f"  {entry.label}" if entry.name and at else ""
+        role: Role = "" if at in ancestors else "quiet"
+        change_label = f"  {entry.label}" if entry.name and at else ""
         products = "" if entry.record is None else entry.record.products_text
-        here = at == fact.current
+        is_current = at == fact.current
         return (
-            (Span(branches, "quiet"), Span(mark if here else _STATE, "formula" if here else "quiet")),
+            (
+                Span(branches, "quiet"),
+                Span(mark if is_current else _STATE, "formula" if is_current else "quiet"),
+            ),
             str(at),
-            (Span(state_name(entry, at), role), Span(done, "quiet")),
+            (Span(state_name(entry, at), role), Span(change_label, "quiet")),
             Span(products, role),
             _proof(entry, at),
-            *([_time(entry)] if timed else []),
+            *([_time(entry)] if has_profiles else []),
             os.path.basename(entry.saved),
             entry.command if commands else "",
         )
@@ -76,7 +81,7 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
         Column("state", shrink=True),
         Column("tile matmuls", "right", drop=3),
         Column("proof"),
-        *([Column("time", "right", drop=3)] if timed else []),
+        *([Column("time", "right", drop=3)] if has_profiles else []),
         Column("saved as", shrink=True, drop=2, role="quiet"),
         Column("command", shrink=True, drop=1, role="quiet"),
     )
@@ -85,24 +90,26 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
 
 _STATE = "○"
 _MOST_BRANCHES = 8
-"""Forks that are drawn beside each other; of more the last ones are."""
+"""Maximum number of branches that are drawn side by side; the last ones are kept."""
 
 
 def tree_rows(fact: History) -> list[tuple[int, str]]:
-    """The states in the order in which they are drawn, and the lines of the tree before each.
+    """Return the states in display order, each with the lines of the tree before it.
 
-    What was made of a state last follows it in its own column; older branches stand before that, each in a
-    column to the right.
+    The newest child of a state follows it in the same column. Older children come before it, each in a column
+    to the right.
     """
     children, rows = fact.children(), list[tuple[int, str]]()
     waiting = [(0, "", "")]
     while waiting:
-        at, lead, below = waiting.pop()
-        rows.append((at, lead))
+        at, tree_lines, lines_below = waiting.pop()
+        rows.append((at, tree_lines))
         *older, last = children.get(at, (None,))
         if last is not None:
-            waiting.append((last, below, below))
-        waiting += [(child, f"{below}├─", f"{below}│ ") for child in reversed(older) if child is not None]
+            waiting.append((last, lines_below, lines_below))
+        waiting += [
+            (child, f"{lines_below}├─", f"{lines_below}│ ") for child in reversed(older) if child is not None
+        ]
     return [
         (at, lines if len(lines) <= 2 * _MOST_BRANCHES else f"…{lines[-2 * _MOST_BRANCHES + 1 :]}")
         for at, lines in rows
@@ -110,12 +117,12 @@ def tree_rows(fact: History) -> list[tuple[int, str]]:
 
 
 def state_name(entry: HistoryEntry, at: int) -> str:
-    """What a state is called: by its user, or by what was done."""
+    """Return the name of a state: the user's, or the label of the change."""
     return entry.name or ("as opened" if at == 0 else entry.label)
 
 
 def state_blocks(fact: History, at: int) -> list[Block]:
-    """What is known of one state: how it was made, what came of the proof, where it is kept."""
+    """Describe one state: how it was made, the result of its proof, and where it is saved."""
     entry = fact.entries[at]
     rows = [Field("state", Span(f"{at}: {state_name(entry, at)}, {_place(fact, at)}"))]
     if entry.profile is not None:
@@ -124,8 +131,8 @@ def state_blocks(fact: History, at: int) -> list[Block]:
         return [Fields(rows), Paragraph("Nothing was done to it yet.", "quiet")]
     if entry.name:
         rows.append(Field("done", Span(entry.label)))
-    if (before := fact.parent(at) or 0) != at - 1:
-        rows.append(Field("made of", Span(f"{before}: {state_name(fact.entries[before], before)}")))
+    if (parent := fact.parent(at) or 0) != at - 1:
+        rows.append(Field("made of", Span(f"{parent}: {state_name(fact.entries[parent], parent)}")))
     if entry.change in offered("fields"):
         rows += load("fields", entry.change)(entry.record)
     if entry.verification is not None:
@@ -140,11 +147,11 @@ def state_blocks(fact: History, at: int) -> list[Block]:
 
 
 def timed_text(profile: Profile) -> str:
-    """How long a state ran when it was last timed, and in what: '22.4 ms a run, batch 8, cpu, 2 threads'."""
+    """Describe the last profile of a state: '22.4 ms a run, batch 8, cpu, 2 threads'."""
     batch = "" if profile.batch is None else f", batch {profile.batch:,}"
-    used = f"{profile.device}, {many_text(profile.threads, 'thread')}, {profile.runtime}"
-    loaded = ", on a loaded machine" if profile.loaded else ""
-    return f"{seconds_text(profile.wall_seconds)} a run{batch}, {used}{loaded}"
+    setting = f"{profile.device}, {many_text(profile.threads, 'thread')}, {profile.runtime}"
+    load_note = ", on a loaded machine" if profile.loaded else ""
+    return f"{seconds_text(profile.wall_seconds)} a run{batch}, {setting}{load_note}"
 
 
 def _time(entry: HistoryEntry) -> Span:
@@ -152,7 +159,7 @@ def _time(entry: HistoryEntry) -> Span:
 
 
 def _place(fact: History, at: int) -> str:
-    """Where a state stands, seen from the current one."""
+    """Return the position of a state relative to the current one."""
     if at == fact.current:
         return "the current model"
     if at in fact.line_to(fact.current):
@@ -161,7 +168,7 @@ def _place(fact: History, at: int) -> str:
 
 
 def _proof(entry: HistoryEntry, at: int) -> Span:
-    """What came of the proof of a state; nothing of the model as it was opened."""
+    """Return the result of the proof of a state, or '' for the model as opened."""
     if at == 0:
         return Span("")
     if entry.verification is None:

@@ -1,4 +1,4 @@
-"""List of what there is to be opened, in text: `explorer list`, and the rows of the screen's file chooser."""
+"""Text output of `explorer list`, also used by the chooser: the models that can be opened."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _COLUMNS = (
 )
 _MOST_TYPES = 3
 _SHORT = 20
-"""Characters of what is said of a model in a list whose names need the room."""
+"""Maximum characters of notes in a narrow list."""
 _FEW = 0.005
-"""Share of the bytes under which a type is left out: sizes and indices."""
+"""Minimum share of the bytes for a dtype to be listed; smaller ones are sizes and indices."""
 
 
 def listing(fact: ModelListing) -> list[Block]:
-    """The answer of `explorer list`."""
+    """Return the answer of `explorer list`."""
     models = f"{len(fact.models):,} model{'s' * (len(fact.models) != 1)}"
     blocks: list[Block] = [Line((Span(printable(fact.folder), "strong"), Span(f"   {models}", "quiet")))]
     if fact.models:
@@ -48,13 +48,14 @@ def listing(fact: ModelListing) -> list[Block]:
 
 
 def choice_table(choices: Sequence[Choice], what: str = "", *, short: bool = False) -> Table:
-    """A row each, under the same columns; `what` as for `Table`, `short` where names need the room."""
+    """Return a table with one row per choice. `what` as for `Table`; `short` shortens notes for a narrow
+    list."""
     row = partial(choice_row, most=_SHORT) if short else choice_row
     return Table(_COLUMNS, Rows(row, choices), what=what)
 
 
 def choice_row(choice: Choice, most: int | None = None) -> tuple[Cell, ...]:
-    """What is known of something that can be opened; of what is said of it `most` characters."""
+    """Return the cells of a choice, with notes of at most `most` characters."""
     if isinstance(choice, ModelFile):
         params: Cell = count(choice.params) if choice.params is not None else Span("", "quiet")
         note = (
@@ -88,18 +89,18 @@ def choice_row(choice: Choice, most: int | None = None) -> tuple[Cell, ...]:
     return choice.name, "torchvision", "", _params(choice.params), "", ""
 
 
-def stored(one: ModelFile) -> str:
-    """Architecture and longest text, how weights are quantized, types of the tensors by their bytes."""
-    whole = sum(kind.bytes or 0 for kind in one.types)
-    kinds = [kind for kind in one.types if not whole or (kind.bytes or 0) >= _FEW * whole]
+def stored(model_file: ModelFile) -> str:
+    """Describe a model file: architecture, context length, quantization, and dtypes by size."""
+    total_bytes = sum(kind.bytes or 0 for kind in model_file.types)
+    kinds = [kind for kind in model_file.types if not total_bytes or (kind.bytes or 0) >= _FEW * total_bytes]
     names = [kind.name for kind in kinds]
-    if len(kinds) > 1 and whole:
-        names = [f"{kind.name} {share_text(kind.bytes, whole)}" for kind in kinds]
-    more = "" if len(names) <= _MOST_TYPES else f" and {len(names) - _MOST_TYPES} more"
-    types = ", ".join(names[:_MOST_TYPES]) + more
-    tokens = "" if one.context is None else f"{one.context:,} tokens"
-    model = ", ".join(filter(None, (one.architecture, tokens)))
-    return printable(": ".join(filter(None, (model, one.quantization, types))))
+    if len(kinds) > 1 and total_bytes:
+        names = [f"{kind.name} {share_text(kind.bytes, total_bytes)}" for kind in kinds]
+    suffix = "" if len(names) <= _MOST_TYPES else f" and {len(names) - _MOST_TYPES} more"
+    types = ", ".join(names[:_MOST_TYPES]) + suffix
+    tokens = "" if model_file.context is None else f"{model_file.context:,} tokens"
+    model = ", ".join(filter(None, (model_file.architecture, tokens)))
+    return printable(": ".join(filter(None, (model, model_file.quantization, types))))
 
 
 def _cut(text: str, most: int | None) -> str:
@@ -115,14 +116,14 @@ def _params(value: int | None) -> Cell:
 
 
 def _when(seconds: int | None, most: int | None) -> str:
-    """A date in the user's own time, with the hour where there is room, or the hour of today.
+    """Format a time in the local time zone: date and hour, or in a narrow list the date or the hour of today.
 
-    A file may claim any.
+    Returns '?' for a time out of range, because files may contain any number.
     """
     try:
-        then = time.localtime(seconds)
-        today = time.strftime("%Y-%m-%d", then) == time.strftime("%Y-%m-%d")
-        form = "%Y-%m-%d %H:%M" if most is None else "%H:%M" if today else "%Y-%m-%d"
-        return "" if seconds is None else time.strftime(form, then)
+        local_time = time.localtime(seconds)
+        is_today = time.strftime("%Y-%m-%d", local_time) == time.strftime("%Y-%m-%d")
+        form = "%Y-%m-%d %H:%M" if most is None else "%H:%M" if is_today else "%Y-%m-%d"
+        return "" if seconds is None else time.strftime(form, local_time)
     except (OSError, OverflowError, ValueError):
         return "?"

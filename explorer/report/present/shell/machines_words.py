@@ -1,4 +1,4 @@
-"""Machines that have a name, in text: `explorer machines`."""
+"""Text output of `explorer machines`: the known machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNMEASURED = "This machine, here, is not measured: explorer machines --measure 
 
 
 def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
-    """The answer of `explorer machines`; of `--save` the machine as it was written."""
+    """Return the answer of `explorer machines`, or with `saved` that of `explorer machines --save`."""
     if saved:
         return [
             *written(printable(fact.config)),
@@ -25,7 +25,7 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
             *(
                 Paragraph(warning, "warning")
                 for machine in fact.machines
-                if (warning := _off_array(machine.hardware))
+                if (warning := _array_warning(machine.hardware))
             ),
             *(
                 block
@@ -37,15 +37,15 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
     measured = any(machine.name == "here" for machine in fact.machines)
     peaks = "Peaks are dense, without sparsity, of the type beside them. Machines of your own stand in "
     return [
-        _named(fact.machines),
+        _machine_table(fact.machines),
         Line(),
         Paragraph(f"{peaks}{printable(fact.config)}, and go first.", "quiet"),
         *([] if measured else [Paragraph(_UNMEASURED, "quiet")]),
     ]
 
 
-def _off_array(machine: Hardware) -> str:
-    """That an array does not do a multiply-accumulate in each cell and cycle, where it does not."""
+def _array_warning(machine: Hardware) -> str:
+    """Return a warning if an array does not compute one MAC per cell and cycle, or ''."""
     if machine.array is None or machine.macs_per_cycle is None:
         return ""
     cells = machine.array[0] * machine.array[1]
@@ -59,7 +59,7 @@ def _off_array(machine: Hardware) -> str:
 
 
 def hardware_fields(machine: Hardware) -> Fields:
-    """All that is known of a machine; what is not known is left out."""
+    """Return the known figures of a machine."""
     pairs: list[tuple[str, str | None]] = [
         ("peak", rate_text(machine.peak_macs, "MAC/s") if machine.peak_macs else None),
         ("bandwidth", rate_text(machine.bandwidth, "B/s") if machine.bandwidth else None),
@@ -74,7 +74,7 @@ def hardware_fields(machine: Hardware) -> Fields:
     return Fields([name, *(Field(label, text) for label, text in pairs if text is not None)])
 
 
-def _named(machines: Sequence[NamedMachine]) -> Table:
+def _machine_table(machines: Sequence[NamedMachine]) -> Table:
     return table_of(
         machines,
         (
