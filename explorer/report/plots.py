@@ -320,9 +320,9 @@ def _blame(axes: Axes, about: None, fact: Blame) -> None:
         axes.plot(logged, label=label, color=color, linestyle=line, marker=marker, markersize=4, linewidth=1)
     guilty = [(i, p.introduced) for i, p in enumerate(probes) if p.state == "introduced" and p.introduced]
     if guilty:
-        across, up = zip(*guilty, strict=True)
+        across, upwards = zip(*guilty, strict=True)
         label = f"beyond rounding: {len(guilty):,} layer{'s' if len(guilty) > 1 else ''}"
-        axes.plot(across, up, "o", color=_RED, markersize=5, label=label)
+        axes.plot(across, upwards, "o", color=_RED, markersize=5, label=label)
     if fact.worst is not None and (size := probes[fact.worst].relative):
         axes.plot([fact.worst], [size], "v", color=_ORANGE, markersize=7, label=f"largest: {size:.1e}")
     if fact.first is not None and (size := probes[fact.first].introduced or probes[fact.first].relative):

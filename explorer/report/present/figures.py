@@ -43,8 +43,7 @@ def plain(value: int | None, sign: str = "") -> Span:
 
 
 def number(value: float) -> Span:
-    """Format an external figure of unknown unit with four digits, but with all digits before the decimal
-    point."""
+    """Format an external figure of unknown unit with four digits. Digits before the decimal point all stay."""
     return Span(number_text(value), "figure", f"{value:,.15g}", value)
 
 

@@ -48,8 +48,7 @@ def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]
 
 
 def to_blame(before: str, after: str, opening: Sequence[str], first: str = "") -> list[Block]:
-    """Suggest the command that finds the layer where the models differ. `first` is a command to run before
-    it."""
+    """Suggest the command that finds the first differing layer. `first` is a command to run before it."""
     commands = [(first, "write it all the same")] if first else []
     blame = shlex.join(("explorer", "blame", path_word(before), path_word(after), *opening))
     rows = [
@@ -89,8 +88,7 @@ def evidence(fact: Verification) -> list[Block]:
 
 
 def key_facts(fact: Verification) -> Fields:
-    """Return the main facts of a verdict: what is equal by construction, the worst error, and the inputs
-    tried."""
+    """Return the main facts of a verdict: equality by construction, the worst error, and the tried inputs."""
     return Fields([_by_construction(fact), _worst_error(fact), _tried_inputs(fact)])
 
 

@@ -113,8 +113,8 @@ def output_table(fact: Connections) -> Table:
 
 def _outputs_to_list(fact: Connections) -> Sequence[OutputConnection]:
     """Return the outputs to list: all, or only those that more than constants and shape arithmetic read."""
-    others = [one for one in fact.outputs if not one.constant]
-    return fact.outputs if not others or len(fact.outputs) - len(others) <= _FEW else others
+    varying = [connection for connection in fact.outputs if not connection.constant]
+    return fact.outputs if not varying or len(fact.outputs) - len(varying) <= _FEW else varying
 
 
 def leads(fact: Connections) -> tuple[list[int | None], list[int | None]]:
@@ -134,8 +134,8 @@ def leads(fact: Connections) -> tuple[list[int | None], list[int | None]]:
     )
 
 
-def _pad_leads(found: list[int | None], table: Table) -> list[int | None]:
-    return found + [None] * (len(table.rows) - len(found))
+def _pad_leads(lead_ids: list[int | None], table: Table) -> list[int | None]:
+    return lead_ids + [None] * (len(table.rows) - len(lead_ids))
 
 
 _PATH = 26
@@ -159,17 +159,24 @@ def _table(rows: list[tuple[Cell, ...]], hidden_count: int, noun: str) -> Table:
 _LayerCells = tuple[Cell, Cell]
 
 
-def _source(one: InputConnection) -> _LayerCells:
-    return (Span(_SOURCES[one.source], "quiet"), "") if one.producer is None else _ref(one.producer, "← ")
+def _source(connection: InputConnection) -> _LayerCells:
+    return (
+        (Span(_SOURCES[connection.source], "quiet"), "")
+        if connection.producer is None
+        else _ref(connection.producer, "← ")
+    )
 
 
 def _ref(layer: LayerRef, sign: str) -> _LayerCells:
     return (Span(sign, "formula"), layer.path or "(unnamed)"), layer.kind
 
 
-def _readers(one: OutputConnection) -> list[_LayerCells]:
+def _readers(connection: OutputConnection) -> list[_LayerCells]:
     """Return two cells for each reader of a tensor, and for its other uses."""
-    return [*(_ref(reader, "→ ") for reader in one.readers), *((cell, "") for cell in _other_uses(one))]
+    return [
+        *(_ref(reader, "→ ") for reader in connection.readers),
+        *((cell, "") for cell in _other_uses(connection)),
+    ]
 
 
 def _other_uses(output: OutputConnection) -> Sequence[Cell]:

@@ -55,8 +55,7 @@ def figures(fact: Info) -> Fields:
 
 
 def headline(fact: Info) -> Fields:
-    """Return the most important totals. Incomplete coverage comes second, so that it is visible in narrow
-    panes."""
+    """Return the most important totals. An incomplete coverage comes second, to be visible in narrow panes."""
     totals, sign = fact.totals, fact.totals.sign
     covered = Span(reached_text(totals.coverage), "figure" if totals.coverage >= 1 else "warning")
     rows = [

@@ -48,8 +48,7 @@ def listing(fact: ModelListing) -> list[Block]:
 
 
 def choice_table(choices: Sequence[Choice], what: str = "", *, short: bool = False) -> Table:
-    """Return a table with one row per choice. `what` as for `Table`; `short` shortens notes for a narrow
-    list."""
+    """Return a table with one row per choice. `what` as for `Table`; `short` shortens the notes."""
     row = partial(choice_row, most=_SHORT) if short else choice_row
     return Table(_COLUMNS, Rows(row, choices), what=what)
 
