@@ -1,7 +1,7 @@
-"""Explorer: look inside a neural network, re-shape it for hardware, prove that nothing changed.
+"""Explorer: look inside a neural network, reshape it for hardware, and prove that nothing changed.
 
-The public API. Names are resolved when they are first used (PEP 562), so that `import explorer` costs
-nothing: the screen paints before numpy, onnx or torch are imported.
+This module is the public API. Names are imported on first use (PEP 562), so that `import explorer` is fast:
+the screen is painted before numpy, onnx or torch are imported.
 
     from explorer import Session, TileSpec
 
@@ -17,7 +17,7 @@ import os
 
 from explorer.base.version import __version__
 
-# onnxruntime reads it as it is imported, and would report to its maker from the user's home
+# onnxruntime reads this when it is imported; otherwise it would send telemetry from the user's home
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 TYPE_CHECKING = False

@@ -1,9 +1,9 @@
-"""`python -m explorer`: the same as the command `explorer`."""
+"""`python -m explorer`: runs the command `explorer`."""
 
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path:
-    # `-m` puts the current folder before all others: nothing that lies there is to be taken for a library
+    # `-m` puts the current folder first in the path, where files could shadow libraries
     del sys.path[0]
 
 from explorer.cli.main import main

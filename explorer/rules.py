@@ -1,4 +1,4 @@
-"""Rules for operators of your own: what you import in the file for `--rules my_rules.py --trust`.
+"""Rules for custom operators: the functions to import in the file for `--rules my_rules.py --trust`.
 
     from explorer.rules import Call, Cost, adding, matmul, rule
 
@@ -12,18 +12,19 @@
         rows, depth = call.shape(0)
         return Cost(macs=rows * depth * call.attributes["N"], formula=f"{rows} x {depth} x N")
 
-A rule is a function of a `Call` (operator, domain, attributes, shapes of inputs and outputs) that returns
-a `Cost`: MACs, elementwise operations beside them, the formula as text. `call.shape(i)` and
-`call.output(i)` end the rule if the shape is not known; the node is then 'unknown' and says which shape
-is missing. A dimension may be a name: the functions below count with names and give None, arithmetic of
-your own on a name is an error. `bounded(cost, reason)` makes an upper bound of a count, `unknown(reason)`
-says that there is none, `FREE` is what moves data only.
+A rule is a function from a `Call` (operator, domain, attributes, shapes of inputs and outputs) to a `Cost`
+(MACs, elementwise operations, and the formula as text). If a shape is unknown, `call.shape(i)` and
+`call.output(i)` end the rule. The node then has status 'unknown', and its reason names the missing shape.
 
-A rule for an operator that has one already takes its place; one for a local function, or for If, Loop,
-Scan and SequenceMap, is used instead of their bodies. Rules hold for the session that was opened with
-them.
+A dimension may be a name instead of a number. The functions below accept names and return None for the count;
+your own arithmetic on a name is an error. `bounded(cost, reason)` marks a cost as an upper bound,
+`unknown(reason)` reports that the cost is unknown, and `FREE` is the cost of an operator that only moves
+data.
 
-This module is stable: what is listed in `__all__` keeps its meaning.
+A rule replaces the built-in rule of the same operator. A rule for a local function, or for If, Loop, Scan and
+SequenceMap, is used instead of the cost of the body. Rules apply to the session that was opened with them.
+
+This module is stable: the names in `__all__` keep their meaning.
 """
 
 from __future__ import annotations
@@ -80,12 +81,13 @@ __all__ = [
 
 
 def rule(op: str, *, domain: str = "") -> Callable[[Rule], Rule]:
-    """Decorator: the function below counts operator `op` of `domain` ('' is ONNX's own).
+    """Return a decorator that registers a function as the rule for operator `op` of `domain` ('' for ONNX).
 
-    Outside of a file loaded with `--rules` it only hands the function back, so that a test can call it.
+    Outside of a file loaded with `--rules`, the decorator only returns the function, so that tests can call
+    it.
 
     Raises:
-        Misuse: `op` is no name, or what stands below is no function.
+        Misuse: `op` is not a name, or the decorated object is not a function.
     """
     if not isinstance(op, str) or not op or not isinstance(domain, str):
         raise Misuse(

@@ -1,1 +1,1 @@
-"""Command line: what is typed, what is printed, and the exit code."""
+"""Command line: parses arguments, runs commands, prints answers, and returns exit codes."""

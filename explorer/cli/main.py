@@ -1,10 +1,11 @@
-"""Main, the entry point: runs a verb of the command line; `explorer MODEL` opens the screen.
+"""Entry point of the command line: runs a verb, or opens the screen with `explorer MODEL`.
 
-Thin over `explorer.session`: what a verb computes is a fact of the session's, what it prints is made
-by `explorer.report`. The promises kept here are those of a well-behaved command: standard output
-carries only the answer, whatever a model's own code prints; progress and messages go to standard
-error; every failure is one line and an exit code. Nothing heavy is imported before a verb needs it, so
-that `--version` answers and the screen paints at once.
+`explorer.session` computes the facts and `explorer.report` formats them. This module guarantees that:
+
+- standard output contains only the answer, even if a model's own code prints;
+- progress and messages go to standard error;
+- every failure is one line and an exit code;
+- heavy modules are imported only if needed, so that `--version` and the first paint are fast.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Run one command.
 
     Args:
-        argv: The words after the program's name. By default `sys.argv`'s, in a process that is the program's
-            own: then the work is done by a copy of it, so that its end is only a line of text.
+        argv: Words after the program's name. By default those of `sys.argv`, in a process of its own: then a
+            child process does the work, so that even a crash ends with one line of text.
 
     Returns:
-        The exit code that the verb has for how it ended, 2 for misuse or bad input, 130 if interrupted.
+        The exit code: that of the command's outcome, 2 for misuse or bad input, 130 for an interruption.
     """
     typed = list(sys.argv[1:] if argv is None else argv)
     return _in_one_line(lambda: _dispatch(typed, alone=argv is None))
 
 
 def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
-    """What `work` returns; whatever it fails with becomes one line and an exit code.
+    """Run `work` and return its exit code. An exception becomes one line and an exit code.
 
     Args:
-        work: Does it.
-        memory: The limit of this process's memory, if it has one.
+        work: Function to run.
+        memory: Memory limit of this process in bytes, or None.
     """
     try:
         return work()
@@ -64,7 +65,7 @@ def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
         return _fail("stopped; nothing was written", INTERRUPTED)
     except Exception as error:
         if memory is not None or isinstance(error, MemoryError):
-            from explorer.host import memory_limit  # 9 ms, where something failed
+            from explorer.host import memory_limit  # imported after a failure: takes 9 ms
 
             if memory_limit.is_met(error):
                 where = error.where if isinstance(error, ExplorerError) else ""
@@ -72,14 +73,15 @@ def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
         if os.environ.get("EXPLORER_TRACEBACK") and not isinstance(error, ExplorerError):
             raise
         if not isinstance(error, ExplorerError) and (refused := failed_surroundings(error)) is not None:
-            return _fail(str(refused), BAD_INPUT)  # the next line may need a file
-        from explorer.base.version_notes import explained  # for failures alone
+            # the statements below may open files, which can fail for the same reason
+            return _fail(str(refused), BAD_INPUT)
+        from explorer.base.version_notes import explained  # imported only after a failure
 
         return _fail(str(explained(error)), BAD_INPUT)
 
 
 def _fail(message: str, code: int) -> int:
-    """Says one line on standard error."""
+    """Print one line to standard error, and return the exit code."""
     try:
         print("explorer:", printable(" ".join(message.split())), file=sys.stderr)
     except (OSError, ValueError):
@@ -88,7 +90,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
-    _hold_standard_streams()
+    _reserve_standard_streams()
     anywhere = bool(typed) and typed[0] in VERBS and VERBS[typed[0]].anywhere
     try:
         command, args = parser.read(typed, VERBS)
@@ -100,7 +102,7 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
         print_pieces([tool(), "\n"])
         return DONE
     if args.help:
-        from explorer.cli.arguments.help import first_help, help_text  # argparse is imported for help alone
+        from explorer.cli.arguments.help import first_help, help_text  # imported on demand: it loads argparse
 
         first = not command.name and args.models != ["all"]
         print_pieces([first_help(VERBS) if first else help_text(command, VERBS)])
@@ -108,15 +110,16 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
     if not anywhere:
         check_supported()
     if args.no_cache:
-        os.environ[SWITCH] = "1"  # also for the processes that this one starts
-    _keep_inputs(command, args)
+        os.environ[SWITCH] = "1"  # the environment also reaches child processes
+    _protect_inputs(command, args)
     run = command.run
     if not command.instant:
-        from explorer.host.optional_packages import check_version  # what reads headers alone needs no package
+        # commands that only read headers need no packages
+        from explorer.host.optional_packages import check_version
 
         check_version()
     if run is None:
-        from explorer.cli import screen  # Textual, which no verb waits for
+        from explorer.cli import screen  # imported on demand: it loads Textual
 
         return screen.run(args)
     if command.instant:
@@ -124,13 +127,13 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
     return _supervised(lambda: _print(command, _answer(run, args), args), args, alone=alone)
 
 
-def _keep_inputs(command: Command, args: ParsedArgs) -> None:
-    """Refuses to write a result over a file that is read for it, whatever the verb, --force or not."""
-    typed = [command.options[flag] for flag in WRITTEN if flag in command.options]
-    targets = {option.flag: target for option in typed if (target := getattr(args, option.key))}
+def _protect_inputs(command: Command, args: ParsedArgs) -> None:
+    """Reject output paths that are also input files, for all commands and even with `--force`."""
+    options = [command.options[flag] for flag in WRITTEN if flag in command.options]
+    targets = {option.flag: target for option in options if (target := getattr(args, option.key))}
     if not targets:
         return
-    from explorer.host.output_files import keep_input  # where nothing is written, nothing waits for it
+    from explorer.host.output_files import keep_input  # imported only if a file is written
 
     read: list[str] = []
     for option in command.options.values():
@@ -141,17 +144,17 @@ def _keep_inputs(command: Command, args: ParsedArgs) -> None:
         keep_input(target.partition(":")[2] if flag == "--take" else target, read)
 
 
-def _hold_standard_streams() -> None:
-    """Gives the numbers of closed standard streams away, before a file of a model's gets one of them.
+def _reserve_standard_streams() -> None:
+    """Open closed standard streams, so that no other file gets their descriptors.
 
-    What libraries say on standard error would otherwise be written into that file.
+    Otherwise, messages of libraries on standard error could be written into a model file.
 
     Raises:
-        Misuse: standard output is closed, so that there is nowhere to answer to.
+        Misuse: Standard output is closed, so that nothing can be printed.
     """
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     for name in closed:
-        # the lowest number that is free, which is this stream's
+        # the lowest free number, which is that of the closed stream
         number = os.open(os.devnull, os.O_RDWR)
         setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))
     if "stdout" in closed:
@@ -159,57 +162,57 @@ def _hold_standard_streams() -> None:
 
 
 def _supervised(work: Callable[[], int], args: ParsedArgs, *, alone: bool = False) -> int:
-    """What `work` returns, done in a copy of this process if it is alone in it, or its memory is limited."""
+    """Run `work`, in a child process if this process is the program's own or its memory is limited."""
     if not alone and args.memory is None:
         return work()
-    from explorer.process import supervisor  # 18 ms, and --version needs none
+    from explorer.process import supervisor  # imported on demand: takes 18 ms
 
     where = ", ".join(args.models)
     return supervisor.run(lambda: _in_one_line(work, args.memory), memory=args.memory, where=where)
 
 
 _NEW = 100_000
-"""New objects at which Python looks for garbage: with its own 700 a tenth of a short command is this."""
+"""Number of new objects before Python collects garbage. Its default of 700 takes 10 % of a short command."""
 
 
 def _with_outline(error: BadModel, args: ParsedArgs) -> BadModel:
-    """What is wrong with a model, and what shows the part of it that can be read, where there is one."""
-    # a place may name a tensor behind the file
-    named = next((name for name in args.models if f"{error.where}: ".startswith(f"{name}: ")), "")
-    if not os.path.isfile(named):
+    """Add a hint to the error if `explorer outline` can show the readable part of the model."""
+    # the location may name a tensor after the path
+    path = next((name for name in args.models if f"{error.where}: ".startswith(f"{name}: ")), "")
+    if not os.path.isfile(path):
         return error
     try:
-        first_row = next(iter(explorer.Session(named).outline().rows), None)
+        first_row = next(iter(explorer.Session(path).outline().rows), None)
     except ExplorerError:
         first_row = None
     if first_row is None:
         return error
-    more = "explorer outline shows what can be read of it"
-    return BadModel(error.what, where=error.where, hint=f"{error.hint}; {more}" if error.hint else more)
+    advice = "explorer outline shows what can be read of it"
+    return BadModel(error.what, where=error.where, hint=f"{error.hint}; {advice}" if error.hint else advice)
 
 
 def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], args: ParsedArgs) -> Answer:
-    from explorer.process import signals  # 20 ms, and --help needs none
+    from explorer.process import signals  # imported on demand: takes 20 ms
 
-    usual = gc.get_threshold()
+    thresholds = gc.get_threshold()
     with signals.answer_only(args.quiet):
         line = ProgressLine(quiet=args.quiet)
-        gc.set_threshold(_NEW, *usual[1:])
+        gc.set_threshold(_NEW, *thresholds[1:])
         try:
             return run(args, line)
         except BadModel as error:
             raise _with_outline(error, args) from None
         finally:
-            gc.set_threshold(*usual)
+            gc.set_threshold(*thresholds)
             line.clear()
 
 
 def _print(command: Command, answer: Answer, args: ParsedArgs) -> int:
-    """Prints an answer; returns the exit code that the command has for how it ended."""
+    """Print an answer, and return the exit code of its outcome."""
     code = command.exits[answer.outcome]
     if answer.warning:
         _fail(answer.warning, code)
-    # nothing of a long answer is garbage before it is written: Python would look through it again and again
+    # no part of a long answer becomes garbage before it is written, so collections would be wasted
     gc.disable()
     try:
         print_answer(answer, args)

@@ -1,4 +1,4 @@
-"""Screen, its start: opened on a model, on one chosen in a folder, or as it was when its line was dropped."""
+"""Starts the screen: on a model, on the chooser, or on a saved session (`--resume`)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from explorer.tui import app
 
 
 def run(args: ParsedArgs) -> int:
-    """Shows it until its user leaves; returns the exit code.
+    """Show the screen until the user quits. Returns the exit code.
 
     Raises:
-        Misuse: There is no such model, no session to resume, or no terminal.
-        BadModel: What a session was about is gone.
+        Misuse: The model or the session does not exist, or there is no terminal.
+        BadModel: The folder of the session does not exist anymore.
     """
     with signals.calm_end():
         if args.resume:
@@ -31,16 +31,16 @@ def run(args: ParsedArgs) -> int:
         return _open(args.models[0], args) if args.models else _choose("", args)
 
 
-def _show(source: str, options: dict[str, Any], **how: Any) -> int:
-    gc.disable()  # until the first paint is out: a tenth of the start went into looking through what stays
+def _show(source: str, options: dict[str, Any], **arguments: Any) -> int:
+    gc.disable()  # enabled after the first paint: collections take 10 % of the start
     try:
-        return app.run(source, options, **how)
+        return app.run(source, options, **arguments)
     finally:
         gc.enable()
 
 
 def _open(source: str, args: ParsedArgs) -> int:
-    """Opens the screen once everything that can be said without it has been said."""
+    """Open the screen, after reporting all errors that can be found without it."""
     beside = args.models[1] if len(args.models) > 1 else None
     for model in args.models:
         _check_source(model)
@@ -56,18 +56,18 @@ def _open(source: str, args: ParsedArgs) -> int:
                 raise Misuse("there are several models in it", where=source, hint="name one of them")
             return _choose(source, args)
     if args.overlay:
-        from explorer.settings.overlay import read  # with the facts, and only where there is one
+        from explorer.settings.overlay import read  # imported on demand: it loads the facts
 
         for path in args.overlay:
             read(path)
-    prints = f"explorer info {source}" if beside is None else f"explorer diff {source} {beside} --tree"
-    _need_terminal(f"{prints} prints instead")
+    command = f"explorer info {source}" if beside is None else f"explorer diff {source} {beside} --tree"
+    _need_terminal(f"{command} prints instead")
     options = {"remote": args.remote, "memory": args.memory, "beside": beside}
     return _show(source, args.opening, overlays=args.overlay, **options)
 
 
 def _choose(folder: str, args: ParsedArgs) -> int:
-    """The file chooser, on a folder's models; empty for all that there is."""
+    """Open the chooser on a folder, or with '' on all models that can be opened."""
     if args.overlay:
         raise Misuse("figures are of one model", where="--overlay", hint="name it")
     _need_terminal("name a model, or type explorer list to see what there is")
@@ -75,11 +75,11 @@ def _choose(folder: str, args: ParsedArgs) -> int:
 
 
 def _resume(args: ParsedArgs) -> int:
-    """Opens the screen as it was when its line was dropped, in the folder that it was opened in."""
+    """Resume a saved session, in the folder where it was started."""
     _need_terminal("resume it in one")
     from msgspec.structs import asdict
 
-    from explorer.process import saved_sessions  # with the facts, and only where one is taken up
+    from explorer.process import saved_sessions  # imported on demand: it loads the facts
 
     model = args.models[0] if args.models else None
     stored_session, saved = saved_sessions.find(model, os.environ, trust=args.trust)
@@ -107,7 +107,7 @@ def _need_terminal(hint: str) -> None:
 
 
 def _check_source(source: str) -> None:
-    """Refuses at once a path that leads nowhere, instead of opening the screen to say so."""
+    """Reject a path that does not exist, without opening the screen."""
     code, _, callable_name = source.rpartition(":")
     if callable_name and code.endswith(".py"):
         source = code

@@ -1,7 +1,7 @@
-"""Manual: the pages that `explorer help`, the screen and the site show.
+"""Manual: the pages that `explorer help`, the screen and the web site show.
 
-They are Markdown files beside this one, shipped with the program, so that help needs no network. Tables in
-them are made from the program's own by `python -m tests.manual`, which also runs their commands.
+The pages are Markdown files in this package, so that help needs no network. `python -m tests.manual`
+generates their tables from the program and runs their commands.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ TOPICS = (
     *("formats", "python", "ssh", "cluster", "glossary", "verbs", "options", "keys", "json"),
     *("versions", "speed", "changes"),
 )
-"""The pages, in the order in which one would read them."""
+"""Pages in reading order."""
 
 
 def page(topic: str) -> str:
-    """One page in Markdown, without its marks for programs.
+    """Return a page as Markdown, without the comments that mark generated parts.
 
     Raises:
-        Misuse: There is no such page.
+        Misuse: The page does not exist.
     """
     if topic not in TOPICS:
         raise Misuse(
@@ -37,5 +37,5 @@ def page(topic: str) -> str:
 
 
 def titles() -> dict[str, str]:
-    """What each page is called, by its topic."""
+    """Return the title of each page by topic."""
     return {topic: page(topic).partition("\n")[0].removeprefix("# ") for topic in TOPICS}

@@ -1,4 +1,4 @@
-"""Sphinx configuration of the manual: `sphinx-build explorer/manual site` writes it as HTML, with the API."""
+"""Sphinx configuration of the manual: `sphinx-build explorer/manual site` writes HTML with the API reference."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ suppress_warnings = ["ref.python"]
 napoleon_use_ivar = True
 
 
-def _as_restructured(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text: an indented block of a module's is code, and a star or a bar is itself."""
-    code, made = False, list[str]()
+def _as_restructured(app: Any, what: str, name: str, documented: Any, options: Any, lines: list[str]) -> None:
+    """Convert docstrings to reStructuredText.
+
+    Indented blocks of a module's docstring become code blocks. Elsewhere, stars and bars are escaped.
+    """
+    code, converted = False, list[str]()
     for line in lines:
         indented = line.startswith("    ")
         if what == "module" and indented and not code:
-            made += ["::", ""]
+            converted += ["::", ""]
         code = what == "module" and (indented or (code and not line))
-        made.append(line if code else re.sub(r"([*|])", r"\\\1", line))
-    lines[:] = made
+        converted.append(line if code else re.sub(r"([*|])", r"\\\1", line))
+    lines[:] = converted
 
 
 def setup(app: Any) -> None:
-    """Sphinx calls it."""
+    """Register the conversion of docstrings. Sphinx calls this function."""
     app.connect("autodoc-process-docstring", _as_restructured, priority=400)

@@ -1,1 +1,1 @@
-"""The screen in a browser (textual-serve): a server, a session for each visitor, the program that he sees."""
+"""The screen in a browser, based on textual-serve: a server, a session per visitor, and the served program."""

@@ -1,4 +1,4 @@
-"""Driver of the screen in a browser: Textual's, that draws all of it again for a page that comes back."""
+"""Driver of the screen in a browser: Textual's web driver that can repaint the screen for a returning page."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from textual.drivers.web_driver import WebDriver
 from textual.events import AppFocus
 
 REPAINT = "repaint"
-"""What the server says to have it do so; a size that has not changed draws nothing."""
+"""Packet type with which the server requests a repaint. Sending the same size again draws nothing."""
 
 
 class PageDriver(WebDriver):
-    """Speaks to the server through the standard streams."""
+    """Driver that communicates with the server over the standard streams."""
 
     def __init__(self, app: App[Any], **options: Any) -> None:
         super().__init__(app, **options)
-        self._shown, self._turns = app, asyncio.get_running_loop()
+        self._screen_app, self._event_loop = app, asyncio.get_running_loop()
 
     def start_application_mode(self) -> None:
-        """Begins with the focus: Textual's waits for a click, and until then no field takes a key."""
+        """Start with the focus. Textual waits for a click, and fields accept no keys before."""
         super().start_application_mode()
-        self._shown.call_later(self._shown.post_message, AppFocus())
+        self._screen_app.call_later(self._screen_app.post_message, AppFocus())
 
     def on_meta(self, packet_type: str, payload: dict[str, object]) -> None:
-        """Does what the server asks for; runs in the thread that reads."""
+        """Handle a packet of the server. Runs in the thread that reads the input."""
         super().on_meta(packet_type, payload)
         if packet_type == REPAINT:
-            self._turns.call_soon_threadsafe(self._shown.call_later, self._shown.refresh)
+            self._event_loop.call_soon_threadsafe(self._screen_app.call_later, self._screen_app.refresh)

@@ -1,9 +1,9 @@
-"""Gate of the web server: what a connection has to send, and how soon, before aiohttp hears of it.
+"""Gate of the web server: limits connections before aiohttp handles them.
 
-aiohttp waits an hour for the head of a request, and takes as many connections as the system gives: whoever
-begins a hundred requests and ends none keeps everybody else out. Here a connection has ten seconds for one
-head of a request, and there are so many at once; when one more comes, the oldest that has not sent its head
-goes. Each answers one request: the next comes on a connection of its own, through the gate.
+aiohttp waits an hour for the head of a request and accepts any number of connections, so a client that begins
+a hundred requests and finishes none locks everybody out. The gate gives each connection ten seconds for the
+head of one request, and limits the number of connections. For a new connection above the limit, the oldest
+one without a complete head is closed. Each connection serves one request; the next one passes the gate again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable
 
 MOST_CONNECTIONS = 64
 HEAD_SECONDS = 10.0
-"""Time in which the whole head of a request has to come."""
+"""Maximum time for receiving the head of a request."""
 MOST_HEAD = 16 << 10
-"""Bytes of the head of a request."""
+"""Maximum bytes of the head of a request."""
 ANSWER_SECONDS = 60.0
-"""Time in which a request is answered and the answer read, but for a web socket."""
+"""Maximum time for answering a request and sending the answer, except for a web socket."""
 
 _RESERVED = 32
-"""Files that the server itself has open, with some to spare for a visitor's program."""
+"""Files that the server has open, with a reserve for the program of a visitor."""
 _LEAST = 4
 
 _METHOD = b"GET "
@@ -36,8 +36,8 @@ def _refusal(status: int) -> bytes:
     return head.encode()
 
 
-def _room() -> int:
-    """Connections at once: fewer where this process may open few files, half of which its sessions take."""
+def _max_connections() -> int:
+    """Return the maximum number of connections. Sessions need half of the files that the process may open."""
     try:
         import resource
     except ImportError:  # Windows
@@ -52,20 +52,20 @@ class Gate:
     """The connections of a server.
 
     Args:
-        serve: Makes the protocol that answers one connection, as aiohttp's `web.Server` does.
+        serve: Function that creates the protocol of one connection, such as aiohttp's `web.Server`.
     """
 
     def __init__(self, serve: Callable[[], asyncio.Protocol]) -> None:
         self._serve = serve
         self._connections: dict[asyncio.BaseTransport, GatedConnection] = {}
-        self._most = _room()
+        self._max_count = _max_connections()
         self._listener: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """Begins to listen; returns the port.
+        """Start to listen, and return the port.
 
         Raises:
-            OSError: It cannot listen there.
+            OSError: The address or the port is not available.
         """
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
@@ -74,28 +74,28 @@ class Gate:
         return int(self._listener.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Takes no more connections, and ends those that wait for a head."""
+        """Accept no more connections, and close those without a complete head."""
         if self._listener is not None:
             self._listener.close()
         for connection in [one for one in self._connections.values() if not one.passed]:
             connection.abort()
 
     def keep(self, transport: asyncio.BaseTransport | None) -> None:
-        """Lets a web socket stay open for as long as it likes."""
+        """Remove the time limit of a web socket."""
         if transport in self._connections:
             self._connections[transport].keep()
 
     def drop(self, transport: asyncio.BaseTransport) -> None:
-        """Ends a connection at once."""
+        """Close a connection immediately."""
         if transport in self._connections:
             self._connections[transport].abort()
 
     def enter(self, connection: GatedConnection, transport: asyncio.BaseTransport) -> bool:
-        """Takes one more connection, in place of another where there is no room; whether it may stay."""
-        if len(self._connections) >= self._most:
-            # the dictionary is in the order in which they came
-            waiting = [one for one in self._connections.values() if not one.passed]
-            slow = [one for one in self._connections.values() if not one.kept]
+        """Add a connection, closing another one if necessary. Returns whether there was room."""
+        if len(self._connections) >= self._max_count:
+            # the dictionary is in order of arrival
+            waiting = [candidate for candidate in self._connections.values() if not candidate.passed]
+            slow = [candidate for candidate in self._connections.values() if not candidate.kept]
             if not (waiting or slow):
                 return False
             (waiting or slow)[0].abort()
@@ -103,16 +103,16 @@ class Gate:
         return True
 
     def leave(self, transport: asyncio.BaseTransport) -> None:
-        """A connection has ended."""
+        """Remove a closed connection."""
         self._connections.pop(transport, None)
 
 
 class GatedConnection(asyncio.Protocol):
-    """A connection: its own until the head of the request is whole, then the server's.
+    """A connection that is passed to the server once the head of its request is complete.
 
     Attributes:
-        passed: The head is whole.
-        kept: It is a web socket.
+        passed: Whether the head is complete.
+        kept: Whether the connection is a web socket.
     """
 
     def __init__(self, gate: Gate, serve: Callable[[], asyncio.Protocol]) -> None:
@@ -124,34 +124,34 @@ class GatedConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begins to wait for the head."""
+        """Start to wait for the head."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if not self._gate.enter(self, transport):
             transport.abort()
             return
-        self._limit(HEAD_SECONDS)
+        self._set_time_limit(HEAD_SECONDS)
 
-    def _limit(self, seconds: float) -> None:
+    def _set_time_limit(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.abort)
 
     def keep(self) -> None:
-        """Lets it stay open."""
+        """Remove the time limit."""
         self.kept = True
         if self._timer is not None:
             self._timer.cancel()
 
     def abort(self) -> None:
-        """Ends it at once, whatever was not sent yet."""
+        """Close the connection immediately, discarding unsent data."""
         if self._transport is not None:
-            # at once: the system tells of the end in the loop's next turn
+            # do not wait for `connection_lost`, which is called in the next iteration of the loop
             self._gate.leave(self._transport)
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Collects the head, then hands everything on."""
+        """Collect the head, then forward all data to the server."""
         if self._inner is not None:
             self._inner.data_received(data)
             return
@@ -177,28 +177,28 @@ class GatedConnection(asyncio.Protocol):
     def _pass(self) -> None:
         assert self._transport is not None
         self.passed = True
-        self._limit(ANSWER_SECONDS)
+        self._set_time_limit(ANSWER_SECONDS)
         self._inner, head = self._serve(), bytes(self._head)
         self._head.clear()
         self._inner.connection_made(self._transport)
         self._inner.data_received(head)
 
     def eof_received(self) -> bool | None:
-        """The other end sends no more: without a whole head nothing can be answered."""
+        """Handle the end of the input. Without a complete head, nothing can be answered."""
         return None if self._inner is None else self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
+        """Forward `asyncio.BaseProtocol.pause_writing` to the server."""
         if self._inner is not None:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
+        """Forward `asyncio.BaseProtocol.resume_writing` to the server."""
         if self._inner is not None:
             self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Makes room."""
+        """Remove the connection from the gate."""
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:

@@ -1,6 +1,6 @@
-"""Program that a visitor sees: the screen on a model of the folder that is served, its driver the browser's.
+"""The program of a visitor: the screen on a model in the served folder, drawn in the browser.
 
-`explorer.web.server` starts it with the driver named in the environment (TEXTUAL_DRIVER), in the folder.
+`explorer.web.server` starts it in the folder, with the driver in the environment variable TEXTUAL_DRIVER.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from explorer.tui.app import run
 
 
 def command(source: str, opening: Opening) -> list[str]:
-    """The command that opens `source`, a model or a folder to choose one from, as an argument list."""
+    """Return the command line that opens `source`, a model or a folder to choose one from."""
     return child.command(__name__, source, msgspec.json.encode(opening).decode())
 
 
 def main() -> None:
-    """Shows it until its user leaves; says why, in one line, if it cannot."""
+    """Show the screen until the visitor quits, or report in one line why this is impossible."""
     try:
         sys.exit(_show(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Opening)))
     except ExplorerError as error:

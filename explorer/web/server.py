@@ -1,9 +1,9 @@
-"""Web server (textual-serve, aiohttp) of the screen: a token before every path, one session a visitor.
+"""Web server of the screen (textual-serve, aiohttp) with authentication, and one session per visitor.
 
-textual-serve asks nobody who he is. Here every path, and the web socket, needs a visitor's cookie, and the
-one way to a cookie is the link with the token that the server prints. What the browser sends is keys, sizes
-and focus: it can name no option of the program. Connections come through a gate (`web.gate`), and the server
-answers to its own names alone: another name in `Host` is a page that had its own name point here.
+textual-serve has no authentication. Here each path and the web socket require a visitor's cookie, which only
+the printed link with the token sets. A browser can send only keys, sizes and focus, but no options of the
+program. Connections pass a gate (`web.gate`). The server answers only requests that name it in `Host`; with
+another name, a malicious page has redirected its own host name to this address.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from explorer.web.gate import Gate
 from explorer.web.visitor import BrowserPage, VisitorSession
 
 _KEPT = 3600.0
-"""Seconds that a session waits for its page to come back."""
+"""Seconds that a session waits for its page to return."""
 _MOST = 16
-"""Sessions at once; each has an engine of its own."""
+"""Maximum number of sessions; each one has an engine process."""
 _MOST_VISITORS = 256
-"""Cookies that are known at once."""
-_MOST_LINES = 2
-"""Web sockets of a visitor: the page that shows the session, and one that takes its place."""
+"""Maximum number of known cookies."""
+_MAX_SOCKETS = 2
+"""Maximum number of web sockets per visitor: the page that shows the session, and its replacement."""
 _LARGEST = 1 << 20
-"""Bytes of a message from a page: keys, or a text that was pasted."""
+"""Maximum bytes of a message from a page, such as pasted text."""
 _BROKEN = (AssertionError, AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
-"""What a message that no page of ours sends makes its reader stumble over."""
+"""Exceptions that a malformed message can cause in its handler."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -59,27 +59,27 @@ _POLICY = (
     " frame-ancestors 'none'"
 )
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::[0-9]{1,5})?", re.ASCII)
-"""Host of a request: an address of IPv6 in brackets, or a name or an address, and a port."""
-_ELSEWHERE = re.compile(r"<link[^>]*//fonts\.googleapis\.com[^>]*>")
-"""The page loads nothing from elsewhere; its template would ask Google for a font."""
+"""Host header of a request: an IPv6 address in brackets, or a name or IPv4 address; and an optional port."""
+_FONT_LINK = re.compile(r"<link[^>]*//fonts\.googleapis\.com[^>]*>")
+"""Link to a Google font in the template. It is removed: the page loads nothing from other servers."""
 _FOCUS = (
     "<script>addEventListener('load', () => "
     "document.querySelector('.xterm-helper-textarea')?.focus())</script>"
 )
-"""Keys go to the screen at once, and not only behind a click."""
+"""Script that focuses the terminal, so that keys work without a click."""
 _LOGGERS = ("aiohttp", "asyncio", "textual-serve")
-"""Libraries that tell the terminal of every request that is none, with a traceback."""
+"""Libraries that log a traceback for every malformed request."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def served(name: str, folder: str, host: str, port: int, **opening: Any) -> ScreenServer:
-    """What serves the screen on a model, or on a folder to choose one from.
+    """Create a server for the screen on a model, or on a folder to choose one from.
 
     Args:
-        name: What it is called in the folder; '.' for the folder itself.
-        folder: Below which files may be opened.
-        host: Address to listen at.
-        port: Port to listen at; 0 for one that is free.
+        name: Path of the model in the folder; '.' for the folder itself.
+        folder: Folder below which files may be opened.
+        host: Address to listen on.
+        port: Port to listen on; 0 for any free port.
         **opening: Fields of `Opening`.
     """
     title = f"explorer {os.path.basename(folder if name == '.' else name)}"
@@ -87,14 +87,14 @@ def served(name: str, folder: str, host: str, port: int, **opening: Any) -> Scre
 
 
 class ScreenServer(Server):
-    """Serves a program to who has the token.
+    """Serves a program to visitors that have the token.
 
     Args:
-        words: The command of a visitor's program.
-        folder: Where it runs, and all that it may name.
-        title: Of the page.
-        host: The address to listen at.
-        port: Likewise; 0 for one that is free.
+        words: Command line of a visitor's program.
+        folder: Working folder of the program, and the only folder in which it may open files.
+        title: Title of the page.
+        host: Address to listen on.
+        port: Port to listen on; 0 for any free port.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class ScreenServer(Server):
         self._gate: Gate | None = None
 
     async def run(self, ready: Callable[[str], None]) -> None:
-        """Serves until SIGINT or SIGTERM comes; then every session has ended.
+        """Serve until SIGINT, SIGTERM or SIGHUP arrives, then end all sessions.
 
         Args:
-            ready: Gets the link that lets a visitor in, once it can be followed.
+            ready: Callback that gets the link for visitors, once the server is listening.
 
         Raises:
-            Misuse: It cannot listen there.
+            Misuse: The address or the port is not available.
         """
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -143,7 +143,7 @@ class ScreenServer(Server):
             self._states.remove()
 
     def quiet(self) -> None:
-        """Says nothing of clients: what they send would fill the log, and libraries add a traceback."""
+        """Disable logging of client errors. Clients could fill the log, and libraries add tracebacks."""
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         for name in _LOGGERS:
             logging.getLogger(name).addHandler(logging.NullHandler())
@@ -151,13 +151,13 @@ class ScreenServer(Server):
 
     @property
     def link(self) -> str:
-        """The address that lets a visitor in."""
+        """The link for visitors, with the token."""
         host = socket.gethostname() if self.host in {"0.0.0.0", "::", ""} else self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/?token={self.token}"
 
     @property
     def cookie(self) -> str:
-        """The name of the visitor's cookie; those of one host are shared by all its ports."""
+        """Name of the visitor's cookie. It contains the port, because all ports of a host share cookies."""
         return f"explorer-{self.port}"
 
     def _application(self) -> web.Application:
@@ -175,7 +175,7 @@ class ScreenServer(Server):
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Lets a visitor through, makes one of who brings the token, and tells others nothing."""
+        """Serve known visitors, welcome new ones with the token, and reject all others."""
         try:
             response = await self._answer(request, handler)
         except web.HTTPException as error:
@@ -184,17 +184,17 @@ class ScreenServer(Server):
             raise
         if not response.prepared:
             response.headers.update(_HEADERS)
-            response.force_close()  # the next request comes through the gate, too
+            response.force_close()  # the next request must pass the gate again
         return response
 
     async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        if not self._is_named(request.headers.getall("Host", [])):
+        if not self._is_own_host(request.headers.getall("Host", [])):
             text = "This is no address of `explorer serve`; open the link that it printed.\n"
             return web.Response(status=421, text=text)
         origin = request.headers.get("Origin")
         is_known = request.cookies.get(self.cookie) in self._visitors
         if origin is not None and origin.partition("://")[2] != request.host:
-            is_known = False  # the page of another server, in the same browser
+            is_known = False  # a page of another server in the same browser
         elif request.method == "GET" and request.path == "/" and self._is_token(request.query):
             return self._welcome(is_known)
         if not is_known:
@@ -206,12 +206,14 @@ class ScreenServer(Server):
         return response
 
     def _is_token(self, query: Mapping[str, str]) -> bool:
-        given = query.get("token", "").encode("utf-8", "surrogateescape")
-        return secrets.compare_digest(given, self.token.encode())
+        token = query.get("token", "").encode("utf-8", "surrogateescape")
+        return secrets.compare_digest(token, self.token.encode())
 
-    def _is_named(self, hosts: Sequence[str]) -> bool:
-        """Whether a request names this server: by an address, which no name server can turn elsewhere, or a
-        name of this machine; the port may be a tunnel's.
+    def _is_own_host(self, hosts: Sequence[str]) -> bool:
+        """Whether the host header names this server: by address, or by a name of this machine.
+
+        An address cannot be redirected by a name server. The port may belong to a tunnel, so it is not
+        compared.
         """
         if len(hosts) != 1:
             return False
@@ -226,9 +228,10 @@ class ScreenServer(Server):
         return True
 
     def _welcome(self, is_known: bool) -> web.Response:
-        """Leads from the link to the page, so that the token leaves the address bar.
+        """Set the cookie and lead from the link to the page, so that the token leaves the address bar.
 
-        No redirection: a browser that followed the link from elsewhere would not send the cookie along.
+        An HTTP redirect would not work: after a link from another site, the browser would not send the
+        cookie.
         """
         text = '<!DOCTYPE html><meta http-equiv="refresh" content="0;url=/">'
         response = web.Response(
@@ -243,13 +246,13 @@ class ScreenServer(Server):
         return response
 
     def _forget(self) -> None:
-        """Forgets the oldest visitors without a session: each link that is followed makes one."""
+        """Forget the oldest visitors without a session, because each use of the link creates one."""
         idle = [key for key, visitor in self._visitors.items() if not visitor.running and not visitor.watched]
         for key in idle[: max(len(self._visitors) + 1 - _MOST_VISITORS, 0)]:
             del self._visitors[key]
 
     async def handle_index(self, request: web.Request) -> web.Response:
-        """The page; its addresses are those by which the browser found it, through whatever tunnel."""
+        """Return the page. Its addresses use the host of the request, so that they work through a tunnel."""
         scheme = "wss" if request.scheme == "https" else "ws"
         context = {
             "font_size": min(max(to_int(request.query.get("fontsize", "16"), 16), 4), 64),
@@ -258,11 +261,11 @@ class ScreenServer(Server):
             "application": {"name": self.title},
         }
         page = aiohttp_jinja2.render_template("app_index.html", request, context)
-        page.text = _ELSEWHERE.sub("", page.text or "").replace("</body>", f"{_FOCUS}</body>")
+        page.text = _FONT_LINK.sub("", page.text or "").replace("</body>", f"{_FOCUS}</body>")
         return page
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        """The line between a page and its visitor's program."""
+        """Connect a page to its visitor's program."""
         websocket = web.WebSocketResponse(heartbeat=15, max_msg_size=_LARGEST)
         width, height = (to_int(request.query.get(name, ""), 80) for name in ("width", "height"))
         visitor = self._visitors[request.cookies[self.cookie]]
@@ -283,22 +286,22 @@ class ScreenServer(Server):
         return websocket
 
     def _keep(self, request: web.Request, visitor: VisitorSession) -> None:
-        """Lets the line of a visitor stay open, in place of those before it."""
+        """Keep the web socket of a visitor open, and close the visitor's oldest ones."""
         if self._gate is None or request.transport is None:
             return
         self._gate.keep(request.transport)
         visitor.lines.append(request.transport)
-        while len(visitor.lines) > _MOST_LINES:
+        while len(visitor.lines) > _MAX_SOCKETS:
             self._gate.drop(visitor.lines.pop(0))
 
     async def _has_room(self) -> bool:
-        """Whether one more session may begin; one that nobody watches makes room."""
+        """Whether another session may start. If necessary, a session without a page is ended."""
         running = [visitor for visitor in self._visitors.values() if visitor.running]
-        if len(running) >= _MOST and (alone := next((v for v in running if not v.watched), None)):
-            await alone.stop()
+        if len(running) >= _MOST and (unwatched := next((v for v in running if not v.watched), None)):
+            await unwatched.stop()
             return True
         return len(running) < _MOST
 
     async def on_shutdown(self, app: web.Application) -> None:
-        """Ends every session."""
+        """End all sessions."""
         await asyncio.gather(*(visitor.stop() for visitor in self._visitors.values()))

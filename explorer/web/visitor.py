@@ -1,7 +1,7 @@
-"""Visitor's session: a program of its own, that stays when the page goes, and the page that shows it now.
+"""Session of a visitor: a program that survives the page, and the page that currently shows it.
 
-textual-serve's service ends its program with the page, and gives a shell one string. This one starts it from
-an argument list, and a page that comes back finds the program as it was left.
+The service of textual-serve ends its program with the page, and passes a string to a shell. This one starts
+the program from a list of arguments, and a returning page shows the running program.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from explorer.host import confinement
 from explorer.web.compat import BEGIN
 from explorer.web.driver import REPAINT, PageDriver
 
-_FAREWELL = 5.0
-"""Seconds that a program has to end when it is asked to."""
+_GRACE = 5.0
+"""Seconds that a program has to end after it was asked to."""
 _MOST_CELLS = 1000
-"""Columns, or rows, of a page."""
+"""Maximum columns and rows of a page."""
 _TERMINAL = "".join(
     f"\x1b[?{mode}" for mode in ("1049h", "1000h", "1003h", "1015h", "1006h", "25l", "2004h")
 ).encode()
-"""What it says to a terminal once, and a new page has not heard."""
-_OF_THE_SERVER = ("SSH_", "TMUX", "STY", "TERM", "NO_COLOR", "COLORTERM", "COLUMNS", "LINES")
-"""Beginnings of the names of variables about the terminal of the server, which is not the visitor's."""
+"""Terminal modes that the program sets once at its start, and that a new page needs as well."""
+_TERMINAL_VARIABLES = ("SSH_", "TMUX", "STY", "TERM", "NO_COLOR", "COLORTERM", "COLUMNS", "LINES")
+"""Prefixes of environment variables about the server's own terminal, which the program must not inherit."""
 
 
 class BrowserPage(NamedTuple):
-    """The page that shows a session, by what its web socket does."""
+    """The page that shows a session, as the functions of its web socket."""
 
     write_bytes: Callable[[bytes], Awaitable[None]]
     write_str: Callable[[str], Awaitable[None]]
@@ -46,9 +46,9 @@ class VisitorSession(AppService):
     """A program, and the page that shows it, if any.
 
     Args:
-        words: The command.
-        folder: Where it runs, and all that it may name.
-        state: Folder for what it keeps while it runs: nobody but this visitor resumes it.
+        words: Command line of the program.
+        folder: Working folder of the program, and the only folder in which it may open files.
+        state: Folder for the program's saved sessions. Only this visitor can resume them.
     """
 
     def __init__(self, words: Sequence[str], folder: str, state: str) -> None:
@@ -56,7 +56,7 @@ class VisitorSession(AppService):
             shlex.join(words),
             write_bytes=self._write_bytes,
             write_str=self._write_str,
-            close=self._hang_up,
+            close=self._close_page,
             download_manager=DownloadManager(),
         )
         self._words, self._folder, self._state = words, folder, state
@@ -69,22 +69,22 @@ class VisitorSession(AppService):
 
     @property
     def running(self) -> bool:
-        """Whether there is a program."""
+        """Whether the program is running."""
         return self._run is not None and not self._run.done()
 
     @property
     def watched(self) -> bool:
-        """Whether a page shows it."""
+        """Whether a page shows the program."""
         return self._page is not None
 
     async def show(self, page: BrowserPage, width: int, height: int) -> None:
-        """Shows the session on a page, in place of the one that did; starts the program if there is none."""
+        """Show the program on a page, replacing the previous page. Starts the program if necessary."""
         if self._last is not None:
             self._last.cancel()
-        before, self._page = self._page, page
-        if before is not None:
+        previous_page, self._page = self._page, page
+        if previous_page is not None:
             with contextlib.suppress(ConnectionError, RuntimeError):
-                await before.close()
+                await previous_page.close()
         if not self.running:
             await self.start(*_cells(width, height))
             return
@@ -93,19 +93,19 @@ class VisitorSession(AppService):
         await self.send_meta({"type": REPAINT})
 
     def leave(self, page: BrowserPage, seconds: float) -> None:
-        """A page is gone; if no other comes in so many seconds, the program ends."""
+        """Handle the end of a page. If no other page comes within `seconds`, the program is ended."""
         if self._page is page:
             self._page = None
             loop = asyncio.get_running_loop()
             self._last = loop.call_later(seconds, lambda: loop.create_task(self.stop()))
 
     async def set_terminal_size(self, width: int, height: int) -> None:
-        """Tells the program the size of its page."""
+        """Send the size of the page to the program."""
         width, height = _cells(width, height)
         await super().set_terminal_size(width, height)
 
     async def stop(self) -> None:
-        """Ends the program, and returns when it has ended."""
+        """End the program, and wait until it has ended."""
         if self._last is not None:
             self._last.cancel()
         task, process = self._run, self._program
@@ -113,67 +113,69 @@ class VisitorSession(AppService):
             return
         await self.send_meta({"type": "quit"})
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.shield(task), _FAREWELL)
+            await asyncio.wait_for(asyncio.shield(task), _GRACE)
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         await task
 
     async def run(self) -> None:
-        """Hands on what the program says, until it ends."""
+        """Forward the output of the program until it ends."""
         process = self._program
         assert process is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        last_words = asyncio.create_task(_end_of(process.stderr))
+        stderr_task = asyncio.create_task(_read_tail(process.stderr))
         try:
-            began = await self._hand_on(process.stdout)
+            has_started = await self._forward_packets(process.stdout)
         finally:
             await process.wait()
-            last = await last_words
+            stderr_end = await stderr_task
             if process.stdin is not None:
                 process.stdin.close()
-        if not began:
-            text = last.decode("utf-8", "replace").strip() or "explorer: the screen did not start"
+        if not has_started:
+            text = stderr_end.decode("utf-8", "replace").strip() or "explorer: the screen did not start"
             await self._write_bytes(text.replace("\n", "\r\n").encode())
             return
-        await self._hang_up()
+        await self._close_page()
 
-    async def _hand_on(self, stdout: asyncio.StreamReader) -> bool:
-        """Hands packets on; returns whether a screen ever began."""
+    async def _forward_packets(self, stdout: asyncio.StreamReader) -> bool:
+        """Forward the packets of the program. Returns whether a screen has started."""
         handlers = {b"D": self._write_bytes, b"M": self.on_meta, b"P": self.on_packed}
-        began = False
+        has_started = False
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionResetError):
             while True:
                 kind = await stdout.readexactly(1)
                 if kind in handlers:
                     size = int.from_bytes(await stdout.readexactly(4), "big")
                     await handlers[kind](await stdout.readexactly(size))
-                # the screen begins behind the list of models, in the same process
+                # the chooser may precede the screen in the same process
                 elif kind + await stdout.readline() == BEGIN:
-                    began = True
-        return began
+                    has_started = True
+        return has_started
 
     async def on_meta(self, data: bytes) -> None:
-        """What the program says about itself; its end is when the process has ended."""
+        """Handle a packet about the program. Exit packets are ignored, because `run` waits for the process."""
         if b'"exit"' not in data:
             await super().on_meta(data)
 
     @property
     def stdin(self) -> asyncio.StreamWriter:
-        """Where the program reads what the page sends."""
+        """Input stream of the program."""
         assert self._program is not None
         assert self._program.stdin is not None
         return self._program.stdin
 
     async def start(self, width: int, height: int) -> None:
-        """Starts the program, and what hands on what it says."""
-        await self._begin(width, height)
+        """Start the program, and the task that forwards its output."""
+        await self._start_process(width, height)
         self._run = asyncio.create_task(self.run())
 
     def _environment(self, width: int, height: int) -> dict[str, str]:
-        """The variables of the program: the server's, but for those about the server's terminal."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_SERVER)}
+        """Return the environment of the program: the server's, without variables about the server's terminal."""
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(_TERMINAL_VARIABLES)
+        }
         return {
             **inherited,
             "COLUMNS": str(width),
@@ -187,7 +189,7 @@ class VisitorSession(AppService):
             confinement.VARIABLE: self._folder,
         }
 
-    async def _begin(self, width: int, height: int) -> None:
+    async def _start_process(self, width: int, height: int) -> None:
         self._program = await asyncio.create_subprocess_exec(
             *self._words,
             stdin=PIPE,
@@ -195,12 +197,12 @@ class VisitorSession(AppService):
             stderr=PIPE,
             cwd=self._folder,
             env=self._environment(width, height),
-            start_new_session=True,  # Ctrl+C is the server's, which ends the program by asking
+            start_new_session=True,  # Ctrl+C must only reach the server, which asks the program to end
         )
 
     async def _write_bytes(self, data: bytes) -> None:
         if self._page is not None:
-            # a page that has gone is noticed by who reads from it
+            # the reader of the web socket handles a page that has disconnected
             with contextlib.suppress(ConnectionError, RuntimeError):
                 await self._page.write_bytes(data)
 
@@ -209,7 +211,7 @@ class VisitorSession(AppService):
             with contextlib.suppress(ConnectionError, RuntimeError):
                 await self._page.write_str(text)
 
-    async def _hang_up(self) -> None:
+    async def _close_page(self) -> None:
         if self._page is not None:
             with contextlib.suppress(ConnectionError, RuntimeError):
                 await self._page.close()
@@ -219,9 +221,9 @@ def _cells(width: int, height: int) -> tuple[int, int]:
     return min(max(int(width), 1), _MOST_CELLS), min(max(int(height), 1), _MOST_CELLS)
 
 
-async def _end_of(stderr: asyncio.StreamReader, most: int = 4096) -> bytes:
-    """The last bytes of a stream."""
-    last = b""
-    while data := await stderr.read(most):
-        last = (last + data)[-most:]
-    return last
+async def _read_tail(stderr: asyncio.StreamReader, size: int = 4096) -> bytes:
+    """Return the last bytes of a stream."""
+    last_bytes = b""
+    while data := await stderr.read(size):
+        last_bytes = (last_bytes + data)[-size:]
+    return last_bytes

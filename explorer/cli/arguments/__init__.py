@@ -1,1 +1,1 @@
-"""Arguments of the command line: verbs, options, and how words become them."""
+"""Arguments of the command line: commands, options, and the parser."""

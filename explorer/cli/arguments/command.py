@@ -1,7 +1,7 @@
-"""Command: a verb as a record of what it is for, what it takes, how it is typed, what runs.
+"""Command: a record of a verb with its purpose, arguments, options, and the function that runs it.
 
-Help, complaints, completion, man page and README derive from it. Every start of the program makes one of
-these, so it is a plain class.
+Help, error messages, completion, man page and README are generated from these records. Every start of the
+program creates some, so it is a plain class.
 """
 
 from __future__ import annotations
@@ -32,13 +32,17 @@ GROUPS = {
     "language": "Language models",
     "tools": "Tools",
 }
-"""Groups of verbs and their titles, in the order of help, manual and man page."""
+"""Titles of the groups of commands, in the order of help, manual and man page."""
 
 
 class ParsedArgs:
-    """What was typed: `models`, and every option of the command by its long name, '-' as '_'.
+    """Parsed arguments: `models`, and one attribute per option, named by its long flag with '_' for '-'.
 
-    `explicit` are the names of those that were really typed and are no default.
+    Attributes:
+        models: Positional arguments.
+        explicit: Names of the options that the user typed; the others have their defaults.
+        csv, json, markdown, quiet, no_cache: Options that all commands can rely on.
+        memory: Memory limit in bytes, or None.
     """
 
     models: list[str]
@@ -52,7 +56,7 @@ class ParsedArgs:
 
     @property
     def opening(self) -> dict[str, Any]:
-        """What a `Session` is opened with."""
+        """Keyword arguments for opening a `Session`."""
         return {
             "weights": self.weights,
             "weights_file": self.weights_file,
@@ -65,17 +69,17 @@ class ParsedArgs:
         }
 
     def refuse(self, keys: Iterable[str], reason: str, hint: str = "") -> None:
-        """Refuses the first of some options, by their keys, that was typed.
+        """Reject the first option in `keys` that the user typed.
 
         Raises:
-            Misuse: One was.
+            Misuse: One of the options was typed.
         """
         for key in keys:
             if key in self.explicit:
                 raise Misuse(reason, where=f"--{key.replace('_', '-')}", hint=hint)
 
     def writing(self, *, draws: int) -> dict[str, Any]:
-        """How a result is proved and written; `draws` where they were not typed."""
+        """Return keyword arguments for proving and writing a result; `draws` is the default number of inputs."""
         return {
             "overwrite": self.force,
             "verify": not self.no_verify,
@@ -86,32 +90,32 @@ class ParsedArgs:
 
 @record
 class Command:
-    """One command.
+    """A command of the command line.
 
     Args:
-        name: The word that is typed.
-        summary: What it is for, in a line.
-        models: What stands for each in the help; a last '...' means one or more of the kind before it,
-            and one in brackets may be left out.
-        taken: The options that it takes: flags of the shared ones, and its own.
-        examples: Lines to show.
-        run: Does it: gets what was typed, and an `explorer.cli.output.progress.ProgressLine` to be told
-            where the work stands; returns an `explorer.cli.output.answer.Answer`. None for the screen.
-        usage: How it is typed most often, without the program's name.
-        manual: What it is for, in the README's words (Markdown).
-        needs: Options without which it cannot answer.
-        instant: It looks at headers at most: nothing of a model's runs and nothing is written, so nothing
-            has to be kept in check around it.
-        anywhere: It runs on Windows too; the others need WSL there.
-        subject: What `models` are.
-        words: All that they may be, if they are no models.
-        meaning: What one is, in words, if it is neither.
-        exits: How it can end, and the exit code of each: kinds of verdict, or words for the manual.
-        others: Of those in `models` that are no model beside one that is: what each is.
-        group: The key of its group in `GROUPS`.
+        name: Verb.
+        summary: One-line description.
+        models: Placeholders of the positional arguments in the help. A placeholder in brackets is optional,
+            and a last '...' allows several.
+        taken: Options of the command: flags of shared options, and its own options.
+        examples: Example command lines.
+        run: Function that runs the command. Its arguments are the parsed arguments and an
+            `explorer.cli.output.progress.ProgressLine`; it returns an `explorer.cli.output.answer.Answer`.
+            None for the screen.
+        usage: Typical usage without the program's name.
+        manual: Description for the README (Markdown).
+        needs: Flags of required options.
+        instant: Whether the command only reads headers, so that it needs no supervision.
+        anywhere: Whether the command also runs on Windows; the others require WSL there.
+        subject: Noun for the positional arguments.
+        words: Allowed values of the positional arguments, if they are no models.
+        meaning: Description of a positional argument that is neither a model nor one of `words`.
+        exits: Exit code of each outcome. Outcomes are kinds of verdict, or words for the manual.
+        others: Descriptions of placeholders in `models` that are no models.
+        group: Key of the command's group in `GROUPS`.
 
     Attributes:
-        options: Those that it takes, by flag.
+        options: Options by flag.
     """
 
     name: str
@@ -139,23 +143,23 @@ class Command:
 
     @property
     def takes(self) -> str:
-        """What may stand for each of `models`."""
+        """Description of the allowed positional arguments."""
         if self.words:
             return " or ".join((", ".join(self.words[:-1]), self.words[-1]))
         return self.meaning or MODEL_HELP
 
     @property
     def prog(self) -> str:
-        """How it is called in full."""
+        """Full name of the command."""
         return f"explorer {self.name}" if self.name else "explorer"
 
     def spellings(self) -> dict[str, Option]:
-        """Its options by every word that means one."""
+        """Return the options by all their spellings."""
         return {word: option for option in self.options.values() for word in option.spellings}
 
 
 def grouped(verbs: Iterable[Command]) -> dict[str, list[Command]]:
-    """The verbs of each group, by the group's title; verbs keep their order within a group."""
+    """Return the commands of each group by its title. Commands keep their order within a group."""
     groups: dict[str, list[Command]] = {title: [] for title in GROUPS.values()}
     for verb in verbs:
         groups[GROUPS[verb.group]].append(verb)

@@ -1,4 +1,4 @@
-"""Options of the command line that a record declares (`explorer.base.options`)."""
+"""Options of the command line that are declared in records (`explorer.base.options`)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def declared_options(record: type[Struct], *names: str, without: tuple[str, ...] = ()) -> tuple[Option, ...]:
-    """The options of a record.
+    """Return the options that a record declares.
 
     Args:
-        record: See `explorer.base.options.options`.
-        names: Of the fields, in the order of the help; all, as the record has them, without any.
-        without: Fields that are left out.
+        record: Record type; see `explorer.base.options.options`.
+        names: Names of fields in the order of the help; by default all fields in the order of the record.
+        without: Names of fields to leave out.
     """
     by_name = {option.name: option for option in options(record)}
     return tuple(_option(by_name[name]) for name in names or by_name if name not in without)
 
 
 def declared_group(record: type[Struct], group: str) -> tuple[Option, ...]:
-    """The options of a record that belong to a group."""
+    """Return the options of a record that belong to a group."""
     return tuple(map(_option, group_of(record, group)))
 
 
@@ -41,8 +41,8 @@ def _option(declared: DeclaredOption) -> Option:
     many = declared.many and not declaration.joined
     default = None if many or declared.is_switch else declared.default
     typed = None if default in (None, "", ()) else declaration.write(default)
-    usual = typed if declaration.usual is None else declaration.usual
-    notes = f" (default {usual})" * bool(usual) + "; repeatable" * many
+    default_text = typed if declaration.usual is None else declaration.usual
+    notes = f" (default {default_text})" * bool(default_text) + "; repeatable" * many
     return Option(
         declared.flag,
         declaration.help + notes,
@@ -58,12 +58,12 @@ def _option(declared: DeclaredOption) -> Option:
 
 
 def record_of(args: ParsedArgs, record: type[S], /, **fields: Any) -> S:
-    """A record as its options were typed.
+    """Create a record from the options that the user typed.
 
     Args:
-        args: What was typed.
-        record: See `explorer.base.options.options`.
-        **fields: Fields that are no options, or that take another value than the typed one.
+        args: Parsed arguments.
+        record: Record type; see `explorer.base.options.options`.
+        **fields: Values of fields that are no options, or that override options.
     """
     return record(**{**typed_values(args, record), **fields})
 
@@ -71,13 +71,13 @@ def record_of(args: ParsedArgs, record: type[S], /, **fields: Any) -> S:
 def typed_values(
     args: ParsedArgs, record: type[Struct], *, without: tuple[str, ...] = (), group: str = ""
 ) -> dict[str, Any]:
-    """What was typed of a record's options, by the names of its fields.
+    """Return the typed values of a record's options, by field name.
 
     Args:
-        args: What was typed.
-        record: See `explorer.base.options.options`.
-        without: Fields that are left out.
-        group: Only options of this group; of all where it is empty.
+        args: Parsed arguments.
+        record: Record type; see `explorer.base.options.options`.
+        without: Names of fields to leave out.
+        group: Group of options to return; '' for all.
     """
     declared = group_of(record, group) if group else options(record)
     keys = {option.name: _option(option).key for option in declared if option.name not in without}

@@ -1,4 +1,4 @@
-"""Help of a command (`--help`), laid out by argparse, which takes ten milliseconds to import."""
+"""Help of commands (`--help`), formatted by argparse, which takes ten milliseconds to import."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def first_help(verbs: Mapping[str, Command]) -> str:
 
 
 def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
-    """The help of a command; that of the screen is the whole program's, and lists `verbs`."""
+    """Return the help of a command. That of the screen command covers the program and lists `verbs`."""
     usage = " ".join([command.prog, *command.models, "[options]"])
     if not command.name:
         usage = f"{usage}          the screen\n       explorer VERB MODEL... [options]  headless"
@@ -83,7 +83,7 @@ def _verb_tables(verbs: Mapping[str, Command]) -> list[str]:
 
 
 def exit_codes(*commands: Command) -> dict[int, list[str]]:
-    """How commands can end, in words, by exit code."""
+    """Return the outcomes of commands by exit code."""
     ends = [
         end for exits in (*(command.exits for command in commands), OF_EVERY_VERB) for end in exits.items()
     ]

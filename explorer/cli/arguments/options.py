@@ -1,8 +1,8 @@
-"""Options of the command line: parsing, help, complaints, completion, man page and README derive from here.
+"""Options of the command line.
 
-Those that several commands take are declared in this table, once; one that only one command takes stands in
-its own file. Every start of the program reads the table, so it is made of plain classes, and what reads a
-value is imported when there is one to read.
+Parser, help, errors, completion, man page and README are generated from them. Options that several commands
+share are in this table; those of one command are in the command's file. Every start of the program reads the
+table. It therefore uses plain classes, and the parsers of values are imported on demand.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ if TYPE_CHECKING:
 
 @record
 class Option:
-    """One option.
+    """An option of the command line.
 
     Attributes:
-        flag: Its long spelling; `short` is the other one, if any.
-        help: What it is for.
-        metavar: What stands for its value in the help; of `choices` made of them; empty for a switch.
-        default: Its value as the user would type it; None for nothing.
-        many: It may be given several times.
-        into: Of several options that may be given many times, the name under which what was typed is kept in
-            its order, each value with its flag.
-        short: See `flag`.
-        old: A spelling that is still understood, and shown nowhere.
-        reads: What turns the word that was typed (a list of them with `many`) into the value: the end of the
-            name of a function of `explorer.settings.parse`. Without it the word is the value.
-        choices: The only values that it takes.
-        least: The least number that it takes, of one that takes a whole number.
-        declared: What a record declares of it (`explorer.base.options`): then that reads its value.
-        manual: What it is for, in the README's words (Markdown), where those say more than `help`.
+        flag: Long spelling, such as `--output`.
+        help: Description for the help.
+        metavar: Placeholder of the value; '' for a switch. By default it is made of `choices`.
+        default: Default value as the user would type it, or None.
+        many: Whether the option may be repeated.
+        into: Name under which the values of several repeatable options are collected in typed order, each
+            with its flag; '' to collect values per option.
+        short: Short spelling, such as `-o`; '' for none.
+        old: Old spelling that is still accepted but not documented; '' for none.
+        reads: Parser of the value: the end of the name of a function in `explorer.settings.parse`. It gets
+            the typed word, or with `many` a list of words. Without a parser the word is the value.
+        choices: Allowed values; empty for any.
+        least: Minimum of an integer value, or None.
+        declared: Declaration of the option in a record (`explorer.base.options`), which then parses the
+            value; or None.
+        manual: Description for the README (Markdown), if it differs from `help`.
     """
 
     flag: str
@@ -57,19 +58,19 @@ class Option:
 
     @property
     def key(self) -> str:
-        """What its value is called among those of a command."""
+        """Name of the option's attribute in `ParsedArgs`."""
         return self.into or self.flag[2:].replace("-", "_")
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """All words that mean it."""
+        """All spellings of the option."""
         return tuple(filter(None, (self.short, self.flag, self.old)))
 
     def value(self, typed: Any) -> Any:
-        """The value of what was typed.
+        """Parse the typed value.
 
         Raises:
-            Misuse: It cannot be read.
+            Misuse: The value is invalid.
         """
         if self.declared is not None and typed is not None and self.metavar:
             from explorer.settings.option_values import read_option
@@ -79,15 +80,15 @@ class Option:
             return tuple(typed) if self.many else typed
         if typed is None:
             return None
-        from explorer.settings import parse  # an option that is not typed waits for no reader
+        from explorer.settings import parse  # imported on demand: only typed options need a parser
 
-        known = {"known": self.choices} if self.choices else {}
+        choices = {"known": self.choices} if self.choices else {}
         least = {} if self.least is None else {"least": self.least}
-        return getattr(parse, f"parse_{self.reads}")(typed, where=self.flag, **known, **least)
+        return getattr(parse, f"parse_{self.reads}")(typed, where=self.flag, **choices, **least)
 
 
 WRITTEN = ("--output", "--plot", "--scalesim", "--take")
-"""Options that name a file to write; every other one whose value is a FILE reads it."""
+"""Options with a path to write to. Other options with a FILE value read the file."""
 
 OPENING = (
     *("--dim", "--input-shape", "--weights", "--weights-file", "--trust", "--rules", "--observe"),
@@ -98,11 +99,11 @@ MACHINE = ("--machine", "--peak-macs", "--bandwidth")
 KEPT_IN = Option(
     "--output", "a file that keeps the rows (SQLite), for going on where it was stopped", "FILE", short="-o"
 )
-"""Of a sweep: where its rows stay."""
+"""Option of sweeps: the file that stores the rows."""
 SCHEDULER = Option(
     "--scheduler", "a Dask cluster that does it, all of it trusted: tcp://host:8786", "ADDRESS"
 )
-"""Of a sweep: who does it."""
+"""Option of sweeps: the cluster that runs them."""
 MACHINE_SETTINGS = (
     *("--peak-macs", "--bandwidth", "--macs-per-cycle", "--bytes-per-cycle", "--clock"),
     *("--buffer", "--array"),
@@ -111,7 +112,7 @@ MACHINE_SETTINGS = (
 PROVED = ("--force", "--no-verify", "--draws", "--seed")
 PRINTING = ("--json", "--quiet", "--version", "--help")
 TABLE = ("--csv", *PRINTING)
-"""Options that go together."""
+"""Groups of options that several commands share."""
 
 OPTIONS: dict[str, Option] = {
     option.flag: option
@@ -304,4 +305,4 @@ HARDWARE = Option(
     "FILE|NAME",
     old="--profile",
 )
-"""Options that some commands read in a way of their own."""
+"""Variants of shared options for some commands."""

@@ -1,8 +1,8 @@
-"""Argument parser: from the words that a user typed to a command, its options and models.
+"""Argument parser: converts the typed words to a command with its options and models.
 
-It is a dozen lines over the table of options, because every start of the program waits for it: argparse takes
-ten milliseconds to import and has to be told the table first, and what it says when something is wrong would
-have to be replaced anyway: a mistyped word deserves one line that names the right one, not a page of usage.
+Every start of the program waits for the parser, so it is a few functions over the table of options. argparse
+takes ten milliseconds to import and must be given the table first. Its messages would have to be replaced: a
+mistyped word should be answered by one line with a suggestion, not by a page of usage.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def read(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, ParsedArgs]:
-    """The command (without a verb the screen's) and its options and models, read and checked.
+    """Parse and check the words. Without a verb, the command is the screen's.
 
-    With `--help` or `--version` nothing else is checked.
+    With `--help` or `--version`, only the spelling of the options is checked.
 
     Raises:
-        Misuse: A word that is no option, a value that cannot be read, a model too few or too many.
+        Misuse: An option is unknown, a value is invalid, or there are too few or too many models.
     """
-    command, rest = _split_verb(words, verbs)
-    args, unknown = _parsed(rest, command)
+    command, words_without_verb = _split_verb(words, verbs)
+    args, unknown = _parse_options(words_without_verb, command)
     if unknown:
         raise _unknown_option(unknown, command, verbs)
     if not (args.version or args.help):
@@ -39,16 +39,16 @@ def read(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, P
     return command, args
 
 
-def _parsed(words: Sequence[str], command: Command) -> tuple[ParsedArgs, str]:
-    """What was typed, unread, and the first word that is no option of this command."""
+def _parse_options(words: Sequence[str], command: Command) -> tuple[ParsedArgs, str]:
+    """Return the arguments with unparsed values, and the first unknown option or ''."""
     args, unknown = ParsedArgs(), ""
     args.models, args.explicit = [], set()
     options = command.spellings()
     for option in command.options.values():
         setattr(args, option.key, [] if option.many else option.default if option.metavar else False)
-    for at, word in enumerate(words):
+    for index, word in enumerate(words):
         if word == "--":
-            args.models += words[at + 1 :]
+            args.models += words[index + 1 :]
             break
         if word[:1] != "-" or word == "-":
             args.models.append(word)
@@ -73,39 +73,40 @@ def _parsed(words: Sequence[str], command: Command) -> tuple[ParsedArgs, str]:
 
 
 def _split_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, list[str]]:
-    """The verb, wherever it stands among the options, and the words without it.
+    """Return the command, wherever its verb is among the options, and the words without the verb.
 
-    A value is tied to its option here (`--tile -1` becomes `--tile=-1`), so that a verb's name may be one.
+    This also joins options with their values (`--tile -1` becomes `--tile=-1`), so that a value may look like
+    a verb.
     """
     by_spelling: dict[str, Option] = {s: option for option in OPTIONS.values() for s in option.spellings}
     by_spelling.update(SCREEN.spellings())
-    command, first = SCREEN, True
-    rest: list[str] = []
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
+    command, is_first_word = SCREEN, True
+    remaining_words: list[str] = []
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
         if word == "--":
-            return command, [*rest, word, *words[at:]]
+            return command, [*remaining_words, word, *words[index:]]
         if word[:2] == "--" and "=" not in word and word not in by_spelling:
-            # a verb's own, before the verb; or a mistake
+            # an option of a verb before the verb, or a mistake
             by_spelling |= {s: option for verb in verbs.values() for s, option in verb.spellings().items()}
-            # verbs may have one of the same name, with a value or without
-            ahead = next((verbs[later] for later in words[at:] if later in verbs), command)
-            by_spelling.update(ahead.spellings())
-        valued = word in by_spelling and by_spelling[word].metavar
-        if valued and at < len(words) and not words[at].startswith("--"):
-            rest.append(f"{word}{'=' if word.startswith('--') else ''}{words[at]}")
-            at += 1
+            # verbs may share an option name, with or without a value
+            next_verb = next((verbs[later] for later in words[index:] if later in verbs), command)
+            by_spelling.update(next_verb.spellings())
+        takes_value = word in by_spelling and by_spelling[word].metavar
+        if takes_value and index < len(words) and not words[index].startswith("--"):
+            remaining_words.append(f"{word}{'=' if word.startswith('--') else ''}{words[index]}")
+            index += 1
         elif word.startswith("-") and word != "-":
-            rest.append(word)
-        elif first and word in verbs:
-            command, first = verbs[word], False
+            remaining_words.append(word)
+        elif is_first_word and word in verbs:
+            command, is_first_word = verbs[word], False
             by_spelling.update(command.spellings())
         else:
-            first = False
-            rest.append(word)
-    return command, rest
+            is_first_word = False
+            remaining_words.append(word)
+    return command, remaining_words
 
 
 def _unknown_option(word: str, command: Command, verbs: Mapping[str, Command]) -> Misuse:
@@ -121,15 +122,15 @@ def _unknown_option(word: str, command: Command, verbs: Mapping[str, Command]) -
 
 
 def _option_hint(flag: str, command: Command) -> str:
-    """What to type in place of an option that a command does not have."""
+    """Return a suggestion for an option that a command does not have."""
     return nearest_alone(flag, command.spellings()) or f"{command.prog} --help lists them"
 
 
 def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Command]) -> None:
     models: Sequence[str] = args.models
-    many = command.models[-1:] == ("...",)
-    most = len(command.models) - many
-    least = most - any(model.startswith("[") for model in command.models)
+    takes_many = command.models[-1:] == ("...",)
+    max_models = len(command.models) - takes_many
+    min_models = max_models - any(model.startswith("[") for model in command.models)
     if not command.name:
         if len(models) > 1 and _is_no_model(models[0], verbs):
             raise Misuse("no such verb", where=models[0], hint=nearest(models[0], verbs))
@@ -138,15 +139,15 @@ def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Comman
             raise Misuse("one model too many", where=models[2], hint=hint)
         if len(models) > 1 and args.resume:
             raise Misuse("one session is resumed at a time", where=models[1], hint="leave it out")
-    elif len(models) < least:
-        message = f"needs a {command.subject}" if least == 1 else "needs two models"
+    elif len(models) < min_models:
+        message = f"needs a {command.subject}" if min_models == 1 else "needs two models"
         if command.others:
             message = f"needs a model and a {' and a '.join(command.others).lower()}"
         hint = " ".join(["type", command.prog, *command.models])
         raise Misuse(message, where=command.name, hint=hint)
-    elif len(models) > most and not many:
+    elif len(models) > max_models and not takes_many:
         hint = " ".join([command.prog, *command.models])
-        raise Misuse("one word too many", where=models[most], hint=hint)
+        raise Misuse("one word too many", where=models[max_models], hint=hint)
     if not all(models):
         raise Misuse(
             f"the name of a {command.subject} is empty", hint=f"a {command.subject} is {command.takes}"
@@ -154,14 +155,14 @@ def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Comman
 
 
 def _is_no_model(word: str, verbs: Mapping[str, Command]) -> bool:
-    """Whether the first of several words is a mistyped verb: nothing that is there, and close to one."""
+    """Whether the first of several words is a mistyped verb: not an existing path, but similar to a verb."""
     import os
 
     return not os.path.lexists(word) and bool(nearest_alone(word, verbs))
 
 
 def _check_options(command: Command, args: ParsedArgs) -> None:
-    """What one option alone cannot know."""
+    """Check combinations of options."""
     for flag in command.needs:
         option = command.options[flag]
         if getattr(args, option.key) is None:
@@ -175,5 +176,5 @@ def _check_options(command: Command, args: ParsedArgs) -> None:
                 raise Misuse("belongs to the session that is resumed", where=option.flag, hint="leave it out")
         return
     if "--decode" in command.options and args.decode != (args.past is not None):
-        missing, there = ("--past N", "--decode") if args.decode else ("--decode", "--past")
-        raise Misuse(f"needs {missing}", where=there, hint="write --decode --past N")
+        missing, present_option = ("--past N", "--decode") if args.decode else ("--decode", "--past")
+        raise Misuse(f"needs {missing}", where=present_option, hint="write --decode --past N")

@@ -1,4 +1,4 @@
-"""Options of a quantization: number formats, the layers that take them, how they are written."""
+"""Options of a quantization: number formats, the layers to quantize, and the form of the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMATS = (
     *declared_options(QuantizeSpec, "block", "form", "unsaturated", "bias_correction"),
     *declared_options(QuantizeSpec, "calibrator", "percentile", "accumulator"),
 )
-"""What a specification is made of."""
+"""Options of a quantization spec."""
 
 _CALIBRATE, _DRAWS = declared_options(QuantizeRequest, "calibrate", "draws")
 
@@ -33,7 +33,7 @@ CALIBRATION = (
     "--seed",
     Option("--no-report", "measure no errors: quicker, and nothing is run where no range is needed"),
 )
-"""What its ranges are chosen on."""
+"""Options for choosing ranges."""
 
 FIRST = (
     Option(
@@ -45,7 +45,7 @@ FIRST = (
     ),
     _CALIBRATE,
 )
-"""Of a tiling: a quantization before it."""
+"""Options of commands that can quantize a model before they tile it."""
 
 FORMAT_SWEEP = (
     Option(
@@ -87,4 +87,4 @@ FORMAT_SWEEP = (
         " with `--train` the weights of a row as a checkpoint for `--weights-file`: `1:best.ckpt`",
     ),
 )
-"""What number formats are tried on; of `explorer sweep`."""
+"""Options of `explorer sweep` for trying number formats."""

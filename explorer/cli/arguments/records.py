@@ -1,6 +1,6 @@
-"""Tiling, number formats and machine that options ask for.
+"""Converts options to records: tiling, number formats, machine and tolerance.
 
-With them come msgspec and a reader of TOML, 50 ms, which the help of all verbs does not wait for.
+This module imports msgspec and a TOML reader, which takes 50 ms, so the help does not import it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 def tile_spec(args: ParsedArgs, typed: Mapping[str, Any] | None = None) -> TileSpec:
-    """The tiling: by default, in the file of `--config`, by what was typed.
+    """Return the tiling: the defaults, overridden by the `--config` file, overridden by the options.
 
     Args:
-        args: What was typed.
-        typed: What of it counts, by the fields of `TileSpec`; by default all.
+        args: Parsed arguments.
+        typed: Values by field of `TileSpec` that override the file; by default, all options.
     """
     from explorer.settings import tiling
 
@@ -37,9 +37,10 @@ def tile_spec(args: ParsedArgs, typed: Mapping[str, Any] | None = None) -> TileS
 
 
 def quantize_spec(args: ParsedArgs) -> QuantizeSpec:
-    """The number formats: by default, in the file of `--config`, by what was typed."""
+    """Return the number formats: the defaults, overridden by the `--config` file, then by the options."""
     quantize = _quantize()
-    form = ("form",) if "formats" in vars(args) else ()  # of `explorer settings` it is the form of tiles
+    # in `explorer settings`, --form is the form of the tiles
+    form = ("form",) if "formats" in vars(args) else ()
     without = ("config", "weight", "input", "bias", "symmetric", *form)
     typed = typed_values(args, explorer.QuantizeSpec, without=without)
     if args.symmetric and args.asymmetric:
@@ -54,7 +55,7 @@ def quantize_spec(args: ParsedArgs) -> QuantizeSpec:
 
 
 def first_quantized(args: ParsedArgs) -> QuantizeSpec | None:
-    """The number formats of `--quantize`; None where it was not typed."""
+    """Return the number formats of `--quantize`, or None without the option."""
     if args.quantize is None:
         if args.calibrate is not None:
             raise Misuse("there is nothing to choose ranges for", where="--calibrate", hint="--quantize int8")
@@ -64,58 +65,58 @@ def first_quantized(args: ParsedArgs) -> QuantizeSpec | None:
 
 
 def tiles(args: ParsedArgs) -> tuple[tuple[int, int, int], ...]:
-    """The tiles that are combined."""
+    """Return the tile sizes to combine."""
     from explorer.facts.sweep import tiles_of
 
     return tiles_of(args.tile, args.tile_m, args.tile_k, args.tile_n)
 
 
 def tolerance(args: ParsedArgs) -> Tolerance | None:
-    """By how much outputs may differ, if that was typed."""
+    """Return the allowed differences of outputs, or None without the options."""
     limits = (args.atol, args.rtol, args.snr)
     return None if limits == (None, None, None) else explorer.Tolerance(*limits)
 
 
 def roofline_machine(args: ParsedArgs) -> Machine:
-    """The machine by its rates, or by its name."""
-    found: Machine = _machines().find(args.machine, args.peak_macs, args.bandwidth)
-    return found
+    """Return the machine given by rates or by name."""
+    machine: Machine = _machines().find(args.machine, args.peak_macs, args.bandwidth)
+    return machine
 
 
 def named_machine(args: ParsedArgs) -> Machine | None:
-    """The machine by its rates, or by its name; None where none of these was typed."""
+    """Return the machine given by rates or by name, or None without these options."""
     return roofline_machine(args) if args.machine or args.peak_macs or args.bandwidth else None
 
 
 def each_machine(args: ParsedArgs) -> tuple[Machine, ...]:
-    """The machines of a list of names, if that was typed."""
-    named = () if args.machine is None else args.machine.split(",")
-    return tuple([_machines().find(name.strip(), None, None) for name in named])
+    """Return the machines of a comma-separated list of names, or () without the option."""
+    names = () if args.machine is None else args.machine.split(",")
+    return tuple([_machines().find(name.strip(), None, None) for name in names])
 
 
 def rate(typed: str | None, where: str) -> float | None:
-    """Bytes a second, if they were typed."""
-    from explorer.settings.rates import parse_rate  # the help of all verbs waits for nothing
+    """Parse a rate in bytes per second; None stays None."""
+    from explorer.settings.rates import parse_rate  # imported on demand: the help does not need it
 
     return None if typed is None else parse_rate(typed, where=where)
 
 
 def hardware(args: ParsedArgs) -> Hardware | None:
-    """The machine by what it does in a cycle, if one was named."""
+    """Return the machine given by name, with `--buffer` applied, or None without either option."""
     machine: Hardware | None = None if args.machine is None else _machines().hardware(args.machine)
     buffer = getattr(args, "buffer", None)
     return machine if buffer is None else _machines().with_buffer(machine, buffer, "--buffer")
 
 
 def _machines() -> Any:
-    """What reads machines, as late as it is asked for."""
+    """Import the module of machines on demand."""
     from explorer.settings import machines
 
     return machines
 
 
 def _quantize() -> Any:
-    """What reads number formats, as late."""
+    """Import the module of number formats on demand."""
     from explorer.settings import quantize
 
     return quantize

@@ -1,4 +1,4 @@
-"""Screen command, `explorer MODEL`: it has no name, and opens the screen, on two models side by side."""
+"""The screen command, `explorer MODEL [MODEL]`, which has no verb."""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ SCREEN = Command(
 )
 
 WITH_RESUME = ("--resume", "--trust", "--memory", "--no-cache", "--remote", "--quiet", "--version", "--help")
-"""What may be said anew of a session that is resumed."""
+"""Options that are allowed together with `--resume`."""

@@ -1,4 +1,4 @@
-"""Options of trainings, and of the data files that models are trained and evaluated on."""
+"""Options of training runs, and of the data files for training and evaluation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DATA = (
         choices=("classification", "regression"),
     ),
 )
-"""Which of a file are samples, and what they are for."""
+"""Options that select the samples in a data file."""
 
 HELD = Option("--held", "share of samples that is held out (default 0.2)", "SHARE", "0.2", reads="share")
 
@@ -55,10 +55,10 @@ TRAINING_SWEEP = (
     *DATA,
     HELD,
 )
-"""What `explorer sweep` takes for trainings."""
+"""Options of `explorer sweep` for training runs."""
 
 
 def samples(args: ParsedArgs) -> dict[str, Any]:
-    """That, as a `Session` takes it."""
+    """Return the sample options as keyword arguments of `Session` methods."""
     inputs = args.inputs.split(",") if args.inputs else ()
     return {"labels": args.labels or "", "inputs": inputs, "task": args.task}

@@ -1,7 +1,7 @@
-"""Verbs of the command line, one file each: in folders by subject, or in the feature that they belong to.
+"""Commands of the command line, one module each, in folders by subject or in the package of a feature.
 
-Every start of the program comes through here, and needs one verb at most: only names are read, and a file is
-imported when its verb is asked for.
+Every start of the program imports this module and needs at most one command. Therefore only names are listed,
+and a command's module is imported on demand.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ _ORDER = (
     *("serving", "decode"),
     *("help", "doctor", "serve", "cache", "completion", "man"),
 )
-"""Order of the verbs in the help, group by group (`Command.group`). others follow by name."""
+"""Order of the commands in the help, group by group (`Command.group`). Others follow by name."""
 
 _ALSO = {"machine": "machines"}
-"""Other spellings of verbs."""
+"""Alternative spellings of verbs."""
 
 
 def _of_features() -> Mapping[str, str]:
-    """Verbs of features, and where each is."""
-    from explorer.base.features import offered  # none of them is asked for the header of a file
+    """Return the import path of each command that a feature adds."""
+    # imported on demand: commands that only read a header need no features
+    from explorer.base.features import offered
 
     return offered("verbs")
 
 
 class _Verbs:
-    """The verbs by name: a mapping, without the class of one, which the header of a file has no time for."""
+    """A mapping of the commands by name. It does not subclass `Mapping`, which takes too long to import."""
 
     def __init__(self) -> None:
         self._own: dict[str, str] = {}
@@ -64,7 +65,7 @@ class _Verbs:
                 }
 
     def _home(self, name: str) -> str | None:
-        """Where a verb's record is; features are asked for what is not here."""
+        """Return the import path of a command, or None. Features are searched last."""
         name = _ALSO.get(name, name)
         return self._own.get(name) or _of_features().get(name)
 
@@ -80,23 +81,23 @@ class _Verbs:
         return isinstance(name, str) and self._home(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        order = {name: place for place, name in enumerate(_ORDER)}
+        position = {name: place for place, name in enumerate(_ORDER)}
         names = {**self._own, **_of_features()}
-        return iter(sorted(names, key=lambda name: (order.get(name, len(order)), name)))
+        return iter(sorted(names, key=lambda name: (position.get(name, len(position)), name)))
 
     def __len__(self) -> int:
         return len(self._own) + len(_of_features())
 
     def keys(self) -> Iterator[str]:
-        """The names."""
+        """Iterate over the names."""
         return iter(self)
 
     def values(self) -> Iterator[Command]:
-        """The verbs, each imported when its turn comes."""
+        """Iterate over the commands, importing each one."""
         return (self[name] for name in self)
 
     def items(self) -> Iterator[tuple[str, Command]]:
-        """Names and verbs."""
+        """Iterate over names and commands."""
         return ((name, self[name]) for name in self)
 
 

@@ -1,1 +1,1 @@
-"""Output of a verb: its answer's form, and progress on the terminal."""
+"""Output of commands: the form of the answer, and progress on the terminal."""

@@ -1,4 +1,4 @@
-"""Answer of a command: how it ended, and JSON or text that is made when it is printed."""
+"""Answer of a command: its outcome, and functions that create JSON or text when it is printed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 @record
 class Answer:
-    """What a command found: how it ended, and the answer as a JSON document or as text, made on demand.
+    """Answer of a command. The output is created on demand.
 
     Args:
-        document: Makes the answer as a JSON document.
-        page: Makes the answer as text.
-        rows: The key of the document whose list `--csv` prints.
-        warning: One line for standard error, beside an answer that stands.
-        pieces: Makes the answer in the form that was asked for, a piece at a time; then there is neither
-            `document` nor `page`.
-        outcome: How it ended: one of the command's `exits`, which has the exit code.
+        document: Function that creates the JSON document.
+        page: Function that creates the text as blocks.
+        rows: Key of the list in the document that `--csv` prints.
+        warning: One line for standard error in addition to the answer; '' for none.
+        pieces: Function that creates the output in pieces, in place of `document` and `page`; or None.
+        outcome: Outcome of the command: a key of the command's `exits`.
     """
 
     document: Callable[[], dict[str, Any]] = dict
@@ -38,32 +37,32 @@ class Answer:
 
 
 def document() -> Any:
-    """The module that makes JSON documents; it is imported only when JSON is wanted."""
+    """Import and return the module that creates JSON documents."""
     from explorer.report import document as report
 
     return report
 
 
 REPORT = "explorer.report.present"
-"""The package of what no feature has to itself."""
+"""Package of the presenters that belong to no feature."""
 
 
 def present(subject: str, package: str = REPORT) -> Any:
-    """A module that makes blocks, of the report or of a feature; it is imported only when text is wanted."""
+    """Import and return a presenter, a module that creates blocks, of the report or of a feature."""
     from importlib import import_module
 
     return import_module(f"{package}.{subject}")
 
 
 def plots() -> Any:
-    """The module that draws pictures; it is imported only when one is wanted."""
+    """Import and return the module that draws pictures."""
     from explorer.report import plots as pictures
 
     return pictures
 
 
 def converted(fact: Conversion) -> Answer:
-    """What a verb answers that writes another form of a model, with the proof of it."""
+    """Return the answer of a command that writes a model in another form, with its proof."""
     return Answer(
         lambda: document().conversion(fact, tool()),
         lambda: present("compare.convert").conversion(fact),
@@ -72,15 +71,15 @@ def converted(fact: Conversion) -> Answer:
 
 
 def head() -> dict[str, Any]:
-    """What every JSON document starts with."""
+    """Return the keys that start every JSON document."""
     return {"schema_version": SCHEMA_VERSION, "tool": tool()}
 
 
 def plain(fact: Any) -> dict[str, Any]:
-    """The document of a fact whose fields stand as they are."""
+    """Return the JSON document of a fact with unchanged fields."""
     return {**head(), **explorer.to_json(fact)}
 
 
 def tool() -> str:
-    """The program and its version, as JSON names it."""
+    """Return the name and version of the program, as in JSON documents."""
     return f"explorer {explorer.__version__}"

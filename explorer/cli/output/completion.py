@@ -1,4 +1,4 @@
-"""Shell completion: what Tab offers in bash, zsh and fish, written from the records of the commands."""
+"""Shell completion for bash, zsh and fish, generated from the records of the commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _flags(options: Mapping[str, Option]) -> Iterator[str]:
 
 def _bash(verbs: Verbs) -> Iterator[str]:
     options = {flag: o for command in (SCREEN, *verbs.values()) for flag, o in command.options.items()}
-    valued = {flag: option for flag, option in options.items() if option.metavar}
+    value_options = {flag: option for flag, option in options.items() if option.metavar}
     yield """\
 # bash completion for explorer; in ~/.bashrc: source <(explorer completion bash)
 _explorer() {
@@ -28,13 +28,13 @@ _explorer() {
     for word in "${COMP_WORDS[@]:1:COMP_CWORD - 1}"; do
         case $before in
 """
-    yield f"            {'|'.join(_flags(valued))}) ;;\n"
+    yield f"            {'|'.join(_flags(value_options))}) ;;\n"
     yield f"            *) case $word in {'|'.join(verbs)}) verb=$word; break ;; esac ;;\n"
     yield "        esac\n        before=$word\n    done\n    case $verb:$prev in\n"
-    for (flag, choices), names in _chosen(verbs).items():
+    for (flag, choices), names in _options_with_choices(verbs).items():
         pattern = "|".join(f"{name}:{flag}" for name in names)
         yield f'        {pattern}) choices="{" ".join(choices)}" ;;\n'
-    yield f"        {'|'.join(f'*:{flag}' for flag in _flags(valued))}) return ;;\n"
+    yield f"        {'|'.join(f'*:{flag}' for flag in _flags(value_options))}) return ;;\n"
     yield "        *) case $verb:$cur in\n"
     for name, command in verbs.items():
         yield f'            {name}:-*) choices="{" ".join(_flags(command.options))}" ;;\n'
@@ -51,8 +51,8 @@ complete -o bashdefault -o default -F _explorer explorer explorer-nn
 """
 
 
-def _chosen(verbs: Verbs) -> Mapping[tuple[str, tuple[str, ...]], list[str]]:
-    """Options that take one of some words, and the verbs whose words those are: `--sort` means several."""
+def _options_with_choices(verbs: Verbs) -> Mapping[tuple[str, tuple[str, ...]], list[str]]:
+    """Return options with fixed choices, and their commands. Commands may give `--sort` different choices."""
     commands: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name, command in (("", SCREEN), *verbs.items()):
         for flag, option in command.options.items():
@@ -62,7 +62,7 @@ def _chosen(verbs: Verbs) -> Mapping[tuple[str, tuple[str, ...]], list[str]]:
 
 
 def _zsh_quoted(text: str) -> str:
-    """A part of an argument of `_arguments`, in single quotes."""
+    """Quote a part of an argument of zsh's `_arguments`."""
     for special in "\\[]:":
         text = text.replace(special, f"\\{special}")
     return " ".join(text.replace("'", "'\\''").split())
@@ -73,10 +73,10 @@ def _zsh_option(option: Option) -> str:
     long, short = (f"{option.flag}=", f"{option.short}+") if option.metavar else (option.flag, option.short)
     files = "_files" if "FILE" in option.metavar else " "
     values = f"({' '.join(option.choices)})" if option.choices else files
-    taken = f":{_zsh_quoted(option.metavar)}:{values}" if option.metavar else ""
+    value_spec = f":{_zsh_quoted(option.metavar)}:{values}" if option.metavar else ""
     if option.short:
-        return f"'({option.short} {option.flag})'{{{short},{long}}}'{description}{taken}'"
-    return f"'{'*' if option.many else ''}{long}{description}{taken}'"
+        return f"'({option.short} {option.flag})'{{{short},{long}}}'{description}{value_spec}'"
+    return f"'{'*' if option.many else ''}{long}{description}{value_spec}'"
 
 
 def _zsh(verbs: Verbs) -> Iterator[str]:
@@ -94,8 +94,8 @@ def _zsh(verbs: Verbs) -> Iterator[str]:
     yield "    esac\n}\ncompdef _explorer explorer explorer-nn\n"
 
 
-def _zsh_case(pattern: str, command: Command, rest: str) -> str:
-    lines = [f"    {pattern}) _arguments", *map(_zsh_option, command.options.values()), f"{rest} ;;\n"]
+def _zsh_case(pattern: str, command: Command, positional: str) -> str:
+    lines = [f"    {pattern}) _arguments", *map(_zsh_option, command.options.values()), f"{positional} ;;\n"]
     return " \\\n        ".join(lines)
 
 
@@ -107,16 +107,16 @@ def _fish_quoted(text: str) -> str:
 def _fish(verbs: Verbs) -> Iterator[str]:
     yield "# fish completion for explorer; in ~/.config/fish/config.fish: explorer completion fish | source\n"
     yield "complete -c explorer-nn -w explorer\n"
-    none, of = "__fish_use_subcommand", "__fish_seen_subcommand_from"
+    no_subcommand, after_subcommand = "__fish_use_subcommand", "__fish_seen_subcommand_from"
     takers: dict[Option, list[str]] = {}
     for name, command in verbs.items():
-        yield f"complete -c explorer -n {none} -a {name} -d {_fish_quoted(command.summary)}\n"
+        yield f"complete -c explorer -n {no_subcommand} -a {name} -d {_fish_quoted(command.summary)}\n"
         if command.words:
-            yield f"complete -c explorer -n '{of} {name}' -f -a {_fish_quoted(' '.join(command.words))}\n"
+            yield f"complete -c explorer -n '{after_subcommand} {name}' -f -a {_fish_quoted(' '.join(command.words))}\n"
         for option in command.options.values():
             takers.setdefault(option, []).append(name)
-    where = [(f"{of} {' '.join(names)}", option) for option, names in takers.items()]
-    for condition, option in (*where, *((none, option) for option in SCREEN.options.values())):
+    conditions = [(f"{after_subcommand} {' '.join(names)}", option) for option, names in takers.items()]
+    for condition, option in (*conditions, *((no_subcommand, option) for option in SCREEN.options.values())):
         line = f"complete -c explorer -n '{condition}' -l {option.flag[2:]}"
         if option.short:
             line += f" -s {option.short[1:]}"
@@ -128,4 +128,4 @@ def _fish(verbs: Verbs) -> Iterator[str]:
 
 
 SHELLS: dict[str, Callable[[Verbs], Iterator[str]]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
-"""What writes the script of each shell, a piece at a time."""
+"""Function that yields the script of each shell in pieces."""

@@ -1,4 +1,4 @@
-"""Man page in man's language (roff), written from the records of the commands."""
+"""Man page in roff, generated from the records of the commands."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from explorer.cli.output.answer import tool
 
 
 def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
-    """Lines of the page."""
-    about = " ".join(SCREEN.summary.rstrip(".").split())
+    """Yield the lines of the page."""
+    summary = " ".join(SCREEN.summary.rstrip(".").split())
     yield f'.TH EXPLORER 1 "" "{_plain(tool())}" "User Commands"\n'
-    yield f".SH NAME\nexplorer, explorer\\-nn \\- {_text(about[0].lower() + about[1:])}\n"
+    yield f".SH NAME\nexplorer, explorer\\-nn \\- {_text(summary[0].lower() + summary[1:])}\n"
     yield ".SH SYNOPSIS\n.B explorer\n.I MODEL\n[options]\n.br\n.B explorer\n.I VERB MODEL...\n[options]\n"
     yield f".SH DESCRIPTION\n{_text('Without a verb the screen opens.')}\n"
     yield f"{_text(SECOND_NAME)}\n"
@@ -35,8 +35,8 @@ def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
         words = ", ".join(f"\\fB{_plain(word)}\\fR" for word in (option.short, option.flag) if word)
         value = f" \\fI{_plain(option.metavar)}\\fR" if option.metavar else ""
         missing = [name for name in verbs if name not in names]
-        who = ", ".join(names) if len(missing) > len(names) else f"all but {', '.join(missing)}"
-        yield f".TP\n{words}{value}\n{_text(option.manual)}.\n(For {_text(who if missing else 'all')}.)\n"
+        commands = ", ".join(names) if len(missing) > len(names) else f"all but {', '.join(missing)}"
+        yield f".TP\n{words}{value}\n{_text(option.manual)}.\n(For {_text(commands if missing else 'all')}.)\n"
     yield ".SH EXIT STATUS\n"
     for code, ends in exit_codes(*verbs.values()).items():
         yield f".TP\n.B {code}\n{_text(', '.join(ends))}\n"
@@ -47,11 +47,11 @@ def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """A text that means nothing to man."""
+    """Escape a text for roff."""
     return text.replace("\\", "\\e").replace("-", "\\-")
 
 
 def _text(text: str) -> str:
-    """Markdown's few signs as man's; a line that begins with a dot or a quote is no request."""
+    """Convert Markdown to roff, and escape a leading dot or quote, which roff would read as a request."""
     text = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", _plain(text).replace("\n", " "))
     return f"\\&{text}" if text.startswith((".", "'")) else text

@@ -1,4 +1,4 @@
-"""Answers about one model: it is opened in a session, asked, and what was found is printed or drawn."""
+"""Answers about one model: opens a session, gets the facts, and prints or writes them."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ def about(
     opening: Callable[[Session, ProgressLine], Info] | None = None,
     package: str = REPORT,
 ) -> Answer:
-    """An answer about one model.
+    """Open the model and return an answer about it.
 
     Args:
-        args: What was typed.
-        progress: Told where the job stands.
-        ask: Gets the facts.
-        name: Of the function that makes them a document (without one the document is that of `info` and the
-            fact's own fields), and of the one in `subject` that makes them blocks; or the former itself.
-        subject: Module of `package`, or a function that makes the blocks.
-        rows: See `Answer`.
-        opening: Makes the totals that `ask` gets, where those of `Session.open` are not what is wanted.
-        package: Of the report, or of a feature.
+        args: Parsed arguments.
+        progress: Progress callback.
+        ask: Function that gets the facts from the session and the totals.
+        name: Function that creates the document, or its name in `explorer.report.document` (without such a
+            function, the document contains `info` and the fields of the fact). The name is also that of the
+            function in `subject`.
+        subject: Function that creates the blocks, or the name of a module in `package`.
+        rows: Key of the list that `--csv` prints; see `Answer`.
+        opening: Function that opens the model and returns its totals; by default `Session.open`.
+        package: Package of the presenters: that of the report, or of a feature.
     """
     with explorer.Session(args.models[0], **args.opening) as session:
         info = session.open(on_progress=progress) if opening is None else opening(session, progress)
@@ -61,7 +62,10 @@ def about(
 
 
 def change_of(session: Session, progress: ProgressLine) -> tuple[Diff | None, str]:
-    """What changed; from here on the file exists, so no failure may say that nothing was written."""
+    """Return the changes of the model, or the reason that they cannot be computed.
+
+    The output file exists already, so an error must not end the command.
+    """
     try:
         return session.diff(on_progress=progress), ""
     except ExplorerError as error:
@@ -70,14 +74,14 @@ def change_of(session: Session, progress: ProgressLine) -> tuple[Diff | None, st
 
 @contextmanager
 def proving(args: ParsedArgs, does: str) -> Iterator[None]:
-    """Says how to do without the proof, where the runtime cannot run what could be written.
+    """Within this context, suggest `--no-verify` if the runtime cannot run the result.
 
     Args:
-        args: What was typed.
-        does: What the verb does, as in 'folds'.
+        args: Parsed arguments.
+        does: What the command does, such as 'folds'.
 
     Raises:
-        BadModel: The runtime refuses the model.
+        BadModel: The runtime cannot run the model.
     """
     try:
         yield
@@ -89,7 +93,7 @@ def proving(args: ParsedArgs, does: str) -> Iterator[None]:
 
 
 def open_or_stored(session: Session, progress: ProgressLine) -> Info:
-    """Totals of a model; of one that does not say what it takes only what it stores, which needs no input."""
+    """Open a model and return its totals. If its input shapes are unknown, return only the stored ones."""
     try:
         return session.open(on_progress=progress)
     except UnknownShape:
@@ -97,7 +101,10 @@ def open_or_stored(session: Session, progress: ProgressLine) -> Info:
 
 
 def fixed_sizes(info: Info, args: ParsedArgs) -> str:
-    """Sizes that a program leaves open and its graph has fixed, unless they were asked for; '' for none."""
+    """Describe the sizes that an exported program leaves open and its graph has fixed, or return ''.
+
+    Sizes that the user bound are left out.
+    """
     if info.model.format != "torch.export" or args.input_shape:
         return ""
     sizes = {name: size for name, size in info.assumptions["dims"].items() if name not in args.dim}
@@ -112,13 +119,13 @@ def output_file(
     ask: Callable[[Session, Info], Any],
     write: Callable[[Info, Any, str], None],
 ) -> Answer:
-    """A file about one model; the target is refused before any work is done.
+    """Write a file about one model. The path is checked before any work is done.
 
     Args:
-        args: What was typed.
-        progress: Told where the job stands.
-        ask: Gets the fact.
-        write: Writes it to a path.
+        args: Parsed arguments.
+        progress: Progress callback.
+        ask: Function that gets the fact from the session and the totals.
+        write: Function that writes the fact to a path.
     """
     source, output = args.models[0], args.output
     check_target(output, overwrite=args.force, models=[source], weights=())

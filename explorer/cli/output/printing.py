@@ -1,4 +1,4 @@
-"""Standard output: answers as text, JSON or CSV, and what becomes of a reader that went away."""
+"""Prints answers to standard output as text, JSON, CSV or Markdown, and handles closed pipes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _BATCH = 256
 
 
 def print_answer(answer: Answer, args: ParsedArgs) -> None:
-    """Prints an answer in the form that was asked for."""
+    """Print an answer in the requested form."""
     if answer.pieces is not None:
         print_pieces(answer.pieces())
     elif args.csv:
-        from explorer.report.csv_table import csv_lines  # one form is printed, and waits for no other
+        from explorer.report.csv_table import csv_lines  # imported on demand, like the other forms
 
         print_pieces(csv_lines(answer.document()[answer.rows]))
     elif args.markdown:
-        from explorer.report.html.draw import markdown_text  # jinja2
+        from explorer.report.html.draw import markdown_text  # imported on demand: it loads jinja2
 
         print_pieces([markdown_text(answer.page())])
     elif args.json:
-        from explorer.report import json_text  # neither this
+        from explorer.report import json_text  # imported on demand
 
         print_pieces(json_text.pieces(answer.document()))
     else:
@@ -39,7 +39,7 @@ def print_answer(answer: Answer, args: ParsedArgs) -> None:
 
 
 def _print_page(blocks: list[Block]) -> None:
-    from explorer.report.layout import Page  # rich
+    from explorer.report.layout import Page  # imported on demand: it loads rich
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
     page = Page(blocks, fit=terminal)
@@ -54,16 +54,19 @@ def _print_page(blocks: list[Block]) -> None:
 
 
 def print_pieces(pieces: Iterable[str]) -> None:
-    """Prints pieces of text."""
+    """Print pieces of text."""
     _put(lambda: _write(pieces))
 
 
 def _write(pieces: Iterable[str]) -> None:
-    """Writes pieces by the hundred: to a terminal each one would be a call to the system; none is lost."""
+    """Write pieces in batches, because each write to a terminal is a system call.
+
+    After an error, the pieces of the last batch are still written.
+    """
     batch: list[str] = []
     try:
-        for piece in pieces:
-            batch.append(piece)
+        for text in pieces:
+            batch.append(text)
             if len(batch) == _BATCH:
                 sys.stdout.write("".join(batch))
                 batch.clear()
@@ -72,7 +75,7 @@ def _write(pieces: Iterable[str]) -> None:
 
 
 def _put(write: Callable[[], object]) -> None:
-    """Writes to standard output; a reader that went away is not an error, a full disk is one."""
+    """Run a function that writes to standard output. A closed pipe is no error, but a full disk is."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
@@ -80,7 +83,7 @@ def _put(write: Callable[[], object]) -> None:
         write()
         sys.stdout.flush()
     except BrokenPipeError:
-        # what is still buffered must not fail again when Python flushes at exit
+        # otherwise Python's flush at exit would fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         reason = error.strerror or str(error)

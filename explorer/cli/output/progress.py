@@ -1,7 +1,7 @@
-"""Progress line on standard error: it says where a job stands, and leaves nothing behind.
+"""Progress line on standard error: shows the state of a job, and is removed at the end.
 
-It is drawn only on a terminal: a log file or a pipe would collect every state of it. Standard library
-only, because the verbs that print JSON load nothing to draw with.
+The line is drawn only on a terminal, because a log file or a pipe would collect every update. This module
+uses only the standard library, because commands that print JSON load no drawing library.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _COUNTABLE = 100_000
 
 
 class ProgressLine:
-    """Call it with every `Progress`; `clear` it before anything else is printed.
+    """A progress callback. Call `clear` before printing anything else.
 
     Args:
-        stream: Where to draw; standard error by default. Nothing is drawn unless it is a terminal.
-        quiet: Draw nothing at all.
+        stream: Terminal to draw on; standard error by default. If it is no terminal, nothing is drawn.
+        quiet: Whether to draw nothing.
     """
 
     def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
@@ -38,7 +38,7 @@ class ProgressLine:
         self._drawn = 0
 
     def __call__(self, progress: Progress) -> None:
-        """Draws the state, at most ten times a second, once the job has lasted a moment."""
+        """Draw the state of a job, at most ten times per second, if the job has taken a moment."""
         now = time.monotonic()
         if not self._on or now - self._started < _SILENT_S or now - self._drawn_at < _PERIOD_S:
             return
@@ -46,13 +46,13 @@ class ProgressLine:
         self._draw(f"{printable(progress.phase)}{_share(progress)}   {seconds_text(now - self._started)}")
 
     def clear(self) -> None:
-        """Wipes the line."""
+        """Remove the line."""
         if self._drawn:
             self._draw("")
 
     def _draw(self, text: str) -> None:
         text = text[: max(10, _columns(self._stream) - 1)]
-        # blanks instead of an erase sequence: a dumb terminal understands them too
+        # spaces work on all terminals; an erase sequence does not
         self._stream.write("\r" + text.ljust(self._drawn) + ("" if text else "\r"))
         self._stream.flush()
         self._drawn = len(text)

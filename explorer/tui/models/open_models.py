@@ -60,7 +60,7 @@ class SessionKeeper(Protocol):
         """Add the model to the recent models after it was opened."""
 
     def keep_on_hangup(self, view: ScreenState | None) -> bool:
-        """Save the state and kill the engine after a disconnect. Returns whether anything is saved."""
+        """Save the state and kill the engine after a disconnect. Returns whether anything was saved."""
 
     def close(self, *, properly: bool) -> None:
         """Stop the engine. With `properly`, the user quit, and the saved session is removed as well."""
@@ -129,7 +129,7 @@ class OpenModel:
         return store.note or store.state_note or ("" if self.engine.pid is not None else "at rest")
 
     def keep_on_hangup(self) -> bool:
-        """Save the state and kill the engine after a disconnect. Returns whether anything is saved."""
+        """Save the state and kill the engine after a disconnect. Returns whether anything was saved."""
         if self.main is not None and self.main.store.failure and self.resumed is None:
             self.engine.kill()
             self.close(properly=True)  # the model failed to open, so there is nothing to resume

@@ -95,7 +95,7 @@ class ResumableSession:
         recent_models.remember(self._source, self._options, info, os.environ)
 
     def keep_on_hangup(self, view: ScreenState | None) -> bool:
-        """Save the state and kill the engine after a disconnect. Returns whether anything is saved."""
+        """Save the state and kill the engine after a disconnect. Returns whether anything was saved."""
         with contextlib.suppress(Exception):
             self.keep(view or self._view)
         self.engine.kill()

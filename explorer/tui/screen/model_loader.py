@@ -89,7 +89,7 @@ class ModelLoader:
         return request
 
     async def _load_overlay(self) -> Overlay | None:
-        """Return the external figures for the current model, or None without readable files."""
+        """Return the external figures for the current model; None if there are no readable files."""
         files = self._store.overlays
         try:
             return await self._store.jobs.ask("overlay", files) if files else None

@@ -61,8 +61,7 @@ class StageRows(Struct):
         return bisect_right(self.places, unit)
 
     def stages(self, rows: Iterable[int]) -> tuple[int, int] | None:
-        """Return the first and the last stage of some layers, counted from 0, or None if they have no
-        operators."""
+        """Return the first and the last stage of some layers, counted from 0; None without operators."""
         layers = [layer for layer in rows if self.first[layer] >= 0]
         if not layers:
             return None

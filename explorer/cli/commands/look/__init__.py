@@ -1,1 +1,1 @@
-"""Commands that look at one model: what it is made of, and what that costs."""
+"""Commands about one model: its structure and its costs."""

@@ -1,4 +1,4 @@
-"""`explorer formats`: what can be opened; with a folder the same as `outline`."""
+"""`explorer formats`: lists the model formats; with a folder, the same as `explorer outline`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explorer info`: the totals of a model."""
+"""`explorer info`: shows the totals of a model."""
 
 from __future__ import annotations
 

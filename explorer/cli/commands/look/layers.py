@@ -1,4 +1,4 @@
-"""`explorer layers`: the tree of layers as a table, or torchinfo's table."""
+"""`explorer layers`: prints the layer tree as a table, or the table of torchinfo."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 STYLES = ("tree", "torchinfo", "torchsummary", "keras", "sizes")
 _SHAPING = {"columns", "filter", "sort", "depth", "flat", "fold_constants"}
-"""Options that say which rows and columns."""
+"""Options that select rows and columns."""
 _TABLE = (*sorted(_SHAPING), "machine", "peak_macs", "bandwidth", "tile", "overlay", "provider")
-"""Options that make the tree a table."""
+"""Options that turn the tree into a table."""
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.layer is not None:
-        return _one(args, progress)
+        return _layer_answer(args, progress)
     if args.compare or (args.style == "torchinfo" and not args.explicit & _SHAPING):
         return _torchinfo(args, progress)
     if args.style != "tree" or args.explicit.intersection(_TABLE):
@@ -41,7 +41,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _table(args: ParsedArgs, session: Session) -> LayerTable:
-    """The rows and columns that were asked for."""
+    """Return the selected rows and columns."""
     machine = spec = None
     if args.explicit & {"machine", "peak_macs", "bandwidth"}:
         machine = roofline_machine(args)
@@ -62,8 +62,8 @@ def _table(args: ParsedArgs, session: Session) -> LayerTable:
     )
 
 
-def _one(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    """One layer, what it is connected to, and what figures from outside say of it."""
+def _layer_answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    """Return the answer for one layer with its connections and external figures."""
     shaping = [name for name in (*_TABLE, "csv", "compare", "style") if name != "overlay"]
     args.refuse(shaping, "one layer is no table", "leave --layer out, or type --json")
     return about(
@@ -80,9 +80,10 @@ def _one(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    """Torchinfo's own table; with `--compare` where it is wrong, alone where our own tree was asked for.
+    """Return the table of torchinfo.
 
-    Of a graph, which torchinfo cannot read, our figures in its columns.
+    `--compare` adds the errors of torchinfo. With `--style tree` our own tree replaces the table. A graph,
+    which torchinfo cannot read, is shown with our figures in torchinfo's columns.
     """
     if args.csv and not args.compare:
         raise Misuse("torchinfo's table is text", where="--csv", hint="leave --style out, or add --compare")
@@ -101,12 +102,12 @@ def _torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
         )
         return blocks
 
-    def written(*facts: Any) -> dict[str, Any]:
-        # the program and the file's digest stand behind the facts
+    def build_document(*facts: Any) -> dict[str, Any]:
+        # the arguments end with the program's name and the file's digest
         answer: dict[str, Any] = (document().table if len(facts) == 3 else document().torchinfo)(*facts)
         return answer
 
-    return about(args, progress, ask, written, page, "differences")
+    return about(args, progress, ask, build_document, page, "differences")
 
 
 COMMAND = Command(
@@ -121,7 +122,7 @@ COMMAND = Command(
             "NAMES",
             reads="names",
             manual="columns between commas, from left to right: `input,output,kernel,params,trainable,macs,"
-            "share,flops,ops,weights,bits,activations,read,written,bytes,intensity,time,utilization,dtype,"
+            "share,flops,ops,weights,bits,activations,read,build_document,bytes,intensity,time,utilization,dtype,"
             "calls,status` and others (a name that is none is told them)",
         ),
         Option("--filter", "only what this finds, such as 'op:Conv read>1M' (explorer help filter)", "TEXT"),

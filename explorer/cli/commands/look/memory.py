@@ -1,4 +1,4 @@
-"""`explorer memory`: liveness of activations, peak and arena."""
+"""`explorer memory`: shows live activations by step, the peak, and the smallest arena."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explorer ops`: cost by operator type, or the nodes of a module as torch.fx has them."""
+"""`explorer ops`: shows costs by operator type, or the torch.fx nodes of a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explorer outline`: what a file's header says; of a folder, its models."""
+"""`explorer outline`: shows the header of a file, or the models of a folder."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    """Does it."""
-    found = headers.outline(args.models[0])
+    """Run the command."""
+    outline = headers.outline(args.models[0])
     if args.json:
-        return Answer(pieces=lambda: report.as_json(found, head()))
-    return Answer(pieces=lambda: report.as_text(found))
+        return Answer(pieces=lambda: report.as_json(outline, head()))
+    return Answer(pieces=lambda: report.as_text(outline))
 
 
 COMMAND = Command(

@@ -1,4 +1,4 @@
-"""`explorer plot`: a picture of memory, roofline, operators, a training step, or of measured time."""
+"""`explorer plot`: draws memory, the roofline, operators, a training step, or measured time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _timed(args: ParsedArgs, session: Session, info: Info, machine: Machine | None = None) -> Any:
-    """A profile, which runs the model, and the rows of the tree."""
+    """Return a profile, which runs the model, and the rows of the tree."""
     batches = args.batch or (None,)
     if len(batches) > 1:
         raise Misuse("a picture of time has one batch", where="--batch")
@@ -35,20 +35,20 @@ def _timed(args: ParsedArgs, session: Session, info: Info, machine: Machine | No
 
 
 def _roofline(args: ParsedArgs, session: Session, info: Info) -> Any:
-    """The roof, and with `--measured` what each layer reached."""
+    """Return the roofline, and with `--measured` also a profile."""
     machine = roofline_machine(args)
     fact = session.roofline(machine)
     return (fact, _timed(args, session, info, machine)[0]) if args.measured else fact
 
 
 def _flame(args: ParsedArgs, session: Session, info: Info) -> Any:
-    """Groups by what they take; by measured time the model is run."""
+    """Return the contents of a flame graph. For measured time, this runs the model."""
     layers, top, measured = session.analysis().layers, None, None
     if args.layer:
         paths = [row.path for row in layers]
         if args.layer not in paths:
-            near = nearest(args.layer, paths)
-            raise Misuse(f"there is no layer '{args.layer}'", where="--layer", hint=near)
+            suggestion = nearest(args.layer, paths)
+            raise Misuse(f"there is no layer '{args.layer}'", where="--layer", hint=suggestion)
         top = paths.index(args.layer)
     if args.by == "measured":
         profile, _ = _timed(args, session, info)
@@ -56,17 +56,17 @@ def _flame(args: ParsedArgs, session: Session, info: Info) -> Any:
     return plots().flame_of(args.by, info, layers, top, measured)
 
 
-_DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
-    "memory": lambda given, session, info: session.memory(),
+_FACTS_BY_PICTURE: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
+    "memory": lambda args, session, info: session.memory(),
     "roofline": _roofline,
-    "operators": lambda given, session, info: session.ops(),
-    "memory-over-time": lambda given, session, info: session.training_memory(
-        batches=given.batch or (None,), optimizer=given.optimizer, checkpoint=tuple(given.checkpoint)
+    "operators": lambda args, session, info: session.ops(),
+    "memory-over-time": lambda args, session, info: session.training_memory(
+        batches=args.batch or (None,), optimizer=args.optimizer, checkpoint=tuple(args.checkpoint)
     ),
     "flame": _flame,
     **dict.fromkeys(("time", "timeline"), _timed),
 }
-"""What a picture is made of."""
+"""Function that computes the fact of each picture."""
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -74,7 +74,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return output_file(
         args,
         progress,
-        lambda session, info: _DRAWN[args.what](args, session, info),
+        lambda session, info: _FACTS_BY_PICTURE[args.what](args, session, info),
         lambda info, fact, path: plots().write(args.what, info, fact, path),
     )
 
@@ -84,7 +84,9 @@ COMMAND = Command(
     "draw a chart (SVG, PNG): memory, roofline, operators, time",
     ("MODEL",),
     (
-        Option("--what", "which picture (default memory)", default="memory", choices=tuple(_DRAWN)),
+        Option(
+            "--what", "which picture (default memory)", default="memory", choices=tuple(_FACTS_BY_PICTURE)
+        ),
         "--output",
         "--force",
         Option(

@@ -1,4 +1,4 @@
-"""`explorer report`: one page with everything, as HTML or Markdown."""
+"""`explorer report`: writes a page with all facts as HTML or Markdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    from explorer.report.html import page  # brings rich
+    from explorer.report.html import page  # imported on demand: it loads rich
 
     page.check(args.output)
     machine = named_machine(args)

@@ -1,4 +1,4 @@
-"""`explorer roofline`: which layers compute limits, and which memory."""
+"""`explorer roofline`: shows which layers are compute-bound and which are memory-bound."""
 
 from __future__ import annotations
 

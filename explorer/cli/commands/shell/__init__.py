@@ -1,1 +1,1 @@
-"""Commands for the shell that Explorer is called from."""
+"""Commands about the program and the shell."""

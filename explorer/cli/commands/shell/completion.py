@@ -1,4 +1,4 @@
-"""`explorer completion`: what makes Tab complete verbs, options and their values in bash, zsh or fish."""
+"""`explorer completion`: prints a script that completes verbs, options and values in bash, zsh or fish."""
 
 from __future__ import annotations
 

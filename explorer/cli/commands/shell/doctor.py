@@ -1,4 +1,4 @@
-"""`explorer doctor`: what is installed, on which machine, what is wrong with it, and what mends it."""
+"""`explorer doctor`: checks the installation and the machine, and suggests repairs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from explorer.cli.output.answer import Answer, head
 
 
 def _run(args: ParsedArgs, progress: object) -> Answer:
-    # the help reads this file, which needs neither
+    # imported on demand: the help imports this module
     from explorer.host.doctor import checkup
     from explorer.report import doctor_words
 

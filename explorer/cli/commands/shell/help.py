@@ -1,4 +1,4 @@
-"""`explorer help`: pages of the manual, in a terminal."""
+"""`explorer help`: shows pages of the manual in a terminal."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 def _run(args: ParsedArgs, progress: object) -> Answer:
     if args.models:
         text = manual.page(args.models[0])
-        return Answer(pieces=lambda: _drawn(text))
+        return Answer(pieces=lambda: _render(text))
     width = max(map(len, manual.TOPICS))
     rows = [f"  {topic:<{width}}  {title}\n" for topic, title in manual.titles().items()]
     return Answer(pieces=lambda: ("explorer help TOPIC shows a page of the manual:\n\n", *rows))
 
 
-def _drawn(text: str) -> Iterator[str]:
-    """Markdown, laid out for a terminal where there is one."""
+def _render(text: str) -> Iterator[str]:
+    """Yield Markdown, formatted if standard output is a terminal."""
     if not sys.stdout.isatty():
         yield text
         return
-    # rich takes longer to import than all else here
+    # imported on demand: rich takes long to import
     from rich.console import Console
     from rich.markdown import Markdown
 
     console = Console(highlight=False)
-    with console.capture() as drawn:
+    with console.capture() as capture:
         console.print(Markdown(text, hyperlinks=False))
-    yield drawn.get()
+    yield capture.get()
 
 
 COMMAND = Command(

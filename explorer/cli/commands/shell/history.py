@@ -1,4 +1,4 @@
-"""`explorer history`: what was done in a session whose line was dropped."""
+"""`explorer history`: shows the states of a session that was interrupted."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from explorer.host import output_files
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    """What a kept session did; nothing of the model is opened but what the session made itself."""
-    # the help reads this file, and msgspec with the facts takes 30 ms
+    """Show the states of a saved session. Models are opened only to compare states."""
+    # imported on demand: the help imports this module, and msgspec with the facts takes 30 ms
     from msgspec.structs import asdict
 
-    from explorer.process import saved_sessions  # the help reads this file
+    from explorer.process import saved_sessions  # imported on demand, like msgspec
 
     state = args.state
     if state is not None and args.output is None:
         raise Misuse("says which state the script leads to", where="--state", hint="give -o FILE.sh, too")
     output = args.output and os.path.abspath(args.output)
     model = args.models[0] if args.models else None
-    comparing = args.beside is not None
-    if not comparing:
-        idle = ("draws", "machine", "seed", "verify")
-        args.refuse(idle, "says something of --beside alone", "add --beside STATES")
+    is_comparing = args.beside is not None
+    if not is_comparing:
+        unused_options = ("draws", "machine", "seed", "verify")
+        args.refuse(unused_options, "says something of --beside alone", "add --beside STATES")
     machine = hardware(args)
-    # who is only told what was done runs nothing; what is compared is opened
-    stored_session, saved = saved_sessions.find(model, os.environ, trust=args.trust or not comparing)
+    # listing states runs nothing, so it needs no trust; comparing states opens them
+    stored_session, saved = saved_sessions.find(model, os.environ, trust=args.trust or not is_comparing)
     figures = None
     folder = saved.cwd if os.path.isdir(saved.cwd) else os.curdir
     try:
         with (
-            contextlib.chdir(folder),  # where the model was named from
+            contextlib.chdir(folder),  # relative paths of the session refer to this folder
             explorer.Session(saved.source, **asdict(saved.opening), workdir=stored_session.folder) as session,
         ):
             history = session.restore(saved.history) if saved.history is not None else session.history()
-            if comparing:
-                every = args.beside == "all"
+            if is_comparing:
+                is_all = args.beside == "all"
                 figures = session.beside(
-                    range(len(history.entries)) if every else args.beside.split(","),
+                    range(len(history.entries)) if is_all else args.beside.split(","),
                     hardware=machine,
                     verify=args.verify,
                     draws=args.draws or 1,

@@ -1,4 +1,4 @@
-"""`explorer machines`: the machines that `--machine` takes by name; one more is written down, or measured."""
+"""`explorer machines`: lists the machines that `--machine` accepts, and saves or measures one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MEASURING = (
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    # the help reads this file, and msgspec with the facts takes 30 ms
+    # imported on demand: the help imports this module, and msgspec with the facts takes 30 ms
     from explorer.settings import machine_file, machines
 
     if args.measure:
-        fact = _measured(args, progress)
+        fact = _measure(args, progress)
     elif args.save is None:
         fact = machines.listed()
         args.refuse(_OF_MEASURING, *_NOT_MEASURED)
@@ -44,16 +44,16 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-def _measured(args: ParsedArgs, progress: ProgressLine) -> Machines:
+def _measure(args: ParsedArgs, progress: ProgressLine) -> Machines:
     hint = "leave it out; the config file can be changed afterwards"
     args.refuse((*_SETTINGS, "machine"), "a machine that is measured takes no settings", hint)
-    more = {} if args.save is None else {"name": args.save}
+    name_argument = {} if args.save is None else {"name": args.save}
     return explorer.measure_machine(
         threads=args.threads,
         time_limit=float(args.time_limit),
         overwrite=args.force,
         on_progress=progress,
-        **more,
+        **name_argument,
     )
 
 

@@ -1,4 +1,4 @@
-"""`explorer man`: the manual page, for man."""
+"""`explorer man`: prints the man page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explorer serve`: the screen in a browser, for who has the link."""
+"""`explorer serve`: serves the screen to browsers that have the printed link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 65_535
 
 
 def _run(args: ParsedArgs, progress: object) -> Answer:
-    # the help reads this file, which needs none of these
+    # imported on demand: the help imports this module
     import asyncio
 
     from explorer.host.optional_packages import require
@@ -30,7 +30,7 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
     require("textual_serve", "serve")
     from explorer.web.server import served
 
-    folder, name = _place(source)
+    folder, name = _folder_and_name(source)
     server = served(
         name,
         folder,
@@ -50,8 +50,8 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
     return Answer(pieces=tuple)
 
 
-def _place(source: str) -> tuple[str, str]:
-    """The folder that is served, and what a model in it is called there."""
+def _folder_and_name(source: str) -> tuple[str, str]:
+    """Return the served folder, and the model's path in it."""
     if os.path.isdir(source):
         folder = os.path.realpath(source)
         return folder, folder if headers.choices(source) is None else "."
