@@ -1,4 +1,4 @@
-"""Sphinx configuration of the manual: `sphinx-build explorer/manual site` writes HTML with the API reference."""
+"""Sphinx configuration: `sphinx-build explorer/manual site` writes the manual and the API reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output of `explorer doctor` as text and as JSON, with the standard library only, so it works without rich."""
+"""Output of `explorer doctor` as text and as JSON. It works without rich and other packages."""
 
 from __future__ import annotations
 

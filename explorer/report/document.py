@@ -231,7 +231,7 @@ def training(about: Info, fact: Training, tool: str, sha256: str | None = None) 
 
 
 def sizes(about: Info, fact: SizeCurves, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer sizes`: that of `info`, the range, formulas, all sizes, and crossings."""
+    """Return the document of `explorer sizes`: that of `info`, the range, formulas, sizes and crossings."""
     document = record_of(fact)
     document.pop("curves")
     document["over"] = {name: document.pop(name) for name in ("name", "low", "high", "at", "others")}
@@ -251,7 +251,7 @@ def decode(about: Info, fact: Decode, tool: str, sha256: str | None = None) -> D
 
 
 def serving(answers: Sequence[tuple[Info, Serving, str | None]], tool: str) -> Document:
-    """Return the document of `explorer serving`: that of `info` and the figures, or a list of several models."""
+    """Return the document of `explorer serving`: that of `info` and the figures, or a list of models."""
     if len(answers) == 1:
         about, fact, digest = answers[0]
         return {**info(about, tool, digest), **_serving(fact)}
@@ -260,7 +260,7 @@ def serving(answers: Sequence[tuple[Info, Serving, str | None]], tool: str) -> D
 
 
 def serving_times(answers: Sequence[tuple[Info, Serving, str | None]]) -> Document:
-    """Return the memory and minimum times of several models as one table with the model's name in each row."""
+    """Return memory and minimum times of several models as one table, with the model's name in each row."""
     return {
         "times": [
             {"model": about.model.source, **record_of(times)}
@@ -279,7 +279,7 @@ def _serving(fact: Serving) -> Document:
 
 
 def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer weights`: that of `info`, statistics of the tensors, and duplicates."""
+    """Return the document of `explorer weights`: that of `info`, tensor statistics, and duplicates."""
     return {
         **info(about, tool, sha256),
         "tensors": [stats_record(stats) for stats in fact.tensors],
@@ -302,7 +302,7 @@ def activations(about: Info, fact: Activations, tool: str, sha256: str | None = 
 
 
 def compare(fact: Comparison, tool: str) -> Document:
-    """Return the document of `explorer compare`: the totals of all models, and their differences explained."""
+    """Return the document of `explorer compare`: the totals of all models, and explained differences."""
     return {
         **envelope(tool),
         "agree": fact.agree,
@@ -326,7 +326,7 @@ _OF_TOTALS = {"name", *(name for name in TABLE_FIGURES if name in Totals.__struc
 
 
 def _compared_records(fact: FigureTable) -> list[Document]:
-    """Return one record per compared model or state: all figures, and the names of those that are the best."""
+    """Return one record per compared model or state: all figures, and the names of the best ones."""
     rows = {row.name: row for row in fact.rows}
     documents: list[Document] = []
     for index, name in enumerate(fact.names):
@@ -409,7 +409,7 @@ def of_fact(about: Info, fact: Struct, tool: str, sha256: str | None = None) -> 
 
 
 def fx_graph(about: Info, fact: FxGraph, tool: str, sha256: str | None = None) -> Document:
-    """Return the document of `explorer ops --fx`: that of `info`, counts, and each node with its statistics."""
+    """Return the document of `explorer ops --fx`: that of `info`, counts, and nodes with statistics."""
     nodes = []
     for node in fact.nodes:
         record = record_of(node)
@@ -469,7 +469,7 @@ def blame(fact: Blame, tool: str) -> Document:
 
 
 def diff(fact: Diff, tool: str) -> Document:
-    """Return the document of `explorer diff`: changes by operator and by node, and the totals of both models."""
+    """Return the document of `explorer diff`: changes by operator and by node, and both models' totals."""
     return {
         **envelope(tool),
         **picked_fields(fact, ("before", "after", "equal", "summary")),

@@ -279,7 +279,7 @@ class TableLines:
         return [pad, *parts] if self._table.columns[i].align == "right" else [*parts, pad]
 
     def _measure_columns(self) -> tuple[list[int], list[int], list[int]]:
-        """Return the indices of the non-empty columns, and the full and the uncuttable width of each column."""
+        """Return the indices of the non-empty columns, and the full and the minimum width of each column."""
         columns, pieces = self._table.columns, self._pieces
         widest: list[int | None] = [None for _ in columns]
         rows = iter(self._rows)
@@ -392,7 +392,7 @@ def _text(pieces: Sequence[Piece]) -> str:
 
 
 def _shorten(pieces: list[Piece], width: int, part: Kept) -> list[Piece]:
-    """Shorten pieces to `width` cells. An ellipsis replaces the part of the longest piece that is not kept."""
+    """Shorten pieces to `width` cells. An ellipsis replaces the dropped part of the longest piece."""
     excess = _width(pieces) - width
     if excess <= 0:
         return pieces

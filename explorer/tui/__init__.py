@@ -1,1 +1,1 @@
-"""Terminal user interface (`explorer MODEL`), built with Textual. It uses facts and a client of the engine."""
+"""Terminal user interface (`explorer MODEL`), built with Textual on facts and a client of the engine."""

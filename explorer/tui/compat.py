@@ -218,7 +218,7 @@ class _PlainLines(_STYLES):  # type: ignore[misc]
 
 
 class _BarLines(_STYLES):  # type: ignore[misc]
-    """Cache of the lines of a scroll bar. Equal lines share one strip; Textual creates four objects per line."""
+    """Cache of the lines of a scroll bar. Equal lines share one strip; Textual has four objects per line."""
 
     def __init__(self, draw: Callable[[ScrollBar], Iterable[Strip]]) -> None:
         super().__init__()

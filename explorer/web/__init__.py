@@ -1,1 +1,1 @@
-"""The screen in a browser, based on textual-serve: a server, a session per visitor, and the served program."""
+"""The screen in a browser, on textual-serve: a server, a session per visitor, and its program."""

@@ -1,4 +1,4 @@
-"""Driver of the screen in a browser: Textual's web driver that can repaint the screen for a returning page."""
+"""Driver of the screen in a browser: Textual's web driver, extended by a repaint on request."""
 
 from __future__ import annotations
 

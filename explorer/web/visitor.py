@@ -155,7 +155,7 @@ class VisitorSession(AppService):
         return has_started
 
     async def on_meta(self, data: bytes) -> None:
-        """Handle a packet about the program. Exit packets are ignored, because `run` waits for the process."""
+        """Handle a packet about the program. Exit packets are ignored: `run` waits for the process."""
         if b'"exit"' not in data:
             await super().on_meta(data)
 
@@ -172,7 +172,7 @@ class VisitorSession(AppService):
         self._run = asyncio.create_task(self.run())
 
     def _environment(self, width: int, height: int) -> dict[str, str]:
-        """Return the environment of the program: the server's, without variables about the server's terminal."""
+        """Return the environment of the program: the server's, without variables about its terminal."""
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(_TERMINAL_VARIABLES)
         }

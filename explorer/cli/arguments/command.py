@@ -79,7 +79,7 @@ class ParsedArgs:
                 raise Misuse(reason, where=f"--{key.replace('_', '-')}", hint=hint)
 
     def writing(self, *, draws: int) -> dict[str, Any]:
-        """Return keyword arguments for proving and writing a result; `draws` is the default number of inputs."""
+        """Return keyword arguments for proving and writing a result; `draws` is the default input count."""
         return {
             "overwrite": self.force,
             "verify": not self.no_verify,

@@ -112,7 +112,8 @@ def _fish(verbs: Verbs) -> Iterator[str]:
     for name, command in verbs.items():
         yield f"complete -c explorer -n {no_subcommand} -a {name} -d {_fish_quoted(command.summary)}\n"
         if command.words:
-            yield f"complete -c explorer -n '{after_subcommand} {name}' -f -a {_fish_quoted(' '.join(command.words))}\n"
+            words = _fish_quoted(" ".join(command.words))
+            yield f"complete -c explorer -n '{after_subcommand} {name}' -f -a {words}\n"
         for option in command.options.values():
             takers.setdefault(option, []).append(name)
     conditions = [(f"{after_subcommand} {' '.join(names)}", option) for option, names in takers.items()]

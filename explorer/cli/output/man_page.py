@@ -35,8 +35,8 @@ def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
         words = ", ".join(f"\\fB{_plain(word)}\\fR" for word in (option.short, option.flag) if word)
         value = f" \\fI{_plain(option.metavar)}\\fR" if option.metavar else ""
         missing = [name for name in verbs if name not in names]
-        commands = ", ".join(names) if len(missing) > len(names) else f"all but {', '.join(missing)}"
-        yield f".TP\n{words}{value}\n{_text(option.manual)}.\n(For {_text(commands if missing else 'all')}.)\n"
+        users = ", ".join(names) if len(missing) > len(names) else f"all but {', '.join(missing)}"
+        yield f".TP\n{words}{value}\n{_text(option.manual)}.\n(For {_text(users if missing else 'all')}.)\n"
     yield ".SH EXIT STATUS\n"
     for code, ends in exit_codes(*verbs.values()).items():
         yield f".TP\n.B {code}\n{_text(', '.join(ends))}\n"

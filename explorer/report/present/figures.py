@@ -43,7 +43,7 @@ def plain(value: int | None, sign: str = "") -> Span:
 
 
 def number(value: float) -> Span:
-    """Format an external figure of unknown unit with four digits. Digits before the decimal point all stay."""
+    """Format an external figure of unknown unit with at least four digits."""
     return Span(number_text(value), "figure", f"{value:,.15g}", value)
 
 
@@ -83,7 +83,7 @@ def bytes_field(label: str, value: int | None, sign: str = "", remark: Cell = ""
 
 
 def share_text(part: float | None, whole: float | None) -> str:
-    """Format a share in percent. A share that would be rounded to 0 or 100 % becomes '<0.1 %' or '>99.9 %'."""
+    """Format a share in percent. Shares that would round to 0 or 100 % become '<0.1 %' or '>99.9 %'."""
     share = part / whole if part and whole else 0
     if 0 < share < 0.0005:
         return "<0.1 %"
@@ -99,7 +99,7 @@ def utilization(share: float | None) -> Span:
 
 
 def in_unit(unit: str, value: Any) -> Span:
-    """Format a figure in a unit of `settings.columns`, with a dash for zero and a question mark for unknown."""
+    """Format a figure in a unit of `settings.columns`: '-' for zero, '?' for unknown."""
     if value is None:
         return Span("?", "warning")
     if unit == "count":

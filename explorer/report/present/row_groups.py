@@ -15,7 +15,7 @@ Row = TypeVar("Row")
 
 
 def alike(rows: Sequence[Row], sort: Callable[[Row], Hashable]) -> list[list[Row]]:
-    """Group rows by the key `sort`, in the order of first occurrence. If there are few rows, each is a group."""
+    """Group rows by the key `sort`, in order of first occurrence. Few rows are not grouped."""
     if len(rows) <= MANY:
         return [[row] for row in rows]
     groups: dict[Hashable, list[Row]] = {}

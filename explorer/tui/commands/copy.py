@@ -123,7 +123,7 @@ def _copy_text(app: App[Any], text: str) -> str:
 
 
 def picture(context: CommandContext) -> None:
-    """Take a picture of the screen, then ask where to write it, so that the question is not in the picture."""
+    """Take a picture of the screen, and only then ask where to write it."""
     app = context.app
     screen = app.screen if isinstance(app.screen, SubScreen) else None
     svg = app.export_screenshot(title=f"explorer {context.store.source}")

@@ -127,7 +127,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
 
 
 def _with_features(kernel_commands: Sequence[CommandKey]) -> tuple[CommandKey, ...]:
-    """Insert the commands of the features after the commands that they name, independent of other features."""
+    """Insert the commands of features, each after the command that its `after` field names."""
     commands = list(kernel_commands)
     waiting: list[CommandKey] = [command for table in load_all("commands") for command in table]
     while waiting:

@@ -402,7 +402,7 @@ class SubScreen(AnsweredOnce[T], Generic[T]):
         return ""
 
     def verb_words(self, source: str) -> Sequence[str]:
-        """Return the command and arguments that print the screen for the model as opened, or () without one."""
+        """Return the command that prints the screen for the model as opened, as words; () without one."""
         return ()
 
     def action_leave(self) -> None:

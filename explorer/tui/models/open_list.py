@@ -1,4 +1,4 @@
-"""The list of open models: shows the state and memory of each, and lets the user show, close or compare them."""
+"""The list of open models: shows their state and memory, and can show, close or compare them."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class OpenModels:
         return self._shown[-1] if self._shown else (self.open[-1] if self.open else None)
 
     def show(self, model: OpenModel) -> None:
-        """Make a model the visible one, and stop engines of other models while the memory limit is exceeded."""
+        """Show a model, and stop engines of other models while the memory limit is exceeded."""
         self._shown = [*(model_shown for model_shown in self._shown if model_shown is not model), model]
         hidden_models = self._shown[:-1]
         resident = self.held if hidden_models else 0

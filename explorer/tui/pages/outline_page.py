@@ -51,7 +51,7 @@ def run_lines(model: TreeModel, row: int, width: int, exact: bool) -> list[Line]
 
 
 def failed_page(failure: str) -> Callable[[int], list[Line]]:
-    """Return a page with the reason that a model is not open and the keys that help; empty without a failure."""
+    """Return a page with the failure to open the model and the keys that help; empty without a failure."""
     hint = Paragraph("o tries again, O opens another model.", "quiet", 0)
     blocks: list[Block] = [Paragraph(failure, "bad", 0), TextLine(), hint] if failure else []
     return lambda width: draw(blocks, width - 1)

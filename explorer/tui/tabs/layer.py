@@ -105,7 +105,7 @@ class LayerTab(Tab[LineView]):
         return edges
 
     async def _connect(self, cache: OnDemandCache) -> None:
-        """Request the connections of the current layer, then of the layer that the user moved to meanwhile."""
+        """Request the connections of the current layer, and again if the user moved meanwhile."""
         if cache.connecting == self._painted:
             # the figures of a newly opened model are drawn before its connections
             await after_paint(self.view.screen)
@@ -136,7 +136,7 @@ class LayerTab(Tab[LineView]):
         return [part for parts in load_all("layer_lines") for part in parts(page)]
 
     def follow(self) -> None:
-        """Show the layer under the cursor. The page is drawn once, with its connections if they arrive soon."""
+        """Show the layer under the cursor, with its connections if they arrive soon."""
         if self.store.analysis is None:
             self.paint_outline()
             return

@@ -46,7 +46,7 @@ class OperatorsTab(Tab[FoldList]):
 
 
 def operator_entries(info: Info, stats: Sequence[OpStat], exact: bool) -> list[FoldEntry]:
-    """Build one entry per operator type, the most expensive first. An open entry lists its attribute values."""
+    """Build one entry per operator type, in the order of the engine. An open entry lists attribute values."""
     table = operators(info, stats, histogram=True)
 
     def row(index: int, width: int) -> Line:

@@ -72,7 +72,7 @@ class RooflineTab(PlotTab):
         return ranked
 
     def _marked_points(self, at: int) -> list[int]:
-        """Return the points of the group under the tree's cursor, if the plot's cursor is on its first point."""
+        """Return the points of the group under the tree's cursor, if `at` is the first of them."""
         points = self._points(*self.tree.span) if self.tree.cursor_layers and self.answer is not None else []
         return points if points and points[0] == at else [at]
 

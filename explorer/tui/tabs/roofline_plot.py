@@ -72,7 +72,7 @@ class _Scale(Struct, frozen=True):
 
     @property
     def floor(self) -> float:
-        """Logarithm of the rate at the lower end. Both axes cover the same number of decades up to the ridge."""
+        """Logarithm of the rate at the lower end. The roof rises by one decade per decade of intensity."""
         return min(self.ceiling - (self.ridge - self.low), self.slowest - 0.2)
 
     @property

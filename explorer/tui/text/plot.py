@@ -99,7 +99,7 @@ def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
 
 
 def _labels_of_depth(pieces: Sequence[Sequence[str]], width: int, *, least: int = 0) -> list[tuple[int, str]]:
-    """Return the labels and their columns. With `least` > 0, labels may be cut to no less than `least` cells."""
+    """Return the labels and their columns. With `least` > 0, labels may be cut to `least` cells or more."""
     best: list[tuple[int, str]] = []
     for depth in range(4):
         begins = [

@@ -69,7 +69,7 @@ class AskedColumns:
         return f"'{name}' needs {_LACKS.get(self._column(name).needs, _OF_PROFILE)}"
 
     def _needs(self, name: str) -> object:
-        """Return the input that the figures of a column depend on, or None while the user has not chosen it."""
+        """Return the input that the figures of a column depend on, or None until the user has chosen it."""
         needs = self._column(name).needs
         if needs == "seconds":
             return known_machine(self._store)

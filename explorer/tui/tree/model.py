@@ -299,7 +299,7 @@ class TreeModel(FoldedRows):
         return self._constant_leaves
 
     def _update_matches(self) -> bool:
-        """Recompute which matches are shown, and their ancestors. Returns whether the shown matches changed."""
+        """Recompute the shown matches and their ancestors. Returns whether the matches changed."""
         if self.matches is None:
             return False
         plain, constant = self._matching

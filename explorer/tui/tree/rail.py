@@ -146,7 +146,7 @@ class Rail:
 
 
 def _assign_lanes(skips: dict[int, set[int]]) -> tuple[list[tuple[int, list[int], int]], int]:
-    """Assign a lane to each producer, from its row to its last reader. Returns the runs and the lane count."""
+    """Assign a lane to each producer. Returns the producer, readers and lane of each, and the lane count."""
     busy: list[int] = []
     runs: list[tuple[int, list[int], int]] = []
     for maker in sorted(skips):

@@ -362,7 +362,7 @@ class FoldedRows:
 
 
 def _may_contain_unknown(values: Sequence[float]) -> bool:
-    """Whether the values may contain -1: all bytes of -1 are 0xff, and the bytes of an array can be searched."""
+    """Whether the values may contain -1. All bytes of -1 are 0xff, so the bytes of an array are searched."""
     if isinstance(values, array):
         return b"\xff" * values.itemsize in values.tobytes()
     return min(values, default=0) < 0

@@ -86,7 +86,7 @@ class LayerTree(LineList):
 
     @property
     def cursor_range(self) -> tuple[int, int]:
-        """ID of the first layer under the cursor, and the ID after its last descendant; (0, 0) without rows."""
+        """ID of the first layer under the cursor, and the ID after its last descendant; (0, 0) if empty."""
         row = self.current_row
         if row is None:
             return 0, 0
@@ -273,7 +273,7 @@ def _name_role(model: TreeModel, row: int, first: Layer) -> str:
 
 
 def table_line(model: TreeModel, row: int, laid: Places, look: TableLook, *, taken: int = 0) -> Line:
-    """Draw one row of the table: indentation, name and columns, after `taken` cells that are drawn already."""
+    """Draw one row of the table: indentation, name and columns. `taken` cells are already drawn."""
     first, members = model.layers[model.first(row)], model.members(row)
     glyph = ("▾ " if model.is_open(row) else "▸ ") if model.expandable(row) else "  "
     cells = laid.name - taken

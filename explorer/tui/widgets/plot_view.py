@@ -29,7 +29,7 @@ PLOT_KEYS = (
 
 
 class PlotView(LineView):
-    """A page with a cursor, drawn for a width and a height. The name of the current point has role `strong`."""
+    """A page with a cursor, drawn for a width and a height. The current point's name has role `strong`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(PLOT_KEYS),
@@ -78,13 +78,13 @@ class PlotView(LineView):
         self._redraw()
 
     def move_to(self, cursor: int) -> None:
-        """Move the cursor. The plot is drawn again even at the same position: its figures may have changed."""
+        """Move the cursor. The plot is always drawn again, because its figures may have changed."""
         self.cursor = max(0, min(cursor, self.count - 1))
         self._redraw()
         self._keep_in_view()
 
     def _keep_in_view(self) -> None:
-        """Scroll as little as possible to show the name of the current point and the lines that belong to it."""
+        """Scroll just enough to show the name of the current point and the lines that belong to it."""
         height, top = self.size.height, self.scroll_offset.y
         if not 0 < height < len(self.lines):
             return

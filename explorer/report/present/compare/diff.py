@@ -214,7 +214,7 @@ def _figure(text: Callable[[int | None], str], value: int | None, sign: str) -> 
 
 
 def _delta(old: int | None, new: int | None, text: Callable[[int], str], *, brief: bool = False) -> Cell:
-    """Format a difference with its sign, and its size relative to the old value: in percent, or as a factor."""
+    """Format a difference with its sign, and its ratio to the old value: in percent, or as a factor."""
     if old is None or new is None:
         return Span("?", "warning")
     if old == new:

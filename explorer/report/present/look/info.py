@@ -55,7 +55,7 @@ def figures(fact: Info) -> Fields:
 
 
 def headline(fact: Info) -> Fields:
-    """Return the most important totals. An incomplete coverage comes second, to be visible in narrow panes."""
+    """Return the most important totals. An incomplete coverage comes second, so that it is always visible."""
     totals, sign = fact.totals, fact.totals.sign
     covered = Span(reached_text(totals.coverage), "figure" if totals.coverage >= 1 else "warning")
     rows = [
@@ -106,7 +106,7 @@ def details(fact: Info) -> list[Block]:
 
 
 def tensors_blocks(title: str, tensors: Sequence[TensorInfo], note: str = "") -> list[Block]:
-    """Return a table of tensors with a heading, and contradictions in their declarations; [] without tensors."""
+    """Return a table of tensors with a heading, and contradictory declarations; [] without tensors."""
     if not tensors:
         return []
 

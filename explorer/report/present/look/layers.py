@@ -49,7 +49,7 @@ _SHARING = 8
 
 
 def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) -> list[Block]:
-    """Return the figures of a layer with their shares and formulas, followed by external figures (`outside`)."""
+    """Return the figures of a layer with shares and formulas, followed by external figures (`outside`)."""
     # the figure of a group with unknown members is the sum of the known ones
     sign = ">= " if layer.group and layer.status == "unknown" else ""
 

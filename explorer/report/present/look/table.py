@@ -256,8 +256,8 @@ def _functional_hint(totals: Totals) -> list[Block]:
     """Return a note that the rows of an nn.Module include functional operators, unlike the sum of `info`."""
     if not totals.activation_bytes_functional:
         return []
-    functional_text = bytes_text(totals.activation_bytes_functional)
-    text = f"Outputs of functional operators count here too, {functional_text} in all; info's sum is of leaf modules."
+    total = bytes_text(totals.activation_bytes_functional)
+    text = f"Outputs of functional operators count here too, {total} in all; info's sum is of leaf modules."
     return [Line(), Paragraph(text, "quiet")]
 
 

@@ -1,4 +1,4 @@
-"""The History screen: lists all states of the session, to visit, compare, rename, prove or save as a script."""
+"""The History screen: visits, compares, renames and proves states, and saves them as a script."""
 
 from __future__ import annotations
 
