@@ -152,12 +152,12 @@ def _reserve_standard_streams() -> None:
     Raises:
         Misuse: Standard output is closed, so that nothing can be printed.
     """
-    closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
-    for name in closed:
+    closed_names = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    for name in closed_names:
         # the lowest free number, which is that of the closed stream
         number = os.open(os.devnull, os.O_RDWR)
         setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))
-    if "stdout" in closed:
+    if "stdout" in closed_names:
         raise Misuse("it is closed", where="standard output")
 
 

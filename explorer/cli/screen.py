@@ -41,18 +41,18 @@ def _show(source: str, options: dict[str, Any], **arguments: Any) -> int:
 
 def _open(source: str, args: ParsedArgs) -> int:
     """Open the screen, after reporting all errors that can be found without it."""
-    beside = args.models[1] if len(args.models) > 1 else None
+    second_model = args.models[1] if len(args.models) > 1 else None
     for model in args.models:
         _check_source(model)
-    if beside is not None and os.path.isdir(beside) and headers.choices(beside) is not None:
-        raise Misuse("there are several models in it", where=beside, hint="name one of them")
+    if second_model is not None and os.path.isdir(second_model) and headers.choices(second_model) is not None:
+        raise Misuse("there are several models in it", where=second_model, hint="name one of them")
     if os.path.isdir(source):
         models = headers.choices(source)
         if models is not None and not _at_terminal():
             print_pieces(outline_words.as_text(models))
             return DONE
         if models is not None:
-            if beside is not None:
+            if second_model is not None:
                 raise Misuse("there are several models in it", where=source, hint="name one of them")
             return _choose(source, args)
     if args.overlay:
@@ -60,9 +60,11 @@ def _open(source: str, args: ParsedArgs) -> int:
 
         for path in args.overlay:
             read(path)
-    command = f"explorer info {source}" if beside is None else f"explorer diff {source} {beside} --tree"
+    command = (
+        f"explorer info {source}" if second_model is None else f"explorer diff {source} {second_model} --tree"
+    )
     _need_terminal(f"{command} prints instead")
-    options = {"remote": args.remote, "memory": args.memory, "beside": beside}
+    options = {"remote": args.remote, "memory": args.memory, "beside": second_model}
     return _show(source, args.opening, overlays=args.overlay, **options)
 
 

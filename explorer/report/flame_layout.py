@@ -240,9 +240,9 @@ def _split_runs(
             index = wide_index + 1
 
 
-def parent_of(boxes: Sequence[IcicleBox], at: int) -> int | None:
+def parent_of(boxes: Sequence[IcicleBox], index: int) -> int | None:
     """Return the index of the parent of a box, or None for the topmost."""
-    box = boxes[at]
+    box = boxes[index]
     return next(
         (
             i
@@ -254,9 +254,9 @@ def parent_of(boxes: Sequence[IcicleBox], at: int) -> int | None:
     )
 
 
-def child_of(boxes: Sequence[IcicleBox], at: int) -> int | None:
+def child_of(boxes: Sequence[IcicleBox], index: int) -> int | None:
     """Return the index of the widest child of a box, or None without children."""
-    box = boxes[at]
+    box = boxes[index]
     children = [
         i
         for i, candidate in enumerate(boxes)

@@ -146,11 +146,11 @@ _FIELD = (
 )
 
 
-def some_of(table: Table, most: int) -> list[str]:
+def some_of(table: Table, max_rows: int) -> list[str]:
     """Return a note that not all rows of a table are shown, or [] if they are."""
-    if not table.what or len(table.rows) <= most:
+    if not table.what or len(table.rows) <= max_rows:
         return []
-    return [f"{most:,} of {len(table.rows):,} {table.what}; {table.more}"]
+    return [f"{max_rows:,} of {len(table.rows):,} {table.what}; {table.more}"]
 
 
 def _lines(
@@ -201,11 +201,11 @@ class TableLines:
         if table.what:
             first = max(0, min(table.around - most // 2, len(table.rows) - most))
             self._rows = table.rows[first : first + most]
-        self._shown, self._widths, whole = self._measure_columns()
+        self._shown, self._widths, min_widths = self._measure_columns()
         self._kept: dict[int, Kept] = {}
         if width is not None:
             full = self._widths
-            self._shown, self._widths = _fit(table, self._shown, full, whole, width, narrowest)
+            self._shown, self._widths = _fit(table, self._shown, full, min_widths, width, narrowest)
             self._kept = {i: self._distinguishing_part(i) for i in self._shown if self._widths[i] < full[i]}
 
     def __iter__(self) -> Iterator[list[Piece]]:
@@ -298,9 +298,9 @@ class TableLines:
                 cell_widths = [_width(text) for cell in cells if (text := pieces(cell, i))]
                 if cell_widths:
                     widest[i] = max(widest[i] or 0, *cell_widths)
-        shown = [i for i, most in enumerate(widest) if most is not None]
-        full_widths = [max(most or 0, _width(pieces(columns[i].title, i))) for i, most in enumerate(widest)]
-        return shown, full_widths, [(most or 0) * columns[i].whole for i, most in enumerate(widest)]
+        indices = [i for i, width in enumerate(widest) if width is not None]
+        full_widths = [max(width or 0, _width(pieces(columns[i].title, i))) for i, width in enumerate(widest)]
+        return indices, full_widths, [(width or 0) * columns[i].whole for i, width in enumerate(widest)]
 
     def _distinguishing_part(self, i: int) -> Kept:
         """Return the part of the texts in a column to keep, so that most of the shortened texts differ."""
@@ -324,7 +324,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _fit(
-    table: Table, columns: list[int], widths: list[int], whole: list[int], width: int, narrowest: int
+    table: Table, columns: list[int], widths: list[int], min_widths: list[int], width: int, narrowest: int
 ) -> tuple[list[int], list[int]]:
     """Leave out and shorten columns until the table fits into `width` cells."""
 
@@ -345,7 +345,7 @@ def _fit(
     droppable = [i for i in shrinkable if table.columns[i].drop]
     for some, least_wide in ((droppable, narrowest), (shrinkable, narrowest), (shrinkable, narrowest // 2)):
         excess = table.indent + sum(widths[i] for i in columns) + _GAP * max(0, len(columns) - 1) - width
-        _shorten_columns(some, widths, excess, {i: max(least_wide, whole[i]) for i in some})
+        _shorten_columns(some, widths, excess, {i: max(least_wide, min_widths[i]) for i in some})
     return columns, widths
 
 
@@ -372,9 +372,9 @@ def cell_pieces(cell: Cell, role: str = "", *, ascii_only: bool = False, exact: 
         text = cell.exact if exact and cell.exact else cell.text
         return [(_clean(text, ascii_only), cell.role or role)] if text else []
     return [
-        piece
+        part
         for piece_cell in cell
-        for piece in cell_pieces(piece_cell, role, ascii_only=ascii_only, exact=exact)
+        for part in cell_pieces(piece_cell, role, ascii_only=ascii_only, exact=exact)
     ]
 
 

@@ -381,7 +381,7 @@ def _scatter(axes: Axes, about: Info | None, fact: Scatter) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _format_tick(axis: Axis, value: float, at: int | None) -> str:
+def _format_tick(axis: Axis, value: float, position: int | None) -> str:
     return axis.text(value)
 
 

@@ -84,5 +84,5 @@ def bounds_of(values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _cell(at: float, bounds: tuple[float, float], cells: int) -> int:
-    return max(0, min(cells - 1, round((at - bounds[0]) / (bounds[1] - bounds[0]) * (cells - 1))))
+def _cell(value: float, bounds: tuple[float, float], cells: int) -> int:
+    return max(0, min(cells - 1, round((value - bounds[0]) / (bounds[1] - bounds[0]) * (cells - 1))))

@@ -77,7 +77,7 @@ class Gate:
         """Accept no more connections, and close those without a complete head."""
         if self._listener is not None:
             self._listener.close()
-        for connection in [one for one in self._connections.values() if not one.passed]:
+        for connection in [other for other in self._connections.values() if not other.passed]:
             connection.abort()
 
     def keep(self, transport: asyncio.BaseTransport | None) -> None:

@@ -117,9 +117,9 @@ class ScreenServer(Server):
         Raises:
             Misuse: The address or the port is not available.
         """
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop, end_requested = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, ended.set)
+            loop.add_signal_handler(number, end_requested.set)
         self.quiet()
         runner = web.AppRunner(
             self._application(), access_log=None, shutdown_timeout=1, lingering_time=0, keepalive_timeout=1
@@ -135,7 +135,7 @@ class ScreenServer(Server):
                 hint = "choose another --port or --host"
                 raise Misuse(f"cannot listen there: {reason}", where=where, hint=hint) from None
             ready(self.link)
-            await ended.wait()
+            await end_requested.wait()
         finally:
             if self._gate is not None:
                 self._gate.close()

@@ -38,17 +38,17 @@ def declared_group(record: type[Struct], group: str) -> tuple[Option, ...]:
 
 def _option(declared: DeclaredOption) -> Option:
     declaration = declared.declared
-    many = declared.many and not declaration.joined
-    default = None if many or declared.is_switch else declared.default
+    is_repeatable = declared.many and not declaration.joined
+    default = None if is_repeatable or declared.is_switch else declared.default
     typed = None if default in (None, "", ()) else declaration.write(default)
     default_text = typed if declaration.usual is None else declaration.usual
-    notes = f" (default {default_text})" * bool(default_text) + "; repeatable" * many
+    notes = f" (default {default_text})" * bool(default_text) + "; repeatable" * is_repeatable
     return Option(
         declared.flag,
         declaration.help + notes,
         declaration.metavar,
         typed,
-        many=many,
+        many=is_repeatable,
         short=declaration.short,
         old=declaration.old,
         choices=declared.choices,

@@ -89,6 +89,8 @@ def exit_codes(*commands: Command) -> dict[int, list[str]]:
     ]
     words = {str(kind): verdict for kind, verdict in VERDICTS.items()}
     return {
-        code: list(dict.fromkeys(words.get(outcome, outcome) for outcome, of in ends if of == code))
+        code: list(
+            dict.fromkeys(words.get(outcome, outcome) for outcome, exit_code in ends if exit_code == code)
+        )
         for code in sorted({code for _, code in ends})
     }

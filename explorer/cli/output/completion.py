@@ -88,8 +88,8 @@ def _zsh(verbs: Verbs) -> Iterator[str]:
     yield "_explorer() {\n    local word verb\n    for word in ${words[2,CURRENT-1]}; do\n"
     yield f"        case $word in {'|'.join(verbs)}) verb=$word; break ;; esac\n    done\n    case $verb in\n"
     for name, command in verbs.items():
-        takes = f"({' '.join(command.words)})" if command.words else "_files"
-        yield _zsh_case(name, command, f"'*: :{takes}'")
+        values = f"({' '.join(command.words)})" if command.words else "_files"
+        yield _zsh_case(name, command, f"'*: :{values}'")
     yield _zsh_case("*", SCREEN, "'1: :_explorer_first' '*: :_files'")
     yield "    esac\n}\ncompdef _explorer explorer explorer-nn\n"
 

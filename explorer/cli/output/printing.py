@@ -50,12 +50,12 @@ def _print_page(blocks: list[Block]) -> None:
     from rich.console import Console
 
     console = Console(file=sys.stdout, force_terminal=True, highlight=False, markup=False, emoji=False)
-    _put(lambda: console.print(page, crop=False, soft_wrap=True))
+    _run_writer(lambda: console.print(page, crop=False, soft_wrap=True))
 
 
 def print_pieces(pieces: Iterable[str]) -> None:
     """Print pieces of text."""
-    _put(lambda: _write(pieces))
+    _run_writer(lambda: _write(pieces))
 
 
 def _write(pieces: Iterable[str]) -> None:
@@ -74,7 +74,7 @@ def _write(pieces: Iterable[str]) -> None:
         sys.stdout.write("".join(batch))
 
 
-def _put(write: Callable[[], object]) -> None:
+def _run_writer(write: Callable[[], object]) -> None:
     """Run a function that writes to standard output. A closed pipe is no error, but a full disk is."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:

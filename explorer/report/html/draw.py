@@ -120,14 +120,14 @@ def _parts(blocks: Iterable[Block], info: Info | None) -> Iterable[_Part]:
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, sortable: bool) -> _Part:
     """Create a table without empty columns and without bars."""
-    shown = [
+    filled = [
         i
         for i, column in enumerate(columns)
         if column.role != "bar" and any(i < len(row) and _plain(_spans(row[i])) for row in rows)
     ]
-    cells = [[_spans(row[i]) if i < len(row) else [] for i in shown] for row in rows]
-    titled = any(columns[i].title for i in shown)
-    return _Part(columns=[columns[i] for i in shown], rows=cells, sortable=sortable and titled)
+    cells = [[_spans(row[i]) if i < len(row) else [] for i in filled] for row in rows]
+    titled = any(columns[i].title for i in filled)
+    return _Part(columns=[columns[i] for i in filled], rows=cells, sortable=sortable and titled)
 
 
 def _spans(cell: Cell) -> list[Span]:

@@ -61,10 +61,10 @@ def seconds(value: float | None, sign: str = "") -> Span:
     return Span(sign + seconds_text(value), "warning" if sign else "figure", value=value)
 
 
-def share(part: float | None, whole: float | None) -> Span:
+def share(part: float | None, total: float | None) -> Span:
     """Format a share in percent."""
-    is_known = part is not None and bool(whole)
-    return Span(percent_text(part, whole), value=part / whole if is_known and part and whole else None)
+    is_known = part is not None and bool(total)
+    return Span(percent_text(part, total), value=part / total if is_known and part and total else None)
 
 
 def quiet_zero(figure: Span) -> Span:
@@ -82,12 +82,12 @@ def bytes_field(label: str, value: int | None, sign: str = "", remark: Cell = ""
     return Field(label, size(value, sign), remark, short)
 
 
-def share_text(part: float | None, whole: float | None) -> str:
+def share_text(part: float | None, total: float | None) -> str:
     """Format a share in percent. Shares that would round to 0 or 100 % become '<0.1 %' or '>99.9 %'."""
-    share = part / whole if part and whole else 0
+    share = part / total if part and total else 0
     if 0 < share < 0.0005:
         return "<0.1 %"
-    return ">99.9 %" if 0.9995 <= share < 1 else percent_text(part, whole)
+    return ">99.9 %" if 0.9995 <= share < 1 else percent_text(part, total)
 
 
 def utilization(share: float | None) -> Span:
@@ -129,13 +129,13 @@ def bar_text(value: float | None, largest: float, cells: int = 10) -> str:
     return "█" * (halves // 2) + "▌" * (halves % 2)
 
 
-def value_text(value: Any, most: int | None = None) -> str:
-    """Format the value of an attribute or assumption, with at most `most` items of a list."""
+def value_text(value: Any, max_items: int | None = None) -> str:
+    """Format the value of an attribute or assumption, with at most `max_items` items of a list."""
     if isinstance(value, Mapping):
         return ", ".join(f"{k} = {value_text(v)}" for k, v in value.items())
     if isinstance(value, (list, tuple)):
-        ellipsis = [] if most is None or len(value) <= most else ["…"]
-        return "[" + ", ".join([*(value_text(v, most) for v in value[:most]), *ellipsis]) + "]"
+        ellipsis = [] if max_items is None or len(value) <= max_items else ["…"]
+        return "[" + ", ".join([*(value_text(v, max_items) for v in value[:max_items]), *ellipsis]) + "]"
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, int) and not isinstance(value, bool):

@@ -139,8 +139,8 @@ class CommandContext:
         """Ask for a path to write to, confirm before a file is replaced, and ask again after a failure."""
         from explorer.tui.dialogs.dialogs import ask_path  # imported when a dialog opens
 
-        def start(chosen_path: str, overwrite: bool, again: Callable[[], None]) -> None:
-            self.start(title, write(chosen_path, overwrite), again)
+        def start(chosen_path: str, overwrite: bool, ask_again: Callable[[], None]) -> None:
+            self.start(title, write(chosen_path, overwrite), ask_again)
 
         ask_path(self.app, title, path, question, start)
 

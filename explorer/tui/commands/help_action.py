@@ -45,7 +45,7 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
     if screen.query("#tree"):
         # on the main screen, only the terms of a focused tab are explained
         panes = [pane for pane in panes if pane.has_focus and pane.id != "tree"]
-    return HelpDialog(partial(help_lines, here=_own_groups(screen)), [text_of(pane) for pane in panes])
+    return HelpDialog(partial(help_lines, own_groups=_own_groups(screen)), [text_of(pane) for pane in panes])
 
 
 def _own_groups(screen: Screen[Any]) -> set[str]:
@@ -56,15 +56,15 @@ def _own_groups(screen: Screen[Any]) -> set[str]:
     return {k.group for k in KEYS} - other_groups - {LOOK, CHANGE, MOVE, PROGRAM}
 
 
-def help_lines(width: int, here: Collection[str] = ()) -> list[Line]:
+def help_lines(width: int, own_groups: Collection[str] = ()) -> list[Line]:
     """Draw all keys below the headings of their groups.
 
     Args:
         width: Width of a line in cells.
-        here: Groups that come first, because they belong to the current screen.
+        own_groups: Groups that come first, because they belong to the current screen.
     """
     lines: list[Line] = []
-    ordered = sorted(KEYS, key=lambda k: (k.group not in here, k.group != LOOK))
+    ordered = sorted(KEYS, key=lambda k: (k.group not in own_groups, k.group != LOOK))
     for group in dict.fromkeys(k.group for k in ordered):
         lines += [BLANK, head(group)] if lines else [head(group)]
         for key in KEYS:

@@ -51,11 +51,11 @@ class OpenModelsCommand(ScreenCommand):
         else:
             context.start("Figures", self._figures([model.source for model in wish.models]), self.run)
 
-    async def _figures(self, others: list[str]) -> None:
+    async def _figures(self, other_sources: list[str]) -> None:
         store = self.store
         known_machine(store)
         state_indices = [store.history_place]
         table = await self.jobs.run(
-            "comparing", "beside", state_indices, others=others, hardware=store.hardware
+            "comparing", "beside", state_indices, others=other_sources, hardware=store.hardware
         )
         self.context.ask(FigureScreen(table, "models", exact=store.exact), lambda _: self.run())

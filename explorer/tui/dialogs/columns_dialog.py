@@ -21,11 +21,11 @@ _MARGIN = 8
 class _ColumnRows(LineList):
     """List of the columns: the visible ones from left to right, then the others."""
 
-    def __init__(self, shown: Sequence[str], known: Mapping[str, LayerColumn]) -> None:
+    def __init__(self, visible_columns: Sequence[str], columns: Mapping[str, LayerColumn]) -> None:
         super().__init__()
-        self._columns = known
-        self.rows: list[str] = [*shown, *(name for name in known if name not in shown)]
-        self.shown = set(shown)
+        self._columns = columns
+        self.rows: list[str] = [*visible_columns, *(name for name in columns if name not in visible_columns)]
+        self.shown = set(visible_columns)
 
     def row_line(self, index: int, width: int) -> Line:
         """Draw row `index` in `width` cells."""
@@ -69,10 +69,10 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
     TITLE_TEXT = "Columns of the tree"
     HINT = "Space show · ←→ order · r reset · Enter apply · Esc"
 
-    def __init__(self, chosen: Sequence[str], known: Mapping[str, LayerColumn] = COLUMNS) -> None:
+    def __init__(self, visible_columns: Sequence[str], columns: Mapping[str, LayerColumn] = COLUMNS) -> None:
         super().__init__()
-        self._columns = known
-        self._rows = _ColumnRows([name for name in chosen if name in known] or SHOWN, known)
+        self._columns = columns
+        self._rows = _ColumnRows([name for name in visible_columns if name in columns] or SHOWN, columns)
 
     def body(self) -> ComposeResult:
         """Yield the contents of the box."""

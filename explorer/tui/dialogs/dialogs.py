@@ -238,14 +238,14 @@ def ask_path(
             return
         chosen_path = os.path.expanduser(typed)
 
-        def again() -> None:
+        def ask_again() -> None:
             ask_path(app, title, chosen_path, question, write)
 
         def answer_confirmation(is_confirmed: bool | None) -> None:
             if is_confirmed:
-                write(chosen_path, exists, again)
+                write(chosen_path, exists, ask_again)
             else:
-                again()
+                ask_again()
 
         exists = os.path.isfile(chosen_path)
         if exists:
@@ -313,7 +313,7 @@ class FormDialog(Dialog[T], Generic[T]):
     def _say(self, spans: Sequence[tuple[str, str]]) -> None:
         visible_spans = [(safe(text), role) for text, role in spans if text]
         self.query_one("#said", LineView).show(
-            lambda width: [line for piece in visible_spans for line in wrap((piece,), width)]
+            lambda width: [line for span in visible_spans for line in wrap((span,), width)]
         )
 
     def action_apply(self) -> None:
@@ -507,7 +507,7 @@ class PickDialog(Dialog[str]):
         rows.rows_changed(keep_cursor=False)
         if self._heads is not None:
             self.query_one("#pick-head", LineView).show(
-                lambda width: [tuple((piece, "dim") for piece, _ in rows.head_line(width))]
+                lambda width: [tuple((text, "dim") for text, _ in rows.head_line(width))]
             )
 
     def action_move(self, step: int) -> None:

@@ -52,12 +52,12 @@ class MachineDialog(FormDialog[Hardware]):
         Binding("right", "choose(1)", show=False, priority=True),
     ]
 
-    def __init__(self, used: Hardware | None) -> None:
+    def __init__(self, hardware: Hardware | None) -> None:
         super().__init__()
-        self._field = MachineField("start from", used, nothing=TYPED, id="profile")
-        if used is None and self._field.own:
+        self._field = MachineField("start from", hardware, nothing=TYPED, id="profile")
+        if hardware is None and self._field.own:
             self._field.take(self._field.own[0])
-        self._used = used if used is not None else self._field.hardware
+        self._used = hardware if hardware is not None else self._field.hardware
         if self._used is not None and not self._used.name:
             self._field.leave()
         self._failed = ""

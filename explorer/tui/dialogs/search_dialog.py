@@ -88,7 +88,7 @@ class SearchDialog(PickDialog):
     def _show(self, search: Search) -> None:
         self.search = search
         best = search.best()
-        self.listed = {f"found:{at}": result for at, result in enumerate(best)}
+        self.listed = {f"found:{index}": result for index, result in enumerate(best)}
         choices = self._matching_choices(search.query.text)
         loose = [c for c in choices if (search.query.rank(c.title) or 0) >= 1]
         items = [_menu_item(id, result) for id, result in self.listed.items()]

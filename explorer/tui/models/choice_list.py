@@ -184,10 +184,10 @@ class ChoiceList(LineList, can_focus=False):
 
     def move_to(self, index: int) -> None:
         """Move the cursor to a row. If the row is a heading, move past it."""
-        down = index > self.cursor
+        is_downward = index > self.cursor
         index = max(0, min(index, self.row_count - 1))
         if index < self.row_count and isinstance(self._rows[index], str):
-            index += 1 if down or index == 0 else -1
+            index += 1 if is_downward or index == 0 else -1
         self._is_cursor_moved = True
         super().move_to(index)
 

@@ -160,12 +160,12 @@ class ChooserScreen(Screen[None]):
         try:
             models = await asyncio.to_thread(headers.choices, self._folder)
             rows = iter(models.rows) if models is not None else iter(())
-            ended = models is None
+            is_complete = models is None
             if models is None:  # the folder itself is a model
                 self._files[os.curdir] = ModelFile(os.curdir, "")
-            while not ended:
+            while not is_complete:
                 batch, failed = await asyncio.to_thread(_next_rows, rows)
-                ended = not batch
+                is_complete = not batch
                 self._note = failed or next((row.note for row in batch if row.kind != "model"), self._note)
                 for row in batch:
                     if row.kind == "model":

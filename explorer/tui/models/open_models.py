@@ -199,7 +199,7 @@ class OpenModels:
     def remove(self, model: OpenModel) -> OpenModel | None:
         """Remove a model. Returns the model to show next, or None if no model is left."""
         self.open.remove(model)
-        self._shown = [other for other in self._shown if other is not model]
+        self._shown = [open_model for open_model in self._shown if open_model is not model]
         return self._shown[-1] if self._shown else (self.open[-1] if self.open else None)
 
     def show(self, model: OpenModel) -> None:

@@ -85,10 +85,7 @@ def _table_entries(
 
     return [
         FoldEntry(lambda width: title_line(table, width - 1, exact)),
-        *(
-            FoldEntry(partial(row, at), partial(body, at) if details else None)
-            for at in range(len(table.rows))
-        ),
+        *(FoldEntry(partial(row, i), partial(body, i) if details else None) for i in range(len(table.rows))),
     ]
 
 

@@ -151,7 +151,7 @@ def layer_page(
     totals: Totals,
     width: int,
     exact: bool,
-    more: Sequence[Callable[[int], list[Line]]] = (),
+    extra_parts: Sequence[Callable[[int], list[Line]]] = (),
     connections: Connections | None = None,
     outside: Sequence[Field] = (),
 ) -> list[Line]:
@@ -162,14 +162,14 @@ def layer_page(
         totals: Totals of the model.
         width: Width of the pane in cells.
         exact: Whether numbers are written out instead of rounded.
-        more: Parts that were computed on demand. They precede the parts of the layer.
+        extra_parts: Parts that were computed on demand. They precede the parts of the layer.
         connections: Producers and readers of the layer's tensors, or None while unknown.
         outside: Figures of the layer from an external file.
     """
     layer, width = layers[0], width - 1
     title = layer_title(layer, layers[-1].path, len(layers))
     lines = draw([*title, *layer_blocks(layer, totals, outside)], width, exact)
-    for part in more:
+    for part in extra_parts:
         if part_lines := part(width):
             lines += [BLANK, *part_lines]
     if connections is None or connections.unknown:

@@ -62,9 +62,9 @@ def step_of(memory: Memory, first: int, last: int) -> int | None:
 
 
 def memory_page(
-    memory: Memory, at: int, width: int, height: int, exact: bool, stacked: bool | None = None
+    memory: Memory, step_index: int, width: int, height: int, exact: bool, stacked: bool | None = None
 ) -> list[Line]:
-    """Draw the figures, the timeline with its cursor at step `at`, and the tensors that are live there.
+    """Draw the figures, the timeline with its cursor at step `step_index`, and the tensors that are live there.
 
     `stacked` stacks the timeline on the weights; None lets `stacks` decide.
     """
@@ -72,9 +72,9 @@ def memory_page(
     lines, rows = _head_lines(memory, width, height, exact)
     if not memory.steps:
         return [*lines, BLANK, ((" Nothing runs in this model", "dim"),)]
-    at = max(0, min(at, len(memory.steps) - 1))
-    lines += _timeline(memory, at, width, rows, stacks(memory) if stacked is None else stacked)
-    return [*lines, *draw([*step_blocks(memory, at), *live_blocks(memory, at)], width, exact)]
+    step_index = max(0, min(step_index, len(memory.steps) - 1))
+    lines += _timeline(memory, step_index, width, rows, stacks(memory) if stacked is None else stacked)
+    return [*lines, *draw([*step_blocks(memory, step_index), *live_blocks(memory, step_index)], width, exact)]
 
 
 def step_at(memory: Memory, place: tuple[int, int], width: int, height: int, exact: bool) -> int | None:
@@ -94,7 +94,7 @@ def _head_lines(memory: Memory, width: int, height: int, exact: bool) -> tuple[l
     return lines + ([BLANK] if height > 18 else []), rows
 
 
-def _timeline(memory: Memory, at: int, width: int, rows: int, stacked: bool) -> list[Line]:
+def _timeline(memory: Memory, step_index: int, width: int, rows: int, stacked: bool) -> list[Line]:
     """Draw the live memory of each step, on top of the weights if `stacked`. The peak is labeled."""
     steps, base = len(memory.steps), memory.weight_bytes if stacked else 0
     top_bytes = memory.peak_bytes + base or 1
@@ -103,7 +103,7 @@ def _timeline(memory: Memory, at: int, width: int, rows: int, stacked: bool) -> 
     top = fit(units.bytes_text(top_bytes), scale, right=True)
     heights = column_values(tuple(step.live_bytes for step in memory.steps), plot_width)
     roles = ["warn" if value == memory.peak_bytes else "bar" for value in heights]
-    cursor_columns = columns_of(at, steps, plot_width)
+    cursor_columns = columns_of(step_index, steps, plot_width)
     for x in cursor_columns:
         roles[x] = "accent"
     picture = filled([value / top_bytes for value in heights], rows, roles, base / top_bytes)

@@ -42,10 +42,10 @@ class ModelTab(Tab[LineView]):
 
 
 def model_page(
-    info: Info, history: History | None, width: int, exact: bool, more: Sequence[Block] = ()
+    info: Info, history: History | None, width: int, exact: bool, feature_blocks: Sequence[Block] = ()
 ) -> list[TextLine]:
     """Draw the totals, the blocks of features, inputs and outputs, assumptions, and the history."""
-    blocks = [*overview(info), *more]
+    blocks = [*overview(info), *feature_blocks]
     if symbolic_hint(info):
         blocks += [Line(), Paragraph("D binds the sizes that are open.", "warning")]
     blocks += details(info)

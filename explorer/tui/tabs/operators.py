@@ -58,8 +58,8 @@ def operator_entries(info: Info, stats: Sequence[OpStat], exact: bool) -> list[F
     return [
         FoldEntry(lambda width: title_line(table, width - 1, exact)),
         *(
-            FoldEntry(partial(row, at), partial(values, stat) if stat.attributes else None)
-            for at, stat in enumerate(stats)
+            FoldEntry(partial(row, i), partial(values, stat) if stat.attributes else None)
+            for i, stat in enumerate(stats)
         ),
     ]
 

@@ -71,10 +71,10 @@ class RooflineTab(PlotTab):
             cache.answers[self.id] = ranked
         return ranked
 
-    def _marked_points(self, at: int) -> list[int]:
-        """Return the points of the group under the tree's cursor, if `at` is the first of them."""
+    def _marked_points(self, index: int) -> list[int]:
+        """Return the points of the group under the tree's cursor, if `index` is the first of them."""
         points = self._points(*self.tree.span) if self.tree.cursor_layers and self.answer is not None else []
-        return points if points and points[0] == at else [at]
+        return points if points and points[0] == index else [index]
 
     def _points(self, first: int, last: int) -> list[int]:
         return points_of(self.answer.points, first, last)
@@ -83,9 +83,9 @@ class RooflineTab(PlotTab):
         """Return the first point of the layers `first` to `last`, or None."""
         return next(iter(self._points(first, last)), None)
 
-    def layer_at(self, at: int) -> int | None:
+    def layer_at(self, index: int) -> int | None:
         """Return the layer of a point."""
-        layer: int | None = self.answer.points[at].layer if self.answer is not None else None
+        layer: int | None = self.answer.points[index].layer if self.answer is not None else None
         return layer
 
 
@@ -111,13 +111,13 @@ def no_machine_page(key: str, width: int, name: str = "") -> list[Line]:
 
 
 def roofline_page(
-    ranked: RankedPoints, at: int, marked_indices: Collection[int], width: int, height: int
+    ranked: RankedPoints, cursor: int, marked_indices: Collection[int], width: int, height: int
 ) -> list[Line]:
     """Draw the machine, the bounds, the plot, and the list of layers by time.
 
     Args:
         ranked: Points in display order.
-        at: Index of the cursor in `ranked.points`.
+        cursor: Index of the cursor in `ranked.points`.
         marked_indices: Indices of all points under the cursor: the layers of a group.
         width: Width of the page in cells.
         height: Height of the page in rows. The list is cut to it and follows the cursor.
@@ -129,25 +129,25 @@ def roofline_page(
             BLANK,
             ((" No layer takes time", "dim"),),
         ]
-    at = max(0, min(at, len(ranked.points) - 1))
-    marked = set(marked_indices) | {at}
+    cursor = max(0, min(cursor, len(ranked.points) - 1))
+    marked = set(marked_indices) | {cursor}
     lines, rows = _head_lines(ranked, width, height)
-    lines += roof_plot(ranked, at, marked, width, rows) if rows else []
+    lines += roof_plot(ranked, cursor, marked, width, rows) if rows else []
     room = _list_rows(len(lines), height, len(marked_indices))
     if len(marked_indices) > 1:
         lines += draw([together(ranked.roofline, [ranked.points[i] for i in marked_indices])], width)[:1]
-    return [*lines, *_list(ranked, at, marked, width, room)]
+    return [*lines, *_list(ranked, cursor, marked, width, room)]
 
 
 def point_at(
-    ranked: RankedPoints, at: int, marked_indices: Collection[int], row: int, width: int, height: int
+    ranked: RankedPoints, cursor: int, marked_indices: Collection[int], row: int, width: int, height: int
 ) -> int | None:
     """Return the index of the layer in a row of the page that `roofline_page` draws, or None."""
     lines_above, rows = _head_lines(ranked, width - 1, height)
     lines = len(lines_above) + (rows + _AROUND if rows else 0)
     room = _list_rows(lines, height, len(marked_indices))
-    index = first_shown(at, room, len(ranked.points)) + row - lines - (len(marked_indices) > 1) - 2
-    return index if first_shown(at, room, len(ranked.points)) <= index < len(ranked.points) else None
+    index = first_shown(cursor, room, len(ranked.points)) + row - lines - (len(marked_indices) > 1) - 2
+    return index if first_shown(cursor, room, len(ranked.points)) <= index < len(ranked.points) else None
 
 
 _LOW = 30
@@ -170,18 +170,18 @@ def _head_lines(ranked: RankedPoints, width: int, height: int) -> tuple[list[Lin
     return lines, min(12, remaining * 5 // 8) if remaining >= _LEAST else 0
 
 
-def _list_rows(lines: int, height: int, chosen: int) -> int:
+def _list_rows(lines: int, height: int, marked_count: int) -> int:
     """Return the number of list rows that fit below `lines` lines."""
-    return max(3, height - lines - 2 - (chosen > 1))
+    return max(3, height - lines - 2 - (marked_count > 1))
 
 
-def _list(ranked: RankedPoints, at: int, marked: Collection[int], width: int, room: int) -> list[Line]:
+def _list(ranked: RankedPoints, cursor: int, marked: Collection[int], width: int, room: int) -> list[Line]:
     """Draw the part of the list around the cursor."""
     points = ranked.points
-    lines: list[Line] = [cut(((f" {at + 1:,} of {len(points):,} by time", "head"),), width)]
+    lines: list[Line] = [cut(((f" {cursor + 1:,} of {len(points):,} by time", "head"),), width)]
     lines.append(title_line(ranked.table, width))
-    start = first_shown(at, room, len(points))
+    start = first_shown(cursor, room, len(points))
     for i in range(start, min(start + room, len(points))):
-        mark = (" ◆ " if i in marked else "   ", "accent" if i == at else ROLES[LIMITS[points[i].limit]])
-        lines.append(row_line(ranked.table, i, width, mark=mark, here=i == at))
+        mark = (" ◆ " if i in marked else "   ", "accent" if i == cursor else ROLES[LIMITS[points[i].limit]])
+        lines.append(row_line(ranked.table, i, width, mark=mark, here=i == cursor))
     return lines

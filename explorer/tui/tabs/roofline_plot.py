@@ -104,7 +104,9 @@ _NAMED = 3
 """Number of positions that are labeled with the name of a layer."""
 
 
-def roof_plot(ranked: RankedPoints, at: int, marked: Collection[int], width: int, rows: int) -> list[Line]:
+def roof_plot(
+    ranked: RankedPoints, cursor: int, marked: Collection[int], width: int, rows: int
+) -> list[Line]:
     """Draw the roof and the layers on it, sized by their share of the time. Marked layers are diamonds.
 
     Measured rates are drawn below the roof, each with a line to its predicted rate, or to the roof.
@@ -121,7 +123,7 @@ def roof_plot(ranked: RankedPoints, at: int, marked: Collection[int], width: int
     unit = 3 * max(0, min(len(_PREFIXES) - 1, math.floor(max(ticks, default=0) / 3)))
     margin = max((len(power_text(power - unit)) for power in ticks), default=0)
     scale = replace(scale, across=max(8, width - margin - 2))
-    cursor_place = ranked.places[at]
+    cursor_place = ranked.places[cursor]
     roles = ["track"] * scale.across
     if cursor_place is not None:
         roles[scale.column(cursor_place / STEPS)] = "accent"
@@ -138,12 +140,12 @@ def roof_plot(ranked: RankedPoints, at: int, marked: Collection[int], width: int
     below = [(scale.column(power), power_text(power)) for power in log_ticks(low, high, scale.across // 8)]
     caption = f"{_PREFIXES[unit // 3]}FLOPs/s over FLOPs a byte"
     if cursor_place is None:  # 0 has no logarithm
-        caption = "this layer has no MACs" if ranked.points[at].macs == 0 else "this layer is not known"
+        caption = "this layer has no MACs" if ranked.points[cursor].macs == 0 else "this layer is not known"
     predicted = ", × predicted" * any(point.predicted_flops for point in ranked.measured)
     for note in ("   below the roof: measured", "   below: measured"):
-        piece = f"{note * bool(ranked.measured)}{predicted}"
-        if len(caption) + len(piece) + margin + 2 <= width:
-            caption += piece
+        note_text = f"{note * bool(ranked.measured)}{predicted}"
+        if len(caption) + len(note_text) + margin + 2 <= width:
+            caption += note_text
             break
     sizes = "   ● from 10 %  • from 1 %  · less of the time"
     caption += sizes * (len(caption) + len(sizes) + margin + 2 <= width)
@@ -173,11 +175,11 @@ def _put_layers(cells: Cells, scale: _Scale, ranked: RankedPoints, marked: Colle
     return [(x, layers) for (x, _), layers in places]
 
 
-def _put_names(cells: Cells, scale: _Scale, shown: RankedPoints, places: _Places) -> None:
+def _put_names(cells: Cells, scale: _Scale, ranked: RankedPoints, places: _Places) -> None:
     """Label the slowest positions with layer names, where there is room."""
     for x, layers in places[: -_NAMED - 1 : -1]:
         suffix = f" +{len(layers) - 1:,}" if len(layers) > 1 else ""
-        _name_above(cells, x, scale.roof(x), ending(safe(shown.points[layers[0]].path), 24) + suffix)
+        _name_above(cells, x, scale.roof(x), ending(safe(ranked.points[layers[0]].path), 24) + suffix)
 
 
 def _put_measured(

@@ -60,8 +60,8 @@ class Tab(Generic[View]):
     def demand(self) -> None:
         """Request missing data from the engine, unless a job is running."""
 
-    def layer_at(self, at: int) -> int | None:
-        """Return the layer at the position `at` of the widget's cursor, or None."""
+    def layer_at(self, position: int) -> int | None:
+        """Return the layer at the position `position` of the widget's cursor, or None."""
         return None
 
 

@@ -56,11 +56,11 @@ class Canvas:
 
     def reduce(self, output: str) -> str:
         """Return a shorter output that has the same visible effect as `output`."""
-        out: list[str] = []
+        output_parts: list[str] = []
         for token in _TOKEN.finditer(output):
             kind = token.lastgroup
             if kind == "text":
-                self._put(token["text"])
+                self._write_text(token["text"])
             elif kind == "style":
                 params = token["style"]
                 self._style = (
@@ -73,19 +73,19 @@ class Canvas:
             elif token[0] == _SYNC_BEGIN:
                 self._sync = True
             elif token[0] == _SYNC_END:
-                self._flush(out)
+                self._flush(output_parts)
                 if not self._sync:
-                    out.append(_SYNC_END)
+                    output_parts.append(_SYNC_END)
                 self._sync = False
             else:
-                self._flush(out)
-                out.append(token[0])
+                self._flush(output_parts)
+                output_parts.append(token[0])
                 if not _KEEPS_CELLS.match(token[0]) and token[0][:2] not in ("\x1b]", "\x1bP"):
                     self.forget()
-        self._flush(out)
-        return "".join(out)
+        self._flush(output_parts)
+        return "".join(output_parts)
 
-    def _put(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         style = _parse(self._style)
         blank: Style = _blank(style)
         row = self._rows.setdefault(self._row, [])
@@ -111,7 +111,7 @@ class Canvas:
                 column += 1
         self._column = column
 
-    def _flush(self, out: list[str]) -> None:
+    def _flush(self, output_parts: list[str]) -> None:
         parts: list[str] = []
         cursor = self._terminal_cursor
         style: Style = _PLAIN
@@ -143,7 +143,7 @@ class Canvas:
                 for i in range(start, x + 1):
                     cell = row[i] or (" ", _PLAIN)
                     if cell[0] != " " or not _shows_blank(style, cell[1]):
-                        next_style = _over(style, cell[1]) if cell[0] == " " else cell[1]
+                        next_style = _space_style(style, cell[1]) if cell[0] == " " else cell[1]
                         parts.append(_change(style, next_style))
                         style = next_style
                     parts.append(cell[0])
@@ -154,12 +154,14 @@ class Canvas:
             if style != _PLAIN:
                 parts.append("\x1b[m")
             if self._sync:
-                out.append(_SYNC_BEGIN)
+                output_parts.append(_SYNC_BEGIN)
                 self._sync = False
-            out.extend(parts)
+            output_parts.extend(parts)
             target = (self._row, self._column)
             if cursor != target:
-                out.append(f"\x1b[{target[0] + 1};{target[1] + 1}H" if target != (0, 0) else "\x1b[H")
+                output_parts.append(
+                    f"\x1b[{target[0] + 1};{target[1] + 1}H" if target != (0, 0) else "\x1b[H"
+                )
             self._terminal_cursor = target
 
 
@@ -216,7 +218,7 @@ def _shows_blank(drawn: Style, blank: Style) -> bool:
 
 
 @lru_cache(4096)
-def _over(drawn: Style, blank: Style) -> Style:
+def _space_style(drawn: Style, blank: Style) -> Style:
     """Return the style of a space that keeps the current foreground, which the next word may share."""
     if _DRAWN & {*drawn[0], *blank[0]}:
         return blank

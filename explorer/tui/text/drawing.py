@@ -88,8 +88,8 @@ def _table(block: Table, width: int, exact: bool) -> list[Line]:
     if len(block.columns) > 2:
         return [row for line in lines for row in _last_below(line, width)]
     first = max((line_width(cell_line(row[0])) for row in block.rows[:_MOST]), default=0)
-    under = min(block.indent + first + 2, max(4, width // 2))
-    return [row for line in lines for row in wrap(line, width, under)]
+    indent = min(block.indent + first + 2, max(4, width // 2))
+    return [row for line in lines for row in wrap(line, width, indent)]
 
 
 def _last_below(line: Line, width: int) -> list[Line]:

@@ -46,17 +46,17 @@ def head(title: str) -> Line:
 
 def line_text(line: Iterable[Span]) -> str:
     """Return the text of a line without roles."""
-    return "".join(piece for piece, _ in line)
+    return "".join(content for content, _ in line)
 
 
 def joined(cells: Iterable[Span]) -> Line:
     """Merge neighboring spans with the same role, because each span costs bytes on the connection."""
     spans: list[Span] = []
-    for piece, role in cells:
+    for content, role in cells:
         if spans and spans[-1][1] == role:
-            spans[-1] = (spans[-1][0] + piece, role)
+            spans[-1] = (spans[-1][0] + content, role)
         else:
-            spans.append((piece, role))
+            spans.append((content, role))
     return tuple(spans)
 
 
@@ -67,7 +67,7 @@ def first_shown(at: int, room: int, count: int) -> int:
 
 def line_width(line: Iterable[Span]) -> int:
     """Return the width of a line in cells."""
-    return sum(cell_len(piece) for piece, _ in line)
+    return sum(cell_len(content) for content, _ in line)
 
 
 def beside(left_lines: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
@@ -94,11 +94,11 @@ def cut(spans: Iterable[Span], width: int) -> Line:
     """Cut spans to at most `width` cells, with an ellipsis at the end."""
     kept_spans: list[Span] = []
     room = width
-    for piece, role in spans:
-        size = cell_len(piece)
+    for content, role in spans:
+        size = cell_len(content)
         if size > room:
-            return (*kept_spans, (fit(piece, room), role)) if room > 0 else tuple(kept_spans)
-        kept_spans.append((piece, role))
+            return (*kept_spans, (fit(content, room), role)) if room > 0 else tuple(kept_spans)
+        kept_spans.append((content, role))
         room -= size
     return tuple(kept_spans)
 
@@ -148,11 +148,11 @@ def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
     current: list[Span] = []
     used_cells = 0
 
-    def add(piece: str, role: str) -> None:
+    def add(text_part: str, role: str) -> None:
         if current and current[-1][1] == role:
-            current[-1] = (current[-1][0] + piece, role)
+            current[-1] = (current[-1][0] + text_part, role)
         else:
-            current.append((piece, role))
+            current.append((text_part, role))
 
     def turn() -> None:
         nonlocal used_cells
@@ -200,12 +200,12 @@ def flow(pieces: Iterable[Line], width: int, indent: int = 1, *, gap: int = 2) -
     lines: list[Line] = []
     current: list[Span] = []
     used_cells = 0
-    for piece in pieces:
-        size = line_width(piece)
+    for item in pieces:
+        size = line_width(item)
         if current and used_cells + gap + size > width:
             lines.append(tuple(current))
             current = []
         blanks = gap if current else indent
         used_cells = (used_cells if current else 0) + blanks + size
-        current += [(" " * blanks, "text"), *piece]
+        current += [(" " * blanks, "text"), *item]
     return [*lines, tuple(current)] if current else lines

@@ -178,10 +178,10 @@ def spread(value: float, low: float, high: float, dots: int) -> int:
     return max(0, min(dots - 1, round((value - low) / (high - low) * (dots - 1))))
 
 
-def log_ticks(low: float, high: float, most: int) -> list[int]:
-    """Return at most `most` evenly spaced powers of ten between two logarithms."""
+def log_ticks(low: float, high: float, max_count: int) -> list[int]:
+    """Return at most `max_count` evenly spaced powers of ten between two logarithms."""
     powers = list(range(math.ceil(low), math.floor(high) + 1))
-    return powers[:: max(1, -(-len(powers) // max(1, most)))]
+    return powers[:: max(1, -(-len(powers) // max(1, max_count)))]
 
 
 def power_text(power: int) -> str:

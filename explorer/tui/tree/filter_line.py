@@ -172,14 +172,14 @@ class FilterLine(Horizontal):
                 matches.append(layer.id)
             if pause.due():
                 if not is_shown or self._is_worth_drawing(model, len(matches)):
-                    self._show_found(model, matches, more=is_shown)
+                    self._show_found(model, matches, is_continued=is_shown)
                     matches, is_shown = [], True
                 await pause.rest()
                 if self._tree.model is not model or self._store.query != text:
                     return
                 if self._typed != typed and not self._fault(self._typed):
                     return  # the search for the new input follows
-        self._show_found(model, matches, more=is_shown)
+        self._show_found(model, matches, is_continued=is_shown)
         self._report_no_match(text)
 
     def _report_no_match(self, text: str) -> None:
@@ -222,15 +222,15 @@ class FilterLine(Horizontal):
         self._tree.cursor = model.reveal(layer.id) if layer is not None else 0
         self._draw_tree()
 
-    def _show_found(self, model: TreeModel, matches: Sequence[int], *, more: bool) -> None:
-        """Show the matches. With `more`, add them to those that are already shown."""
+    def _show_found(self, model: TreeModel, matches: Sequence[int], *, is_continued: bool) -> None:
+        """Show the matches. With `is_continued`, add them to those that are already shown."""
         tree = self._tree
-        if not more:
+        if not is_continued:
             model.set_filter(matches)
         elif not model.add_matches(matches):
             self._store.notify("query")  # the heading shows the number of matches
             return
-        if model.matches and (not more or tree.cursor == 0):
+        if model.matches and (not is_continued or tree.cursor == 0):
             tree.cursor = next((i for i, row in enumerate(model.rows) if row in model.matches), 0)
         self._draw_tree()
 

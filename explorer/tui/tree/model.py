@@ -285,8 +285,7 @@ class TreeModel(FoldedRows):
 
     @property
     def hidden_constants(self) -> int:
-        """Number of constants that are hidden although the filter matches them or the flat list contains
-        them."""
+        """Number of folded constants that match the filter, or that the flat list leaves out."""
         if self.matches is not None:
             return self._constant_matches if self._folds and self._matching[0] else 0
         if not self.flat or not self._folds:

@@ -43,5 +43,5 @@ def overlay_text(overlay: Overlay) -> str:
     text = f"{overlay.matched:,} of {overlay.rows:,} rows matched: {names}"
     if not overlay.unmatched:
         return text
-    more = len(overlay.unmatched) - 1
-    return f"{text}; no layer is {safe(overlay.unmatched[0])}" + f" (and {more:,} more)" * bool(more)
+    others = len(overlay.unmatched) - 1
+    return f"{text}; no layer is {safe(overlay.unmatched[0])}" + f" (and {others:,} more)" * bool(others)

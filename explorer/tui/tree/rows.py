@@ -40,9 +40,8 @@ class Metric(Struct, frozen=True):
         unit: Unit of the figures, as in `settings.columns`.
         stored: Whether the figure is known for every row, even where shapes are unknown.
         sums: Whether the figure of a group is the sum of its members.
-        aggregate: Function that combines the figures of several rows of an external overlay ('sum', 'mean', 'max'
-            or
-        'min'); '' for other columns. See `facts.external.overlay`.
+        aggregate: Function that combines the figures of several rows of an external overlay: 'sum', 'mean',
+            'max' or 'min'. '' for other columns. See `facts.external.overlay`.
     """
 
     id: str
@@ -82,8 +81,7 @@ def columns_of(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
 
 
 def metric_of(column: str, columns: Mapping[str, LayerColumn] | None = None) -> Metric | None:
-    """Return the metric of a column, or None if `columns` (default: the built-in columns) does not contain
-    it."""
+    """Return the metric of a column in `columns` (default: the built-in ones), or None."""
     own_metric = next((metric for metric in (*METRICS, _SHARE) if metric.id == column), None)
     if own_metric is not None or not column:
         return own_metric

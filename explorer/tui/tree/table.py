@@ -148,8 +148,7 @@ def chosen_columns(model: TreeModel) -> list[str]:
 
 
 def places(model: TreeModel, width: int, *, exact: bool) -> Places:
-    """Choose the columns that fit beside the names: first the one that rows are sorted by, then as many as
-    possible.
+    """Choose the columns that fit beside the names. The one that rows are sorted by always fits.
 
     If the user has not selected columns, the kind, MACs and share (or the output shape in a narrow tree) have
     precedence. Profile columns always have precedence. If all core columns fit, they are all shown, closer
@@ -210,8 +209,7 @@ def _cells_of(column: LayerColumn, widths: Mapping[str, int]) -> int:
 
 
 def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
-    """Build the heading line: `title`, then the title of each column that it does not cover. A mark shows
-    sorting."""
+    """Build the heading line: `title`, then the titles of the columns after it. A mark shows the sort order."""
     columns = columns_of(model)
     line: list[Span] = list(title)
     for place in laid.columns:
@@ -228,8 +226,7 @@ def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
 
 
 def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLook) -> list[Span]:
-    """Build the spans of the cells of a row. Neighboring spans with the same role are merged to send fewer
-    bytes."""
+    """Build the spans of a row's cells. Neighboring spans with the same role are merged to send fewer bytes."""
     columns = columns_of(model)
     spans: list[Span] = [("", "text")]
 

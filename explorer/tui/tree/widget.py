@@ -38,8 +38,7 @@ class LayerTree(LineList):
         self._places: tuple[object, Places] | None = None
 
     def set_model(self, model: TreeModel, totals: Totals, *, keep_cursor: bool = False) -> None:
-        """Show another model. With `keep_cursor` the cursor stays on the same layer; otherwise it goes to the
-        first."""
+        """Show another model. The cursor goes to the first layer, or with `keep_cursor` stays on its layer."""
         row = self.current_row if keep_cursor else None
         self.model, self.totals = model, totals
         if row is not None:
@@ -79,8 +78,7 @@ class LayerTree(LineList):
 
     @property
     def span(self) -> tuple[int, int]:
-        """IDs of the first and the last layer under the cursor, descendants included. The tree must have
-        rows."""
+        """IDs of the first and the last layer under the cursor, with descendants. The tree must not be empty."""
         first, stop = self.cursor_range
         return first, stop - 1
 
@@ -146,8 +144,7 @@ class LayerTree(LineList):
         return (*strip, *table_line(self.model, row, laid, self._current_look(), taken=rail_width))
 
     def uncut(self, y: int) -> Iterable[Line]:
-        """Return the full texts of a row, which its narrow columns cut: name, path, kind and the text
-        columns."""
+        """Return the full texts of a row, which its columns may cut: name, path, kind and the text columns."""
         row = self.model.rows[y + self.scroll_offset.y]
         layer = self.model.layers[self.model.first(row)]
         yield from (((safe(text), ""),) for text in (layer.name, layer.path, layer.kind))
@@ -272,11 +269,11 @@ def _name_role(model: TreeModel, row: int, first: Layer) -> str:
     return "dim" if besides or model.is_constants(row) else "text"
 
 
-def table_line(model: TreeModel, row: int, laid: Places, look: TableLook, *, taken: int = 0) -> Line:
-    """Draw one row of the table: indentation, name and columns. `taken` cells are already drawn."""
+def table_line(model: TreeModel, row: int, laid: Places, look: TableLook, *, used_cells: int = 0) -> Line:
+    """Draw one row of the table: indentation, name and columns. `used_cells` cells are already drawn."""
     first, members = model.layers[model.first(row)], model.members(row)
     glyph = ("▾ " if model.is_open(row) else "▸ ") if model.expandable(row) else "  "
-    cells = laid.name - taken
+    cells = laid.name - used_cells
     # all levels use the same indentation, otherwise names could align with those of their parents
     indent = ("  " if cells - 2 * model.deepest >= _NAME else " ") * model.depth(row)
     times = _count_suffix(model, row, members)

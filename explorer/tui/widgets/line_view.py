@@ -89,8 +89,8 @@ class RoleLines(Widget):
         """Render line `y` in `width` cells, so that the size is computed once for all lines."""
         return self.draw(self.line_at(y), width)
 
-    def draw(self, line: Line, width: int, under: str = "") -> Strip:
-        """Convert a line to a strip; `under` names a component class that provides the background."""
+    def draw(self, line: Line, width: int, background: str = "") -> Strip:
+        """Convert a line to a strip; `background` names a component class that provides the background."""
         style, width = self._style, width - self.covered
         segments, room = [], width
         for text, role in line:
@@ -98,22 +98,25 @@ class RoleLines(Widget):
             if size > room:
                 text, size = set_cell_size(text, room), room
             if text:
-                segments.append(Segment(text, style(role, under)))
+                segments.append(Segment(text, style(role, background)))
                 room -= size
         if room:
-            segments.append(Segment(" " * room, style("", under)))
+            segments.append(Segment(" " * room, style("", background)))
         return _WholeStrip(segments, width)
 
-    def _style(self, role: str, under: str) -> Style:
+    def _style(self, role: str, background: str) -> Style:
         """Return the style of a role. It is cached, because Textual's lookup visits all ancestors."""
-        style = self._styles_drawn.get((role, under))
+        style = self._styles_drawn.get((role, background))
         if style is None:
             if role and self.has_class("stale"):
-                return self._style("", under) + self.app.get_component_styles("line--dim").partial_rich_style
+                return (
+                    self._style("", background)
+                    + self.app.get_component_styles("line--dim").partial_rich_style
+                )
             style = self.rich_style
-            for name in filter(None, (under, f"line--{role}" if role else "")):
+            for name in filter(None, (background, f"line--{role}" if role else "")):
                 style += self.app.get_component_styles(name).partial_rich_style
-            self._styles_drawn[role, under] = style
+            self._styles_drawn[role, background] = style
         return style
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -377,10 +380,10 @@ class LineList(_ScrollLines, can_focus=True):
         index = y + self.scroll_offset.y
         if index >= self.row_count:
             return self.draw(BLANK, width)
-        under = ""
+        background = ""
         if index == self.cursor:
-            under = "line--cursor-focus" if self.has_focus else "line--cursor"
-        return self.draw(self.row_line(index, width), width, under)
+            background = "line--cursor-focus" if self.has_focus else "line--cursor"
+        return self.draw(self.row_line(index, width), width, background)
 
     def rows_changed(self, *, keep_cursor: bool = True) -> None:
         """Measure and draw the list again after rows were added or removed."""

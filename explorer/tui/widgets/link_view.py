@@ -99,8 +99,8 @@ class LinkView(LineView):
     def strip(self, y: int, width: int) -> Strip:
         """Render line `y`, with the background of the cursor if it is there."""
         line = y + self.scroll_offset.y
-        under = "line--cursor-focus" if self.has_focus and line == self.link else ""
-        return self.draw(self.line_at(y), width, under)
+        background = "line--cursor-focus" if self.has_focus and line == self.link else ""
+        return self.draw(self.line_at(y), width, background)
 
     def on_focus(self) -> None:
         """Highlight the link under the cursor."""

@@ -26,7 +26,7 @@ class MachineField(OptionField):
         complaint: Error of the configuration file, or ''.
     """
 
-    def __init__(self, label: str, used: Hardware | None, *, nothing: str = "none", id: str) -> None:
+    def __init__(self, label: str, hardware: Hardware | None, *, nothing: str = "none", id: str) -> None:
         self.own: list[Hardware] = []
         self.complaint = ""
         self._machines: dict[str, Hardware | None] = {nothing: None}
@@ -36,10 +36,10 @@ class MachineField(OptionField):
         except ExplorerError as error:
             self.complaint = str(error)
         super().__init__(label, [safe(name) for name in self._machines], id=id)
-        if used is None and len(self.own) == 1:
-            used = self.own[0]
-        if used is not None:
-            self.take(used)
+        if hardware is None and len(self.own) == 1:
+            hardware = self.own[0]
+        if hardware is not None:
+            self.take(hardware)
 
     @property
     def hardware(self) -> Hardware | None:

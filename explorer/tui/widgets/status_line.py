@@ -105,7 +105,7 @@ def job_line(title: str, progress: Progress | None, seconds: float, width: int, 
     gap = width - line_width(spans) - line_width(tail)
     if gap < 1:
         room = max(1, width - line_width(tail) - 1)
-        spans, gap = [(fit("".join(piece for piece, _ in spans), room), "text")], 1
+        spans, gap = [(fit("".join(content for content, _ in spans), room), "text")], 1
     return (*spans, (" " * gap, "text"), *tail)
 
 

@@ -133,12 +133,12 @@ def figure_tables(
     return blocks
 
 
-def _cells(row: FigureRow, at: int) -> Sequence[Cell]:
+def _cells(row: FigureRow, index: int) -> Sequence[Cell]:
     """Return a figure, marked if it is the best, and its change from the first model."""
-    figure_value = row.values[at]
+    figure_value = row.values[index]
     figure = Span("-", "quiet") if figure_value is None else _figure(row, figure_value)
-    cell: Cell = (Span(f"{BEST} ", "good"), figure) if at in row.best else figure
-    return (cell, Span(_change(row, at), "quiet")) if at else (cell,)
+    cell: Cell = (Span(f"{BEST} ", "good"), figure) if index in row.best else figure
+    return (cell, Span(_change(row, index), "quiet")) if index else (cell,)
 
 
 def _figure(row: FigureRow, figure_value: FigureValue) -> Span:
@@ -149,9 +149,9 @@ def _figure(row: FigureRow, figure_value: FigureValue) -> Span:
     )
 
 
-def _change(row: FigureRow, at: int) -> str:
+def _change(row: FigureRow, index: int) -> str:
     """Format the change of a figure from the first model: '=', '+12.5 %', 'x 24.0'."""
-    ratio, figure = row.ratios[at], row.values[at]
+    ratio, figure = row.ratios[index], row.values[index]
     if figure is not None and figure.value is not None and not figure.sign and figure == row.values[0]:
         return "="
     if ratio is None:

@@ -29,7 +29,7 @@ def conversion(fact: Conversion) -> list[Block]:
     if fact.verification is not None:
         blocks += [*evidence(fact.verification), Line()]
     if fact.stored is not None:
-        blocks += [*_stored(fact.stored), Line()]
+        blocks += [*_stored_blocks(fact.stored), Line()]
     if fact.verification is None and fact.stored is None:
         blocks += [Paragraph("not compared with the source", "warning"), Line()]
         if fact.unknown:
@@ -51,7 +51,7 @@ def _unknown(fact: Conversion) -> list[Block]:
     ]
 
 
-def _stored(fact: StoredEvidence) -> list[Block]:
+def _stored_blocks(fact: StoredEvidence) -> list[Block]:
     if fact.passed:
         return [
             Paragraph(field_terms(fact.verdict), "passed"),

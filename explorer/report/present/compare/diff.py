@@ -142,7 +142,7 @@ def node_blocks(row: NodeDiff) -> list[Block]:
         ("after", " ".join(filter(None, (row.op_after, row.after)))),
         ("what", field_terms(row.what)),
         ("matched by", f"{row.match}, {100 * row.confidence:.0f} % sure" if row.match else ""),
-        *(("" if at else "inside", line) for at, line in enumerate(_child_lines(row.children))),
+        *(("" if index else "inside", line) for index, line in enumerate(_child_lines(row.children))),
     )
     rows = [(Span(label, "quiet"), text) for label, text in pairs if text]
     return [Table((Column(""), Column("")), rows, 4)]
@@ -151,8 +151,8 @@ def node_blocks(row: NodeDiff) -> list[Block]:
 def _group_key(row: NodeDiff) -> Hashable:
     """Return the grouping key of a row: equal for equal tiled rows, unique for all others."""
     tiled = row.status in ("tiled", "merged")
-    same = row.status, row.what, row.op_before, row.op_after, row.children
-    return same if tiled else id(row)
+    group_key = row.status, row.what, row.op_before, row.op_after, row.children
+    return group_key if tiled else id(row)
 
 
 def _child_lines(children: Sequence[tuple[str, int]]) -> Iterator[str]:

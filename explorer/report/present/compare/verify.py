@@ -69,15 +69,17 @@ def evidence(fact: Verification) -> list[Block]:
         blocks += [Line(), _output_table(fact)]
     failed = [
         *((site.name, site.reason or site.structure) for site in fact.sites if not site.passed),
-        *((out.name, out.reason) for out in (*fact.outputs, *fact.torch) if not out.passed),
+        *((output.name, output.reason) for output in (*fact.outputs, *fact.torch) if not output.passed),
     ]
     if failed:
         rows = [(Span(name, "bad"), field_terms(reason)) for name, reason in failed]
         blocks += [Line(), Table((Column("why", shrink=True), Column("")), rows)]
-    inexact = [out for out in fact.outputs if out.passed and not out.equal and out.rms_before is None]
-    unknown = [out for out in inexact if out.reference != NOT_NEEDED]
+    inexact = [
+        output for output in fact.outputs if output.passed and not output.equal and output.rms_before is None
+    ]
+    unknown = [output for output in inexact if output.reference != NOT_NEEDED]
     if unknown:
-        reasons = [(out.name, Span(field_terms(out.reason), "warning")) for out in unknown]
+        reasons = [(output.name, Span(field_terms(output.reason), "warning")) for output in unknown]
         blocks += [Line(), Table((Column("not measured", shrink=True), Column("")), reasons)]
     saturating = [site for site in fact.sites if _exact(site) and (site.max_abs or 0.0) >= 1]
     if saturating:
@@ -104,13 +106,13 @@ def _worst_error(fact: Verification) -> Field:
     """Return the error closest to its limit, or the largest error if nothing has a limit."""
     outputs = (*fact.outputs, *fact.torch)
     limits = [(share, site.name) for site in fact.sites if (share := _site_share(site)) is not None]
-    limits += [(out.limit_share, out.name) for out in outputs if out.limit_share is not None]
+    limits += [(output.limit_share, output.name) for output in outputs if output.limit_share is not None]
     if limits:
         share, name = max(limits)
         role: Role = "strong" if share <= 1 else "bad"
         times = f"{share:,.0f} times" if _MANY <= share < math.inf else f"{share_text(share, 1)} of"
         return Field("worst error", Span(f"{times} what is allowed", role), name)
-    gaps = [(out.max_abs, out.name) for out in outputs if out.max_abs is not None]
+    gaps = [(output.max_abs, output.name) for output in outputs if output.max_abs is not None]
     gaps += [(region.max_abs, region.value) for region in fact.regions if region.max_abs is not None]
     if not gaps:
         return Field("worst error", Span("nothing was compared by value", "strong"))
@@ -158,7 +160,7 @@ def _describe_method(fact: Verification) -> list[str]:
     """Describe how the evidence was obtained, so that the user can repeat it."""
     parts = runs_text(fact.seeds, fact.sizes)
     parts += fact.inputs
-    measured = [site.rms_before for site in fact.sites] + [out.rms_before for out in fact.outputs]
+    measured = [site.rms_before for site in fact.sites] + [output.rms_before for output in fact.outputs]
     if any(rms is not None for rms in measured):
         parts.append("RMS errors are against a float64 run")
     return [*parts, seconds_text(fact.seconds)]
@@ -230,23 +232,25 @@ def _region_table(regions: Sequence[RegionEvidence]) -> Table:
 
 
 def _output_table(fact: Verification) -> Table:
-    compared = [("before", out) for out in fact.outputs] + [("PyTorch", out) for out in fact.torch]
-    has_rms = any(out.rms_before is not None for _, out in compared)
-    has_limits = any(out.limit_share is not None for _, out in compared)
+    compared = [("before", output) for output in fact.outputs] + [
+        ("PyTorch", output) for output in fact.torch
+    ]
+    has_rms = any(output.rms_before is not None for _, output in compared)
+    has_limits = any(output.limit_share is not None for _, output in compared)
     rows: list[tuple[Cell, ...]] = [
         (
-            out.name,
-            Span(f"{out.dtype} {shape_text(out.shape)}", "quiet"),
+            output.name,
+            Span(f"{output.dtype} {shape_text(output.shape)}", "quiet"),
             Span(against, "quiet") if fact.torch else "",
-            Span("0, bit for bit", "good") if out.equal else _float_text(out.max_abs),
-            _float_text(out.max_rel),
-            _float_text(out.mse),
-            _cosine_text(out.cosine),
-            *([_limit_bar(out.limit_share)] if has_limits else []),
-            *([_pair(out.rms_before, out.rms_after)] if has_rms else []),
-            _output_result(out),
+            Span("0, bit for bit", "good") if output.equal else _float_text(output.max_abs),
+            _float_text(output.max_rel),
+            _float_text(output.mse),
+            _cosine_text(output.cosine),
+            *([_limit_bar(output.limit_share)] if has_limits else []),
+            *([_pair(output.rms_before, output.rms_after)] if has_rms else []),
+            _output_result(output),
         )
-        for against, out in compared
+        for against, output in compared
     ]
     columns = (
         Column("output", shrink=True),
@@ -263,15 +267,17 @@ def _output_table(fact: Verification) -> Table:
     return Table(columns, rows)
 
 
-def _output_result(out: OutputEvidence) -> Cell:
+def _output_result(output: OutputEvidence) -> Cell:
     """Summarize the result for an output in a few words."""
-    if out.passed and out.drawn:
+    if output.passed and output.drawn:
         return Span("not compared", "warning")
-    if not out.passed and (out.equal or (out.undefined and out.max_abs is None and not out.nonfinite)):
+    if not output.passed and (
+        output.equal or (output.undefined and output.max_abs is None and not output.nonfinite)
+    ):
         return Span("nothing shown", "bad")
-    if out.passed and out.stepped:
+    if output.passed and output.stepped:
         return Span("over an edge", "warning")
-    return _verdict(out.passed, out.nonfinite)
+    return _verdict(output.passed, output.nonfinite)
 
 
 def _exact(site: SiteEvidence) -> bool:
@@ -299,15 +305,15 @@ def _ratio(value: float | None, limit: float) -> Cell:
     return rounding_text(value, limit)
 
 
-def _pair(before: float | None, after: float | None) -> Cell:
-    return (_float_text(before), Span(" -> "), _float_text(after))
+def _pair(rms_before: float | None, rms_after: float | None) -> Cell:
+    return (_float_text(rms_before), Span(" -> "), _float_text(rms_after))
 
 
 def _unproven() -> Span:
     return Span(VERDICTS["unproven"], TONES["unproven"])
 
 
-def _verdict(passed: bool, nonfinite: int) -> Cell:
+def _verdict(is_passed: bool, nonfinite: int) -> Cell:
     if nonfinite:
         return Span(f"{nonfinite:,} NaN or Inf", "bad")
-    return Span("ok", "good") if passed else Span("DIFFERENT", "bad")
+    return Span("ok", "good") if is_passed else Span("DIFFERENT", "bad")

@@ -46,7 +46,7 @@ def info(fact: Info) -> list[Block]:
 def totals_blocks(fact: Info) -> list[Block]:
     """Return inputs and outputs, totals, work outside the tiles, assumptions and notes."""
     ports: list[Block] = [_ports(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []
-    return [*ports, figures(fact), *_left(fact.tiled), *reservations(fact)]
+    return [*ports, figures(fact), *_untiled_blocks(fact.tiled), *reservations(fact)]
 
 
 def figures(fact: Info) -> Fields:
@@ -87,7 +87,7 @@ def overview(fact: Info) -> list[Block]:
         Line(Span(about, "formula")),
         Line(),
         figures(fact),
-        *_left(fact.tiled),
+        *_untiled_blocks(fact.tiled),
     ]
 
 
@@ -229,7 +229,7 @@ def _tiled(tiled: TiledMacs | None) -> list[Field]:
     return [Field("MACs on tiles", share, remark)]
 
 
-def _left(tiled: TiledMacs | None) -> list[Block]:
+def _untiled_blocks(tiled: TiledMacs | None) -> list[Block]:
     """Return a table of the operators with MACs outside the tiles, and the reasons."""
     if tiled is None or not tiled.left:
         return []

@@ -14,8 +14,8 @@ from explorer.report.present.look.info import tensors_blocks
 
 def doubt_text(row: Layer) -> str:
     """Return the reason that the figures of a row are inexact, or ''."""
-    bound = row.reason and row.status == "bound" and not row.assumed
-    return f"upper bound: {row.reason}" if bound else row.reason
+    is_bound = row.reason and row.status == "bound" and not row.assumed
+    return f"upper bound: {row.reason}" if is_bound else row.reason
 
 
 def outside_fields(fact: Overlay | None, row: int) -> list[Field]:
@@ -33,13 +33,15 @@ def outside_fields(fact: Overlay | None, row: int) -> list[Field]:
     return fields
 
 
-def same_name_text(path: str, others: Sequence[str]) -> str:
+def same_name_text(path: str, other_names: Sequence[str]) -> str:
     """Return a note that several layers have the same name in the file, or ''."""
-    if not others:
+    if not other_names:
         return ""
-    other_paths = ", ".join(printable(twin) for twin in others[:_OTHERS]) + ", …" * (len(others) > _OTHERS)
-    text = f"'{printable(path)}' is the first of {len(others) + 1:,} layers of that name"
-    return f"{text}: {'the other is' if len(others) == 1 else 'the others are'} {other_paths}"
+    other_paths = ", ".join(printable(twin) for twin in other_names[:_OTHERS]) + ", …" * (
+        len(other_names) > _OTHERS
+    )
+    text = f"'{printable(path)}' is the first of {len(other_names) + 1:,} layers of that name"
+    return f"{text}: {'the other is' if len(other_names) == 1 else 'the others are'} {other_paths}"
 
 
 _OTHERS = 4
@@ -53,14 +55,14 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
     # the figure of a group with unknown members is the sum of the known ones
     sign = ">= " if layer.group and layer.status == "unknown" else ""
 
-    def share(part: int | None, whole: int | None, more: str = "") -> Cell:
+    def share(part: int | None, total: int | None, formula: str = "") -> Cell:
         # work that is not counted in the totals has no share
-        has_share = bool(part and whole and layer.counted)
-        shares = share_text(part, whole) if has_share else ""
-        return (f"{shares}  ", Span(more, "formula")) if more else shares
+        has_share = bool(part and total and layer.counted)
+        shares = share_text(part, total) if has_share else ""
+        return (f"{shares}  ", Span(formula, "formula")) if formula else shares
 
-    def stored(part: int, whole: int) -> str:
-        return share_text(part, whole) if part and whole else ""
+    def stored(part: int, total: int) -> str:
+        return share_text(part, total) if part and total else ""
 
     weights = layer.weight_bytes_read and f"{bytes_text(layer.weight_bytes_read)} of them weights"
     elementwise = count_field("Elementwise operations", layer.elementwise_ops, sign, "", "elementwise")

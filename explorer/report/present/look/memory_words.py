@@ -67,28 +67,32 @@ def _arena_remark(fact: Memory) -> str:
     return f"first fit; {percent_text(fact.arena_bytes - fact.peak_bytes, fact.peak_bytes)} above the peak"
 
 
-def step_blocks(fact: Memory, at: int) -> list[Block]:
+def step_blocks(fact: Memory, step_index: int) -> list[Block]:
     """Describe a step and its live memory."""
-    step = fact.steps[at]
-    name = step.path or ("the model's inputs" if not at else "(unnamed)")
+    step = fact.steps[step_index]
+    name = step.path or ("the model's inputs" if not step_index else "(unnamed)")
     live = step.live_bytes
     role: Role = "quiet"
     remark = f", {percent_text(live, fact.peak_bytes)} of the peak"
     if live == fact.peak_bytes:
         role = "warning"
-        remark = ": this is the peak" if at == fact.peak_step else ": as much as at the peak"
+        remark = ": this is the peak" if step_index == fact.peak_step else ": as much as at the peak"
     return [
         Line(
-            (f"Step {at:,} of {len(fact.steps) - 1:,} ", Span(name, "strong"), Span(f" {step.kind}", "kind"))
+            (
+                f"Step {step_index:,} of {len(fact.steps) - 1:,} ",
+                Span(name, "strong"),
+                Span(f" {step.kind}", "kind"),
+            )
         ),
         Line((size(live), Span(" live", "quiet"), Span(remark, role))),
     ]
 
 
-def live_blocks(fact: Memory, at: int) -> list[Block]:
+def live_blocks(fact: Memory, step_index: int) -> list[Block]:
     """Return the live tensors of a step, with a mark on those that are live at the peak."""
-    table = _tensors(fact, at, marked=True)
-    guilty = any(life.born <= fact.peak_step <= life.dies for life in _live(fact, at))
+    table = _tensors(fact, step_index, marked=True)
+    guilty = any(life.born <= fact.peak_step <= life.dies for life in _live(fact, step_index))
     legend = Paragraph(f"◆ live at the peak, step {fact.peak_step:,}", "quiet", 0)
     return [table, *([legend] if guilty else [])]
 

@@ -55,21 +55,21 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
     ancestors = fact.line_to(fact.current)
     has_profiles = any(entry.profile for entry in fact.entries)
 
-    def row(at: int, branches: str) -> tuple[Cell, ...]:
-        entry = fact.entries[at]
-        role: Role = "" if at in ancestors else "quiet"
-        change_label = f"  {entry.label}" if entry.name and at else ""
+    def row(state: int, branches: str) -> tuple[Cell, ...]:
+        entry = fact.entries[state]
+        role: Role = "" if state in ancestors else "quiet"
+        change_label = f"  {entry.label}" if entry.name and state else ""
         products = "" if entry.record is None else entry.record.products_text
-        is_current = at == fact.current
+        is_current = state == fact.current
         return (
             (
                 Span(branches, "quiet"),
                 Span(mark if is_current else _STATE, "formula" if is_current else "quiet"),
             ),
-            str(at),
-            (Span(state_name(entry, at), role), Span(change_label, "quiet")),
+            str(state),
+            (Span(state_name(entry, state), role), Span(change_label, "quiet")),
             Span(products, role),
-            _proof(entry, at),
+            _proof(entry, state),
             *([_time(entry)] if has_profiles else []),
             os.path.basename(entry.saved),
             entry.command if commands else "",
@@ -102,36 +102,36 @@ def tree_rows(fact: History) -> list[tuple[int, str]]:
     children, rows = fact.children(), list[tuple[int, str]]()
     waiting = [(0, "", "")]
     while waiting:
-        at, tree_lines, lines_below = waiting.pop()
-        rows.append((at, tree_lines))
-        *older, last = children.get(at, (None,))
+        state, tree_lines, lines_below = waiting.pop()
+        rows.append((state, tree_lines))
+        *older, last = children.get(state, (None,))
         if last is not None:
             waiting.append((last, lines_below, lines_below))
         waiting += [
             (child, f"{lines_below}├─", f"{lines_below}│ ") for child in reversed(older) if child is not None
         ]
     return [
-        (at, lines if len(lines) <= 2 * _MOST_BRANCHES else f"…{lines[-2 * _MOST_BRANCHES + 1 :]}")
-        for at, lines in rows
+        (state, lines if len(lines) <= 2 * _MOST_BRANCHES else f"…{lines[-2 * _MOST_BRANCHES + 1 :]}")
+        for state, lines in rows
     ]
 
 
-def state_name(entry: HistoryEntry, at: int) -> str:
+def state_name(entry: HistoryEntry, state: int) -> str:
     """Return the name of a state: the user's, or the label of the change."""
-    return entry.name or ("as opened" if at == 0 else entry.label)
+    return entry.name or ("as opened" if state == 0 else entry.label)
 
 
-def state_blocks(fact: History, at: int) -> list[Block]:
+def state_blocks(fact: History, state: int) -> list[Block]:
     """Describe one state: how it was made, the result of its proof, and where it is saved."""
-    entry = fact.entries[at]
-    rows = [Field("state", Span(f"{at}: {state_name(entry, at)}, {_place(fact, at)}"))]
+    entry = fact.entries[state]
+    rows = [Field("state", Span(f"{state}: {state_name(entry, state)}, {_place(fact, state)}"))]
     if entry.profile is not None:
         rows.append(Field("timed", Span(timed_text(entry.profile))))
-    if at == 0:
+    if state == 0:
         return [Fields(rows), Paragraph("Nothing was done to it yet.", "quiet")]
     if entry.name:
         rows.append(Field("done", Span(entry.label)))
-    if (parent := fact.parent(at) or 0) != at - 1:
+    if (parent := fact.parent(state) or 0) != state - 1:
         rows.append(Field("made of", Span(f"{parent}: {state_name(fact.entries[parent], parent)}")))
     if entry.change in offered("fields"):
         rows += load("fields", entry.change)(entry.record)
@@ -158,18 +158,18 @@ def _time(entry: HistoryEntry) -> Span:
     return Span("") if entry.profile is None else seconds(entry.profile.wall_seconds)
 
 
-def _place(fact: History, at: int) -> str:
+def _place(fact: History, state: int) -> str:
     """Return the position of a state relative to the current one."""
-    if at == fact.current:
+    if state == fact.current:
         return "the current model"
-    if at in fact.line_to(fact.current):
+    if state in fact.line_to(fact.current):
         return "before the current"
-    return "can be redone" if at in fact.redoable else "on another branch"
+    return "can be redone" if state in fact.redoable else "on another branch"
 
 
-def _proof(entry: HistoryEntry, at: int) -> Span:
+def _proof(entry: HistoryEntry, state: int) -> Span:
     """Return the result of the proof of a state, or '' for the model as opened."""
-    if at == 0:
+    if state == 0:
         return Span("")
     if entry.verification is None:
         return Span("no proof", "warning")

@@ -102,8 +102,8 @@ def stored(model_file: ModelFile) -> str:
     return printable(": ".join(filter(None, (model, model_file.quantization, types))))
 
 
-def _cut(text: str, most: int | None) -> str:
-    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+def _cut(text: str, max_length: int | None) -> str:
+    return text if max_length is None or len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 def _size(value: int | None) -> Cell:
@@ -114,7 +114,7 @@ def _params(value: int | None) -> Cell:
     return "" if value is None else count(value)
 
 
-def _when(seconds: int | None, most: int | None) -> str:
+def _when(seconds: int | None, max_length: int | None) -> str:
     """Format a time in the local time zone: date and hour, or in a narrow list the date or the hour of today.
 
     Returns '?' for a time out of range, because files may contain any number.
@@ -122,7 +122,7 @@ def _when(seconds: int | None, most: int | None) -> str:
     try:
         local_time = time.localtime(seconds)
         is_today = time.strftime("%Y-%m-%d", local_time) == time.strftime("%Y-%m-%d")
-        form = "%Y-%m-%d %H:%M" if most is None else "%H:%M" if is_today else "%Y-%m-%d"
+        form = "%Y-%m-%d %H:%M" if max_length is None else "%H:%M" if is_today else "%Y-%m-%d"
         return "" if seconds is None else time.strftime(form, local_time)
     except (OSError, OverflowError, ValueError):
         return "?"

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 class HistoryCommand(ScreenCommand):
     """Shows the states of the session and runs the chosen action."""
 
-    def run(self, at: int | None = None) -> None:
-        """Open the History screen, with the cursor on state `at` (None: the current one)."""
+    def run(self, state: int | None = None) -> None:
+        """Open the History screen, with the cursor on `state` (None: the current one)."""
         if self.context.ready():
-            self.context.screen.run_worker(self._show(at), exit_on_error=False)
+            self.context.screen.run_worker(self._show(state), exit_on_error=False)
 
-    async def _show(self, at: int | None) -> None:
+    async def _show(self, state: int | None) -> None:
         await self.context.take_history()
         assert self.store.history is not None
-        screen = HistoryScreen(self.store.history, self._rename, at=at)
+        screen = HistoryScreen(self.store.history, self._rename, state=state)
         self.context.ask(screen, self._answered)
 
-    async def _rename(self, at: int, name: str) -> History:
-        history: History = await self.jobs.ask("name", at, name)
+    async def _rename(self, state: int, name: str) -> History:
+        history: History = await self.jobs.ask("name", state, name)
         self.store.history = history
         self.store.notify("history")
         return history
@@ -42,13 +42,13 @@ class HistoryCommand(ScreenCommand):
     def _answered(self, wish: HistoryRequest | None) -> None:
         if wish is None:
             return
-        if wish.what in ("script", "script_all"):
-            is_all = wish.what == "script_all"
-            states_text = "every state" if is_all else self._name(wish.at)
+        if wish.action in ("script", "script_all"):
+            is_all = wish.action == "script_all"
+            states_text = "every state" if is_all else self._name(wish.state)
             question = f"The commands that make {states_text} again, as a shell script, written to"
             path = f"{self.store.stem}.sh"
             write_file(
-                self.context, "Save as a script", path, question, "script", index=wish.at, branches=is_all
+                self.context, "Save as a script", path, question, "script", index=wish.state, branches=is_all
             )
             return
         title, work = {
@@ -56,47 +56,49 @@ class HistoryCommand(ScreenCommand):
             "compare": ("Compare", self._compare),
             "figures": ("Figures", self._figures),
             "prove": ("Prove", self._prove),
-        }[wish.what]
+        }[wish.action]
         self.context.start(title, work(wish))
 
-    def go(self, at: int) -> None:
+    def go(self, state: int) -> None:
         """Make a state the current one."""
-        self.context.start("Go there", self._go(HistoryRequest("go", at)))
+        self.context.start("Go there", self._go(HistoryRequest("go", state)))
 
-    def _name(self, at: int) -> str:
+    def _name(self, state: int) -> str:
         assert self.store.history is not None
-        return f"{at} {safe(state_name(self.store.history.entries[at], at))}"
+        return f"{state} {safe(state_name(self.store.history.entries[state], state))}"
 
     async def _go(self, wish: HistoryRequest) -> None:
         assert self.store.history is not None
         previous_state = self.store.history.current
-        if wish.at == previous_state:
+        if wish.state == previous_state:
             return
-        self.store.history = await self.jobs.run("going back", "go", wish.at)
+        self.store.history = await self.jobs.run("going back", "go", wish.state)
         await self.context.show_current("go", previous_state)
-        self.store.say(f"this is {self._name(wish.at)}")
+        self.store.say(f"this is {self._name(wish.state)}")
         if self.store.tab == "diff":
             self.panes.tabs.open("diff", focus=False)
 
     async def _compare(self, wish: HistoryRequest) -> None:
-        changes: Diff = await self.jobs.run("comparing", "diff", wish.other, wish.at)
-        names = self._name(wish.other), self._name(wish.at)
-        self.context.ask(DiffScreen(changes, *names, exact=self.store.exact), lambda _: self.run(wish.at))
+        changes: Diff = await self.jobs.run("comparing", "diff", wish.other_state, wish.state)
+        names = self._name(wish.other_state), self._name(wish.state)
+        self.context.ask(DiffScreen(changes, *names, exact=self.store.exact), lambda _: self.run(wish.state))
 
     async def _figures(self, wish: HistoryRequest) -> None:
         known_machine(self.store)
         hardware = self.store.hardware
         table: FigureTable = await self.jobs.run("comparing", "beside", wish.marked, hardware=hardware)
-        self.context.ask(FigureScreen(table, "states", exact=self.store.exact), lambda _: self.run(wish.at))
+        self.context.ask(
+            FigureScreen(table, "states", exact=self.store.exact), lambda _: self.run(wish.state)
+        )
 
     async def _prove(self, wish: HistoryRequest) -> None:
-        proof: Verification = await self.jobs.run("verifying", "verify", wish.other, wish.at)
+        proof: Verification = await self.jobs.run("verifying", "verify", wish.other_state, wish.state)
 
         def answered(is_accepted: bool | None) -> None:
             if is_accepted and not proof.passed and has_command("blame"):
-                command_of("blame")(self.context).begin(before=wish.other, after=wish.at)
+                command_of("blame")(self.context).begin(before=wish.other_state, after=wish.state)
             else:
-                self.run(wish.at)
+                self.run(wish.state)
 
-        title = f": {self._name(wish.other)} and {self._name(wish.at)}"
+        title = f": {self._name(wish.other_state)} and {self._name(wish.state)}"
         self.context.ask(proof_dialog(proof, title), answered)

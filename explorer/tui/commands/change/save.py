@@ -18,8 +18,8 @@ def write_file(
     """Ask for a path, and let a method of the session write the file."""
 
     async def write(chosen_path: str, overwrite: bool) -> None:
-        written = await context.jobs.run("writing", method, chosen_path, overwrite=overwrite, **options)
-        context.store.say(f"written to {safe(written)}")
+        written_path = await context.jobs.run("writing", method, chosen_path, overwrite=overwrite, **options)
+        context.store.say(f"written to {safe(written_path)}")
 
     context.ask_path(title, path, question, write)
 

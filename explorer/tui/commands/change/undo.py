@@ -25,13 +25,13 @@ def redo(context: CommandContext) -> None:
         context.start("Redo", _go(context, "redo"))
 
 
-async def _go(context: CommandContext, way: Literal["undo", "redo"]) -> None:
+async def _go(context: CommandContext, direction: Literal["undo", "redo"]) -> None:
     """Undo or redo in the engine, and show the new current state."""
     store, old_history = context.store, context.store.history
-    store.history = new_history = await context.jobs.run(way, way)
+    store.history = new_history = await context.jobs.run(direction, direction)
     assert old_history is not None
     entry = old_history.entries[max(old_history.current, new_history.current)]
-    await context.show_current("redo" if way == "undo" else "undo")
-    store.say(f"{'undone' if way == 'undo' else 'redone'}: {entry.label}")
+    await context.show_current("redo" if direction == "undo" else "undo")
+    store.say(f"{'undone' if direction == 'undo' else 'redone'}: {entry.label}")
     if store.tab == "diff":
         context.panes.tabs.open("diff", focus=False)

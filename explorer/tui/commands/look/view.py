@@ -54,9 +54,9 @@ def zoom(context: CommandContext) -> None:
         panes.zoom = "zoom-left" if context.tree.has_focus else "zoom-right"
 
 
-def divide(context: CommandContext, by: str) -> None:
-    """Move the divider by `by` percent of the width."""
-    context.panes.divide(context.panes.share + int(by))
+def divide(context: CommandContext, percent: str) -> None:
+    """Move the divider by `percent` percent of the width."""
+    context.panes.divide(context.panes.share + int(percent))
 
 
 def to_defaults(context: CommandContext) -> None:
@@ -88,11 +88,13 @@ async def open_filter(context: CommandContext) -> None:
     await context.filter_line.open()
 
 
-async def back(context: CommandContext, way: str = "") -> None:
+async def back(context: CommandContext, direction: str = "") -> None:
     """Return to the layer before the last jump, or go forward again. The focus does not change."""
-    path = context.store.jumps.step(context.tree.current_layer, forward=bool(way))
+    path = context.store.jumps.step(context.tree.current_layer, forward=bool(direction))
     if path is None:
-        context.store.say("there is nothing to go forward to" if way else "there is nothing to go back to")
+        context.store.say(
+            "there is nothing to go forward to" if direction else "there is nothing to go back to"
+        )
     elif (row := await context.located(path)) is not None:
         context.panes.show_layer(row)
 

@@ -40,9 +40,9 @@ class FigureScreen(ReportScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(FIGURE_KEYS)
 
-    def __init__(self, table: FigureTable, what: str, *, exact: bool = False) -> None:
+    def __init__(self, table: FigureTable, noun: str, *, exact: bool = False) -> None:
         super().__init__(exact=exact)
-        self._table, self._what = table, what
+        self._table, self._what = table, noun
 
     def head(self) -> tuple[Line, Line]:
         """Return the title: what is compared, and the machine."""

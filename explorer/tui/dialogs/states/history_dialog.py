@@ -51,15 +51,15 @@ class HistoryRequest(Struct, frozen=True):
     """Action that the user chose for states of the history.
 
     Attributes:
-        what: The action.
-        at: Index of the state.
-        other: Index of the earlier state of a pair.
+        action: Action to run.
+        state: Index of the state.
+        other_state: Index of the earlier state of a pair.
         marked: Indices of several states to compare.
     """
 
-    what: Wish
-    at: int
-    other: int = 0
+    action: Wish
+    state: int
+    other_state: int = 0
     marked: tuple[int, ...] = ()
 
 
@@ -74,16 +74,16 @@ class _StateList(MarkedList):
     def set_history(self, history: History) -> None:
         """Show the states of a history."""
         self.history, self.table = history, states(history, "●")
-        self.state_indices = [at for at, _ in tree_rows(history)]
+        self.state_indices = [state for state, _ in tree_rows(history)]
 
     @property
-    def at(self) -> int:
+    def current_state(self) -> int:
         """Index of the state under the cursor."""
         return self.state_indices[self.cursor]
 
-    def to_state(self, at: int) -> None:
+    def to_state(self, state: int) -> None:
         """Move the cursor to a state."""
-        self.cursor = self.state_indices.index(at)
+        self.cursor = self.state_indices.index(state)
 
     def key_of(self, index: int) -> int:
         """Return the index of the state in a row."""
@@ -96,9 +96,9 @@ class _StateList(MarkedList):
 
     def row_line(self, index: int, width: int) -> Line:
         """Draw row `index` in `width` cells."""
-        at = self.state_indices[index]
+        state = self.state_indices[index]
         mark = (f" {self.letter(index)} ", "accent")
-        return row_line(self.table, index, width, mark=mark, here=at == self.history.current)
+        return row_line(self.table, index, width, mark=mark, here=state == self.history.current)
 
 
 class HistoryScreen(SubScreen[HistoryRequest]):
@@ -107,7 +107,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
     Args:
         history: History of the session.
         rename: Function that renames a state and returns the new history.
-        at: Index of the state under the cursor at first, or None for the current state.
+        state: Index of the state under the cursor at first, or None for the current state.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(HISTORY_KEYS)
@@ -122,10 +122,10 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         history: History,
         rename: Callable[[int, str], Awaitable[History]],
         *,
-        at: int | None = None,
+        state: int | None = None,
     ) -> None:
         super().__init__()
-        self._history, self._rename, self._at = history, rename, at
+        self._history, self._rename, self._initial_state = history, rename, state
 
     def compose(self) -> ComposeResult:
         """Yield the widgets."""
@@ -143,8 +143,8 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         """Show the list and the state under the cursor."""
         rows = self.query_one(_StateList)
         self.query_one("#states-head", PaneHead).show(lambda width: (title_line(rows.table, width),))
-        if self._at is not None:
-            rows.to_state(min(self._at, rows.row_count - 1))
+        if self._initial_state is not None:
+            rows.to_state(min(self._initial_state, rows.row_count - 1))
         rows.rows_changed()
         self._fit_list()
         self._show_state()
@@ -161,7 +161,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
     @on(MarkedList.RowMarked)
     def _show_state(self) -> None:
         rows = self.query_one(_StateList)
-        history, at = rows.history, rows.at
+        history, state = rows.history, rows.current_state
         count, redoable_count = len(history.entries), len(history.redoable)
         branch_count = count - len(history.children())
         counts = f"{count:,} state{'s' * (count != 1)}" + (
@@ -179,15 +179,15 @@ class HistoryScreen(SubScreen[HistoryRequest]):
 
         self.query_one(TitleBar).show(head)
         page = self.query_one("#state", LineView)
-        page.show(lambda width: [BLANK, *draw(state_blocks(history, at), width - 1)], top=True)
+        page.show(lambda width: [BLANK, *draw(state_blocks(history, state), width - 1)], top=True)
         self._say("")
 
     @on(LineList.RowSelected)
     def _row_selected(self) -> None:
         self._answer("go")
 
-    def _answer(self, what: Wish, other: int = 0) -> None:
-        self.dismiss(HistoryRequest(what, self.query_one(_StateList).at, other))
+    def _answer(self, action: Wish, other_state: int = 0) -> None:
+        self.dismiss(HistoryRequest(action, self.query_one(_StateList).current_state, other_state))
 
     def action_go(self) -> None:
         """Make the state under the cursor the current one. A focused list handles Enter itself."""
@@ -196,7 +196,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
     def action_compare(self) -> None:
         """Mark the first state of a pair, or compare the state under the cursor with it."""
         rows = self.query_one(_StateList)
-        if not rows.marked or rows.marked[0] == rows.at:
+        if not rows.marked or rows.marked[0] == rows.current_state:
             self.action_mark()
         else:
             self._answer("compare", rows.marked[0])
@@ -210,24 +210,24 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         rows = self.query_one(_StateList)
         places = rows.marked or [0]
         if len(places) == 1:
-            places = list(dict.fromkeys((*places, rows.at)))
+            places = list(dict.fromkeys((*places, rows.current_state)))
         if len(places) == 1:
             self._refuse("there is nothing to set it beside: mark another")
         else:
-            self.dismiss(HistoryRequest("figures", rows.at, marked=tuple(places)))
+            self.dismiss(HistoryRequest("figures", rows.current_state, marked=tuple(places)))
 
     def action_prove(self) -> None:
         """Prove that the state is equivalent to the marked one, or to the model as opened."""
         rows = self.query_one(_StateList)
         against = rows.marked[0] if rows.marked else 0
-        if against == rows.at:
+        if against == rows.current_state:
             self._refuse("it would be proved equal to itself")
         else:
             self._answer("prove", against)
 
     def action_script(self) -> None:
         """Write the commands that lead to the state as a script."""
-        if self.query_one(_StateList).at:
+        if self.query_one(_StateList).current_state:
             self._answer("script")
         else:
             self._refuse("no command leads to the model as opened")
@@ -242,7 +242,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
     def action_copy_command(self) -> None:
         """Copy the command that made the state to the terminal's clipboard."""
         rows = self.query_one(_StateList)
-        command = rows.history.entries[rows.at].command
+        command = rows.history.entries[rows.current_state].command
         if not command:
             self._refuse("no command made it")
             return
@@ -253,11 +253,11 @@ class HistoryScreen(SubScreen[HistoryRequest]):
     def action_rename(self) -> None:
         """Ask for a new name of the state."""
         rows = self.query_one(_StateList)
-        at = rows.at
-        entry = rows.history.entries[at]
+        state = rows.current_state
+        entry = rows.history.entries[state]
 
         async def rename(name: str) -> None:
-            rows.set_history(await self._rename(at, name))
+            rows.set_history(await self._rename(state, name))
             rows.rows_changed()
             self._show_state()
 
@@ -265,8 +265,8 @@ class HistoryScreen(SubScreen[HistoryRequest]):
             if name is not None:
                 self.run_worker(rename(name), exit_on_error=False)
 
-        state = "as opened" if at == 0 else safe(entry.label)
-        question = f"What to call '{state}'; nothing takes its name away"
+        name = "as opened" if state == 0 else safe(entry.label)
+        question = f"What to call '{name}'; nothing takes its name away"
         texts = {"placeholder": "no name", "hint": "name it"}
         dialog = EntryDialog("Name", entry.name, question, **texts, required=False)
         self.app.push_screen(dialog, answered)
