@@ -64,7 +64,7 @@ def step_of(memory: Memory, first: int, last: int) -> int | None:
 def memory_page(
     memory: Memory, step_index: int, width: int, height: int, exact: bool, stacked: bool | None = None
 ) -> list[Line]:
-    """Draw the figures, the timeline with its cursor at step `step_index`, and the tensors that are live there.
+    """Draw the figures, the timeline with its cursor at a step, and the tensors that are live there.
 
     `stacked` stacks the timeline on the weights; None lets `stacks` decide.
     """

@@ -83,7 +83,7 @@ class Search:
         for tensor in (*layer.outputs, *layer.inputs, *layer.weights):
             self._note("tensor", tensor.name, layer.id)
         for name, value in layer.attributes.items():
-            self._note("attr", f"{name} {value_text(value, most=8)[:80]}", layer.id)
+            self._note("attr", f"{name} {value_text(value, max_items=8)[:80]}", layer.id)
 
     def _note(self, kind: str, text: str, layer: int, name: int | None = None) -> None:
         key = kind, text

@@ -209,7 +209,7 @@ def _cells_of(column: LayerColumn, widths: Mapping[str, int]) -> int:
 
 
 def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
-    """Build the heading line: `title`, then the titles of the columns after it. A mark shows the sort order."""
+    """Build the heading line: `title`, then the titles of the columns after it. A mark shows the order."""
     columns = columns_of(model)
     line: list[Span] = list(title)
     for place in laid.columns:
@@ -226,7 +226,7 @@ def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
 
 
 def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLook) -> list[Span]:
-    """Build the spans of a row's cells. Neighboring spans with the same role are merged to send fewer bytes."""
+    """Build the spans of a row's cells. Neighboring spans with the same role are merged to save bytes."""
     columns = columns_of(model)
     spans: list[Span] = [("", "text")]
 

@@ -38,7 +38,7 @@ class LayerTree(LineList):
         self._places: tuple[object, Places] | None = None
 
     def set_model(self, model: TreeModel, totals: Totals, *, keep_cursor: bool = False) -> None:
-        """Show another model. The cursor goes to the first layer, or with `keep_cursor` stays on its layer."""
+        """Show another model. The cursor goes to the first layer, or with `keep_cursor` keeps its layer."""
         row = self.current_row if keep_cursor else None
         self.model, self.totals = model, totals
         if row is not None:
@@ -78,7 +78,7 @@ class LayerTree(LineList):
 
     @property
     def span(self) -> tuple[int, int]:
-        """IDs of the first and the last layer under the cursor, with descendants. The tree must not be empty."""
+        """IDs of the first and the last layer under the cursor, with descendants. The tree has rows."""
         first, stop = self.cursor_range
         return first, stop - 1
 
@@ -141,10 +141,10 @@ class LayerTree(LineList):
         assert laid is not None
         strip: Line = ((f"{rail} " if laid.name < 2 * _NAME else f" {rail} ", "track"),) if rail else ()
         rail_width = line_width(strip)
-        return (*strip, *table_line(self.model, row, laid, self._current_look(), taken=rail_width))
+        return (*strip, *table_line(self.model, row, laid, self._current_look(), used_cells=rail_width))
 
     def uncut(self, y: int) -> Iterable[Line]:
-        """Return the full texts of a row, which its columns may cut: name, path, kind and the text columns."""
+        """Return the full texts of a row, which its columns may cut: name, path, kind, text columns."""
         row = self.model.rows[y + self.scroll_offset.y]
         layer = self.model.layers[self.model.first(row)]
         yield from (((safe(text), ""),) for text in (layer.name, layer.path, layer.kind))

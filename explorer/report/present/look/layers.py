@@ -133,7 +133,7 @@ def layer_parts(layer: Layer, *, tensors: bool = True) -> list[Block]:
     ]
     if layer.attributes:
         rows = [
-            (Span(name, "quiet"), Span(value_text(value, most=_ITEMS)[:_LETTERS], "figure"))
+            (Span(name, "quiet"), Span(value_text(value, max_items=_ITEMS)[:_LETTERS], "figure"))
             for name, value in layer.attributes.items()
         ]
         blocks += [Line(), Heading("Attributes"), Table((Column(""), Column("")), rows, 1)]
