@@ -116,7 +116,7 @@ __all__ = [
     "verify_files",
 ]
 
-_HOMES = {
+_NAMES_BY_MODULE = {
     "explorer.engine.convert.onnx_to_torch_interpreter.opening": ("to_torch",),
     "explorer.base.errors": (
         "BadModel",
@@ -147,11 +147,11 @@ _HOMES = {
         *("sweep_serving", "tree_diff_files", "verify_files"),
     ),
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
+    if name in _MODULE_BY_NAME:
         from importlib import import_module
 
         if name == "to_torch":
@@ -161,8 +161,8 @@ def __getattr__(name: str) -> Any:
             from explorer.base.checked import checked
             from explorer.session.session import argument_type
 
-            return checked(getattr(import_module(_HOME[name]), name), argument_type)
-        return getattr(import_module(_HOME[name]), name)
+            return checked(getattr(import_module(_MODULE_BY_NAME[name]), name), argument_type)
+        return getattr(import_module(_MODULE_BY_NAME[name]), name)
     raise AttributeError(f"module 'explorer' has no attribute '{name}'")
 
 

@@ -182,7 +182,11 @@ class SplitScreen(SubScreen[int]):
         self.query_one("#split-head", PaneHead).show(
             lambda _: (
                 tree_head(
-                    tree.model, "", tree.size.width, focused=tree.has_focus, laid=tree.places(tree.size.width)
+                    tree.model,
+                    "",
+                    tree.size.width,
+                    focused=tree.has_focus,
+                    layout=tree.places(tree.size.width),
                 ),
             )
         )

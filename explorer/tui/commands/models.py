@@ -37,19 +37,19 @@ class OpenModelsCommand(ScreenCommand):
         """Show the list."""
         self.context.app.push_screen(OpenListScreen(self.context.host), self._answered)
 
-    def _answered(self, wish: OpenListRequest | None) -> None:
+    def _answered(self, request: OpenListRequest | None) -> None:
         context = self.context
-        if wish is None:
+        if request is None:
             return
-        if wish.what == "open":
+        if request.action == "open":
             open_another(context)
-        elif wish.what == "show":
-            context.host.show_model(wish.models[0])
-        elif wish.what == "pair":
+        elif request.action == "show":
+            context.host.show_model(request.models[0])
+        elif request.action == "pair":
             if has_command("pair"):
-                command_of("pair")(context).beside(wish.models[0].source, self.run)
+                command_of("pair")(context).beside(request.models[0].source, self.run)
         else:
-            context.start("Figures", self._figures([model.source for model in wish.models]), self.run)
+            context.start("Figures", self._figures([model.source for model in request.models]), self.run)
 
     async def _figures(self, other_sources: list[str]) -> None:
         store = self.store

@@ -74,7 +74,7 @@ class _ModelList(MarkedList):
 class OpenListRequest(Struct, frozen=True):
     """Action that the user chose, and the models to apply it to."""
 
-    what: Literal["show", "open", "pair", "figures"]
+    action: Literal["show", "open", "pair", "figures"]
     models: tuple[OpenModel, ...] = ()
 
 

@@ -188,7 +188,7 @@ class Panes(Horizontal):
         self.tabs = TabPane(store, self, ask)
         self.divider: int | None = None
         self._divided = 0
-        self.wish = TreeShape("", False, frozenset())
+        self.initial_shape = TreeShape("", False, frozenset())
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Render the lines in a region."""
@@ -247,7 +247,7 @@ class Panes(Horizontal):
         growing = outlined is not None and not outlined.whole
         self.query_one("#tree-head", PaneHead).show(
             lambda width: (
-                tree_head(model, query, width, focused=has_focus, growing=growing, laid=tree.places(width)),
+                tree_head(model, query, width, focused=has_focus, growing=growing, layout=tree.places(width)),
             )
         )
 
@@ -261,7 +261,7 @@ class Panes(Horizontal):
     def take_choices(self, choices: ScreenChoices) -> None:
         """Apply the choices of an earlier session."""
         order = (choices.turned, choices.columns, choices.flat)
-        self.wish = TreeShape(choices.metric, choices.by_cost, frozenset(), *order)
+        self.initial_shape = TreeShape(choices.metric, choices.by_cost, frozenset(), *order)
         self._divide(choices.divider)
 
     def choices(self) -> ScreenChoices:
@@ -273,7 +273,7 @@ class Panes(Horizontal):
     def to_defaults(self) -> None:
         """Reset columns, order and divider to their defaults."""
         self.take_choices(ScreenChoices())
-        shape = replace(self.wish, open_rows=self.layer_tree.model.shape.open_rows)
+        shape = replace(self.initial_shape, open_rows=self.layer_tree.model.shape.open_rows)
         self.rearrange(lambda model: model.take_shape(shape))
         self._store.notify("focus")
 
@@ -399,8 +399,8 @@ class Panes(Horizontal):
     @on(PaneHead.HeadingClicked)
     def _head_clicked(self, event: PaneHead.HeadingClicked) -> None:
         if event.source.id == "tree-head":
-            laid = self.layer_tree.places(event.source.size.width)
-            if laid is not None and (name := laid.column_at(event.x)):
+            layout = self.layer_tree.places(event.source.size.width)
+            if layout is not None and (name := layout.column_at(event.x)):
                 self.sort_by(name)
 
     @on(LineList.RowHighlighted)

@@ -208,11 +208,11 @@ def _cells_of(column: LayerColumn, widths: Mapping[str, int]) -> int:
     return max(widths[column.unit], min(len(head), _LONGEST) + column.is_number)
 
 
-def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
+def heads(model: TreeModel, layout: Places, title: Sequence[Span]) -> Line:
     """Build the heading line: `title`, then the titles of the columns after it. A mark shows the order."""
     columns = columns_of(model)
     line: list[Span] = list(title)
-    for place in laid.columns:
+    for place in layout.columns:
         column = columns[place.name]
         gap = place.start - line_width(line)
         if gap < 1:
@@ -225,7 +225,7 @@ def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
     return tuple(line)
 
 
-def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLook) -> list[Span]:
+def cells(model: TreeModel, row: int, first: Layer, layout: Places, look: TableLook) -> list[Span]:
     """Build the spans of a row's cells. Neighboring spans with the same role are merged to save bytes."""
     columns = columns_of(model)
     spans: list[Span] = [("", "text")]
@@ -236,7 +236,7 @@ def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLoo
         else:
             spans.append((text, role))
 
-    for place in laid.columns:
+    for place in layout.columns:
         column = columns[place.name]
         text, role, value = _cell(model, row, first, column, look)
         if cell_len(text) > place.width:
@@ -257,10 +257,10 @@ def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLoo
     return spans[1:] if not spans[0][0] else spans
 
 
-def uncut(layer: Layer, laid: Places, look: TableLook) -> list[str]:
+def uncut(layer: Layer, layout: Places, look: TableLook) -> list[str]:
     """Return the full text of the text columns of a layer."""
     columns = columns_of(None)
-    shown_columns = (columns[place.name] for place in laid.columns if place.name in columns)
+    shown_columns = (columns[place.name] for place in layout.columns if place.name in columns)
     return [_words(column.of(layer, look.figures)) for column in shown_columns if not column.is_number]
 
 

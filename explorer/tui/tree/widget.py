@@ -137,19 +137,19 @@ class LayerTree(LineList):
         rail = ""
         if self.rail is not None and width >= RAIL_FROM:
             rail = self.rail.line(self.model, index, self.scroll_offset.y)
-        row, laid = self.model.rows[index], self.places(width)
-        assert laid is not None
-        strip: Line = ((f"{rail} " if laid.name < 2 * _NAME else f" {rail} ", "track"),) if rail else ()
+        row, layout = self.model.rows[index], self.places(width)
+        assert layout is not None
+        strip: Line = ((f"{rail} " if layout.name < 2 * _NAME else f" {rail} ", "track"),) if rail else ()
         rail_width = line_width(strip)
-        return (*strip, *table_line(self.model, row, laid, self._current_look(), used_cells=rail_width))
+        return (*strip, *table_line(self.model, row, layout, self._current_look(), used_cells=rail_width))
 
     def uncut(self, y: int) -> Iterable[Line]:
         """Return the full texts of a row, which its columns may cut: name, path, kind, text columns."""
         row = self.model.rows[y + self.scroll_offset.y]
         layer = self.model.layers[self.model.first(row)]
         yield from (((safe(text), ""),) for text in (layer.name, layer.path, layer.kind))
-        if self.totals is not None and (laid := self.places(self.size.width)) is not None:
-            yield from (((text, ""),) for text in table.uncut(layer, laid, self._current_look()))
+        if self.totals is not None and (layout := self.places(self.size.width)) is not None:
+            yield from (((text, ""),) for text in table.uncut(layer, layout, self._current_look()))
         yield self.row_line(y + self.scroll_offset.y, ROOM)
 
     def places(self, width: int) -> Places | None:
@@ -213,7 +213,7 @@ def tree_head(
     *,
     focused: bool,
     growing: bool = False,
-    laid: Places | None = None,
+    layout: Places | None = None,
 ) -> Line:
     """Build the heading: the number of layers (so far, if `growing`), the filter, and the column titles."""
     title: list[Span] = [(" Layers", "head" if focused else "dim")]
@@ -227,13 +227,13 @@ def tree_head(
         title.append(("  flat", "accent"))
     if model.hidden_constants:
         title.append((f"  +{model.hidden_constants:,} constant", "dim"))
-    if laid is None:
+    if layout is None:
         return tuple(title)
-    room = (laid.columns[0].start if laid.columns else width) - line_width(title) - 3
+    room = (layout.columns[0].start if layout.columns else width) - line_width(title) - 3
     if query and model.matches is not None:
         # the query is more useful than the titles that it covers
         title.append((f"  {middle(safe(query), max(room, 24))}", "dim"))
-    return table.heads(model, laid, title)
+    return table.heads(model, layout, title)
 
 
 def row_name(layers: Sequence[Layer], room: int) -> str:
@@ -269,17 +269,17 @@ def _name_role(model: TreeModel, row: int, first: Layer) -> str:
     return "dim" if besides or model.is_constants(row) else "text"
 
 
-def table_line(model: TreeModel, row: int, laid: Places, look: TableLook, *, used_cells: int = 0) -> Line:
+def table_line(model: TreeModel, row: int, layout: Places, look: TableLook, *, used_cells: int = 0) -> Line:
     """Draw one row of the table: indentation, name and columns. `used_cells` cells are already drawn."""
     first, members = model.layers[model.first(row)], model.members(row)
     glyph = ("▾ " if model.is_open(row) else "▸ ") if model.expandable(row) else "  "
-    cells = laid.name - used_cells
+    cells = layout.name - used_cells
     # all levels use the same indentation, otherwise names could align with those of their parents
     indent = ("  " if cells - 2 * model.deepest >= _NAME else " ") * model.depth(row)
     times = _count_suffix(model, row, members)
     room = max(1, cells - len(indent) - 2 - len(times))
     name = _row_label(model, row, first, members, room)
-    cell_spans = table.cells(model, row, first, laid, look)
+    cell_spans = table.cells(model, row, first, layout, look)
     blank = _count_spaces(cell_spans) - 1 if "…" in name else 0
     if blank > 0:
         # a long name may extend into blank cells of the first columns

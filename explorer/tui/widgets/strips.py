@@ -27,24 +27,24 @@ class _Lines(RoleLines):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._make: Callable[[int], tuple[Line, ...]] = lambda width: ()
+        self._draw_lines: Callable[[int], tuple[Line, ...]] = lambda width: ()
         self._drawn: tuple[Line, ...] = ()
 
-    def show(self, make: Callable[[int], tuple[Line, ...]]) -> None:
-        """Show `make(width)`."""
-        self._make = make
-        if make(self.size.width) != self._drawn:
+    def show(self, draw: Callable[[int], tuple[Line, ...]]) -> None:
+        """Show `draw(width)`."""
+        self._draw_lines = draw
+        if draw(self.size.width) != self._drawn:
             self.refresh()
 
     def line_at(self, y: int) -> Line:
         """Return line `y` of the widget."""
-        self._drawn = self._make(self.size.width)
+        self._drawn = self._draw_lines(self.size.width)
         return self._drawn[y] if y < len(self._drawn) else BLANK
 
     @property
     def lines(self) -> tuple[Line, ...]:
         """The visible lines."""
-        return self._make(self.size.width)
+        return self._draw_lines(self.size.width)
 
 
 class TitleBar(_Lines):
@@ -56,7 +56,7 @@ class Status(_Lines):
 
 
 class PaneHead(_Lines):
-    """The heading of a pane. The right one contains the titles of the tabs, which can be clicked."""
+    """The heading of a pane. That of the right pane contains the titles of the tabs."""
 
     class HeadingClicked(Message):
         """Sent when the user clicks column `x` of a heading."""

@@ -22,7 +22,7 @@ from tests.tui.scripted import ScriptedEngine, alexnet, blocks
 
 def drawn(model: TreeModel, width: int, *, exact: bool = False) -> list[str]:
     laid = places(model, width, exact=exact)
-    lines = [tree_head(model, "", width, focused=True, laid=laid)]
+    lines = [tree_head(model, "", width, focused=True, layout=laid)]
     look = look_of(alexnet().info.totals, exact=exact)
     lines += [table_line(model, row, laid, look) for row in model.rows]
     assert {line_width(line) for line in lines[1:]} == {width}

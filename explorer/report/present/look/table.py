@@ -73,7 +73,7 @@ def table_blocks(fact: LayerTable) -> list[Block]:
         rows.add(row, values)
     return [
         rows.table(fact.totals),
-        *_without_machine(fact),
+        *_missing_time_note(fact),
         *(
             _summary_totals(fact)
             if style.sums
@@ -120,30 +120,30 @@ class _TableBuilder:
     def add(self, row: Layer, values: tuple[Any, ...]) -> None:
         """Add a row with its values in the columns."""
         name = row.path or row.name if self._flat else "  " * row.depth + (row.name or row.path or "(model)")
-        look = _RowContents(
+        contents = _RowContents(
             row.group, row.counted, values, _remark(row, self._shape_remarks, self._has_no_work)
         )
         self._names.append(Span(name, "strong") if row.group else name)
-        self._contents.append(self._shared_contents.setdefault(look, look))
+        self._contents.append(self._shared_contents.setdefault(contents, contents))
 
     def table(self, totals: tuple[Any, ...]) -> Table:
         """Return the table with the row of totals."""
         macs_index = self._macs
         leaves = [
-            look.values[macs_index] or 0
-            for look in self._shared_contents
-            if macs_index is not None and not look.group
+            contents.values[macs_index] or 0
+            for contents in self._shared_contents
+            if macs_index is not None and not contents.group
         ]
         largest = max(leaves, default=0)
-        cells = {look: self._cells(look, largest) for look in self._shared_contents}
+        cells = {contents: self._cells(contents, largest) for contents in self._shared_contents}
         label = "total" if self._found is None else f"total of {self._found:,} found"
         rows = SharedRows(
             [*self._names, Span(label, "strong")],
-            [*[cells[look] for look in self._contents], tuple(self._total(totals))],
+            [*[cells[contents] for contents in self._contents], tuple(self._total(totals))],
         )
-        return Table(tuple(self._heads_of()), rows, 0)
+        return Table(tuple(self._table_columns()), rows, 0)
 
-    def _heads_of(self) -> Iterator[Column]:
+    def _table_columns(self) -> Iterator[Column]:
         yield Column(self._heads.get("", "layer"), shrink=True)
         for column in self._columns:
             head = self._heads.get(column.name, column.head)
@@ -158,16 +158,16 @@ class _TableBuilder:
                 yield Column("", role="bar", drop=_BAR)
         yield Column("", shrink=True, drop=_REMARKS, role="warning")
 
-    def _cells(self, look: _RowContents, largest: float) -> tuple[Cell, ...]:
+    def _cells(self, contents: _RowContents, largest: float) -> tuple[Cell, ...]:
         """Return the cells of a row after its name."""
         cells: list[Cell] = []
-        for column, value in zip(self._columns, look.values, strict=True):
+        for column, value in zip(self._columns, contents.values, strict=True):
             cell = self._cell(column, value)
-            cells.append(Span(cell, "quiet") if look.group and isinstance(cell, str) and cell else cell)
+            cells.append(Span(cell, "quiet") if contents.group and isinstance(cell, str) and cell else cell)
             if column.name == "share" and self._macs is not None:
-                is_counted_leaf = not look.group and look.counted
-                cells.append(bar_text(look.values[self._macs], largest) if is_counted_leaf else "")
-        return (*cells, look.remark)
+                is_counted_leaf = not contents.group and contents.counted
+                cells.append(bar_text(contents.values[self._macs], largest) if is_counted_leaf else "")
+        return (*cells, contents.remark)
 
     def _cell(self, column: LayerColumn, value: Any) -> Cell:
         if column.unit == "shape":
@@ -213,11 +213,11 @@ def _table_notes(totals: Totals, columns: Sequence[LayerColumn], *, narrowed: bo
     unit: list[Block] = (
         [Line(), Paragraph(f"MACs: {MACS}.", "quiet")] if "macs" in names and not has_no_work else []
     )
-    sized = names & {"activations", "pass_size"} and not narrowed
-    return [*unit, *(_functional_hint(totals) if sized else [])]
+    has_size_columns = names & {"activations", "pass_size"} and not narrowed
+    return [*unit, *(_functional_hint(totals) if has_size_columns else [])]
 
 
-def _without_machine(fact: LayerTable) -> list[Block]:
+def _missing_time_note(fact: LayerTable) -> list[Block]:
     """Return the reason that the minimum times are unknown, or []."""
     if "time" not in fact.columns:
         return []
@@ -273,8 +273,8 @@ def _shape_remarks(info: Info) -> dict[str, str]:
     return words
 
 
-def _remark(row: Layer, words: Mapping[str, str], bare: bool) -> str:
-    remarks = [doubt_text(row)] if row.reason and not bare else []
+def _remark(row: Layer, words: Mapping[str, str], has_no_work: bool) -> str:
+    remarks = [doubt_text(row)] if row.reason and not has_no_work else []
     if row.shared_with:
         suffix = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
         remarks.append(f"shared with {row.shared_with[0]}{suffix}")

@@ -39,16 +39,22 @@ class HistoryCommand(ScreenCommand):
         self.store.notify("history")
         return history
 
-    def _answered(self, wish: HistoryRequest | None) -> None:
-        if wish is None:
+    def _answered(self, request: HistoryRequest | None) -> None:
+        if request is None:
             return
-        if wish.action in ("script", "script_all"):
-            is_all = wish.action == "script_all"
-            states_text = "every state" if is_all else self._name(wish.state)
+        if request.action in ("script", "script_all"):
+            is_all = request.action == "script_all"
+            states_text = "every state" if is_all else self._name(request.state)
             question = f"The commands that make {states_text} again, as a shell script, written to"
             path = f"{self.store.stem}.sh"
             write_file(
-                self.context, "Save as a script", path, question, "script", index=wish.state, branches=is_all
+                self.context,
+                "Save as a script",
+                path,
+                question,
+                "script",
+                index=request.state,
+                branches=is_all,
             )
             return
         title, work = {
@@ -56,8 +62,8 @@ class HistoryCommand(ScreenCommand):
             "compare": ("Compare", self._compare),
             "figures": ("Figures", self._figures),
             "prove": ("Prove", self._prove),
-        }[wish.action]
-        self.context.start(title, work(wish))
+        }[request.action]
+        self.context.start(title, work(request))
 
     def go(self, state: int) -> None:
         """Make a state the current one."""
@@ -67,38 +73,40 @@ class HistoryCommand(ScreenCommand):
         assert self.store.history is not None
         return f"{state} {safe(state_name(self.store.history.entries[state], state))}"
 
-    async def _go(self, wish: HistoryRequest) -> None:
+    async def _go(self, request: HistoryRequest) -> None:
         assert self.store.history is not None
         previous_state = self.store.history.current
-        if wish.state == previous_state:
+        if request.state == previous_state:
             return
-        self.store.history = await self.jobs.run("going back", "go", wish.state)
+        self.store.history = await self.jobs.run("going back", "go", request.state)
         await self.context.show_current("go", previous_state)
-        self.store.say(f"this is {self._name(wish.state)}")
+        self.store.say(f"this is {self._name(request.state)}")
         if self.store.tab == "diff":
             self.panes.tabs.open("diff", focus=False)
 
-    async def _compare(self, wish: HistoryRequest) -> None:
-        changes: Diff = await self.jobs.run("comparing", "diff", wish.other_state, wish.state)
-        names = self._name(wish.other_state), self._name(wish.state)
-        self.context.ask(DiffScreen(changes, *names, exact=self.store.exact), lambda _: self.run(wish.state))
-
-    async def _figures(self, wish: HistoryRequest) -> None:
-        known_machine(self.store)
-        hardware = self.store.hardware
-        table: FigureTable = await self.jobs.run("comparing", "beside", wish.marked, hardware=hardware)
+    async def _compare(self, request: HistoryRequest) -> None:
+        changes: Diff = await self.jobs.run("comparing", "diff", request.other_state, request.state)
+        names = self._name(request.other_state), self._name(request.state)
         self.context.ask(
-            FigureScreen(table, "states", exact=self.store.exact), lambda _: self.run(wish.state)
+            DiffScreen(changes, *names, exact=self.store.exact), lambda _: self.run(request.state)
         )
 
-    async def _prove(self, wish: HistoryRequest) -> None:
-        proof: Verification = await self.jobs.run("verifying", "verify", wish.other_state, wish.state)
+    async def _figures(self, request: HistoryRequest) -> None:
+        known_machine(self.store)
+        hardware = self.store.hardware
+        table: FigureTable = await self.jobs.run("comparing", "beside", request.marked, hardware=hardware)
+        self.context.ask(
+            FigureScreen(table, "states", exact=self.store.exact), lambda _: self.run(request.state)
+        )
+
+    async def _prove(self, request: HistoryRequest) -> None:
+        proof: Verification = await self.jobs.run("verifying", "verify", request.other_state, request.state)
 
         def answered(is_accepted: bool | None) -> None:
             if is_accepted and not proof.passed and has_command("blame"):
-                command_of("blame")(self.context).begin(before=wish.other_state, after=wish.state)
+                command_of("blame")(self.context).begin(before=request.other_state, after=request.state)
             else:
-                self.run(wish.state)
+                self.run(request.state)
 
-        title = f": {self._name(wish.other_state)} and {self._name(wish.state)}"
+        title = f": {self._name(request.other_state)} and {self._name(request.state)}"
         self.context.ask(proof_dialog(proof, title), answered)

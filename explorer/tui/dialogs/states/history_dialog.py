@@ -44,7 +44,7 @@ HISTORY_KEYS = key_group(
 # fmt: on
 
 
-Wish = Literal["go", "compare", "figures", "prove", "script", "script_all"]
+HistoryAction = Literal["go", "compare", "figures", "prove", "script", "script_all"]
 
 
 class HistoryRequest(Struct, frozen=True):
@@ -57,7 +57,7 @@ class HistoryRequest(Struct, frozen=True):
         marked: Indices of several states to compare.
     """
 
-    action: Wish
+    action: HistoryAction
     state: int
     other_state: int = 0
     marked: tuple[int, ...] = ()
@@ -186,7 +186,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
     def _row_selected(self) -> None:
         self._answer("go")
 
-    def _answer(self, action: Wish, other_state: int = 0) -> None:
+    def _answer(self, action: HistoryAction, other_state: int = 0) -> None:
         self.dismiss(HistoryRequest(action, self.query_one(_StateList).current_state, other_state))
 
     def action_go(self) -> None:
