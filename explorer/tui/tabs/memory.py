@@ -29,7 +29,7 @@ class MemoryTab(PlotTab):
             return
         is_new = view.count != len(memory.steps)
         view.show_plot(
-            lambda at, width, height: memory_page(memory, at, width, height, exact, self._stacked()),
+            lambda step, width, height: memory_page(memory, step, width, height, exact, self._stacked()),
             len(memory.steps),
             memory.peak_step if is_new else view.cursor,
             lambda x, y, width, height: step_at(memory, (x, y), width, height, exact),

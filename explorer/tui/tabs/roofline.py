@@ -51,7 +51,9 @@ class RooflineTab(PlotTab):
             return
         is_new = view.count != len(ranked.points)
         view.show_plot(
-            lambda at, width, height: roofline_page(ranked, at, self._marked_points(at), width, height),
+            lambda cursor, width, height: roofline_page(
+                ranked, cursor, self._marked_points(cursor), width, height
+            ),
             len(ranked.points),
             0 if is_new else view.cursor,
             lambda x, y, width, height: point_at(

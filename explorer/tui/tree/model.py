@@ -198,7 +198,7 @@ class TreeModel(FoldedRows):
         self.rows = list(self._visible_rows(None))
 
     def _visible_rows(self, row: int | None) -> Iterator[int]:
-        above, depths = self._parents, self._depths
+        parents, depths = self._parents, self._depths
         stack = [(row, self.children(row))]
         base = 0 if row is None else depths[row] + 1
         while stack:
@@ -207,7 +207,7 @@ class TreeModel(FoldedRows):
             if child is None:
                 stack.pop()
                 continue
-            above[child], depths[child] = parent, base + len(stack) - 1
+            parents[child], depths[child] = parent, base + len(stack) - 1
             yield child
             if self.is_open(child) and self.expandable(child):
                 stack.append((child, self.children(child)))

@@ -102,7 +102,7 @@ class Search:
     def best(self) -> list[SearchResult]:
         """Return the best results. At equal rank layers come first, then tensors."""
         order = {"layer": 0, "tensor": 1, "attr": 2}
-        return nsmallest(SHOWN, self.found, key=lambda one: (int(one.rank), order[one.kind], one.rank))
+        return nsmallest(SHOWN, self.found, key=lambda r: (int(r.rank), order[r.kind], r.rank))
 
     def walk(self, result: SearchResult) -> list[int]:
         """Return the layers that `n` and `N` visit after `result` was chosen.
