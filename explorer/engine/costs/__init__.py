@@ -1,1 +1,1 @@
-"""Costs of a whole graph: layer tree, memory, operator statistics; of one operator see `engine.operators`."""
+"""Costs of a whole graph: layer tree, memory, operator statistics. `engine.operators` covers one operator."""

@@ -1,20 +1,21 @@
-"""Why figures are not exact: an upper bound has a plain text, an assumption a text of its own class.
+"""Reasons why a figure is not exact: an upper bound is a plain `str`, an assumption is an `Assumption`.
 
-A bound is the most that a figure can be. With an assumption, the figure may be more or less.
+A figure with an upper bound is at most as large as stated. A figure with an assumption may be larger or
+smaller.
 """
 
 from __future__ import annotations
 
 
 class Assumption(str):
-    """A reason that is an assumption, not an upper bound.
+    """A reason that states an assumption and not an upper bound.
 
-    The engine passes it on; a fact holds the plain text and `assumed`.
+    The engine passes this class around. The facts store the plain text and set `assumed`.
     """
 
     __slots__ = ()
 
 
 def is_assumption(reason: str) -> bool:
-    """Whether figures with this reason rest on an assumption and have no bound."""
+    """Whether figures with this reason rest on an assumption and so have no upper bound."""
     return isinstance(reason, Assumption)

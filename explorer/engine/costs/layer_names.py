@@ -1,4 +1,4 @@
-"""Rows of a layer tree by the names that files and runtimes give them."""
+"""Finds rows of a layer tree by the names that report files and runtimes use for them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ MATMULS = {
     *str.split("Conv ConvTranspose Gemm MatMul Linear FULLY_CONNECTED CONV_2D DEPTHWISE_CONV_2D"),
     *(f"{kind}{n}d" for n in (1, 2, 3) for kind in ("Conv", "ConvTranspose")),
 }
-"""Kinds of layers that a matmul or a convolution is all of."""
-_MADE = re.compile(r"(?:fused )?(.*?)(?:_nchwc)?(?:_token_[0-9]+)?", re.DOTALL)
-"""What onnxruntime calls a node that it fused, or laid out in blocks: after a node, or after a value."""
+"""Kinds of layers that consist of one matmul or convolution."""
+_DERIVED_NAME = re.compile(r"(?:fused )?(.*?)(?:_nchwc)?(?:_token_[0-9]+)?", re.DOTALL)
+"""Name that onnxruntime gives to a fused or blocked-layout node, derived from a node or value name."""
 _MODULE = "nn.Module: "
 _COMPARED, _NEAR = 200, 20_000
-"""Letters of a name and how many names are compared for one that is nearly so: that takes long."""
+"""Maximum name length, and maximum number of names, that a search for similar names compares; it is slow."""
 _STEPS = 4
-"""Layers that one kernel does behind the one that gives it its name."""
+"""Maximum number of layers that one kernel computes after the layer whose output names the kernel."""
 
 
 class LayerNames:
-    """The rows of a tree by their names; each table is made on demand."""
+    """Lookup tables from names to rows of a tree."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._rows = layers
@@ -44,59 +44,59 @@ class LayerNames:
                 self._values.update({tensor.name: row.id for tensor in row.outputs if tensor.name})
 
     def named(self, name: str, op: str = "", module: tuple[str, int, int] | None = None) -> Sequence[int]:
-        """The rows that a name may mean: several where it is ambiguous.
+        """Ids of the rows that a name may refer to; more than one if the name is ambiguous.
 
         Args:
-            name: A path, else the name of rows, else a tensor; else what a runtime made of one of them.
-            op: What ran under this name, as the runtime calls it.
-            module: Its class, its place among those of the class that ran, and how many there are.
+            name: A path, a row name, a tensor name, or a name that a runtime derived from one of them.
+            op: Operator type that the runtime reports under this name.
+            module: Class of the module, its index among the executed modules of that class, and their number.
         """
-        if rows := self._rows_of(name.removeprefix(_MODULE)):
+        if rows := self._find_rows(name.removeprefix(_MODULE)):
             return rows
         if op:
-            match = _MADE.fullmatch(name)
+            match = _DERIVED_NAME.fullmatch(name)
             assert match is not None
-            return [self._does(row, op) for row in self._rows_of(match[1])]
+            return [self._find_kernel_layer(row, op) for row in self._find_rows(match[1])]
         if module is not None:
-            kind, at, count = module
-            same = self._kinds.get(kind, [])
-            # with another number of rows it is unknown which is which
-            return (same[at],) if len(same) == count else ()
+            kind, index, count = module
+            candidates = self._kinds.get(kind, [])
+            # if the numbers of rows and modules differ, the index does not identify a row
+            return (candidates[index],) if len(candidates) == count else ()
         return ()
 
-    def _rows_of(self, name: str) -> Sequence[int]:
-        """The row of a path; else those of a name; else the one that makes a tensor."""
-        if (at := self.paths.get(name)) is not None:
-            return (at,)
+    def _find_rows(self, name: str) -> Sequence[int]:
+        """The row with this path, else the rows with this name, else the row that produces this tensor."""
+        if (row := self.paths.get(name)) is not None:
+            return (row,)
         if rows := self._names.get(name):
             return rows
-        return () if (at := self._values.get(name)) is None else (at,)
+        return () if (row := self._values.get(name)) is None else (row,)
 
-    def _does(self, row: int, op: str) -> int:
-        """The layer of a kernel that has the name of its output: the nearest earlier row of its kind."""
-        at: int | None = row
+    def _find_kernel_layer(self, row: int, op: str) -> int:
+        """The layer that a kernel computes: the nearest producer of kind `op` from `row` on, else `row`."""
+        candidate: int | None = row
         for _ in range(_STEPS):
-            if at is None:
+            if candidate is None:
                 break
-            if op in (self._rows[at].kind, f"Fused{self._rows[at].kind}"):
-                return at
-            inputs = [tensor.name for tensor in self._rows[at].inputs]
-            at = next((self._values[name] for name in inputs if name in self._values), None)
+            if op in (self._rows[candidate].kind, f"Fused{self._rows[candidate].kind}"):
+                return candidate
+            inputs = [tensor.name for tensor in self._rows[candidate].inputs]
+            candidate = next((self._values[name] for name in inputs if name in self._values), None)
         return row
 
     def like(self, pattern: str) -> Sequence[int]:
-        """The layers whose paths match a glob; groups where no layer does."""
-        fits = re.compile(fnmatch.translate(pattern.replace("[", "[[]")), re.DOTALL).match
-        return [at for path, at in self._leaves if fits(path)] or [
-            at for path, at in self._groups if fits(path)
+        """Ids of the layers whose paths match a glob, or of the matching groups if no layer matches."""
+        matches = re.compile(fnmatch.translate(pattern.replace("[", "[[]")), re.DOTALL).match
+        return [row for path, row in self._leaves if matches(path)] or [
+            row for path, row in self._groups if matches(path)
         ]
 
     def near(self, name: str) -> str:
-        """Layers with similar names, in words; '' for none."""
+        """A hint that lists layers with similar names, or '' if there are none."""
         return nearest(name[:_COMPARED], self._near())
 
-    def near_alone(self, name: str) -> str:
-        """As `near`, but '' if no layer has a similar name."""
+    def similar_names_only(self, name: str) -> str:
+        """Like `near`, but '' instead of a general hint if no layer has a similar name."""
         return nearest_alone(name[:_COMPARED], self._near())
 
     def _near(self) -> Iterable[str]:

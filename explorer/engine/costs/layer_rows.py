@@ -1,8 +1,8 @@
-"""The rows of a layer tree, from its leaves: made when they are looked at where there are very many.
+"""Builds the rows of a layer tree from its leaves, lazily for very large models.
 
-A row is a kilobyte of objects; of a hundred thousand nobody looks at more than a few hundred, and whoever
-prints them all needs one after the other. Groups, whose rows are sums over what is below them, are made at
-once.
+A row takes about a kilobyte of objects. In a tree of 100,000 rows, a user looks at a few hundred, and a
+printer needs one row at a time. Rows of leaves are therefore built when they are accessed. Rows of groups
+hold sums over their subtree and are built at once.
 """
 
 from __future__ import annotations
@@ -21,62 +21,62 @@ from explorer.engine.costs.layer_tree import CostFigures, GroupFacts, Leaf, Scop
 from explorer.facts import Layer, Status
 
 MANY = 20_000
-"""Rows from which on they are made when they are looked at."""
+"""Number of rows above which rows are built when they are accessed."""
 
 SHARERS = 16
-"""How many other users of a shared parameter are named."""
+"""Maximum number of other users of a shared parameter that a row names."""
 
 _BELOW = "some below are bounds"
 _BELOW_ASSUMED = "assumed values count below"
 
 
-def end_of(layers: Sequence[Layer], at: int) -> int:
-    """The row behind the last one inside the row `at`."""
+def end_of(layers: Sequence[Layer], row: int) -> int:
+    """The index after the last row of the subtree of `row`."""
     depths = layers.depths if isinstance(layers, LeafRows) else None
-    depth = layers[at].depth
-    end = at + 1
+    depth = layers[row].depth
+    end = row + 1
     while end < len(layers) and (layers[end].depth if depths is None else depths[end]) > depth:
         end += 1
     return end
 
 
-def runs_alike(
+def identical_runs(
     families: Iterable[Sequence[int]], kinds: Sequence[int], is_group: Callable[[int], bool]
 ) -> Iterator[Sequence[int]]:
-    """The rows of each run of sibling groups that are built alike.
+    """Runs of consecutive sibling groups with the same structure.
 
     Args:
-        families: Rows with the same parent, in order.
-        kinds: A number for each row, the same for those that are built alike.
-        is_group: Whether a row is a group.
+        families: Row ids grouped by parent, in order.
+        kinds: A number for each row; rows of equal structure have the same number.
+        is_group: Whether the row with an id is a group.
     """
     for siblings in families:
-        for (group, _), alike in groupby(siblings, lambda at: (is_group(at), kinds[at])):
+        for (group, _), alike in groupby(siblings, lambda row: (is_group(row), kinds[row])):
             run = list(alike) if group else ()
             if len(run) > 1:
                 yield run
 
 
 class LayerRows(Sequence[Layer]):
-    """Rows of a tree, in pre-order; `_row` makes each on demand."""
+    """Rows of a tree in pre-order; subclasses build a row in `_row`."""
 
-    def _row(self, at: int) -> Layer:
+    def _row(self, index: int) -> Layer:
         raise NotImplementedError
 
     @overload
-    def __getitem__(self, at: int) -> Layer: ...
+    def __getitem__(self, index: int) -> Layer: ...
 
     @overload
-    def __getitem__(self, at: slice) -> tuple[Layer, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[Layer, ...]: ...
 
-    def __getitem__(self, at: int | slice) -> Layer | tuple[Layer, ...]:
-        if isinstance(at, slice):
-            return tuple([self._row(i) for i in range(*at.indices(len(self)))])
-        if at < 0:
-            at += len(self)
-        if not 0 <= at < len(self):
-            raise IndexError(at)
-        return self._row(at)
+    def __getitem__(self, index: int | slice) -> Layer | tuple[Layer, ...]:
+        if isinstance(index, slice):
+            return tuple([self._row(i) for i in range(*index.indices(len(self)))])
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._row(index)
 
     def __iter__(self) -> Iterator[Layer]:
         return map(self._row, range(len(self)))
@@ -97,43 +97,43 @@ def build(
     mark: Callable[[Layer], None] | None = None,
     trained: Container[Hashable] | None = None,
 ) -> tuple[Layer, ...]:
-    """The rows of the tree in pre-order.
+    """Builds the rows of the tree in pre-order.
 
     Args:
-        leaves: In execution order. Scopes of the same path are one group, wherever they appear.
-        groups: What else is known of groups, by path of the scope.
-        rows_of: Takes the id of each leaf's row, in the order of `leaves`.
-        mark: Changes a finished row before anybody sees it.
-        trained: Identities of the parameters with requires_grad; None where the format does not say.
+        leaves: Leaves in execution order. Scopes with the same path form one group, wherever they appear.
+        groups: Facts of groups that their leaves do not state, by scope path.
+        rows_of: An empty array; receives the row id of each leaf, in the order of `leaves`.
+        mark: A function that changes a finished row before a caller sees it.
+        trained: Identities of the parameters with requires_grad, or None if the format does not record them.
 
     Returns:
-        Parents before children, siblings in order of first appearance, ids in sequence. A group's
-        figures are sums of what is known; `status` is 'unknown' if one below is, and `reason` counts
-        them. Parameters count once per identity, in every group anew. Of very many it is no tuple, but
-        like one to whoever looks at it.
+        Rows with parents before children, siblings in order of first appearance, and consecutive ids. The
+        figures of a group are sums of the known figures. If a leaf below has status 'unknown', so has the
+        group, and `reason` counts such leaves. Each group counts a parameter once per identity. With more
+        than `MANY` rows, the result is a `LeafRows`, which behaves like a tuple.
     """
     rows = LeafRows(leaves, groups or {}, mark, trained)
     if rows_of is not None:
-        rows_of.extend(rows.of_leaves())
+        rows_of.extend(rows.leaf_row_ids())
     return cast("tuple[Layer, ...]", rows) if len(rows) > MANY else tuple(rows)
 
 
 class _Group(Struct):
-    """A row in the making: a scope, and the groups and the positions of the leaves in it."""
+    """A scope while the tree is built, with its child groups and the positions of its leaves."""
 
     scope: Scope
     children: list[_Group | int] = field(default_factory=list)
 
 
-def _grouped(leaves: Sequence[Leaf]) -> tuple[_Group, Counter[str]]:
-    """The leaves under their scopes, children in the order in which they first appear; the groups' paths."""
+def _group_leaves(leaves: Sequence[Leaf]) -> tuple[_Group, Counter[str]]:
+    """Groups the leaves by scope, children in order of first appearance; also counts the group paths."""
     root = _Group(Scope("", "", ""))
     groups: dict[str, _Group] = {}
-    before: tuple[Scope, ...] = ()
+    previous_scopes: tuple[Scope, ...] = ()
     current = root
-    for at, leaf in enumerate(leaves):
+    for position, leaf in enumerate(leaves):
         scopes = leaf.scopes
-        if scopes is not before and scopes != before:
+        if scopes is not previous_scopes and scopes != previous_scopes:
             current = root
             for scope in scopes:
                 group = groups.get(scope.path)
@@ -141,8 +141,8 @@ def _grouped(leaves: Sequence[Leaf]) -> tuple[_Group, Counter[str]]:
                     group = groups[scope.path] = _Group(scope)
                     current.children.append(group)
                 current = group
-            before = scopes
-        current.children.append(at)
+            previous_scopes = scopes
+        current.children.append(position)
     return root, Counter([*groups])
 
 
@@ -150,7 +150,7 @@ _FIGURES = ("macs", "elementwise_ops", "bytes_read", "bytes_written", "activatio
 
 
 class _Sum(Struct):
-    """Totals of a subtree while its rows are summed, last row first."""
+    """Running totals of a subtree; rows are added from the last one to the first."""
 
     assumed: bool = False
     figures: list[int] = field(default_factory=lambda: [0] * len(_FIGURES))
@@ -171,11 +171,11 @@ class _Sum(Struct):
             layer.weight_bytes_read,
         )
         if None in values:
-            for at, value in enumerate(values):
+            for index, value in enumerate(values):
                 if value is None:
-                    self.missing.add(at)
+                    self.missing.add(index)
                 else:
-                    figures[at] += value
+                    figures[index] += value
         else:
             self.figures = [*map(operator.add, figures, values)]
         for identity, elements, size in parameters:
@@ -200,16 +200,16 @@ class _Sum(Struct):
 
     def values(self) -> dict[str, int | None]:
         return {
-            name: None if at in self.missing and not value else value
-            for at, (name, value) in enumerate(zip(_FIGURES, self.figures, strict=True))
+            name: None if index in self.missing and not value else value
+            for index, (name, value) in enumerate(zip(_FIGURES, self.figures, strict=True))
         }
 
 
 class LeafRows(LayerRows):
-    """The rows of leaves and of the groups around them; see `build`.
+    """The rows of the leaves and of their groups; see `build`.
 
     Attributes:
-        depths: Of every row.
+        depths: Depth of every row; 0 for a row without a parent.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class LeafRows(LayerRows):
         self._leaves = leaves
         self._mark = mark
         self._trained = trained
-        # for each row the position of its leaf; for a group, -1 minus its position among the groups
+        # per row: the position of its leaf, or -1 minus the position of its group in `_groups`
         self._item = array("i")
         self._parent = array("i")
         self.depths = array("i")
@@ -236,59 +236,59 @@ class LeafRows(LayerRows):
                 mark(group)
 
     def _gather(self, facts: Mapping[str, GroupFacts]) -> Sequence[GroupFacts]:
-        """Puts the rows in order and returns the facts of each group."""
-        root, taken = _grouped(self._leaves)
-        first: dict[Hashable, str] = {}
+        """Numbers the rows in pre-order and returns the facts of each group."""
+        root, used_paths = _group_leaves(self._leaves)
+        first_users: dict[Hashable, str] = {}
         group_facts: list[GroupFacts] = []
-        stack, above = [iter(root.children)], [-1]
+        stack, ancestors = [iter(root.children)], [-1]
         while stack:
             entry = next(stack[-1], None)
             if entry is None:
                 stack.pop()
-                above.pop()
+                ancestors.pop()
                 continue
-            at, parent, depth = len(self._item), above[-1], len(above) - 1
+            row_id, parent, depth = len(self._item), ancestors[-1], len(ancestors) - 1
             self._parent.append(parent)
             self.depths.append(depth)
             if isinstance(entry, _Group):
                 scope_facts = facts.get(entry.scope.path) or GroupFacts()
                 self._item.append(-1 - len(group_facts))
-                self._groups.append(self._group(entry.scope, scope_facts, at, parent, depth))
+                self._groups.append(self._group(entry.scope, scope_facts, row_id, parent, depth))
                 group_facts.append(scope_facts)
                 stack.append(iter(entry.children))
-                above.append(at)
+                ancestors.append(row_id)
                 continue
             self._item.append(entry)
             leaf = self._leaves[entry]
-            path = _unique(leaf.path, taken)
+            path = _unique(leaf.path, used_paths)
             if path != leaf.path:
-                self._renamed[at] = path
+                self._renamed[row_id] = path
             for identity, _, _ in leaf.stored:
-                if identity in first:
-                    self._users.setdefault(identity, [first[identity]]).append(path)
+                if identity in first_users:
+                    self._users.setdefault(identity, [first_users[identity]]).append(path)
                 else:
-                    first[identity] = path
+                    first_users[identity] = path
         if self._users:
-            self._repeat()
+            self._count_repeated()
         return group_facts
 
-    def _repeat(self) -> None:
-        """Counts the parameters of each leaf that an earlier leaf of its kind uses, too."""
+    def _count_repeated(self) -> None:
+        """Counts, for each leaf, the parameters that an earlier leaf of the same kind also uses."""
         used: dict[str, set[Hashable]] = {}
-        for at, entry in enumerate(self._item):
+        for row_id, entry in enumerate(self._item):
             leaf = self._leaves[entry] if entry >= 0 else None
             if leaf is None or not leaf.counted:
                 continue
             shared = {identity: elements for identity, elements, _ in leaf.stored if identity in self._users}
-            before = used.setdefault(leaf.kind, set())
-            if again := sum(elements for identity, elements in shared.items() if identity in before):
-                self._repeated[at] = again
-            before.update(shared)
+            seen = used.setdefault(leaf.kind, set())
+            if repeated_elements := sum(elements for identity, elements in shared.items() if identity in seen):
+                self._repeated[row_id] = repeated_elements
+            seen.update(shared)
 
-    def _group(self, scope: Scope, facts: GroupFacts, at: int, parent: int, depth: int) -> Layer:
-        """The row of a group, without its sums."""
+    def _group(self, scope: Scope, facts: GroupFacts, row_id: int, parent: int, depth: int) -> Layer:
+        """Builds the row of a group without its sums."""
         return Layer(
-            id=at,
+            id=row_id,
             parent=parent if parent >= 0 else None,
             path=scope.path,
             name=scope.name,
@@ -303,39 +303,39 @@ class LeafRows(LayerRows):
         )
 
     def _add_up(self, group_facts: Sequence[GroupFacts]) -> None:
-        """Fills in totals and runs; rows are in pre-order, so children are summed backwards."""
+        """Fills in totals and repeated runs. Rows are in pre-order, so the loop runs from last to first."""
         sums: dict[int, _Sum] = {}
         signatures: dict[Hashable, int] = {}
         kinds = array("i", bytes(4 * len(self._item)))
         children: dict[int, list[int]] = {}
         for at in range(len(self._item) - 1, -1, -1):
             parent, entry = self._parent[at], self._item[at]
-            above: _Sum | None = None
+            parent_sum: _Sum | None = None
             if parent >= 0:
-                above = sums.get(parent)
-                if above is None:
-                    above = sums[parent] = _Sum()
+                parent_sum = sums.get(parent)
+                if parent_sum is None:
+                    parent_sum = sums[parent] = _Sum()
             signature: Hashable
             if entry >= 0:
                 leaf = self._leaves[entry]
                 figures, params = leaf.figures, sum([elements for _, elements, _ in leaf.stored])
-                if above is not None:
-                    above.add_leaf(figures, leaf.stored)
+                if parent_sum is not None:
+                    parent_sum.add_leaf(figures, leaf.stored)
                 signature = leaf.kind, params, figures.macs, figures.activation_bytes
             else:
                 layer, facts = self._groups[-1 - entry], group_facts[-1 - entry]
-                below = children.get(at, [])
-                below.reverse()
-                mine = sums.pop(at, None) or _Sum()
-                _settle(layer, facts, mine)
+                child_rows = children.get(at, [])
+                child_rows.reverse()
+                group_sum = sums.pop(at, None) or _Sum()
+                _fill_sums(layer, facts, group_sum)
                 if self._trained is not None:
-                    each = [(identity, elements) for identity, (elements, _) in mine.stored.items()]
-                    _fill(layer, trainable_params=self._of_trained(each))
-                if above is not None and facts.apart:
-                    above.stored.update(mine.stored)
-                elif above is not None:
-                    above.add_sum(mine)
-                signature = (layer.kind, tuple([kinds[i] for i in below]))
+                    pairs = [(identity, elements) for identity, (elements, _) in group_sum.stored.items()]
+                    _set_fields(layer, trainable_params=self._count_trained(pairs))
+                if parent_sum is not None and facts.apart:
+                    parent_sum.stored.update(group_sum.stored)
+                elif parent_sum is not None:
+                    parent_sum.add_sum(group_sum)
+                signature = (layer.kind, tuple([kinds[i] for i in child_rows]))
             kinds[at] = signatures.setdefault(signature, len(signatures))
             if parent in children:
                 children[parent].append(at)
@@ -343,88 +343,88 @@ class LeafRows(LayerRows):
                 children[parent] = [at]
         children.get(-1, []).reverse()
         items = self._item
-        for run in runs_alike(children.values(), kinds, lambda at: items[at] < 0):
+        for run in identical_runs(children.values(), kinds, lambda row_id: items[row_id] < 0):
             for at in run:
-                _fill(self._groups[-1 - items[at]], repeat=len(run) if at == run[0] else 0)
+                _set_fields(self._groups[-1 - items[at]], repeat=len(run) if at == run[0] else 0)
 
-    def of_leaves(self) -> array[int]:
-        """The id of every leaf's row."""
+    def leaf_row_ids(self) -> array[int]:
+        """The row id of every leaf, in the order of the leaves."""
         ids = array("i", bytes(4 * len(self._leaves)))
-        for at, entry in enumerate(self._item):
+        for row_id, entry in enumerate(self._item):
             if entry >= 0:
-                ids[entry] = at
+                ids[entry] = row_id
         return ids
 
     def __len__(self) -> int:
         return len(self._item)
 
-    def _row(self, at: int) -> Layer:
-        entry, parent = self._item[at], self._parent[at]
+    def _row(self, index: int) -> Layer:
+        entry, parent = self._item[index], self._parent[index]
         if entry < 0:
             return self._groups[-1 - entry]
         leaf = self._leaves[entry]
         row = leaf.row()
-        set_ = force_setattr
-        set_(row, "id", at)
-        set_(row, "parent", parent if parent >= 0 else None)
-        set_(row, "depth", self.depths[at])
-        set_(row, "counted", leaf.counted)
-        if at in self._renamed:
-            set_(row, "path", self._renamed[at])
+        set_field = force_setattr
+        set_field(row, "id", index)
+        set_field(row, "parent", parent if parent >= 0 else None)
+        set_field(row, "depth", self.depths[index])
+        set_field(row, "counted", leaf.counted)
+        if index in self._renamed:
+            set_field(row, "path", self._renamed[index])
         parameters = leaf.stored
-        others: dict[str, None] = {}
+        sharers: dict[str, None] = {}
         if parameters and self._users:
             for identity, _, _ in parameters:
-                others.update(dict.fromkeys(self._users.get(identity, ())[: SHARERS + 1]))
-            others.pop(row.path, None)
-        set_(row, "shared_with", tuple(others)[:SHARERS])
-        set_(row, "params", sum([elements for _, elements, _ in parameters]) if parameters else 0)
-        set_(row, "weight_bytes", sum([size for _, _, size in parameters]) if parameters else 0)
-        set_(row, "repeated_params", self._repeated.get(at, 0))
+                sharers.update(dict.fromkeys(self._users.get(identity, ())[: SHARERS + 1]))
+            sharers.pop(row.path, None)
+        set_field(row, "shared_with", tuple(sharers)[:SHARERS])
+        set_field(row, "params", sum([elements for _, elements, _ in parameters]) if parameters else 0)
+        set_field(row, "weight_bytes", sum([size for _, _, size in parameters]) if parameters else 0)
+        set_field(row, "repeated_params", self._repeated.get(index, 0))
         if self._trained is not None:
-            each = [(identity, elements) for identity, elements, _ in parameters]
-            set_(row, "trainable_params", self._of_trained(each))
+            pairs = [(identity, elements) for identity, elements, _ in parameters]
+            set_field(row, "trainable_params", self._count_trained(pairs))
         if self._mark is not None:
             self._mark(row)
         return row
 
-    def _of_trained(self, parameters: Iterable[tuple[Hashable, int]]) -> int:
-        """How many of these parameters are trained."""
+    def _count_trained(self, parameters: Iterable[tuple[Hashable, int]]) -> int:
+        """The number of elements of `parameters` that belong to trained parameters."""
         trained = self._trained or ()
         return sum([elements for identity, elements in parameters if identity in trained])
 
 
-def _settle(layer: Layer, facts: GroupFacts, mine: _Sum) -> None:
-    """Fills in the sums of a group."""
-    mine.status = facts.status or mine.status
+def _fill_sums(layer: Layer, facts: GroupFacts, group_sum: _Sum) -> None:
+    """Writes the sums of a group into its row."""
+    group_sum.status = facts.status or group_sum.status
     assumed = False
     reason = facts.reason
-    if not reason and mine.status == "unknown":
-        reason = f"{mine.unknown:,} of {mine.leaves:,} below have no known cost"
-    elif not reason and mine.status == "bound":
-        assumed = mine.assumed
+    if not reason and group_sum.status == "unknown":
+        reason = f"{group_sum.unknown:,} of {group_sum.leaves:,} below have no known cost"
+    elif not reason and group_sum.status == "bound":
+        assumed = group_sum.assumed
         reason = _BELOW_ASSUMED if assumed else _BELOW
-    _fill(layer, status=mine.status, reason=reason, assumed=assumed, **mine.values())
-    if mine.stored:
-        params = sum(e for e, _ in mine.stored.values())
-        _fill(layer, params=params, weight_bytes=sum(b for _, b in mine.stored.values()))
+    _set_fields(layer, status=group_sum.status, reason=reason, assumed=assumed, **group_sum.values())
+    if group_sum.stored:
+        params = sum(e for e, _ in group_sum.stored.values())
+        _set_fields(layer, params=params, weight_bytes=sum(b for _, b in group_sum.stored.values()))
 
 
-def _fill(row: Layer, **fields: Any) -> None:
-    """Sets fields of a row that is not shared yet."""
+def _set_fields(row: Layer, **fields: Any) -> None:
+    """Sets fields of a frozen row that no caller has seen yet."""
     for name, value in fields.items():
         force_setattr(row, name, value)
 
 
-def _unique(path: str, taken: Counter[str]) -> str:
-    """`path`, or with '#2', '#3', ... behind it if it is taken."""
-    if path not in taken:
-        taken[path] = 1
+def _unique(path: str, used_paths: Counter[str]) -> str:
+    """`path`, with '#2', '#3', ... appended if it is used already."""
+    if path not in used_paths:
+        used_paths[path] = 1
         return path
-    taken[path] += 1
+    used_paths[path] += 1
     while True:
-        candidate = f"{path}#{taken[path]}"
-        if candidate not in taken:
-            taken[candidate] += 1
+        candidate = f"{path}#{used_paths[path]}"
+        if candidate not in used_paths:
+            used_paths[candidate] += 1
             return candidate
-        taken[path] += 1
+        used_paths[path] += 1

@@ -1,8 +1,8 @@
-"""Layer tree: leaves in execution order, and the scopes that they belong to.
+"""Layer tree: the data types of leaves, scopes and groups, and the totals of a model.
 
-Both kinds of model come here with leaves that know their scopes (an nn.Module from its modules, an ONNX
-graph from `onnx.scopes`), so that totals of groups, sharing of parameters and runs of identical blocks mean
-the same for both.
+A leaf is an operator or a leaf module, and a scope is a group that contains it. The analysis of an nn.Module
+reads the scopes from its modules, that of an ONNX graph from `onnx.scopes`. Both produce the same leaves, so
+group totals, parameter sharing and runs of identical blocks are computed in the same way.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from explorer.base.units import printable
 from explorer.facts import Info, Layer, Reach, Status, TensorInfo, Totals
 
 UNPLACED: Mapping[str, Any] = {"id": 0, "parent": None, "depth": 0, "group": False}
-"""The fields of a `Layer` that is no row of a tree yet."""
+"""Placeholder fields of a `Layer` that has no position in a tree yet."""
 
 
 class Scope(NamedTuple):
-    """A group that a leaf belongs to: unique path, name to show, kind ('Sequential', 'Scan body')."""
+    """A group that contains a leaf: unique path, display name, kind ('Sequential', 'Scan body')."""
 
     path: str
     name: str
@@ -31,7 +31,7 @@ class Scope(NamedTuple):
 
 
 class CostFigures(Struct, frozen=True, eq=False):
-    """What a leaf adds to the sums over it: the fields of a `Layer` of these names, of all its calls."""
+    """The figures that a leaf adds to totals: fields of `Layer` of the same names, summed over all calls."""
 
     macs: int | None
     elementwise_ops: int | None
@@ -44,7 +44,7 @@ class CostFigures(Struct, frozen=True, eq=False):
 
     @property
     def assumed(self) -> bool:
-        """Whether they rest on an assumption: those of a graph never do."""
+        """Whether the figures rest on an assumption; those of a graph never do."""
         return False
 
 
@@ -52,42 +52,42 @@ Number = TypeVar("Number", int, float)
 
 
 class Leaf(Protocol):
-    """An operator or leaf module: totals need its figures only, its row needs the rest."""
+    """An operator or leaf module. Totals need `figures` only; the other properties describe its row."""
 
     @property
     def figures(self) -> CostFigures | Layer:
-        """What it adds to the totals. Leaves that are alike may share them."""
+        """Figures that the leaf adds to the totals. Leaves with equal figures may share the object."""
 
     @property
     def stored(self) -> Sequence[tuple[Hashable, int, int]]:
-        """Identity, elements and bytes of every stored parameter it uses."""
+        """Identity, number of elements and bytes of each stored parameter that the leaf uses."""
 
     @property
     def nodes(self) -> int:
-        """How many operators of one forward pass the leaf stands for (calls counted)."""
+        """Number of operator executions in one forward pass that the leaf represents, with repeated calls."""
 
     @property
     def counted(self) -> bool:
-        """False for what is shown and does not run beside the rest: the cheaper branch of an If."""
+        """Whether the leaf counts in the totals. The cheaper branch of an If is shown but not counted."""
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
-        """The groups around it, outermost first."""
+        """Scopes that contain the leaf, outermost first."""
 
     @property
     def path(self) -> str:
-        """Where it stands, from the root of the model. It is made unique in the tree if it is not."""
+        """Path from the root of the model. `layer_rows` makes a duplicate path unique."""
 
     @property
     def kind(self) -> str:
-        """Its operator or class."""
+        """Operator type or module class."""
 
     def row(self) -> Layer:
-        """Its row, made anew; `layer_rows` fills in id, parent, depth, and what it stores and shares."""
+        """Builds a new row; `layer_rows` fills in id, parent, depth, stored parameters and sharing."""
 
 
 class LayerLeaf(Struct, eq=False, gc=False):
-    """A leaf whose layer is already made; see `Leaf`."""
+    """A leaf with a finished `Layer`; see `Leaf`."""
 
     scopes: tuple[Scope, ...]
     layer: Layer
@@ -97,35 +97,35 @@ class LayerLeaf(Struct, eq=False, gc=False):
 
     @property
     def figures(self) -> Layer:
-        """What it adds to the totals."""
+        """Figures that the leaf adds to the totals."""
         return self.layer
 
     @property
     def path(self) -> str:
-        """Where it stands."""
+        """Path from the root of the model."""
         return self.layer.path
 
     @property
     def kind(self) -> str:
-        """Its operator or class."""
+        """Operator type or module class."""
         return self.layer.kind
 
     def row(self) -> Layer:
-        """A copy of its layer."""
+        """A copy of the leaf's layer."""
         return copy(self.layer)
 
 
 class GroupFacts(Struct, frozen=True):
-    """The facts of a group beyond the sums of its leaves.
+    """Facts of a group that the sums of its leaves do not state.
 
     Attributes:
-        kind: Empty leaves that of its scope.
-        calls: How often it runs in one forward pass.
-        inputs: Tensors that come in from outside.
-        outputs: Tensors that are used outside.
-        attributes: What to show of it.
-        status: None leaves what follows from the leaves; `reason` goes with it.
-        apart: The group's figures are not part of its parent's, only its parameters are.
+        kind: Kind of the group, or '' for the kind of its scope.
+        calls: Number of runs in one forward pass.
+        inputs: Tensors from outside the group that it reads.
+        outputs: Tensors of the group that are used outside.
+        attributes: Attributes to show in its row.
+        status: Status that overrides the status derived from the leaves, or None; `reason` explains it.
+        apart: Whether the parent excludes the group's figures and includes its parameters only.
     """
 
     kind: str = ""
@@ -139,7 +139,7 @@ class GroupFacts(Struct, frozen=True):
 
 
 def summed(values: Iterable[Number | None]) -> Number | None:
-    """Sum of the known figures; None if one is unknown and the others add up to 0."""
+    """Sum of the known values, or None if some value is unknown and the known ones add up to 0."""
     result: Any = 0
     missing = False
     for value in values:
@@ -151,7 +151,7 @@ def summed(values: Iterable[Number | None]) -> Number | None:
 
 
 def whole(values: Iterable[int | None]) -> int | None:
-    """Sum of all; None when one of them is unknown."""
+    """Sum of all values, or None if any value is unknown."""
     total = 0
     for value in values:
         if value is None:
@@ -161,11 +161,11 @@ def whole(values: Iterable[int | None]) -> int | None:
 
 
 Bounds = tuple[int, str, int]
-"""How many layers have no exact figure, the path of one, and how many of them rest on an assumption."""
+"""Number of inexact leaves and groups, path of one of them, number of leaves that rest on an assumption."""
 
 
 def bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = None) -> Bounds:
-    """How many leaves and groups are counted at an upper bound or under an assumption."""
+    """Counts the leaves and groups whose figures are upper bounds or rest on an assumption."""
     bound_leaves = [leaf for leaf in leaves if leaf.counted and leaf.figures.status == "bound"]
     paths = [path for path, facts in (groups or {}).items() if facts.status == "bound" and facts.reason]
     if not bound_leaves and not paths:
@@ -174,8 +174,8 @@ def bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = Non
     return len(bound_leaves) + len(paths), paths[0] if paths else bound_leaves[0].path, assumed
 
 
-def said_of_bounds(info: Info, bound_counts: Bounds) -> Info:
-    """The facts, with a note where their totals are not exact: bounds look like any other number."""
+def add_bounds_note(info: Info, bound_counts: Bounds) -> Info:
+    """Adds a note to the facts if their totals are not exact, because bounds look like exact numbers."""
     count, path, assumed = bound_counts
     if not count:
         return info
@@ -213,37 +213,37 @@ def totals(
     parameters: Iterable[tuple[Hashable, int, int]] | None = None,
     groups: Mapping[str, GroupFacts] | None = None,
 ) -> Totals:
-    """The figures of the whole model from its leaves.
+    """Totals of the whole model, from its leaves.
 
     Args:
-        leaves: All of them.
-        peak_bytes: Of `memory.live_peak`.
-        peak_at: Path of the layer at which it occurs.
-        peak_tensors: The tensors live there.
-        trainable_params: As the format has it.
-        parameters: All stored parameters, if there are some that no leaf uses.
-        groups: What else is known of groups, by path of the scope.
+        leaves: All leaves of the model.
+        peak_bytes: Bytes at the activation peak, from `memory.liveness.live_peak`.
+        peak_at: Path of the layer at which the peak occurs.
+        peak_tensors: Tensors live at the peak.
+        trainable_params: Number of trainable parameters, or None if the format does not record it.
+        parameters: All stored parameters, needed if some of them are used by no leaf.
+        groups: Facts of groups that their leaves do not state, by scope path.
     """
     used: dict[Hashable, tuple[Hashable, int, int]] = {}
-    # equal operators share their figures: a large graph has a few dozen different ones
-    alike: dict[int, tuple[CostFigures | Layer, list[int]]] = {}
+    # a large graph has a few dozen distinct operators; equal ones share one figures object
+    uses_by_figures: dict[int, tuple[CostFigures | Layer, list[int]]] = {}
     for leaf in leaves:
         for entry in leaf.stored:
             used[entry[0]] = entry
         if leaf.counted:
             figures = leaf.figures
-            same = alike.get(id(figures))
-            if same is None:
-                alike[id(figures)] = figures, [leaf.nodes]
+            same_figures = uses_by_figures.get(id(figures))
+            if same_figures is None:
+                uses_by_figures[id(figures)] = figures, [leaf.nodes]
             else:
-                same[1].append(leaf.nodes)
+                same_figures[1].append(leaf.nodes)
     used.update({entry[0]: entry for entry in parameters or ()})
-    each = [(_SUMMED(figures), len(counts)) for figures, counts in alike.values()]
+    figure_rows = [(_SUMMED(figures), len(counts)) for figures, counts in uses_by_figures.values()]
     macs, elementwise, activations, read, written, weights = (
-        summed([None if row[at] is None else row[at] * times for row, times in each]) for at in range(6)
+        summed([None if row[index] is None else row[index] * times for row, times in figure_rows]) for index in range(6)
     )
-    nodes = sum(sum(counts) for _, counts in alike.values())
-    known_nodes = sum(sum(counts) for figures, counts in alike.values() if figures.status != "unknown")
+    nodes = sum(sum(counts) for _, counts in uses_by_figures.values())
+    known_nodes = sum(sum(counts) for figures, counts in uses_by_figures.values() if figures.status != "unknown")
     coverage = known_nodes / nodes if nodes else 1.0
     return Totals(
         nodes=nodes,
@@ -266,7 +266,7 @@ def totals(
 
 
 def _reach(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: float) -> Reach:
-    """The status of the MACs of all leaves; leaves without MACs do not count."""
+    """The status of the total MACs; leaves without MACs do not affect it."""
     loops = {path: facts for path, facts in groups.items() if facts.status == "bound" and facts.reason}
     assumed: list[bool] = []
     for leaf in leaves:
@@ -277,7 +277,7 @@ def _reach(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: f
         if loops:
             assumed += [False for scope in leaf.scopes if scope.path in loops]
     if coverage < 1:
-        # unknown figures make the sum too small, bounds make it too large: it is no bound
+        # unknown figures make the sum too small and bounds make it too large, so it bounds nothing
         return "assumed" if assumed else "unknown"
     if not assumed:
         return "exact"

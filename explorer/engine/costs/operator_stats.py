@@ -1,7 +1,7 @@
-"""Operators by type: how many, what they cost, and the range of values that each attribute takes.
+"""Operator statistics by type: counts, costs, and the value range of each attribute.
 
-What a designer of hardware asks of a model: which kernel sizes, strides and channels must be supported.
-Works on facts alone, so that ONNX files and modules are answered alike.
+They tell a hardware designer which kernel sizes, strides and channel counts a model needs. The input is an
+`Analysis`, so ONNX files and modules are handled alike.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from explorer.engine.costs.layer_tree import summed
 from explorer.facts import Analysis, Layer, OpStat, Range, Shape
 
 VALUES = 16
-"""How many distinct values of an attribute are listed."""
+"""Maximum number of distinct values of an attribute that are listed."""
 
 _SPATIAL: Mapping[str, Any] = {"strides": 1, "dilations": 1, "pads": 0}
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -26,7 +26,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "AveragePool": {"ceil_mode": 0, "count_include_pad": 0},
     "Gemm": {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
 }
-"""Values of attributes that a file may leave out (onnx operator specification)."""
+"""Default values of attributes that an ONNX file may omit."""
 
 _TORCH_WINDOW = {
     "kernel_size": "kernel_shape",
@@ -35,7 +35,7 @@ _TORCH_WINDOW = {
     "padding": "pads",
     "groups": "group",
 }
-"""What torch calls the attributes of a window: ranges are told in ONNX's words, whatever the format."""
+"""ONNX names of torch's window attributes; statistics use the ONNX names for every format."""
 
 _TFLITE_KERNEL: Mapping[str, tuple[int, ...]] = {
     "CONV_2D": (1, 2),
@@ -44,30 +44,30 @@ _TFLITE_KERNEL: Mapping[str, tuple[int, ...]] = {
     "CONV_3D": (0, 1, 2),
     "CONV_3D_TRANSPOSE": (0, 1, 2),
 }
-"""On which axes of its weight TensorFlow Lite has the kernel."""
+"""The kernel axes of each operator's weight in TensorFlow Lite."""
 
 _TFLITE_WINDOW: Mapping[str, tuple[str, ...]] = {
     "strides": ("stride_d", "stride_h", "stride_w"),
     "dilations": ("dilation_d_factor", "dilation_h_factor", "dilation_w_factor"),
     "kernel_shape": ("filter_height", "filter_width"),
 }
-"""What TensorFlow Lite calls the attributes of a window, one for each axis."""
+"""TensorFlow Lite's window attributes, which are separate for each axis, by ONNX name."""
 
 _TFLITE_PADS = {"SAME": "SAME_UPPER", "VALID": "VALID"}
 
 _ORDERS = ("perm",)
-"""Attributes whose values are no sizes: the smallest of each place of a permutation is none itself."""
+"""Attributes that are permutations: an elementwise minimum of permutations has no meaning."""
 
 _AXES = {3: ("width",), 4: ("height", "width"), 5: ("depth", "height", "width")}
 
 
 def operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
-    """One row per operator type, the costliest first, then the most frequent.
+    """One row per operator type, ordered by MACs, then by count, both descending.
 
-    Counts are of runs in one forward pass: what stands in a loop's body counts as often as it runs, what
-    stands in a branch that does not count in the totals not at all.
-    A parameter that several operators of a type share counts once for the type. An operator's own
-    attributes are joined by `input_channels`, `input_height`, `input_width` where it has a window.
+    Counts are executions in one forward pass. Operators in a loop body count once per iteration; those in an
+    uncounted branch are left out. A parameter that several operators of a type share counts once for the
+    type. For operators with a window, `input_channels`, `input_height` and `input_width` are added to the
+    attributes.
     """
     kinds: dict[str, list[Layer]] = {}
     for layer in analysis.layers:
@@ -102,11 +102,11 @@ def _ranges(layers: Sequence[Layer]) -> dict[str, Range]:
 
 
 def _attributes(layer: Layer) -> dict[str, Any]:
-    """The layer's attributes with defaults, and the size of its input where it has a window."""
+    """The layer's attributes with defaults, and its input size if it has a window."""
     attributes = dict(layer.attributes)
     weight = layer.weights[0].shape if layer.weights else None
     if "stride_w" in attributes:
-        return _of_tflite(layer, attributes, weight)
+        return _tflite_attributes(layer, attributes, weight)
     if layer.kind in ("Conv", "ConvTranspose") and "kernel_shape" not in attributes and weight is not None:
         attributes["kernel_shape"] = tuple(weight[2:])
     for name, value in _DEFAULTS.get(layer.kind, {}).items():
@@ -119,7 +119,7 @@ def _attributes(layer: Layer) -> dict[str, Any]:
             attributes.setdefault(name, (value,) * (len(kernel) * (2 if name == "pads" else 1)))
     shape = layer.inputs[0].shape if layer.inputs else None
     if "kernel_size" in attributes:
-        attributes = _in_onnx_words(attributes, len(shape) - 2 if shape else 1)
+        attributes = _with_onnx_names(attributes, len(shape) - 2 if shape else 1)
     if "kernel_shape" in attributes and shape is not None and len(shape) in _AXES:
         last = attributes.get("channels_last", layer.kind.startswith("Nhwc"))
         attributes.update(_input_sizes((shape[-1], *shape[1:-1]) if last else shape[1:]))
@@ -127,13 +127,13 @@ def _attributes(layer: Layer) -> dict[str, Any]:
 
 
 def _input_sizes(sizes: Shape) -> dict[str, Any]:
-    """Channels and extents of an input, those that are known."""
+    """Channels and spatial sizes of an input, without unknown sizes."""
     named = zip(("channels", *_AXES[len(sizes) + 1]), sizes, strict=True)
     return {f"input_{name}": size for name, size in named if size is not None}
 
 
-def _of_tflite(layer: Layer, attributes: Mapping[str, Any], weight: Shape | None) -> dict[str, Any]:
-    """A window of TensorFlow Lite, whose channels stand last, as ONNX would describe it."""
+def _tflite_attributes(layer: Layer, attributes: Mapping[str, Any], weight: Shape | None) -> dict[str, Any]:
+    """Attributes of a TensorFlow Lite window, which is channels-last, in ONNX's names."""
     parts = {name for names in _TFLITE_WINDOW.values() for name in names}
     window = {name: value for name, value in attributes.items() if name not in parts and name != "padding"}
     for name, names in _TFLITE_WINDOW.items():
@@ -144,7 +144,7 @@ def _of_tflite(layer: Layer, attributes: Mapping[str, Any], weight: Shape | None
     axes = _TFLITE_KERNEL.get(layer.kind, ())
     if axes and weight is not None and len(weight) == len(axes) + 2:
         window["kernel_shape"] = tuple(weight[axis] for axis in axes)
-    # the sizes of the output go before the data in the transposed forms
+    # transposed convolutions have the output sizes as first input and the data as last
     source = (
         layer.inputs[-1] if "TRANSPOSE" in layer.kind and layer.inputs else next(iter(layer.inputs), None)
     )
@@ -154,8 +154,8 @@ def _of_tflite(layer: Layer, attributes: Mapping[str, Any], weight: Shape | None
     return window
 
 
-def _in_onnx_words(attributes: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """A torch window as ONNX would describe it; `rank` is how many axes a lone number stands for."""
+def _with_onnx_names(attributes: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """Attributes of a torch window in ONNX's names; `rank` is the number of axes that a scalar applies to."""
     window: dict[str, Any] = {}
     for name, value in attributes.items():
         onnx_name = _TORCH_WINDOW.get(name)

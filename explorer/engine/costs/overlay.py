@@ -1,11 +1,13 @@
-"""Overlay: figures from outside matched to the rows of a layer tree, and what groups have of them.
+"""Overlay: matches figures from report files to the rows of a layer tree, and aggregates them for groups.
 
-A name is looked for as a path, then as the name of one layer, then as a tensor that a layer makes; a glob, in
-which square brackets are letters, finds all layers whose path it fits, and each of them has its figures. A
-path holds before a glob, and of several globs the first in the file. Rows of one name are taken together as
-a group takes what is in it: a profiler has one for each kernel. What a runtime made of a layer is looked for
-by what the runtime calls it, a module that has a number among those of its class, and a report with numbers
-alone among the layers that multiply.
+A name is looked up as a path, then as the name of a layer, then as the name of a tensor that a layer
+produces. A glob applies its figures to every layer whose path matches; square brackets in it are literal. A
+path takes precedence over a glob, and the first matching glob of a file over later ones. Several rows with
+one name, such as the
+kernels in a profile, are aggregated like the layers of a group. Further fallbacks: names that a runtime
+    derives
+from a layer, the index of a module among those of its class, and, for a report with numbers only, the order
+of the layers with MACs.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from explorer.settings.overlay import OutsideFigures, unique
 
 MOST_GLOBS = 256
 MOST_LETTERS = 1_000
-"""Of a glob: longer ones are looked up as names."""
-_LOOKED = 8
-"""Names that fit nothing for which one of the model's is looked for that is near."""
+"""Maximum length of a glob; longer ones are looked up as names."""
+_MAX_NEIGHBOR_SEARCHES = 8
+"""Maximum number of unmatched names for which the error message searches a similar name."""
 
 Part = tuple[float, int]
-"""A figure, and how many it was made of."""
-_OVER: Mapping[Over, Callable[[Part, Part], Part]] = {
+"""A figure, and the number of values it aggregates."""
+_AGGREGATIONS: Mapping[Over, Callable[[Part, Part], Part]] = {
     "sum": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "mean": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "max": lambda a, b: (max(a[0], b[0]), a[1] + b[1]),
@@ -40,14 +42,14 @@ _OVER: Mapping[Over, Callable[[Part, Part], Part]] = {
 
 
 def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay:
-    """Figures of files on the rows of a tree.
+    """Matches the figures of report files to the rows of a tree.
 
     Args:
         layers: All rows, parents before children.
-        files: What the files say; columns of one name have a number behind it from the second on.
+        files: Contents of the files. A duplicate column name gets a number appended.
 
     Raises:
-        Misuse: There are too many globs.
+        Misuse: A file has too many globs, or none of its names matches a layer.
     """
     names = LayerNames(layers)
     columns: list[OverlayColumn] = []
@@ -57,20 +59,20 @@ def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay
     notes: list[str] = []
     rows = matched = 0
     matched_rows: set[int] = set()
-    for file in [_renamed(file, layers) if file.numbered else file for file in files]:
+    for file in [_with_paths(file, layers) if file.numbered else file for file in files]:
         match = _match(names, file)
         unmatched.update(dict.fromkeys(match.unmatched))
         ambiguous.update(dict.fromkeys(match.ambiguous))
         notes += [*file.notes, *match.notes]
         rows += len(file.rows)
         matched += match.matched
-        for at, column in enumerate(file.columns):
+        for index, column in enumerate(file.columns):
             name = unique(column.name, figures)
             columns.append(replace(column, name=name, head=column.head + name.removeprefix(column.name)))
-            mine = match.figures[at]
-            matched_rows |= mine.keys()
-            figures[name] = _gathered(
-                layers, {row: _value(part, column.over) for row, part in mine.items()}, column.over
+            column_parts = match.figures[index]
+            matched_rows |= column_parts.keys()
+            figures[name] = _aggregate(
+                layers, {row: _value(part, column.over) for row, part in column_parts.items()}, column.over
             )
     return Overlay(
         tuple([file.source for file in files]),
@@ -86,32 +88,32 @@ def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay
 
 
 def narrowed_overlay(whole_overlay: Overlay, layers: Sequence[Layer], filtered: Sequence[Layer]) -> Overlay:
-    """The figures of a filtered tree: those of a group cover the rows that the filter left in it.
+    """Aggregates the figures for a filtered tree: those of a group cover its remaining rows only.
 
     Args:
-        whole_overlay: Figures of the whole tree.
+        whole_overlay: Figures of the full tree.
         layers: All rows.
-        filtered: The rows that the filter left.
+        filtered: Rows that the filter kept.
     """
-    every, some = _leaves(layers), _leaves(filtered)
-    partial = {at for at, count in some.items() if count and count < every[at]} | {-1}
+    all_counts, remaining_counts = _leaves(layers), _leaves(filtered)
+    partial = {row_id for row_id, count in remaining_counts.items() if count and count < all_counts[row_id]} | {-1}
     figures = {}
     for column in whole_overlay.columns:
-        whole = whole_overlay.figures[column.name]
+        tree_figures = whole_overlay.figures[column.name]
         complete_figures = {
-            row.id: whole[row.id] for row in filtered if row.id in whole and row.id not in partial
+            row.id: tree_figures[row.id] for row in filtered if row.id in tree_figures and row.id not in partial
         }
-        figures[column.name] = _gathered(filtered, complete_figures, column.over)
+        figures[column.name] = _aggregate(filtered, complete_figures, column.over)
     return replace(whole_overlay, figures=figures)
 
 
-def over_rows(tree_overlay: Overlay, rows: Sequence[int], ends: Sequence[int]) -> dict[str, OutsideFigure]:
-    """What rows that are drawn as one have together, by the names of the columns.
+def merge_figures(tree_overlay: Overlay, rows: Sequence[int], ends: Sequence[int]) -> dict[str, OutsideFigure]:
+    """Aggregates the figures of rows that are drawn as one, by column name.
 
     Args:
         tree_overlay: Figures of the tree.
-        rows: Their ids.
-        ends: Behind the last row inside each.
+        rows: Ids of the rows.
+        ends: For each row, the index after the last row of its subtree.
     """
     merged = {}
     for column in tree_overlay.columns:
@@ -119,39 +121,39 @@ def over_rows(tree_overlay: Overlay, rows: Sequence[int], ends: Sequence[int]) -
         parts = []
         for row in (row for row in rows if row in figures):
             # a mean is weighted by the number of its layers
-            inside = range(row, ends[row]) if column.over == "mean" and len(rows) > 1 else ()
-            count = sum(at in figures and ends[at] == at + 1 for at in inside) or 1
+            inner_rows = range(row, ends[row]) if column.over == "mean" and len(rows) > 1 else ()
+            count = sum(inner_row in figures and ends[inner_row] == inner_row + 1 for inner_row in inner_rows) or 1
             parts.append((figures[row] * count if column.over == "mean" else figures[row], count))
         if parts:
-            value = _value(reduce(_OVER[column.over], parts), column.over)
+            value = _value(reduce(_AGGREGATIONS[column.over], parts), column.over)
             merged[column.name] = OutsideFigure(value, column.head, column.unit)
     return merged
 
 
 def _leaves(layers: Sequence[Layer]) -> dict[int, int]:
-    """How many layers lie in each group."""
+    """The number of layers in each group."""
     counts: dict[int, int] = {}
     rows = [(row.id, row.parent, row.group) for row in layers]
-    for at, parent, group in reversed(rows):
-        inside = counts.setdefault(at, 0) if group else 1
+    for row_id, parent, group in reversed(rows):
+        leaf_count = counts.setdefault(row_id, 0) if group else 1
         if parent is not None:
-            counts[parent] = counts.get(parent, 0) + inside
+            counts[parent] = counts.get(parent, 0) + leaf_count
     return counts
 
 
-def _gathered(layers: Sequence[Layer], row_figures: Mapping[int, float], over: Over) -> dict[int, float]:
-    """Figures of rows and of the groups around them, -1: of all; a group's own stands for those inside."""
-    join = _OVER[over]
+def _aggregate(layers: Sequence[Layer], row_figures: Mapping[int, float], over: Over) -> dict[int, float]:
+    """Figures of rows, of their groups, and of the model (-1). A group's own figure takes precedence."""
+    join = _AGGREGATIONS[over]
     parts: dict[int, Part] = {}
-    for at, parent in reversed([(row.id, row.parent) for row in layers]):
-        if at in row_figures:
+    for row_id, parent in reversed([(row.id, row.parent) for row in layers]):
+        if row_id in row_figures:
             # the mean of a group is weighted by the number of figures in it
-            count = parts[at][1] if at in parts else 1
-            parts[at] = (row_figures[at] * count if over == "mean" else row_figures[at], count)
-        if at in parts:
-            above = -1 if parent is None else parent
-            parts[above] = join(parts[above], parts[at]) if above in parts else parts[at]
-    return {at: _value(part, over) for at, part in parts.items()}
+            count = parts[row_id][1] if row_id in parts else 1
+            parts[row_id] = (row_figures[row_id] * count if over == "mean" else row_figures[row_id], count)
+        if row_id in parts:
+            group_id = -1 if parent is None else parent
+            parts[group_id] = join(parts[group_id], parts[row_id]) if group_id in parts else parts[row_id]
+    return {row_id: _value(part, over) for row_id, part in parts.items()}
 
 
 def _value(part: Part, over: Over) -> float:
@@ -159,7 +161,7 @@ def _value(part: Part, over: Over) -> float:
 
 
 class _Match(Struct):
-    """What the rows of a file are: by column, by layer."""
+    """The matched figures of a file, by column, then by row id, and the names that did not match."""
 
     figures: list[dict[int, Part]]
     matched: int = 0
@@ -183,47 +185,47 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
         else:
             match.unmatched.append(name)
     if file.rows and not globs and not match.matched and not match.ambiguous:
-        close = (name for name in match.unmatched[:_LOOKED] if names.near_alone(name))
-        first = next(close, match.unmatched[0])
-        problem = f"no layer is called {_several(first, len(match.unmatched))}"
+        names_with_neighbors = (name for name in match.unmatched[:_MAX_NEIGHBOR_SEARCHES] if names.similar_names_only(name))
+        first = next(names_with_neighbors, match.unmatched[0])
+        problem = f"no layer is called {_names_text(first, len(match.unmatched))}"
         raise Misuse(problem, where=file.source, hint=names.near(first))
     if len(globs) > MOST_GLOBS:
         raise Misuse(f"{len(globs):,} globs; {MOST_GLOBS} are looked for", where=file.source)
     exact: set[int] = set().union(*match.figures)
-    taken: set[int] = set()
-    several: set[int] = set()
+    globbed: set[int] = set()
+    fitting_several: set[int] = set()
     for name, cells in globs:
         rows = names.like(name)
         if not rows:
             match.unmatched.append(name)
             continue
         match.matched += 1
-        several.update(row for row in rows if row in taken)
+        fitting_several.update(row for row in rows if row in globbed)
         for row in rows:
-            if row not in exact and row not in taken:
+            if row not in exact and row not in globbed:
                 _add(match.figures, row, cells, file.columns)
-        taken.update(rows)
-    if several:
-        match.notes.append(f"{len(several):,} layers fit several globs: the first in the file holds")
+        globbed.update(rows)
+    if fitting_several:
+        match.notes.append(f"{len(fitting_several):,} layers fit several globs: the first in the file holds")
     return match
 
 
-def _several(name: str, count: int) -> str:
+def _names_text(name: str, count: int) -> str:
     more = f" or {many_text(count - 1, 'other name')}" if count > 1 else ""
     return f"'{printable(name)[:60]}'{more}"
 
 
-def _renamed(file: OutsideFigures, layers: Sequence[Layer]) -> OutsideFigures:
-    """A report that numbers layers, by the paths of the layers that multiply.
+def _with_paths(file: OutsideFigures, layers: Sequence[Layer]) -> OutsideFigures:
+    """Replaces the numbers in a report by the paths of the layers with MACs, in order.
 
     Raises:
-        Misuse: The model has another number of such layers.
+        Misuse: The numbers of layers in the report and in the model differ.
     """
-    every = [row for row in layers if not row.group and row.macs]
+    mac_layers = [row for row in layers if not row.group and row.macs]
     sets = {
-        "layers with MACs": every,
-        "layers that are matmuls or convolutions": [row for row in every if row.kind in MATMULS],
-        "convolutions": [row for row in every if row.kind.startswith("Conv")],
+        "layers with MACs": mac_layers,
+        "layers that are matmuls or convolutions": [row for row in mac_layers if row.kind in MATMULS],
+        "convolutions": [row for row in mac_layers if row.kind.startswith("Conv")],
     }
     for words, rows in sets.items():
         if len(rows) == len(file.rows):
@@ -241,7 +243,7 @@ def _renamed(file: OutsideFigures, layers: Sequence[Layer]) -> OutsideFigures:
 def _add(
     figures: list[dict[int, Part]], row: int, cells: Sequence[float | None], columns: Sequence[OverlayColumn]
 ) -> None:
-    for of_rows, cell, column in zip(figures, cells, columns, strict=True):
+    for column_parts, cell, column in zip(figures, cells, columns, strict=True):
         if cell is not None:
             part = (cell, 1)
-            of_rows[row] = _OVER[column.over](of_rows[row], part) if row in of_rows else part
+            column_parts[row] = _AGGREGATIONS[column.over](column_parts[row], part) if row in column_parts else part

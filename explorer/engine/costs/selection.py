@@ -1,8 +1,8 @@
-"""Selection of rows of the layer tree: filtered, folded at a depth, sorted, flat; groups sum what is left.
+"""Filters, folds, sorts and flattens the rows of a layer tree, and sums each group over its remaining layers.
 
-A filter keeps what it finds and the groups around it. A group of which some layers are left has the sums over
-those, so that a narrowed tree adds up as the whole one does; one that was found without any of its layers
-(`is:group`) keeps its own figures.
+A filter keeps the matching rows and the groups that contain them. If a filter removes some layers of a group,
+the group shows the sum over the remaining layers, so a filtered tree adds up like the full tree. A group that
+matches itself while none of its layers do (`is:group`) keeps its own figures.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Values = list[float | None]
 
 
 class NarrowedTree(Struct, frozen=True):
-    """What a filter leaves of a tree.
+    """The rows that a filter keeps.
 
     Attributes:
-        layers: In the order of the tree, groups with the sums of what is left in them.
-        total: What they add up to, as a row with the id -1.
-        figures: Of those that lie beside the rows, the sums: by name, by id.
-        found: How many layers were found, and groups without any of their layers.
+        layers: Kept rows in tree order; groups show the sums over their kept layers.
+        total: The sum of all kept rows, as a row with id -1.
+        figures: Sums of the additional columns, by column name, then by row id.
+        found: Number of matching layers, plus matching groups without a matching layer.
     """
 
     layers: Sequence[Layer]
@@ -49,36 +49,36 @@ def narrowed(
     is_wanted: Callable[[Layer], bool] | None,
     figures: Mapping[str, Numbers],
 ) -> NarrowedTree:
-    """The rows that a filter finds and the groups around them.
+    """Keeps the rows that match a filter and the groups that contain them.
 
     Args:
-        info: Of the model.
+        info: Facts of the model.
         layers: All rows, in pre-order.
-        is_wanted: Tells whether a row is found, asked in the order of the tree; None finds all.
-        figures: Sums that lie beside the rows, by name, by the id of a layer or group that has one itself.
+        is_wanted: Whether a row matches, called in tree order; None matches every row.
+        figures: Additional columns to sum, by column name, then by id of the rows with a figure of their own.
     """
     rows = list(layers)
     matches = [True if is_wanted is None else is_wanted(row) for row in rows]
     sums = _Sums(rows, matches, figures)
-    remaining = [at for at in range(len(rows)) if sums.kept[at]]
-    whole = whole_model(info.totals, info.model.inputs, info.model.outputs)
+    remaining = [index for index in range(len(rows)) if sums.kept[index]]
+    total = whole_model(info.totals, info.model.inputs, info.model.outputs)
     if is_wanted is not None:
-        whole = replace(whole, **sums.fields(sums.top), inputs=(), outputs=())
-    extras = {name: {rows[at].id: sums.extra(sums.values[at], name) for at in remaining} for name in figures}
+        total = replace(total, **sums.fields(sums.top), inputs=(), outputs=())
+    extras = {name: {rows[index].id: sums.extra(sums.values[index], name) for index in remaining} for name in figures}
     for name, numbers in extras.items():
-        numbers[whole.id] = sums.extra(sums.top, name)
-    many = sum(matches[at] and (not rows[at].group or not sums.left[at]) for at in remaining)
-    return NarrowedTree([sums.row(at) for at in remaining], whole, extras, many)
+        numbers[total.id] = sums.extra(sums.top, name)
+    match_count = sum(matches[index] and (not rows[index].group or not sums.left[index]) for index in remaining)
+    return NarrowedTree([sums.row(index) for index in remaining], total, extras, match_count)
 
 
 class _Sums:
-    """Which rows are left, and what they add up to, last row first.
+    """Computes which rows are kept and their sums, from the last row to the first.
 
     Attributes:
-        kept: Whether a row is left.
-        left: How many layers are left in a row.
-        values: What a row adds up to.
-        top: What lies at the top.
+        kept: Whether each row is kept.
+        left: Number of kept layers in each row.
+        values: Sums of each row: `_FIELDS`, then the additional columns.
+        top: Sums of the whole tree.
     """
 
     def __init__(
@@ -90,107 +90,107 @@ class _Sums:
         self.left = [0] * len(rows)
         self._shared = [bool(row.shared_with) for row in rows]
         self._leaves = [0] * len(rows)
-        # layers that are summed, and all layers: a tiled layer counts as one unless its parts match
+        # numbers of summed layers and of all layers; a tiled layer counts as one unless its parts match
         self._summed = [0] * len(rows)
         self._all = [0] * len(rows)
         own_values = [[figures[name].get(row.id, 0) for name in self._names] for row in rows]
-        every: dict[int, list[Values]] = {}
-        below: dict[int, list[Values]] = {}
+        all_children: dict[int, list[Values]] = {}
+        kept_children: dict[int, list[Values]] = {}
         self.values: list[Values] = [[] for _ in rows]
-        place = {row.id: at for at, row in enumerate(rows)}
-        for at in range(len(rows) - 1, -1, -1):
-            row = rows[at]
-            above = -1 if row.parent is None else place[row.parent]
+        index_by_id = {row.id: index for index, row in enumerate(rows)}
+        for index in range(len(rows) - 1, -1, -1):
+            row = rows[index]
+            parent = -1 if row.parent is None else index_by_id[row.parent]
             base = [getattr(row, name) for name in _FIELDS]
-            extra = [summed(part) for part in zip(own_values[at], *every.pop(at, []), strict=True)]
+            extra = [summed(part) for part in zip(own_values[index], *all_children.pop(index, []), strict=True)]
             values = [*base, *extra]
             if not row.group:
-                self._leaves[at], self.left[at] = 1, int(matches[at])
-                self._all[at], self._summed[at] = 1, int(matches[at])
-            elif self.left[at] < self._leaves[at] and (self.left[at] or (self.kept[at] and not matches[at])):
-                self._partial[at] = True
-                values = [summed(part) for part in zip(*below.get(at, []), strict=True)]
-            if row.group and not self.left[at]:
-                self._all[at] = 1 if row.tiled else self._all[at]
-                self._summed[at] = self._all[at] if matches[at] else self._summed[at]
-            below.pop(at, None)
-            self.values[at] = values
-            every.setdefault(above, []).append(extra)
-            if self.kept[at]:
-                below.setdefault(above, []).append(self._as_part(row, above, values))
-            if above >= 0:
-                self.kept[above] |= self.kept[at]
-                self.left[above] += self.left[at]
-                self._leaves[above] += self._leaves[at]
-                self._summed[above] += self._summed[at]
-                self._all[above] += self._all[at]
-                self._shared[above] |= self._shared[at] and self.kept[at]
+                self._leaves[index], self.left[index] = 1, int(matches[index])
+                self._all[index], self._summed[index] = 1, int(matches[index])
+            elif self.left[index] < self._leaves[index] and (self.left[index] or (self.kept[index] and not matches[index])):
+                self._partial[index] = True
+                values = [summed(part) for part in zip(*kept_children.get(index, []), strict=True)]
+            if row.group and not self.left[index]:
+                self._all[index] = 1 if row.tiled else self._all[index]
+                self._summed[index] = self._all[index] if matches[index] else self._summed[index]
+            kept_children.pop(index, None)
+            self.values[index] = values
+            all_children.setdefault(parent, []).append(extra)
+            if self.kept[index]:
+                kept_children.setdefault(parent, []).append(self._as_part(row, parent, values))
+            if parent >= 0:
+                self.kept[parent] |= self.kept[index]
+                self.left[parent] += self.left[index]
+                self._leaves[parent] += self._leaves[index]
+                self._summed[parent] += self._summed[index]
+                self._all[parent] += self._all[index]
+                self._shared[parent] |= self._shared[index] and self.kept[index]
         width = len(_FIELDS) + len(self._names)
-        self.top = [summed(part) for part in zip(*below.get(-1, [[0] * width]), strict=True)]
+        self.top = [summed(part) for part in zip(*kept_children.get(-1, [[0] * width]), strict=True)]
 
-    def _as_part(self, row: Layer, above: int, values: Values) -> Values:
-        """What a row adds to the one above it: what does not run beside the rest only what it stores."""
-        if row.counted or (above >= 0 and not self._rows[above].counted):
+    def _as_part(self, row: Layer, parent: int, values: Values) -> Values:
+        """The values that a row adds to its parent. An uncounted row adds only its stored parameters."""
+        if row.counted or (parent >= 0 and not self._rows[parent].counted):
             return values
         return [value if name in _STORED else 0 for name, value in zip(_FIELDS, values, strict=False)] + [
             0 for _ in self._names
         ]
 
-    def row(self, at: int) -> Layer:
-        """A row as it is left."""
-        row = self._rows[at]
-        if not self._partial[at]:
+    def row(self, index: int) -> Layer:
+        """The row at `index` with the sums over its kept layers."""
+        row = self._rows[index]
+        if not self._partial[index]:
             return row
         reason, assumed = row.reason, row.assumed
-        if self._summed[at] < self._all[at]:
-            reason = f"the sum over {self._summed[at]:,} of {self._all[at]:,} layers in it"
+        if self._summed[index] < self._all[index]:
+            reason = f"the sum over {self._summed[index]:,} of {self._all[index]:,} layers in it"
             assumed = False
-            if self._shared[at]:
+            if self._shared[index]:
                 reason += ", parameters that they share counted for each"
-        return replace(row, **self.fields(self.values[at]), reason=reason, assumed=assumed, repeat=1)
+        return replace(row, **self.fields(self.values[index]), reason=reason, assumed=assumed, repeat=1)
 
     def fields(self, values: Values) -> dict[str, Any]:
-        """The fields of a row with these sums."""
+        """The fields of a row from its sums."""
         return dict(zip(_FIELDS, values, strict=False))
 
     def extra(self, values: Values, name: str) -> float | None:
-        """A sum that lies beside the rows."""
+        """The sum of an additional column."""
         return values[len(_FIELDS) + self._names.index(name)]
 
 
 def folded(rows: Sequence[Layer], constants: Sequence[int]) -> list[Layer]:
-    """The rows with the constants of each group as one row: '+89 constants'.
+    """Merges the constants of each group into one row: '+89 constants'.
 
     Args:
-        rows: In pre-order.
-        constants: Ids of those in which are constants and shape arithmetic only.
+        rows: Rows in pre-order.
+        constants: Ids of the rows that contain constants and shape arithmetic only.
 
     Returns:
-        The rows; one that stands for constants has the sums over them and an id below -1.
+        The rows. A merged row has the sums over its constants and an id below -1.
     """
-    among = set(constants)
-    within: dict[int, int | None] = {}  # the group in which a row is folded
-    of_group: dict[int | None, list[Layer]] = {}
+    constant_ids = set(constants)
+    folding_groups: dict[int, int | None] = {}  # the group whose merged row includes a row
+    constants_by_group: dict[int | None, list[Layer]] = {}
     leaves: dict[int | None, int] = {}
     for row in rows:
-        if row.parent in within:
-            within[row.id] = within[row.parent]
-        elif row.id in among:
-            within[row.id] = row.parent
-            of_group.setdefault(row.parent, []).append(row)
-        if row.id in within and not row.group:
-            leaves[within[row.id]] = leaves.get(within[row.id], 0) + 1
+        if row.parent in folding_groups:
+            folding_groups[row.id] = folding_groups[row.parent]
+        elif row.id in constant_ids:
+            folding_groups[row.id] = row.parent
+            constants_by_group.setdefault(row.parent, []).append(row)
+        if row.id in folding_groups and not row.group:
+            leaves[folding_groups[row.id]] = leaves.get(folding_groups[row.id], 0) + 1
     merged: list[Layer] = []
     for row in rows:
-        if row.id not in within:
+        if row.id not in folding_groups:
             merged.append(row)
-        elif row.parent not in within and of_group[row.parent][0] is row:
-            merged.append(_constants(of_group[row.parent], leaves.get(row.parent, 0), -2 - len(merged)))
+        elif row.parent not in folding_groups and constants_by_group[row.parent][0] is row:
+            merged.append(_constants(constants_by_group[row.parent], leaves.get(row.parent, 0), -2 - len(merged)))
     return merged
 
 
 def _constants(rows: Sequence[Layer], leaves: int, id: int) -> Layer:
-    """The row that stands for some."""
+    """The merged row of some constants."""
     sums = {name: summed([getattr(row, name) for row in rows]) for name in _FIELDS}
     return Layer(
         id,
@@ -213,16 +213,16 @@ def arranged(
     turned: bool,
     beside: ColumnFigures,
 ) -> list[Layer]:
-    """Rows in the order in which they are shown.
+    """The rows to show, in display order.
 
     Args:
-        rows: In pre-order.
-        depth: Levels of the tree that are shown, from 1; groups of the last stand for what is in them.
-        flat: Only what has nothing shown in it, whatever group that lies in.
-        sort: By what siblings (of a flat list: all) are sorted: numbers from the largest, texts from A. What
-            is not known comes last.
-        turned: The other way.
-        beside: Of the rows.
+        rows: Rows in pre-order.
+        depth: Number of tree levels to show, from 1; groups at the last level represent their contents.
+        flat: Whether to show the innermost visible rows only, without their groups.
+        sort: Column to sort siblings by (all rows of a flat list): numbers descending, texts ascending.
+            Unknown values come last.
+        turned: Whether to reverse the sort order.
+        beside: Figures of additional columns.
     """
     visible = [row for row in rows if depth is None or row.depth < depth]
     if flat:
@@ -231,8 +231,8 @@ def arranged(
     if sort is None:
         return visible
     children: dict[int | None, list[Layer]] = {}
-    for each in visible:
-        children.setdefault(each.parent, []).append(each)
+    for visible_row in visible:
+        children.setdefault(visible_row.parent, []).append(visible_row)
     ordered: list[Layer] = []
     stack = [iter(_sorted(children.pop(None, []), sort, turned, beside))]
     while stack:
@@ -257,13 +257,13 @@ def _sorted(rows: list[Layer], sort: LayerColumn | None, turned: bool, beside: C
             unknown.append(row)
         else:
             comparable.append((value if sort.is_number else _words(value), row))
-    # equal rows keep their order in either direction
+    # stable in both directions: rows with equal values keep their order
     comparable.sort(key=lambda pair: pair[0], reverse=sort.is_number != turned)
     return [*[row for _, row in comparable], *unknown]
 
 
 def _words(value: Any) -> Any:
-    """A text or shapes as they are sorted: sizes that are no number behind those that are."""
+    """The sort key of a text or of shapes; symbolic sizes sort after integers."""
     if isinstance(value, str):
         return value.casefold()
     sizes = [shape for shape in value if shape is not None]

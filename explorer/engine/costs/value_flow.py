@@ -1,7 +1,7 @@
-"""Value flow, the edges between the rows of a layer tree: which row makes a tensor, which ones read it.
+"""Value flow: which row of a layer tree produces a tensor, and which rows read it.
 
-Kept per row and not per group: what goes into a group and comes out of it is what crosses its boundary, so
-both kinds of model, whatever their groups are, get it in the same way.
+Edges are stored between rows of leaves. The inputs and outputs of a group follow from the edges that cross
+its boundary. This works for modules and for graphs, whatever groups they have.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from explorer.facts.graph.edges import RowEdges
 from explorer.facts.graph.flow import FlowRecord, ValueRecord
 
 SHOWN = 64
-"""Tensors of one layer, and readers of one tensor, that are named; the others are counted."""
+"""Maximum number of tensors of a layer, and of readers of a tensor, that are listed; the rest are counted."""
 
 Described = Callable[[], TensorInfo]
-"""Makes the description of a tensor: few are ever looked at."""
+"""Builds the description of a tensor on demand, since few are ever looked at."""
 
 
 class FlowingValue(Struct, eq=False, gc=False):
-    """A tensor from the moment it is made until something else is written in its place.
+    """A tensor from its creation until another tensor replaces it under the same key.
 
     Attributes:
-        info: Its description.
-        source: Who made it.
-        maker: Row that made it; -1 for none.
-        readers: Rows that read it, in execution order, each once.
-        is_output: It is an output of the model.
+        info: Function that builds its description.
+        source: Kind of its origin: a layer, an input, a stored parameter, ...
+        maker: Row that produces it, or -1 if no row does.
+        readers: Rows that read it, in execution order, without duplicates.
+        is_output: Whether it is an output of the model.
     """
 
     info: Described
@@ -49,12 +49,12 @@ class FlowingValue(Struct, eq=False, gc=False):
 
 
 class ValueFlow:
-    """The edges of a model, put together in execution order.
+    """The edges of a model, collected in execution order.
 
     Attributes:
-        made, read: Values by row.
-        declared: Shapes with open sizes as the model's file declares them, by the names of tensors.
-        constants: Rows in which are constants and shape arithmetic only; None until somebody has looked.
+        made, read: Tensors that each row produces and reads, by row.
+        declared: Shapes with symbolic sizes that the model file declares, by tensor name.
+        constants: Rows that contain constants and shape arithmetic only, or None if not computed yet.
     """
 
     def __init__(self) -> None:
@@ -62,44 +62,44 @@ class ValueFlow:
         self.constants: frozenset[int] | None = None
         self.made: dict[int, list[FlowingValue]] = {}
         self.read: dict[int, list[FlowingValue]] = {}
-        self._now: dict[Hashable, FlowingValue] = {}
+        self._current: dict[Hashable, FlowingValue] = {}
 
     def make(self, row: int, key: Hashable, info: Described, source: InputSource = "layer") -> None:
-        """A row makes a value (-1: no row does); what had its key before is not to be had any more."""
-        value = self._now[key] = FlowingValue(info, source, row)
+        """Records that a row (-1 for none) produces a tensor; it replaces the previous one with this key."""
+        value = self._current[key] = FlowingValue(info, source, row)
         if row >= 0:
             self.made.setdefault(row, []).append(value)
 
     def take(self, row: int, key: Hashable, info: Described, otherwise: InputSource = "unknown") -> None:
-        """A row reads a value; one that nobody made comes from where `otherwise` says."""
-        value = self._now.get(key)
+        """Records that a row reads a tensor. If no row produced it, `otherwise` is its source."""
+        value = self._current.get(key)
         if value is None:
-            value = self._now[key] = FlowingValue(info, otherwise, -1)
+            value = self._current[key] = FlowingValue(info, otherwise, -1)
         if row < 0:
             return
-        taken = self.read.setdefault(row, [])
-        if value not in taken:
-            taken.append(value)
+        row_values = self.read.setdefault(row, [])
+        if value not in row_values:
+            row_values.append(value)
             if not value.readers or value.readers[-1] != row:
                 value.readers.append(row)
 
-    def knows(self, key: Hashable) -> bool:
-        """Whether there is a value of this key."""
-        return key in self._now
+    def has_value(self, key: Hashable) -> bool:
+        """Whether a tensor with this key exists."""
+        return key in self._current
 
     def is_stored(self, key: Hashable) -> bool:
-        """Whether the value of this key is one that the model holds."""
-        value = self._now.get(key)
+        """Whether the tensor with this key is stored in the model."""
+        value = self._current.get(key)
         return value is not None and value.source == "stored"
 
-    def put_out(self, key: Hashable) -> None:
-        """A value is an output of the model."""
-        if (value := self._now.get(key)) is not None:
+    def mark_output(self, key: Hashable) -> None:
+        """Marks a tensor as an output of the model."""
+        if (value := self._current.get(key)) is not None:
             value.is_output = True
 
 
 def record_of(flow: ValueFlow) -> FlowRecord:
-    """The edges of a model as a fact."""
+    """Converts the edges of a model to a fact."""
     values = {id(v): v for of_row in (*flow.made.values(), *flow.read.values()) for v in of_row}
     places = {key: place for place, key in enumerate(values)}
     made_places, read_places = (
@@ -112,10 +112,10 @@ def record_of(flow: ValueFlow) -> FlowRecord:
     return FlowRecord(tuple(records), made_places, read_places, flow.declared)
 
 
-def flow_of(record: FlowRecord) -> ValueFlow:
-    """The edges of a model that were made a fact."""
+def build_flow(record: FlowRecord) -> ValueFlow:
+    """Converts a fact back to the edges of a model."""
     values = [
-        FlowingValue(partial(_itself, v.info), v.source, v.maker, list(v.readers), v.is_output)
+        FlowingValue(partial(_identity, v.info), v.source, v.maker, list(v.readers), v.is_output)
         for v in record.values
     ]
     flow = ValueFlow()
@@ -125,32 +125,32 @@ def flow_of(record: FlowRecord) -> ValueFlow:
     return flow
 
 
-def _itself(info: TensorInfo) -> TensorInfo:
+def _identity(info: TensorInfo) -> TensorInfo:
     return info
 
 
-def connections(flow: ValueFlow | None, layers: Sequence[Layer], at: int, unknown: str = "") -> Connections:
-    """What goes into the row `at`, and where what comes out of it goes.
+def connections(flow: ValueFlow | None, layers: Sequence[Layer], row_id: int, unknown: str = "") -> Connections:
+    """The tensors that enter row `row_id` with their producers, and those that leave it with their readers.
 
     Args:
-        flow: The edges; None where the model does not say them.
-        layers: The rows.
-        at: A row.
-        unknown: Why there are no edges.
+        flow: Edges of the model, or None if the format does not record them.
+        layers: All rows of the tree.
+        row_id: Id of a layer or group.
+        unknown: Reason why there are no edges.
     """
-    layer = layers[at]
+    layer = layers[row_id]
     if flow is None:
         return Connections(layer, unknown=unknown)
-    end = end_of(layers, at)
-    inputs = [*_entering(flow, at, end)]
-    outputs: list[tuple[FlowingValue, Sequence[int]]] = [*_leaving(flow, at, end, layer.group)]
+    end = end_of(layers, row_id)
+    inputs = [*_entering(flow, row_id, end)]
+    outputs: list[tuple[FlowingValue, Sequence[int]]] = [*_leaving(flow, row_id, end, layer.group)]
     fixed = flow.constants or frozenset()
 
     def constant(value: FlowingValue) -> bool:
         return value.source == "stored" or value.maker in fixed
 
-    def for_sizes(out: tuple[FlowingValue, Sequence[int]]) -> bool:
-        value, readers = out
+    def for_sizes(output: tuple[FlowingValue, Sequence[int]]) -> bool:
+        value, readers = output
         return bool(readers) and not value.is_output and all(reader in fixed for reader in readers)
 
     inputs.sort(key=constant)
@@ -179,11 +179,11 @@ def connections(flow: ValueFlow | None, layers: Sequence[Layer], at: int, unknow
 
 
 def row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
-    """The edges between rows; what leads up the tree is left out, as `RowEdges` says."""
+    """The edges between rows, without those that lead backwards in the tree; see `RowEdges`."""
     if flow is None:
         return RowEdges(unknown=unknown)
     places = {row: place for place, row in enumerate(sorted({*flow.made, *flow.read}))}
-    over: set[tuple[int, int]] = set()
+    skipping_edges: set[tuple[int, int]] = set()
     followers: set[int] = set()
     for maker, values in flow.made.items():
         place = places[maker]
@@ -191,8 +191,8 @@ def row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
             if places[reader] == place + 1:
                 followers.add(reader)
             elif reader > maker:
-                over.add((maker, reader))
-    ordered = sorted(over)
+                skipping_edges.add((maker, reader))
+    ordered = sorted(skipping_edges)
     return RowEdges(
         tuple([maker for maker, _ in ordered]),
         tuple([reader for _, reader in ordered]),
@@ -201,23 +201,24 @@ def row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
     )
 
 
-def _entering(flow: ValueFlow, at: int, end: int) -> Iterator[FlowingValue]:
-    """Values that rows from `at` to before `end` read and none of them makes, in the order of reading."""
+def _entering(flow: ValueFlow, start: int, end: int) -> Iterator[FlowingValue]:
+    """Tensors that rows from `start` to before `end` read and other rows produce, in reading order."""
     yielded: set[int] = set()
-    for row in range(at, end):
+    for row in range(start, end):
         for value in flow.read.get(row, ()):
-            if not at <= value.maker < end and id(value) not in yielded:
+            if not start <= value.maker < end and id(value) not in yielded:
                 yielded.add(id(value))
                 yield value
 
 
-def _leaving(flow: ValueFlow, at: int, end: int, group: bool) -> Iterator[tuple[FlowingValue, Sequence[int]]]:
-    """Values that rows from `at` to before `end` make, with their readers elsewhere.
+def _leaving(flow: ValueFlow, start: int, end: int, group: bool) -> Iterator[tuple[FlowingValue, Sequence[int]]]:
+    """Tensors that rows from `start` to before `end` produce, with their readers outside this range.
 
-    Of a group only those that leave it; of a layer also those that nobody reads.
+    A tensor of a group is included if it leaves the group. A tensor of a layer is also included if no row
+    reads it.
     """
-    for row in range(at, end):
+    for row in range(start, end):
         for value in flow.made.get(row, ()):
-            readers = [reader for reader in value.readers if not at <= reader < end]
+            readers = [reader for reader in value.readers if not start <= reader < end]
             if readers or value.is_output or not (group or value.readers):
                 yield value, readers

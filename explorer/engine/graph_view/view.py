@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.families import family
-from explorer.engine.costs.overlay import over_rows
+from explorer.engine.costs.overlay import merge_figures
 from explorer.engine.costs.value_flow import FlowingValue
 from explorer.engine.graph_view.items import (
     ENOUGH,
@@ -388,7 +388,7 @@ def _box(tree: TreeRows, draft: BoxDraft, around: int | None) -> GraphBox:
         layers=inside,
         tiles=_tiles(tree, row) if layer.tiled else "",
         figures=tree.figures(draft.rows),
-        outside={} if tree.outside is None else over_rows(tree.outside, draft.rows, tree.ends),
+        outside={} if tree.outside is None else merge_figures(tree.outside, draft.rows, tree.ends),
         status=layer.status,
         attributes=layer.attributes if leaf else {},
         rows=draft.rows_span(tree),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.engine.costs.layer_rows import LayerRows, runs_alike
+from explorer.engine.costs.layer_rows import LayerRows, identical_runs
 from explorer.engine.formats.tensor_index import StoredTensor, rows
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 
@@ -99,7 +99,7 @@ class TensorRows(LayerRows):
                 below[parent] = [at]
         below.get(-1, []).reverse()
         items = self._items
-        for run in runs_alike(below.values(), alike, lambda at: isinstance(items[at], str)):
+        for run in identical_runs(below.values(), alike, lambda at: isinstance(items[at], str)):
             for at in run:
                 self._repeat[at] = len(run) if at == run[0] else 0
 

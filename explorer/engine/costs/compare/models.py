@@ -1,9 +1,10 @@
-"""Model comparison: totals side by side, and why each model differs from the first.
+"""Compares models: totals side by side, and why each model differs from the first.
 
-The same model has many forms: a module, its export, a file whose batch norms a tool folded away. A
-difference is explained when something that is seen in both accounts for it to the last unit, and open
-when not; nothing is explained by being plausible. Parameters follow from the stored tensors
-(`comparison_weights`), the rest from the rows of the layer trees, by the kind of work.
+One model has many forms: a module, its export, a file with folded batch norms. A difference is explained only
+    if
+something found in both models accounts for all of it; a plausible cause alone does not count. Differences in
+parameters are explained by the stored tensors (`compare.weights`), all others by the rows of the layer trees,
+grouped by kind of work.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from explorer.facts import Analysis
 from explorer.facts.comparison import Comparison, Difference
 
 SHOWN = 4
-"""How many kinds of work are named in a difference that stays open."""
+"""Maximum number of kinds of work that an unexplained difference names."""
 
 _SAME_KINDS = ("torch", "torchscript", "torch.export")
 
@@ -34,43 +35,43 @@ _SAME_KINDS = ("torch", "torchscript", "torch.export")
 def compare(
     analyses: Sequence[Analysis], schedules: Sequence[Schedule] = (), zeros: Sequence[Zeros] = ()
 ) -> Comparison:
-    """The totals of two or more analysed models, and every difference from the first.
+    """Compares the totals of two or more analyzed models, and explains every difference from the first.
 
     Args:
-        analyses: Of the models.
+        analyses: Analyses of the models.
         schedules: Their execution orders, which show the layers that no output needs.
-        zeros: For each model, whether a stored tensor is all zeros.
+        zeros: For each model, whether the stored tensor with a name is all zeros.
 
-    `agree` says that parameters and MACs of each model are those of the first, or that the differences
-    are explained in full.
+    `Comparison.agree` is True if every difference in parameters and MACs from the first model is explained in
+    full.
     """
     first = analyses[0]
     differences: list[Difference] = []
     agree = True
-    for at, second in enumerate(analyses[1:], start=1):
-        idle = idle_layers(first, second, (schedules[0], schedules[at])) if schedules else IdleLayers()
-        changes, same = _against(first, second, at, idle, (zeros[0], zeros[at]) if zeros else ())
+    for index, second in enumerate(analyses[1:], start=1):
+        idle = idle_layers(first, second, (schedules[0], schedules[index])) if schedules else IdleLayers()
+        changes, is_same = _against(first, second, index, idle, (zeros[0], zeros[index]) if zeros else ())
         differences += changes
-        agree = agree and same
+        agree = agree and is_same
     return Comparison(tuple(a.info for a in analyses), _operators(analyses), tuple(differences), agree)
 
 
 def _against(
-    first: Analysis, second: Analysis, at: int, idle: IdleLayers, zeros: Sequence[Zeros]
+    first: Analysis, second: Analysis, index: int, idle: IdleLayers, zeros: Sequence[Zeros]
 ) -> tuple[list[Difference], bool]:
-    """Differences of one model from the first, and whether parameters and MACs are settled."""
+    """Differences of one model from the first, and whether parameters and MACs are fully explained."""
     causes = weight_causes(first, second, idle.paths, zeros)
     folds = causes is not None and causes.folds
-    params = _weights(first, second, at, "params", causes)
-    macs = _work(first, second, at, "macs", idle)
+    params = _weights(first, second, index, "params", causes)
+    macs = _work(first, second, index, "macs", idle)
     differences = [
         *params,
-        *_weights(first, second, at, "weight_bytes", causes),
+        *_weights(first, second, index, "weight_bytes", causes),
         *macs,
-        *_elementwise(first, second, at, folds, idle),
-        *_moved(first, second, at, folds),
+        *_elementwise(first, second, index, folds, idle),
+        *_moved(first, second, index, folds),
     ]
-    # a file of tensors has no other figures that could differ
+    # a file of tensors has no other figures to compare
     settled = params if graphless(first) or graphless(second) else [*params, *macs]
     return differences, all(d.delta is not None and d.delta == d.explained for d in settled)
 
@@ -79,17 +80,17 @@ def _against(
 
 
 def _weights(
-    first: Analysis, second: Analysis, at: int, figure: str, causes: Causes | None
+    first: Analysis, second: Analysis, index: int, figure: str, causes: Causes | None
 ) -> list[Difference]:
     delta = getattr(second.info.totals, figure) - getattr(first.info.totals, figure)
     if causes is None:
-        return [Difference(at, figure, delta, 0, "its tensors are not known one by one")] if delta else []
+        return [Difference(index, figure, delta, 0, "its tensors are not known one by one")] if delta else []
     amounts = [(c.why, c.params if figure == "params" else c.bytes) for c in causes.known]
-    differences = [Difference(at, figure, n, n, why) for why, n in amounts if n]
-    rest = delta - sum(n for _, n in amounts)
-    if rest:
+    differences = [Difference(index, figure, n, n, why) for why, n in amounts if n]
+    unexplained = delta - sum(n for _, n in amounts)
+    if unexplained:
         differences.append(
-            Difference(at, figure, rest, 0, causes.alone or "no weight that is known explains it")
+            Difference(index, figure, unexplained, 0, causes.alone or "no weight that is known explains it")
         )
     return differences
 
@@ -113,7 +114,7 @@ def _sizes(analysis: Analysis) -> list[tuple[int | str | None, ...]]:
 
 
 def _batches(first: Analysis, second: Analysis) -> tuple[int, int] | None:
-    """The batches of the two models, if their inputs differ in nothing else."""
+    """The batch sizes of the two models if their inputs differ in nothing else, or None."""
     pairs = list(zip(_sizes(first), _sizes(second), strict=False))
     if len(_sizes(first)) != len(_sizes(second)) or not pairs:
         return None
@@ -141,20 +142,20 @@ def _inputs_text(first: Analysis, second: Analysis) -> str:
     return f"other inputs: {ours} instead of {theirs}"
 
 
-def _work(first: Analysis, second: Analysis, at: int, figure: str, idle: IdleLayers) -> list[Difference]:
-    """Differences of a figure that grows with the inputs."""
+def _work(first: Analysis, second: Analysis, index: int, figure: str, idle: IdleLayers) -> list[Difference]:
+    """Differences of a figure that depends on the input sizes."""
     a, b = getattr(first.info.totals, figure), getattr(second.info.totals, figure)
     if graphless(first) or graphless(second):
         if figure != "macs" or graphless(first) == graphless(second):
             return []
-        return [Difference(at, figure, None, None, "one of the two is tensors without a graph")]
+        return [Difference(index, figure, None, None, "one of the two is tensors without a graph")]
     missing = _unknown(first) + _unknown(second)
     if a is None or b is None:
-        return [Difference(at, figure, None, None, f"not known for {missing:,} layers: see their reasons")]
+        return [Difference(index, figure, None, None, f"not known for {missing:,} layers: see their reasons")]
     differences = []
     if missing and figure == "macs":
         differences.append(
-            Difference(at, figure, None, None, f"{missing:,} layers have no known cost and are left out")
+            Difference(index, figure, None, None, f"{missing:,} layers have no known cost and are left out")
         )
     delta = b - a
     if not delta:
@@ -163,38 +164,38 @@ def _work(first: Analysis, second: Analysis, at: int, figure: str, idle: IdleLay
         batches = _batches(first, second)
         if batches and b * batches[0] == a * batches[1]:
             why = f"batch {batches[1]:,} instead of {batches[0]:,}"
-            return [*differences, Difference(at, figure, delta, delta, why)]
-        return [*differences, Difference(at, figure, delta, None, _inputs_text(first, second))]
+            return [*differences, Difference(index, figure, delta, delta, why)]
+        return [*differences, Difference(index, figure, delta, None, _inputs_text(first, second))]
     amounts = tile_sums(first, second, figure) + idle.amounts(figure)
-    differences += [Difference(at, figure, n, n, why) for why, n in amounts if n]
-    rest = delta - sum(n for _, n in amounts)
+    differences += [Difference(index, figure, n, n, why) for why, n in amounts if n]
+    unexplained = delta - sum(n for _, n in amounts)
     return (
-        [*differences, Difference(at, figure, rest, 0, _where(first, second, figure))]
-        if rest
+        [*differences, Difference(index, figure, unexplained, 0, _where(first, second, figure))]
+        if unexplained
         else differences
     )
 
 
 def _where(first: Analysis, second: Analysis, figure: str) -> str:
-    """The kinds of work in which two models differ, largest difference first."""
+    """Names the kinds of work in which two models differ, largest difference first."""
     a, b = _by_family(first, figure), _by_family(second, figure)
     changed = {k: b[k] - a[k] for k in {*a, *b} if b[k] != a[k]}
     order = sorted(changed, key=lambda k: (-abs(changed[k]), k))
     parts = [f"{k} {changed[k]:+,}" for k in order[:SHOWN]]
-    rest = len(order) - SHOWN
-    return "; ".join(parts) + (f"; {rest:,} more kinds" if rest > 0 else "")
+    further = len(order) - SHOWN
+    return "; ".join(parts) + (f"; {further:,} more kinds" if further > 0 else "")
 
 
 # -- elementwise work
 
 
 def _elementwise(
-    first: Analysis, second: Analysis, at: int, folds: bool, idle: IdleLayers
+    first: Analysis, second: Analysis, index: int, folds: bool, idle: IdleLayers
 ) -> list[Difference]:
     figure = "elementwise_ops"
     a, b = first.info.totals.elementwise_ops, second.info.totals.elementwise_ops
     if a is None or b is None or a == b or not _same_inputs(first, second):
-        return _work(first, second, at, figure, idle)
+        return _work(first, second, index, figure, idle)
     first_work, second_work = _by_family(first, figure), _by_family(second, figure)
     amounts: list[tuple[str, int]] = []
     if folds:
@@ -209,10 +210,10 @@ def _elementwise(
     amounts += sizes_computed(first, second)
     amounts += tile_sums(first, second, figure)
     amounts += idle.amounts(figure)
-    differences = [Difference(at, figure, n, n, why) for why, n in amounts if n]
-    rest = b - a - sum(n for _, n in amounts)
-    if rest:
-        differences.append(Difference(at, figure, rest, 0, _where(first, second, figure)))
+    differences = [Difference(index, figure, n, n, why) for why, n in amounts if n]
+    unexplained = b - a - sum(n for _, n in amounts)
+    if unexplained:
+        differences.append(Difference(index, figure, unexplained, 0, _where(first, second, figure)))
     return differences
 
 
@@ -222,7 +223,7 @@ _BIASES = "biases of convolutions that come with folding: one addition for every
 
 
 def _bias_work(analysis: Analysis) -> int:
-    """Additions of the biases of convolutions: their only elementwise work."""
+    """Additions of convolution biases, which are the only elementwise work of a convolution."""
     work = 0
     for layer in leaves(analysis):
         if family(layer.kind) == "convolution" and len(layer.weights) > 1:
@@ -237,15 +238,15 @@ def _count(analysis: Analysis, name: str) -> int:
 # -- operators
 
 
-def _moved(first: Analysis, second: Analysis, at: int, folds: bool) -> list[Difference]:
-    """Differences in operators that one model has and the other needs not, with the reason."""
+def _moved(first: Analysis, second: Analysis, index: int, folds: bool) -> list[Difference]:
+    """Differences in operators that only one model needs, with the reason."""
     differences: list[Difference] = []
     if graphless(first) or graphless(second):
         return differences
     for name, (fewer, more) in _DROPPED.items():
         delta = _count(second, name) - _count(first, name)
         if delta and (folds or name != "batch norm"):
-            differences.append(Difference(at, "operators", delta, delta, fewer if delta < 0 else more))
+            differences.append(Difference(index, "operators", delta, delta, fewer if delta < 0 else more))
     return differences
 
 
@@ -263,23 +264,21 @@ _DROPPED = {
         "constants that an export writes as nodes: sizes, mostly",
     ),
 }
-"""Work that a model can do without, and what to say where it has less or more of it than the first."""
+"""Kinds of work that a model can omit: messages for fewer and for more of them than in the first model."""
 
 
 def _operators(analyses: Sequence[Analysis]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """How many operators of each type there are, in the words of the format, or of the work they do where
-    the models are of different formats.
-    """
+    """Number of operators by type, or by kind of work if the models have different formats."""
     formats = {a.info.model.format for a in analyses}
-    bare = all(map(graphless, analyses))
-    alike = formats <= set(_SAME_KINDS) or len(formats) == 1 or bare
+    all_graphless = all(map(graphless, analyses))
+    has_common_types = formats <= set(_SAME_KINDS) or len(formats) == 1 or all_graphless
     counts = []
     for analysis in analyses:
         count: Counter[str] = Counter()
-        # if one model is a graph, the types of the other's tensors are no operators
-        listed = leaves(analysis) if bare or not graphless(analysis) else []
+        # if one model is a graph, the tensor types of a graphless model are not operators
+        listed = leaves(analysis) if all_graphless or not graphless(analysis) else []
         for layer in listed:
-            count[layer.kind if alike else family(layer.kind)] += layer.calls
+            count[layer.kind if has_common_types else family(layer.kind)] += layer.calls
         counts.append(count)
     names = sorted({n for c in counts for n in c}, key=lambda n: (-max(c[n] for c in counts), n))
     return tuple((name, tuple(c[name] for c in counts)) for name in names if any(c[name] for c in counts))

@@ -1,9 +1,9 @@
-"""torchinfo's own table, and where its numbers differ from ours.
+"""Runs torchinfo on a model, and explains where its numbers differ from Explorer's.
 
-Many know torchinfo and check new tools against it. So it is run here, by itself, on the same model and
-inputs; its multiply-adds are then taken apart by the rule with which it makes them (parameters times
-outputs, `torchinfo/layer_info.py`), and each part that is no multiply-accumulate, or is missing, is said
-by name. A difference that no rule accounts for is said to be that.
+Many users know torchinfo and check other tools against it. It runs on the same model and inputs as the
+analysis. Its multiply-adds are split by the rule that computes them (parameters times outputs,
+`torchinfo/layer_info.py`). Each part that is missing or is not a multiply-accumulate is named. A difference
+that no rule explains is reported as such.
 """
 
 from __future__ import annotations
@@ -41,11 +41,10 @@ def table(
 ) -> TorchinfoTable:
     """Runs torchinfo on a model and compares its numbers with the analysis.
 
-    Args:
-        loaded: The model: its twin on the meta device is run, and the model itself where that cannot.
-        analysis: Of the same model at the same inputs.
-        input_shapes: As for the analysis.
-        dims: As for the analysis.
+    loaded: Model to run: its copy on the meta device, or the model with values if the copy cannot run.
+    analysis: Analysis of the same model with the same inputs.
+    input_shapes: Input dtypes and shapes by name, as passed to the analysis.
+    dims: Sizes of dimensions by name, as passed to the analysis.
 
     Raises:
         MissingExtra: torchinfo is not installed.
@@ -58,7 +57,7 @@ def table(
     except ExplorerError:
         raise
     except Exception:
-        # operators that need values do not run on meta
+        # operators that need values do not run on the meta device
         try:
             model = loaded.materialise()
             summary = _summary(loaded, bound_inputs, "cpu")
@@ -94,16 +93,16 @@ def _summary(loaded: LoadedModule, bound_inputs: Any, device: str) -> Any:
             clear_cached_forward_pass()
 
 
-# -- taking its numbers apart
+# -- splitting torchinfo's numbers
 
 
 class _ModuleCount(Struct):
-    """What torchinfo counted for one module, all its calls together.
+    """torchinfo's counts for one module, summed over its calls.
 
     Attributes:
-        macs: As it adds them to its total.
-        weights, biases: The parts of it that come from weights and from biases.
-        outputs: Sizes of the output, call by call.
+        macs: Multiply-adds as torchinfo adds them to its total.
+        weights, biases: Parts of `macs` from weights and from biases.
+        outputs: Output shape of each call.
     """
 
     module: nn.Module
@@ -138,7 +137,7 @@ def _counts(summary: Any, paths: Mapping[int, str]) -> dict[str, _ModuleCount]:
 
 
 def _multiplied(kind: str, name: str, elements: int, out: Sequence[int]) -> int:
-    """Torchinfo's rule for one parameter (`LayerInfo.calculate_macs`)."""
+    """Multiply-adds that torchinfo counts for one parameter (`LayerInfo.calculate_macs`)."""
     if name in ("weight", "bias"):
         if "Conv" in kind:
             return elements * math.prod([*out[:1], *out[2:]])
@@ -162,9 +161,9 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
         if theirs == ours:
             continue
         parts = _parts(layer, count, ours)
-        rest = theirs - ours - sum(parts.values())
-        if rest:
-            parts[_UNKNOWN] += rest
+        unexplained = theirs - ours - sum(parts.values())
+        if unexplained:
+            parts[_UNKNOWN] += unexplained
         reasons.update({why: n for why, n in parts.items() if n})
         why = "; ".join(f"{text} ({n:+,})" for text, n in parts.items() if n)
         differences.append(TorchinfoDifference(layer.path, layer.kind, "macs", theirs, ours, why))
@@ -176,26 +175,26 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
 
 
 def _whole(counts: Mapping[str, _ModuleCount]) -> str:
-    """The class of a model that is a single leaf module, for which torchinfo has one row; else ''."""
+    """The class name of a model that is a single leaf module, which torchinfo shows as one row; else ''."""
     return type(counts[""].module).__name__ if "" in counts and counts[""].leaf else ""
 
 
 def _comparable(analysis: Analysis, counts: Mapping[str, _ModuleCount]) -> Iterator[tuple[Layer, int | None]]:
-    """The rows to compare: leaf modules, modules counted as one, and operators outside leaf modules."""
-    whole = _whole(counts)
-    if whole and analysis.layers:
-        row = replace(analysis.layers[0], path=whole, kind=whole, reason="")
+    """Rows to compare, with our MACs: leaf modules (also expanded ones), and other operators."""
+    model_class = _whole(counts)
+    if model_class and analysis.layers:
+        row = replace(analysis.layers[0], path=model_class, kind=model_class, reason="")
         yield row, analysis.info.totals.macs
         return
-    inside: set[int] = set()
+    covered: set[int] = set()
     for layer in analysis.layers:
-        if layer.parent in inside:
-            inside.add(layer.id)
+        if layer.parent in covered:
+            covered.add(layer.id)
             continue
         count = counts.get(layer.path)
         if layer.group and count is not None and count.leaf:
-            # torchinfo has one row for a leaf module, we have a row for each of its operators
-            inside.add(layer.id)
+            # torchinfo has one row for a leaf module where we have a row for each of its operators
+            covered.add(layer.id)
             yield layer, layer.macs
         elif not layer.group:
             yield layer, layer.macs
@@ -216,12 +215,12 @@ _CALLED = "its parameters are multiplied by a function, not by a leaf module, an
 _ELEMENTWISE = "its parameters are applied elementwise"
 _SEQUENCE = "the first two dimensions of the output are taken for steps and batch"
 _BARE = "a module without parameters of its own counts 0, whatever it multiplies"
-_EATEN = "parameters of no leaf layer are what the layers leave over, and tied ones are taken off twice"
+_SUBTRACTED_TWICE = "parameters of no leaf layer are what the layers leave over, and tied ones are taken off twice"
 _UNKNOWN = "no rule that is known accounts for this"
 
 
 def _parts(layer: Layer, count: _ModuleCount | None, ours: int) -> Counter[str]:
-    """The MACs that torchinfo counted too many (positive) or too few, by reason."""
+    """MACs that torchinfo counts in excess (positive) or misses (negative), by reason."""
     macs_by_reason: Counter[str] = Counter()
     if count is None or not count.leaf:
         reason = _ATTENTION if "ttention" in layer.kind else _CALLED if layer.weights else _FUNCTION
@@ -262,32 +261,32 @@ def _total_macs(summary: Any, analysis: Analysis, reasons: Counter[str]) -> list
         return []
     known_first = sorted(reasons.most_common(), key=lambda reason: reason[0] == _UNKNOWN)
     parts = [f"{why} ({n:+,})" for why, n in known_first]
-    rest = theirs - (ours or 0) - sum(reasons.values())
-    if rest:
-        parts.append(f"{_UNKNOWN} ({rest:+,})")
+    unexplained = theirs - (ours or 0) - sum(reasons.values())
+    if unexplained:
+        parts.append(f"{_UNKNOWN} ({unexplained:+,})")
     return [TorchinfoDifference("", "", "macs", theirs, ours, "; ".join(parts))]
 
 
 def _totals(
     summary: Any, model: nn.Module, analysis: Analysis, counts: Mapping[str, _ModuleCount]
 ) -> Iterator[TorchinfoDifference]:
-    """Parameters, their bytes, and activations of the whole model."""
+    """Differences in parameters, their bytes, and activations of the whole model."""
     totals = analysis.info.totals
     tied = _tied(model)
-    again = sum((len(owners) - 1) * p.numel() for p, owners in tied)
+    repeated = sum((len(owners) - 1) * p.numel() for p, owners in tied)
     if int(summary.total_params) != totals.params:
         theirs = int(summary.total_params)
-        whys = []
-        if again:
+        reasons = []
+        if repeated:
             names = ", ".join(owners[0] for _, owners in tied[:3])
-            whys.append(f"a tied weight counts once for every layer that has it ({names}: {again:+,})")
-        rest = theirs - totals.params - again
-        bare = sum(p.numel() for p in _outside_leaves(summary, model))
-        if rest:
-            # torchinfo subtracts the layers' parameters from the module's, tied ones twice
-            eaten = again and 0 < -rest <= bare
-            whys.append(f"{_EATEN if eaten else _UNKNOWN} ({rest:+,})")
-        yield TorchinfoDifference("", "", "params", theirs, totals.params, "; ".join(whys))
+            reasons.append(f"a tied weight counts once for every layer that has it ({names}: {repeated:+,})")
+        unexplained = theirs - totals.params - repeated
+        unowned = sum(p.numel() for p in _outside_leaves(summary, model))
+        if unexplained:
+            # torchinfo subtracts the layers' parameters from the module's, so tied ones are subtracted twice
+            is_subtracted_twice = repeated and 0 < -unexplained <= unowned
+            reasons.append(f"{_SUBTRACTED_TWICE if is_subtracted_twice else _UNKNOWN} ({unexplained:+,})")
+        yield TorchinfoDifference("", "", "params", theirs, totals.params, "; ".join(reasons))
     if int(summary.total_param_bytes) != totals.weight_bytes:
         yield _weight_bytes(summary, model, totals.weight_bytes, tied)
     theirs, ours = int(summary.total_output_bytes), totals.activation_bytes_sum
@@ -303,7 +302,7 @@ def _totals(
 
 
 def _outside_leaves(summary: Any, model: nn.Module) -> Iterator[nn.Parameter]:
-    """Parameters that belong to no leaf layer that is called."""
+    """Parameters that belong to no called leaf layer."""
     counted = {id(i.module) for i in summary.summary_list if i.is_leaf_layer}
     for module in model.modules():
         if id(module) not in counted:
@@ -311,7 +310,7 @@ def _outside_leaves(summary: Any, model: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def _tied(model: nn.Module) -> list[tuple[nn.Parameter, list[str]]]:
-    """Parameters that several modules have, and the names under which they have them."""
+    """Parameters that several modules share, and their names in those modules."""
     names: defaultdict[int, list[str]] = defaultdict(list)
     parameters: dict[int, nn.Parameter] = {}
     for path, module in model.named_modules():
@@ -326,14 +325,14 @@ def _weight_bytes(
     summary: Any, model: nn.Module, ours: int, tied: Sequence[tuple[nn.Parameter, list[str]]]
 ) -> TorchinfoDifference:
     theirs = int(summary.total_param_bytes)
-    again = sum((len(owners) - 1) * p.numel() * p.element_size() for p, owners in tied)
-    bare = sum(p.numel() * p.element_size() for p in _outside_leaves(summary, model))
-    whys = []
-    if again:
-        whys.append(f"a tied weight counts once for every layer that has it ({again:+,})")
-    if bare:
-        whys.append(f"parameters that are no called leaf layer's are left out ({-bare:+,})")
-    rest = theirs - ours - again + bare
-    if rest:
-        whys.append(f"{_UNKNOWN} ({rest:+,})")
-    return TorchinfoDifference("", "", "weight_bytes", theirs, ours, "; ".join(whys))
+    repeated = sum((len(owners) - 1) * p.numel() * p.element_size() for p, owners in tied)
+    unowned = sum(p.numel() * p.element_size() for p in _outside_leaves(summary, model))
+    reasons = []
+    if repeated:
+        reasons.append(f"a tied weight counts once for every layer that has it ({repeated:+,})")
+    if unowned:
+        reasons.append(f"parameters that are no called leaf layer's are left out ({-unowned:+,})")
+    unexplained = theirs - ours - repeated + unowned
+    if unexplained:
+        reasons.append(f"{_UNKNOWN} ({unexplained:+,})")
+    return TorchinfoDifference("", "", "weight_bytes", theirs, ours, "; ".join(reasons))

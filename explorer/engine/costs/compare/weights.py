@@ -1,9 +1,9 @@
-"""Weight matching: which stored tensors two models share, and why the other tensors differ.
+"""Matches the stored tensors of two models, and explains why unmatched tensors differ.
 
-The parameters of two models differ by exactly the tensors that one has and the other has not. So the
-tensors of both are matched, by name, then by shape (transposed ones too), then by what a layer has in
-all; what is left over is classified by what owns it. Every class says how many elements and bytes it
-accounts for, and what fits no class stays open.
+The parameter counts of two models differ by the tensors that only one of them stores. Tensors are matched by
+name, then by shape (also transposed), then by the totals of a layer. Each remaining tensor is classified by
+the layer that owns it. Each class states how many elements and bytes it explains; a tensor without a class
+remains unexplained.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from explorer.base.units import printable, shape_text
 from explorer.facts import Analysis, Layer
 
 NAMED = 3
-"""How many weights that only one model has are named."""
+"""Maximum number of tensors of one model only that are named."""
 
 _FAMILIES = {
     "convolution": """conv convolution _convolution qlinearconv convinteger fusedconv nhwcconv depthwise_conv
@@ -53,23 +53,23 @@ _FAMILIES = {
 }
 _FAMILY_OF = {kind: name for name, kinds in _FAMILIES.items() for kind in kinds.split()}
 
-_MADE_UP = ("Constant", "onnx::", "val_", "_val_", "/")
-"""How names begin or what they contain that an exporter gave to values of its own."""
+_EXPORTER_NAMES = ("Constant", "onnx::", "val_", "_val_", "/")
+"""Prefixes or parts of the names that exporters give to their own values."""
 
-_COUNTED = ("running_mean", "running_var", "num_batches_tracked")
-"""How torch calls what a batch normalisation counts and does not learn."""
+_BATCH_NORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+"""Names of the buffers of a batch normalization in torch, which are measured and not learned."""
 
 _STATISTICS = ("running_mean", "running_var", "mean", "var", "moving_mean", "moving_variance")
 
 
 def family(kind: str) -> str:
-    """The kind of work of an operator or leaf module in any format; its own name if unknown."""
-    plain = kind.lower().rstrip("_")
-    # Conv2d is a convolution; GPT-2's Conv1D, spelled with a capital D, is not
-    ranked = plain
-    if plain.endswith(("1d", "2d", "3d")) and kind != "Conv1D":
-        ranked = plain[:-2].rstrip("_")
-    return "matrix product" if kind == "Conv1D" else _FAMILY_OF.get(ranked, kind)
+    """The format-independent name of an operator's or module's kind of work, or `kind` if it is unknown."""
+    lowercase = kind.lower().rstrip("_")
+    # Conv2d is a convolution; GPT-2's Conv1D (capital D) is a linear layer
+    key = lowercase
+    if lowercase.endswith(("1d", "2d", "3d")) and kind != "Conv1D":
+        key = lowercase[:-2].rstrip("_")
+    return "matrix product" if kind == "Conv1D" else _FAMILY_OF.get(key, kind)
 
 
 def graphless(analysis: Analysis) -> bool:
@@ -78,19 +78,19 @@ def graphless(analysis: Analysis) -> bool:
 
 
 Zeros = Callable[[str], bool]
-"""Whether a stored tensor is known to be all zeros."""
+"""Whether the stored tensor with a name is known to be all zeros."""
 
 
 class ComparedTensor(Struct):
-    """A stored tensor of a model, once, however many layers use it.
+    """A stored tensor of a model, listed once even if several layers use it.
 
     Attributes:
-        names: Its names: an initializer's, or those of the state_dict.
-        shape: As stored.
-        dtype: In numpy's spelling.
-        owners: The layers that use it.
-        place: Position among the weights of the first owner.
-        size: Bytes, where they differ from what the type gives: packed in blocks.
+        names: Its initializer name, or its names in the state_dict.
+        shape: Shape as stored.
+        dtype: Data type in numpy's spelling.
+        owners: Layers that use it.
+        place: Index among the weights of the first owner.
+        size: Bytes if they do not follow from the dtype (block-packed weights), else None.
     """
 
     names: set[str]
@@ -102,17 +102,17 @@ class ComparedTensor(Struct):
 
     @property
     def elements(self) -> int:
-        """How many numbers."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """As stored, as far as the type tells."""
+        """Stored bytes, computed from the dtype if the size is not recorded."""
         return (self.elements * _bits(self.dtype) + 7) // 8 if self.size is None else self.size
 
     @property
     def family(self) -> str:
-        """Of its first owner."""
+        """Kind of work of its first owner."""
         return family(self.owners[0].kind)
 
 
@@ -122,7 +122,7 @@ def _bits(dtype: str) -> int:
 
 
 class Cause(Struct):
-    """A reason why the weights of two models differ: elements and bytes more (positive) or fewer."""
+    """A reason why the weights differ, with the elements and bytes that the second model has more."""
 
     why: str
     params: int = 0
@@ -130,13 +130,13 @@ class Cause(Struct):
 
 
 class Causes(Struct, frozen=True):
-    """Why the weights of two models differ.
+    """Reasons why the weights of two models differ.
 
     Attributes:
-        known: What is explained.
-        folds: One model has batch norms that the other folded into its weights. That is so only where
-            every convolution and product of the one has its weight in the other.
-        alone: In words, the largest weights that only one of the two has; empty if there are none.
+        known: Explained differences.
+        folds: Whether one model has batch norms that the other folded into its weights. This requires that
+            the weights of all convolutions and matrix products match.
+        alone: Text that lists the largest tensors of one model only, or '' if there are none.
     """
 
     known: list[Cause]
@@ -144,26 +144,26 @@ class Causes(Struct, frozen=True):
     alone: str
 
 
-def _listed(alone: Mapping[int, Sequence[ComparedTensor]]) -> str:
+def _unmatched_text(unmatched: Mapping[int, Sequence[ComparedTensor]]) -> str:
     texts = []
     for sign, where in ((1, "only here"), (-1, "only in the first")):
-        tensors = sorted(alone[sign], key=lambda t: -t.elements)
+        tensors = sorted(unmatched[sign], key=lambda t: -t.elements)
         names = ", ".join(f"{printable(min(t.names))} {shape_text(t.shape)}" for t in tensors[:NAMED])
-        rest = f" and {len(tensors) - NAMED:,} more" if len(tensors) > NAMED else ""
+        more_text = f" and {len(tensors) - NAMED:,} more" if len(tensors) > NAMED else ""
         if tensors:
-            texts.append(f"{where}: {names}{rest}")
+            texts.append(f"{where}: {names}{more_text}")
     return "; ".join(texts)
 
 
 def stored(analysis: Analysis) -> list[ComparedTensor] | None:
-    """The stored tensors of a model; None when they do not add up to its parameters.
+    """The stored tensors of a model, or None if they do not add up to its parameters.
 
-    A layer names the layers that it shares tensors with, not the tensors. A shared tensor is the one of the
-    same name or, if the sizes then do not add up, the one of the same shape.
+    A layer lists the layers that it shares tensors with, not the shared tensors. A tensor counts as shared if
+    the names match or, if the sizes do not add up then, if the shapes match.
     """
-    whole = analysis.info.model.is_graph or analysis.info.model.format == "tflite"
-    for same in (_no_other if whole else _same_name, _same_name, _same_shape):
-        tensors = _stored_tensors(analysis, whole, same)
+    has_full_names = analysis.info.model.is_graph or analysis.info.model.format == "tflite"
+    for is_same in (_never_same if has_full_names else _same_name, _same_name, _same_shape):
+        tensors = _stored_tensors(analysis, has_full_names, is_same)
         if tensors is None or sum(t.elements for t in tensors) == analysis.info.totals.params:
             return tensors
     return None
@@ -172,7 +172,7 @@ def stored(analysis: Analysis) -> list[ComparedTensor] | None:
 _Same = Callable[[str, tuple[int, ...], ComparedTensor], bool]
 
 
-def _no_other(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bool:
+def _never_same(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bool:
     return False
 
 
@@ -185,9 +185,9 @@ def _same_shape(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bo
     return tensor.shape == shape
 
 
-def _stored_tensors(analysis: Analysis, whole: bool, same: _Same) -> list[ComparedTensor] | None:
-    """The stored tensors, by one rule for which are the same; None if a size is unknown."""
-    bare = graphless(analysis)
+def _stored_tensors(analysis: Analysis, has_full_names: bool, is_same: _Same) -> list[ComparedTensor] | None:
+    """The stored tensors, with `is_same` deciding which are shared; None if a size is unknown."""
+    is_graphless = graphless(analysis)
     by_name: dict[str, ComparedTensor] = {}
     by_path: defaultdict[str, list[ComparedTensor]] = defaultdict(list)
     for layer in analysis.layers:
@@ -197,11 +197,11 @@ def _stored_tensors(analysis: Analysis, whole: bool, same: _Same) -> list[Compar
             if info.shape is None or any(not isinstance(d, int) for d in info.shape):
                 return None
             shape = tuple(d for d in info.shape if isinstance(d, int))
-            name = info.name if whole or bare else f"{layer.path}.{info.name}"
-            shared = (t for path in layer.shared_with for t in by_path[path] if same(name, shape, t))
+            name = info.name if has_full_names or is_graphless else f"{layer.path}.{info.name}"
+            shared = (t for path in layer.shared_with for t in by_path[path] if is_same(name, shape, t))
             tensor = by_name.get(name) or next(shared, None)
             if tensor is None:
-                size = layer.weight_bytes if bare else None
+                size = layer.weight_bytes if is_graphless else None
                 tensor = ComparedTensor(set(), shape, info.dtype or "", [], place, size)
             by_name[name] = tensor
             tensor.names.add(name)
@@ -213,12 +213,12 @@ def _stored_tensors(analysis: Analysis, whole: bool, same: _Same) -> list[Compar
 # -- matching
 
 
-def _matched(
+def _pair_tensors(
     first: Sequence[ComparedTensor], second: Sequence[ComparedTensor]
 ) -> tuple[list[tuple[ComparedTensor, ComparedTensor]], list[ComparedTensor], list[ComparedTensor]]:
-    """Pairs of tensors that are the same, and the unpaired tensors of either side."""
+    """Pairs of matching tensors, then the unpaired tensors of the first and of the second model."""
     pairs: list[tuple[ComparedTensor, ComparedTensor]] = []
-    first_rest, second_rest = list(first), list(second)
+    unpaired_first, unpaired_second = list(first), list(second)
     keys: tuple[Callable[[ComparedTensor], Iterable[Hashable]], ...] = (
         lambda t: [(n, tuple(sorted(t.shape))) for n in sorted(t.names)],
         lambda t: [(t.family, t.shape)],
@@ -229,41 +229,41 @@ def _matched(
         lambda t: [t.shape] if t.dtype == "int32" or t.family == "convolution" else [],
     )
     for key in keys:
-        waiting: dict[Hashable, list[ComparedTensor]] = defaultdict(list)
-        for tensor in second_rest:
+        candidates: dict[Hashable, list[ComparedTensor]] = defaultdict(list)
+        for tensor in unpaired_second:
             for value in key(tensor):
-                waiting[value].append(tensor)
-        taken: set[int] = set()
-        rest = []
-        for tensor in first_rest:
+                candidates[value].append(tensor)
+        paired_ids: set[int] = set()
+        unpaired = []
+        for tensor in unpaired_first:
             partner = None
             for value in key(tensor):
-                partner = next((t for t in waiting[value] if id(t) not in taken), None)
+                partner = next((t for t in candidates[value] if id(t) not in paired_ids), None)
                 if partner is not None:
                     break
             if partner is None:
-                rest.append(tensor)
+                unpaired.append(tensor)
             else:
-                taken.add(id(partner))
+                paired_ids.add(id(partner))
                 pairs.append((tensor, partner))
-        first_rest, second_rest = rest, [t for t in second_rest if id(t) not in taken]
-    return pairs, first_rest, second_rest
+        unpaired_first, unpaired_second = unpaired, [t for t in unpaired_second if id(t) not in paired_ids]
+    return pairs, unpaired_first, unpaired_second
 
 
 def _movable(tensor: ComparedTensor) -> bool:
-    """Whether a tensor may belong to other work in the other model: the bias of a product to an addition.
+    """Whether a tensor may belong to another kind of work in the other model, such as a bias to an addition.
 
-    Tensors of batch norms and biases of convolutions may not: where norms are folded, one would be taken
-    for the other.
+    Tensors of batch norms and biases of convolutions may not. If norms are folded, one could match the other
+    by mistake.
     """
     name = tensor.family
     return name != "batch norm" and (len(tensor.shape) > 1 or "convolution" not in name)
 
 
-def _stacked(
+def _drop_regrouped(
     lost: list[ComparedTensor], gained: list[ComparedTensor]
 ) -> tuple[list[ComparedTensor], list[ComparedTensor]]:
-    """Removes tensors that differ only in layout: a layer's weights in one tensor or in several."""
+    """Drops kinds of work with equal totals: the same weights stored as one tensor or as several."""
     for name in {t.family for t in lost} & {t.family for t in gained}:
         a, b = [t for t in lost if t.family == name], [t for t in gained if t.family == name]
         if sum(t.elements for t in a) == sum(t.elements for t in b):
@@ -278,52 +278,52 @@ def _stacked(
 def weight_causes(
     first: Analysis, second: Analysis, needless: frozenset[str] = frozenset(), zeros: Sequence[Zeros] = ()
 ) -> Causes | None:
-    """Why the second model stores other parameters than the first; None if their tensors are not known.
+    """Explains why the second model stores other parameters than the first; None if tensors are unknown.
 
     Args:
-        first: A model.
-        second: Another.
-        needless: Paths of layers whose work no output needs.
-        zeros: Of either model, whether a tensor of this name is all zeros.
+        first: Analysis of the reference model.
+        second: Analysis of the other model.
+        needless: Paths of layers whose results no output needs.
+        zeros: For each model, whether the tensor with a name is all zeros.
     """
     a, b = stored(first), stored(second)
     if a is None or b is None:
         return None
 
-    def spare(tensor: ComparedTensor) -> bool:
+    def is_needless(tensor: ComparedTensor) -> bool:
         return all(owner.path in needless or not owner.calls for owner in tensor.owners)
 
-    # tensors that no output needs are paired last: an export omits them, and others have their shape
-    pairs, lost, gained = _matched(sorted(a, key=spare), sorted(b, key=spare))
-    lost, gained = _stacked(lost, gained)
-    booked: dict[tuple[int, tuple[str, str]], list[ComparedTensor]] = defaultdict(list)
-    alone: dict[int, list[ComparedTensor]] = {1: [], -1: []}
-    norms, norms_left = _norms(first), _norms(second)
-    apart = graphless(first) or graphless(second)
-    folds = not apart and norms != norms_left and not any(_works(t) for t in (*lost, *gained))
-    joined = _joined(lost, gained) | _joined(gained, lost)
-    cut = first.info.tiled is not None or second.info.tiled is not None
-    grown = _filled(lost, gained) + _filled(gained, lost) if cut else []
-    filled = {id(t) for pair in grown for t in pair}
-    for sign, model, others, tensors in ((-1, first, b, lost), (1, second, a, gained)):
-        # above 0: the model with the tensor has batch norms that the other folded; below 0: the reverse
-        more = (norms - norms_left) * -sign if folds else 0
+    # pair tensors that no output needs last: an export omits them, and a needed tensor may have their shape
+    pairs, lost, gained = _pair_tensors(sorted(a, key=is_needless), sorted(b, key=is_needless))
+    lost, gained = _drop_regrouped(lost, gained)
+    tensors_by_cause: dict[tuple[int, tuple[str, str]], list[ComparedTensor]] = defaultdict(list)
+    unmatched: dict[int, list[ComparedTensor]] = {1: [], -1: []}
+    first_norms, second_norms = _count_batch_norms(first), _count_batch_norms(second)
+    any_graphless = graphless(first) or graphless(second)
+    folds = not any_graphless and first_norms != second_norms and not any(_is_multiplied_weight(t) for t in (*lost, *gained))
+    joined_ids = _concatenated_ids(lost, gained) | _concatenated_ids(gained, lost)
+    any_tiled = first.info.tiled is not None or second.info.tiled is not None
+    padded_pairs = _padded_pairs(lost, gained) + _padded_pairs(gained, lost) if any_tiled else []
+    padded_ids = {id(t) for pair in padded_pairs for t in pair}
+    for sign, model, other_tensors, tensors in ((-1, first, b, lost), (1, second, a, gained)):
+        # positive if this model has batch norms that the other folded, negative in the reverse case
+        extra_norms = (first_norms - second_norms) * -sign if folds else 0
         for tensor in tensors:
-            words = _cause(tensor, sign, more > 0, more < 0, others, model)
-            if id(tensor) in joined:
+            words = _classify(tensor, sign, extra_norms > 0, extra_norms < 0, other_tensors, model)
+            if id(tensor) in joined_ids:
                 words = _JOINED
-            elif id(tensor) in filled:
+            elif id(tensor) in padded_ids:
                 words = _FILLED
             elif words is None and needless.issuperset(owner.path for owner in tensor.owners):
                 words = _NEEDLESS
             elif words in (None, _SHARED, _OWN) and len(tensor.shape) == 1 and zeros:
-                nothing = all(map(zeros[max(sign, 0)], tensor.names))
-                words = _ZEROS if nothing else words
+                is_zero = all(map(zeros[max(sign, 0)], tensor.names))
+                words = _ZEROS if is_zero else words
             if words is None:
-                alone[sign].append(tensor)
+                unmatched[sign].append(tensor)
             else:
-                booked[sign, words].append(tensor)
-    causes = [_booked(sign, words, tensors) for (sign, words), tensors in booked.items()]
+                tensors_by_cause[sign, words].append(tensor)
+    causes = [_make_cause(sign, words, tensors) for (sign, words), tensors in tensors_by_cause.items()]
     changed: dict[tuple[str, str], list[tuple[ComparedTensor, ComparedTensor]]] = defaultdict(list)
     for x, y in pairs:
         if x.dtype != y.dtype:
@@ -332,57 +332,57 @@ def weight_causes(
         tensors_text = f"{len(changed_pairs):,} tensor{'s' if len(changed_pairs) > 1 else ''}"
         text = f"{tensors_text} stored as {new} instead of {old}"
         causes.append(Cause(text, 0, sum(y.bytes - x.bytes for x, y in changed_pairs)))
-    scales = _beside(second, b) - _beside(first, a)
+    scales = _scale_bytes(second, b) - _scale_bytes(first, a)
     if scales:
         causes.append(Cause("scales and zero points that stand beside quantized tensors", 0, scales))
-    return Causes(causes, folds, _listed(alone))
+    return Causes(causes, folds, _unmatched_text(unmatched))
 
 
-def _filled(
-    wholes: Sequence[ComparedTensor], tiled: Sequence[ComparedTensor]
+def _padded_pairs(
+    weights: Sequence[ComparedTensor], tiled: Sequence[ComparedTensor]
 ) -> list[tuple[ComparedTensor, ComparedTensor]]:
-    """Pairs of a weight and the padded one that a tiling made of it: its name begins with the weight's."""
+    """Pairs of a weight and its padded form in the tiled model, whose name starts with the weight's name."""
     pairs = []
     for tensor in tiled:
-        for whole in wholes:
-            longer = all(a <= b for a, b in zip(sorted(whole.shape), sorted(tensor.shape), strict=False))
-            named = any(n.startswith(f"{w}/") for n in tensor.names for w in whole.names)
-            if named and longer and len(whole.shape) == len(tensor.shape):
-                pairs.append((whole, tensor))
+        for weight in weights:
+            is_larger = all(a <= b for a, b in zip(sorted(weight.shape), sorted(tensor.shape), strict=False))
+            has_prefix = any(n.startswith(f"{w}/") for n in tensor.names for w in weight.names)
+            if has_prefix and is_larger and len(weight.shape) == len(tensor.shape):
+                pairs.append((weight, tensor))
     return pairs
 
 
-def _joined(parts: Sequence[ComparedTensor], wholes: Sequence[ComparedTensor]) -> set[int]:
-    """Ids of vectors that one model concatenates, and of the result, which the other model stores."""
-    joined: set[int] = set()
-    ends: dict[str, list[ComparedTensor]] = defaultdict(list)
+def _concatenated_ids(parts: Sequence[ComparedTensor], stored_tensors: Sequence[ComparedTensor]) -> set[int]:
+    """Ids of vectors that one model concatenates, and of the result that the other model stores."""
+    joined_ids: set[int] = set()
+    inputs_by_path: dict[str, list[ComparedTensor]] = defaultdict(list)
     for tensor in parts:
         for owner in tensor.owners:
             if family(owner.kind) == "concatenation" and len(tensor.shape) == 1:
-                ends[owner.path].append(tensor)
-    for tensors in ends.values():
+                inputs_by_path[owner.path].append(tensor)
+    for tensors in inputs_by_path.values():
         owner = next(o for o in tensors[0].owners if family(o.kind) == "concatenation")
         shapes = [o.shape for o in owner.outputs]
-        whole = next((w for w in wholes if w.shape in shapes and id(w) not in joined), None)
-        if whole is not None:
-            joined |= {id(whole), *map(id, tensors)}
-    return joined
+        result = next((w for w in stored_tensors if w.shape in shapes and id(w) not in joined_ids), None)
+        if result is not None:
+            joined_ids |= {id(result), *map(id, tensors)}
+    return joined_ids
 
 
-def _beside(model: Analysis, tensors: Sequence[ComparedTensor]) -> int:
-    """Bytes beside the elements of weights; TensorFlow Lite stores scales and zero points there."""
+def _scale_bytes(model: Analysis, tensors: Sequence[ComparedTensor]) -> int:
+    """Bytes stored in addition to the weight elements: scales and zero points of TensorFlow Lite."""
     if model.info.model.format != "tflite":
         return 0
     return model.info.totals.weight_bytes - sum(t.bytes for t in tensors)
 
 
-def _works(tensor: ComparedTensor) -> bool:
-    """Whether a convolution or product multiplies by the tensor."""
+def _is_multiplied_weight(tensor: ComparedTensor) -> bool:
+    """Whether a convolution or matrix product multiplies by the tensor."""
     return len(tensor.shape) > 1 and tensor.family in _FOLDS
 
 
-def _booked(sign: int, words: tuple[str, str], tensors: Sequence[ComparedTensor]) -> Cause:
-    """A cause with its count in front; batch norms are counted as layers, the rest as tensors."""
+def _make_cause(sign: int, words: tuple[str, str], tensors: Sequence[ComparedTensor]) -> Cause:
+    """Builds a cause with its count: the number of layers for batch norms, else the number of tensors."""
     layers = {owner.path for tensor in tensors for owner in tensor.owners}
     count = len(layers) if words is _FOLDED else len(tensors)
     return Cause(
@@ -392,7 +392,7 @@ def _booked(sign: int, words: tuple[str, str], tensors: Sequence[ComparedTensor]
     )
 
 
-def _norms(analysis: Analysis) -> int:
+def _count_batch_norms(analysis: Analysis) -> int:
     return sum(1 for layer in analysis.layers if not layer.group and family(layer.kind) == "batch norm")
 
 
@@ -428,15 +428,15 @@ _NEEDLESS = (
 _IDLE = ("parameter of a layer that does not run", "parameters of layers that do not run")
 
 
-def _cause(
+def _classify(
     tensor: ComparedTensor,
     sign: int,
     folding: bool,
     unfolding: bool,
-    others: Sequence[ComparedTensor],
+    other_tensors: Sequence[ComparedTensor],
     model: Analysis,
 ) -> tuple[str, str] | None:
-    """The class of a tensor that only one model has, for one and for several; None if it fits none."""
+    """The class of a tensor that only one model stores, as (singular, plural) text; None if no class fits."""
     name = min(tensor.names)
     owner = tensor.owners[0]
     shape = tuple(sorted(tensor.shape))
@@ -445,29 +445,29 @@ def _cause(
         return _FOLDED
     if tensor.family == "batch norm" and onnx and (tensor.place >= 2 or name.endswith(_STATISTICS)):
         return _RUNNING
-    if graphless(model) and name.endswith(_COUNTED):
+    if graphless(model) and name.endswith(_BATCH_NORM_BUFFERS):
         return _RUNNING
     if unfolding and len(shape) == 1 and tensor.family in _FOLDS and tensor.place >= 1:
         return _BIAS
-    if any(_tied(t, shape, tensor.family) for t in others):
+    if any(_tied(t, shape, tensor.family) for t in other_tensors):
         return _OWN if sign > 0 else _SHARED
     if _is_scale(tensor):
         return _SCALES
     if not owner.calls:
         return _IDLE
-    if onnx and not owner.macs and (name.startswith(_MADE_UP) or "Constant" in name or _is_size(tensor)):
+    if onnx and not owner.macs and (name.startswith(_EXPORTER_NAMES) or "Constant" in name or _is_size(tensor)):
         return _MADE
     return None
 
 
 def _tied(tensor: ComparedTensor, shape: tuple[int, ...], name: str) -> bool:
-    """Whether a tensor of this shape is used by several layers, work of the family `name` among them."""
+    """Whether several layers share a tensor of this shape, one of which does work of the kind `name`."""
     kinds = {family(owner.kind) for owner in tensor.owners}
     return len(tensor.owners) > 1 and tuple(sorted(tensor.shape)) == shape and name in kinds
 
 
 def _is_size(tensor: ComparedTensor) -> bool:
-    """Whether the tensor is a size or position for a Reshape or Slice, not a learned parameter."""
+    """Whether the tensor is a size or position for a Reshape or Slice instead of a learned parameter."""
     return tensor.dtype in ("int64", "int32") and len(tensor.shape) <= 1 and tensor.elements <= 16
 
 
@@ -478,10 +478,10 @@ _NARROW = ("int8", "uint8", "int4", "uint4", "float8_e4m3fn", "float8_e5m2")
 
 
 def _is_scale(tensor: ComparedTensor) -> bool:
-    """Whether the tensor is a scale or zero point of quantization: one number, or one for each channel."""
+    """Whether the tensor is a quantization scale or zero point: one number, or one per channel."""
     kinds = [owner.kind.lower() for owner in tensor.owners]
     quantizes = any("quantize" in k or k.startswith("qlinear") or k.endswith("integer") for k in kinds)
-    # a weight that a product reads through a dequantization is listed at the product
+    # a weight that a product reads through a DequantizeLinear is listed at the product
     quantizes = quantizes or any(w.dtype in _NARROW for o in tensor.owners for w in o.weights if w.shape)
     is_named_scale = any("scale" in n.lower() or "zero" in n.lower() for n in tensor.names)
     return quantizes and len(tensor.shape) <= 1 and (is_named_scale or tensor.elements == 1)

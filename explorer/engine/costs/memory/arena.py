@@ -1,10 +1,10 @@
-"""Memory arena: the smallest that a first-fit allocator needs for tensors whose lives are known beforehand.
+"""Memory arena: places tensors with known lifetimes in one buffer by first fit.
 
-To find the optimum is NP-hard (dynamic storage allocation), so two orders of placement are tried and the
-better one is taken: in the order of birth, as an allocator that cannot look ahead does it, and by
-decreasing size, as memory planners of inference runtimes do (Pisarchyk and Lee, "Efficient Memory
-Management for Deep Neural Net Inference", 2020, "greedy by size"). No arena can be smaller than the peak
-of the live bytes; where one order reaches that, it is the optimum and the search ends. Nothing is aligned.
+Optimal placement is NP-hard (dynamic storage allocation), so `place` tries two orders and takes the smaller
+arena: by birth, like an allocator without lookahead, and by decreasing size, like memory planners of
+inference runtimes (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020,
+"greedy by size"). No arena can be smaller than the peak of the live bytes, so an arena of that size is
+optimal and ends the search. Offsets are not aligned.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 PAIRS = 4_000_000
-"""Pairs of blocks alive together up to which placement by size is tried: about a second's worth."""
+"""Maximum number of block pairs that are live together for which placement by size is tried (about 1 s)."""
 
 LARGEST = 1 << 62
-"""Bytes up to which offsets fit numpy's integers; only a file made up to say so has more."""
+"""Maximum total bytes for which offsets fit numpy's integers; only a corrupt file exceeds it."""
 
 
 FEW = 32
-"""Blocks up to which a loop is faster than numpy."""
+"""Number of blocks below which a loop is faster than numpy."""
 
 
 class ArenaBlock(Struct, frozen=True):
-    """Memory that is needed from step `born` to step `dies`, both included."""
+    """Memory that is needed from step `born` to step `dies`, both inclusive."""
 
     size: int
     born: int
@@ -34,20 +34,20 @@ class ArenaBlock(Struct, frozen=True):
 
 
 class Arena(Struct, frozen=True):
-    """Where the blocks lie: offsets in bytes, in the order in which the blocks were given."""
+    """Offsets of the blocks in bytes, in the order of the input, and the total size."""
 
     size: int
     offsets: tuple[int, ...]
 
 
 def place(blocks: Sequence[ArenaBlock]) -> Arena:
-    """The smaller of the arenas that first fit in order of birth and by decreasing size need.
+    """Places blocks by first fit, in order of birth and by decreasing size, and returns the smaller arena.
 
     Args:
-        blocks: In the order of birth.
+        blocks: Blocks in order of birth.
 
     Returns:
-        Offsets at which no two blocks that are alive at one step overlap.
+        Offsets at which no two blocks that are live at the same step overlap.
     """
     by_birth, peak, pairs = _by_birth(blocks)
     if by_birth.size == peak or pairs > PAIRS or sum(b.size for b in blocks) > LARGEST:
@@ -57,22 +57,22 @@ def place(blocks: Sequence[ArenaBlock]) -> Arena:
 
 
 def _by_birth(blocks: Sequence[ArenaBlock]) -> tuple[Arena, int, int]:
-    """First fit in order of birth; also the peak of the live bytes, and how many pairs live together."""
+    """Places blocks in order of birth; also returns the peak of live bytes and the number of live pairs."""
     dying: dict[int, list[int]] = {}
     for index, block in enumerate(blocks):
         dying.setdefault(block.dies, []).append(index)
     deaths = sorted(dying)
     offsets = [0] * len(blocks)
-    # holes between live blocks, by start; free memory behind the last block is no hole
+    # holes between live blocks, by start; free memory after the last block is not a hole
     holes: list[tuple[int, int]] = []
-    top = size = alive = peak = pairs = count = at = 0
+    top = size = alive = peak = pairs = count = next_death = 0
     for index, block in enumerate(blocks):
-        while at < len(deaths) and deaths[at] < block.born:
-            for gone in dying[deaths[at]]:
-                top = _free(holes, offsets[gone], offsets[gone] + blocks[gone].size, top)
-                alive -= blocks[gone].size
+        while next_death < len(deaths) and deaths[next_death] < block.born:
+            for dead in dying[deaths[next_death]]:
+                top = _free(holes, offsets[dead], offsets[dead] + blocks[dead].size, top)
+                alive -= blocks[dead].size
                 count -= 1
-            at += 1
+            next_death += 1
         pairs += count
         count += 1
         alive += block.size
@@ -93,12 +93,12 @@ def _by_birth(blocks: Sequence[ArenaBlock]) -> tuple[Arena, int, int]:
 
 
 def _free(holes: list[tuple[int, int]], start: int, stop: int, top: int) -> int:
-    """Frees bytes, joins them with the holes beside them, and returns the new end of the used part."""
-    at = bisect_left(holes, (start, start))
-    if at < len(holes) and holes[at][0] == stop:
-        stop = holes.pop(at)[1]
-    if at and holes[at - 1][1] == start:
-        start = holes.pop(at - 1)[0]
+    """Frees a byte range, merges it with adjacent holes, and returns the new end of the used memory."""
+    position = bisect_left(holes, (start, start))
+    if position < len(holes) and holes[position][0] == stop:
+        stop = holes.pop(position)[1]
+    if position and holes[position - 1][1] == start:
+        start = holes.pop(position - 1)[0]
     if stop == top:
         return start
     insort(holes, (start, stop))
@@ -106,7 +106,7 @@ def _free(holes: list[tuple[int, int]], start: int, stop: int, top: int) -> int:
 
 
 def _by_size(blocks: Sequence[ArenaBlock]) -> Arena:
-    """First fit by decreasing size: each at the lowest place that is free all its life."""
+    """Places blocks by decreasing size, each at the lowest offset that is free during its lifetime."""
     rank = [0] * len(blocks)
     order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].size, blocks[i].born - blocks[i].dies, i))
     for place_in_order, index in enumerate(order):
@@ -116,9 +116,9 @@ def _by_size(blocks: Sequence[ArenaBlock]) -> Arena:
     for index, block in enumerate(blocks):
         if alive and any(blocks[neighbor].dies < block.born for neighbor in alive):
             alive = [neighbor for neighbor in alive if blocks[neighbor].dies >= block.born]
-        mine = rank[index]
+        own_rank = rank[index]
         for neighbor in alive:
-            if rank[neighbor] < mine:
+            if rank[neighbor] < own_rank:
                 earlier[index].append(neighbor)
             else:
                 earlier[neighbor].append(index)
@@ -127,28 +127,28 @@ def _by_size(blocks: Sequence[ArenaBlock]) -> Arena:
     size = 0
     for index in order:
         need = blocks[index].size
-        at = _lowest(offsets, ends, earlier[index], need)
-        offsets[index], ends[index] = at, at + need
-        size = max(size, at + need)
+        offset = _lowest_free_offset(offsets, ends, earlier[index], need)
+        offsets[index], ends[index] = offset, offset + need
+        size = max(size, offset + need)
     return Arena(size, tuple(offsets))
 
 
-def _lowest(offsets: Sequence[int], ends: Sequence[int], others: Sequence[int], need: int) -> int:
-    """The lowest offset at which `need` bytes are free of the blocks `others`."""
-    if len(others) < FEW:
-        at = 0
-        for start, stop in sorted([(offsets[index], ends[index]) for index in others]):
-            if start - at >= need:
+def _lowest_free_offset(offsets: Sequence[int], ends: Sequence[int], placed: Sequence[int], need: int) -> int:
+    """The lowest offset at which `need` bytes are free of the blocks `placed`."""
+    if len(placed) < FEW:
+        offset = 0
+        for start, stop in sorted([(offsets[index], ends[index]) for index in placed]):
+            if start - offset >= need:
                 break
-            at = max(at, stop)
-        return at
+            offset = max(offset, stop)
+        return offset
     import numpy as np  # slow to import, and most models do not need it
 
-    starts = np.array([offsets[index] for index in others])
+    starts = np.array([offsets[index] for index in placed])
     in_order = np.argsort(starts)
     # before each block, memory is taken up to the highest end so far
-    taken = np.maximum.accumulate(np.array([ends[index] for index in others])[in_order])
-    before = np.concatenate(([0], taken[:-1]))
-    fits = starts[in_order] - before >= need
-    first = int(np.argmax(fits))
-    return int(before[first] if fits[first] else taken[-1])
+    taken_up_to = np.maximum.accumulate(np.array([ends[index] for index in placed])[in_order])
+    free_from = np.concatenate(([0], taken_up_to[:-1]))
+    is_large_enough = starts[in_order] - free_from >= need
+    first = int(np.argmax(is_large_enough))
+    return int(free_from[first] if is_large_enough[first] else taken_up_to[-1])

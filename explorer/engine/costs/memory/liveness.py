@@ -1,8 +1,8 @@
-"""Liveness, which tensors are live when: activation memory over an execution order.
+"""Liveness: which tensors are live at each execution step, and the activation memory they take.
 
-A tensor lives from the step that makes it to the end of the last step that uses it; inputs and outputs
-of a step are alive together. Weights are not counted: they are resident anyway. The peak in the totals
-and the timeline of `Memory` come from the same lives, so they cannot disagree.
+A tensor is live from the step that produces it through the last step that reads it. The inputs and outputs of
+a step are live together. Weights are resident and not counted. The peak in the totals and the timeline in
+`Memory` use the same lifetimes, so they agree.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from explorer.facts import Analysis, Info, Layer, Status, TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 
 SHOWN = 16
-"""How many of the tensors live at the peak are named."""
+"""Maximum number of tensors that are listed at the peak."""
 
 
 Named = tuple[Mapping[str, TensorInfo], str]
-"""A tensor by its name among others: its description is made when somebody asks for it."""
+"""A tensor by name, with the table that describes it on demand."""
 
 
 class ExecutionStep(Struct, gc=False):
@@ -34,12 +34,11 @@ class ExecutionStep(Struct, gc=False):
     Attributes:
         label: Path of the layer.
         inputs: Keys of the tensors that it reads.
-        outputs: Key, description (in a finished schedule a `TensorInfo`) and bytes (None: unknown) of every
-            tensor that it makes. A key that is alive already (a view of it, an update in place) takes no
-            memory of its own.
-        leaf: Position of its leaf among those of the analysis; -1 for a step of the group called `label`,
-            or of none.
-        bound: Why the bytes are upper bounds; empty if they are not.
+        outputs: Key, description and bytes (None if unknown) of each tensor that it produces. In a finished
+            schedule the description is a `TensorInfo`. A key that is live already (a view, an in-place
+            update) takes no further memory.
+        leaf: Index of its leaf in the analysis, or -1 for a step of the group `label` or of no row.
+        bound: Reason why the bytes are upper bounds, or '' if they are exact.
     """
 
     label: str
@@ -50,7 +49,7 @@ class ExecutionStep(Struct, gc=False):
 
 
 class LiveRange(Struct, gc=False):
-    """A tensor and the first and last step at which it is live; `size` is None if it is not known."""
+    """A tensor with its size in bytes (None if unknown) and the first and last step at which it is live."""
 
     info: TensorInfo | Named
     size: int | None
@@ -171,7 +170,7 @@ def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> li
     return [life for life in lifetimes.values() if life.size != 0]
 
 
-def _alive(lifetimes: Sequence[LiveRange], count: int) -> list[int]:
+def _live_bytes_by_step(lifetimes: Sequence[LiveRange], count: int) -> list[int]:
     """Bytes live at each of `count` steps; tensors of unknown size are left out."""
     change = [0] * (count + 1)
     for life in lifetimes:
@@ -183,7 +182,7 @@ def _alive(lifetimes: Sequence[LiveRange], count: int) -> list[int]:
 
 def live_bytes(order: Schedule) -> list[int]:
     """Bytes live at each step; tensors of unknown size are left out."""
-    return _alive(lives(order.steps, order.keep), len(order.steps))
+    return _live_bytes_by_step(lives(order.steps, order.keep), len(order.steps))
 
 
 def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> Peak:
@@ -197,15 +196,15 @@ def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -
         The peak, at the first step that reaches it. Bytes are 0 when there is nothing to count.
     """
     lifetimes = lives(steps, keep)
-    live = _alive(lifetimes, len(steps))
+    live = _live_bytes_by_step(lifetimes, len(steps))
     if not live:
         return Peak(0, "", ())
     best = max(live)
-    at = live.index(best)
-    there = [life for life in lifetimes if life.size and life.born <= at <= life.dies]
-    there.sort(key=lambda life: -(life.size or 0))
+    peak_step = live.index(best)
+    live_tensors = [life for life in lifetimes if life.size and life.born <= peak_step <= life.dies]
+    live_tensors.sort(key=lambda life: -(life.size or 0))
     is_known = best or not lifetimes
-    return Peak(best if is_known else None, steps[at].label, tuple(described(x.info) for x in there[:SHOWN]))
+    return Peak(best if is_known else None, steps[peak_step].label, tuple(described(x.info) for x in live_tensors[:SHOWN]))
 
 
 def described(info: TensorInfo | Named) -> TensorInfo:
@@ -216,7 +215,7 @@ def described(info: TensorInfo | Named) -> TensorInfo:
     return values.get(name) or TensorInfo(name, None, None, "unknown")
 
 
-def described_steps(steps: Iterable[ExecutionStep]) -> Sequence[ExecutionStep]:
+def with_descriptions(steps: Iterable[ExecutionStep]) -> Sequence[ExecutionStep]:
     """The steps with all descriptions made."""
     return [
         replace(step, outputs=[(key, described(info), size) for key, info, size in step.outputs])
@@ -256,7 +255,7 @@ def memory(examined: AnalysisResult) -> Memory:
     """
     order, layers = examined.schedule, examined.analysis.layers
     lifetimes = lives(order.steps, order.keep)
-    live = _alive(lifetimes, len(order.steps))
+    live = _live_bytes_by_step(lifetimes, len(order.steps))
     sized = [(life, life.size) for life in lifetimes if life.size is not None]
     arena = place([ArenaBlock(size, life.born, life.dies) for life, size in sized])
     peak = max(live, default=0)

@@ -17,7 +17,7 @@ from explorer.engine.costs.memory.liveness import (
     AnalysisResult,
     MadeRows,
     Schedule,
-    described_steps,
+    with_descriptions,
     live_peak,
     schedule,
 )
@@ -123,14 +123,14 @@ def _observed(
     )
     inference = Inference(model, dims, input_shapes, observed=types)
     shapes = inference.main
-    taken = sum(
+    observed_count = sum(
         info.origin == "observed" and name not in shapes.overruled for name, info in shapes.values.items()
     )
-    if taken:
+    if observed_count:
         subject = "shape that inference does not know was"
-        if taken > 1:
+        if observed_count > 1:
             subject = "shapes that inference does not know were"
-        notes += (f"{taken:,} {subject} seen in a run on random inputs",)
+        notes += (f"{observed_count:,} {subject} seen in a run on random inputs",)
     return inference, notes
 
 
@@ -177,7 +177,7 @@ def _rows(model: Model, visited: VisitResult, look: Look | None) -> MadeRows:
 
     @cache
     def order() -> Schedule:
-        return schedule(described_steps(visited.steps), visited.kept, layers, rows_of)
+        return schedule(with_descriptions(visited.steps), visited.kept, layers, rows_of)
 
     @cache
     def flow() -> ValueFlow:
@@ -196,8 +196,8 @@ def _on_tiles(
 ) -> TiledMacs | None:
     """The MACs on tiles; of a model with open sizes, at the sizes of its plan."""
     values = inference.main.values
-    open_ = {d for v in model.graph.feeds for d in values[v.name].shape or () if isinstance(d, str)}
-    sizes = tile_coverage.planned_sizes(model, open_) if tiled is not None and tiled.share is None else {}
+    symbolic = {d for v in model.graph.feeds for d in values[v.name].shape or () if isinstance(d, str)}
+    sizes = tile_coverage.planned_sizes(model, symbolic) if tiled is not None and tiled.share is None else {}
     if not sizes:
         return tiled
     try:
@@ -217,15 +217,15 @@ def _notes(model: Model, visited: VisitResult) -> list[str]:
     notes = []
     used = {name for node in model.graph.nodes for name in node.inputs}
     used.update(v.name for v in model.graph.outputs)
-    idle = [t for t in model.graph.initializers.values() if t.name not in used]
-    if idle:
+    unused = [t for t in model.graph.initializers.values() if t.name not in used]
+    if unused:
         # a body captures values of outer graphs, which are not among the inputs of its node
-        within = (captured_names(body) for node in model.graph.nodes for _, body in subgraphs(node))
-        used.update(*within)
-        idle = [t for t in idle if t.name not in used]
-    if idle:
-        size = sum(t.nbytes for t in idle)
-        notes.append(f"{len(idle):,} stored tensors ({size:,} bytes) are used by no operator and not counted")
+        captured = (captured_names(body) for node in model.graph.nodes for _, body in subgraphs(node))
+        used.update(*captured)
+        unused = [t for t in unused if t.name not in used]
+    if unused:
+        size = sum(t.nbytes for t in unused)
+        notes.append(f"{len(unused):,} stored tensors ({size:,} bytes) are used by no operator and not counted")
     disputed = [(shapes.values, name) for shapes in visited.shapes.values() for name in shapes.disputed]
     conflicts = [values[name].conflict for values, name in disputed if name in values]
     for words, template in (

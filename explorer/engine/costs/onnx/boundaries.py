@@ -21,7 +21,7 @@ Edge = tuple[
 
 _Crossing = dict[str, dict[Hashable, TensorInfo]]
 """Tensors by their keys, by path of the group."""
-_ASKS_SIZES = ("Shape", "Size")
+_SIZE_READERS = ("Shape", "Size")
 """Operators that a tensor goes to for its sizes alone. What they read of a group, and indices, are named
 behind the other outputs: the first is the shape that the group has in the tree."""
 
@@ -37,35 +37,35 @@ def boundaries(
         graph: The main graph.
         context: Its values.
     """
-    around = [edge.scopes if isinstance(edge, OperatorLeaf) else edge[0] for edge in edges]
-    if not any(around):
+    edge_scopes = [edge.scopes if isinstance(edge, OperatorLeaf) else edge[0] for edge in edges]
+    if not any(edge_scopes):
         return {}
-    makers: dict[Hashable, tuple[Scope, ...]] = {}
-    for scopes, edge in zip(around, edges, strict=True):
-        for key in _made_by(edge) if isinstance(edge, OperatorLeaf) else edge[3]:
-            makers.setdefault(key, scopes)
+    producers: dict[Hashable, tuple[Scope, ...]] = {}
+    for scopes, edge in zip(edge_scopes, edges, strict=True):
+        for key in _output_keys(edge) if isinstance(edge, OperatorLeaf) else edge[3]:
+            producers.setdefault(key, scopes)
     ins: _Crossing = {}
     outs: _Crossing = {}
     sizes: _Crossing = {}
-    nowhere: tuple[Scope, ...] = ()
-    for scopes, edge in zip(around, edges, strict=True):
+    root: tuple[Scope, ...] = ()
+    for scopes, edge in zip(edge_scopes, edges, strict=True):
         if not isinstance(edge, OperatorLeaf):
             for key, info in zip(*edge[1:3], strict=True):
-                _cross(key, info, makers.get(key, nowhere), scopes, ins, outs)
+                _cross(key, info, producers.get(key, root), scopes, ins, outs)
             continue
-        within, names = edge.context, edge.node.inputs
-        for key, name in zip(_keys(within, names), names, strict=True):
-            origin = makers.get(key, nowhere)
-            if origin is not scopes and name and name not in within.stored and name not in edge.constants:
-                info = described((within.shapes.values, name))
-                size = edge.node.op in _ASKS_SIZES or info.dtype == "int64"
+        edge_context, names = edge.context, edge.node.inputs
+        for key, name in zip(_keys(edge_context, names), names, strict=True):
+            origin = producers.get(key, root)
+            if origin is not scopes and name and name not in edge_context.stored and name not in edge.constants:
+                info = described((edge_context.shapes.values, name))
+                size = edge.node.op in _SIZE_READERS or info.dtype == "int64"
                 _cross(key, info, origin, scopes, ins, sizes if size else outs)
     for value in graph.outputs:
         key = context.key(value.name)
-        _cross(key, context.info(value.name), makers.get(key, nowhere), nowhere, ins, outs)
+        _cross(key, context.info(value.name), producers.get(key, root), root, ins, outs)
     for path, values in sizes.items():
-        there = outs.setdefault(path, {})
-        there.update((key, info) for key, info in values.items() if key not in there)
+        path_outputs = outs.setdefault(path, {})
+        path_outputs.update((key, info) for key, info in values.items() if key not in path_outputs)
     return {
         path: GroupFacts(
             inputs=tuple(ins.get(path, {}).values()),
@@ -85,19 +85,19 @@ def _cross(
     outs: _Crossing,
 ) -> None:
     """Enters a value that crosses groups as an output of those it leaves and an input of those it enters."""
-    same = 0
+    shared_depth = 0
     for a, b in zip(origin, scopes, strict=False):
         if a is not b and a.path != b.path:
             break
-        same += 1
-    if same == len(scopes) == len(origin):
+        shared_depth += 1
+    if shared_depth == len(scopes) == len(origin):
         return
     named = own_name(key, described(info))
-    for crossings, passed in ((ins, scopes[same:]), (outs, origin[same:])):
-        for scope in passed:
-            there = crossings.setdefault(scope.path, {})
-            if len(there) < SHOWN or key in there:
-                there[key] = named
+    for crossings, crossed_scopes in ((ins, scopes[shared_depth:]), (outs, origin[shared_depth:])):
+        for scope in crossed_scopes:
+            group_values = crossings.setdefault(scope.path, {})
+            if len(group_values) < SHOWN or key in group_values:
+                group_values[key] = named
 
 
 def own_name(key: Hashable, info: TensorInfo) -> TensorInfo:
@@ -106,7 +106,7 @@ def own_name(key: Hashable, info: TensorInfo) -> TensorInfo:
     return replace(info, name=name) if isinstance(name, str) and name != info.name else info
 
 
-def _made_by(leaf: OperatorLeaf) -> Sequence[Hashable]:
+def _output_keys(leaf: OperatorLeaf) -> Sequence[Hashable]:
     """The keys of what an operator makes."""
     if isinstance(leaf.figures, OperatorFigures) and not leaf.figures.sizes:
         return ()

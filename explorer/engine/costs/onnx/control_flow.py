@@ -40,24 +40,24 @@ class ControlFlowNode(NamedTuple):
         shapes = self.context.shapes
         return self.state.inference.of_body(body, types, shapes.values, shapes.constants, self.context.opsets)
 
-    def open(self, kind: str) -> tuple[tuple[Scope, ...], str]:
+    def open_scopes(self, kind: str) -> tuple[tuple[Scope, ...], str]:
         """The scopes and the path prefix of a body that opens below the node."""
-        return self.state.opened(self.context, self.node, self.name, kind)
+        return self.state.open_scopes(self.context, self.node, self.name, kind)
 
 
 def follow(visit: Visit, state: VisitState, context: GraphContext, node: Node, name: ScopedName) -> bool:
     """Opens the graphs of a node; False if it carries none or lacks what is needed to follow them."""
-    way = _WAYS.get((node.domain, node.op))
-    if way is None or not _opens(node):
+    handler = _HANDLERS.get((node.domain, node.op))
+    if handler is None or not _can_follow(node):
         return False
-    way(ControlFlowNode(visit, state, context, node, name))
+    handler(ControlFlowNode(visit, state, context, node, name))
     return True
 
 
 def _branches(owner: ControlFlowNode) -> None:
     """If: every branch is shown; the one that runs counts, or the costliest if that is not known."""
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
-    scopes, prefix = owner.open("If")
+    scopes, prefix = owner.open_scopes("If")
     result = state.result
     branches: list[tuple[str, VisitResult]] = []
     costs: list[tuple[int | None, int | None]] = []
@@ -65,52 +65,52 @@ def _branches(owner: ControlFlowNode) -> None:
     branch_index = _known_branch(context, node, [name for name, _ in subgraphs(node)])
     for name, body in subgraphs(node):
         shapes = owner.shapes(body, ())
-        around = (*scopes, Scope(prefix + name, name, "branch"))
-        with state.apart() as inside:
-            below = state.below(context, body, shapes, around, prefix + name)
-            below.chosen = context.chosen or branch_index is None
-            visit(below, body.nodes)
-        ends.append([state.memory(below.key(v.name)) for v in body.outputs])
-        branches.append((name, inside))
-        run = [x.figures for x in inside.leaves if x.counted]
-        costs.append((summed(x.macs for x in run), summed(x.elementwise_ops for x in run)))
+        body_scopes = (*scopes, Scope(prefix + name, name, "branch"))
+        with state.separate_result() as branch_result:
+            body_context = state.child_context(context, body, shapes, body_scopes, prefix + name)
+            body_context.chosen = context.chosen or branch_index is None
+            visit(body_context, body.nodes)
+        ends.append([state.memory(body_context.key(v.name)) for v in body.outputs])
+        branches.append((name, branch_result))
+        counted_figures = [x.figures for x in branch_result.leaves if x.counted]
+        costs.append((summed(x.macs for x in counted_figures), summed(x.elementwise_ops for x in counted_figures)))
     # the branch that runs is unknown: take the one that needs most memory
     peaks = [live_peak(b.steps, end).bytes or 0 for (_, b), end in zip(branches, ends, strict=True)]
     if branch_index is None:
-        dearest = max(range(len(branches)), key=lambda i: (costs[i][0] or 0, costs[i][1] or 0))
+        costliest = max(range(len(branches)), key=lambda i: (costs[i][0] or 0, costs[i][1] or 0))
         largest = peaks.index(max(peaks))
     else:
-        dearest = largest = branch_index
-    unsure = branch_index is None and any(None in cost for cost in costs)
-    same = branch_index is not None or len(set(costs)) == 1
+        costliest = largest = branch_index
+    has_unknown_cost = branch_index is None and any(None in cost for cost in costs)
+    has_one_cost = branch_index is not None or len(set(costs)) == 1
     bound_reason = (
         ""
         if branch_index is not None or len(set(peaks)) == 1
         else "the branch that needs more memory is taken"
     )
-    for index, (name, inside) in enumerate(branches):
-        counted = index == dearest
-        before = len(result.leaves)
-        result.leaves += inside.leaves if counted else [replace(x, counted=False) for x in inside.leaves]
-        result.edges += inside.edges
-        result.ends += inside.ends
-        result.groups.update(inside.groups)
-        result.shapes.update(inside.shapes)
-        result.groups[prefix + name] = GroupFacts(apart=not counted)
+    for index, (name, branch_result) in enumerate(branches):
+        is_counted = index == costliest
+        first_leaf = len(result.leaves)
+        result.leaves += branch_result.leaves if is_counted else [replace(x, counted=False) for x in branch_result.leaves]
+        result.edges += branch_result.edges
+        result.ends += branch_result.ends
+        result.groups.update(branch_result.groups)
+        result.shapes.update(branch_result.shapes)
+        result.groups[prefix + name] = GroupFacts(apart=not is_counted)
         if index == largest:
-            for step in inside.steps:
-                leaf = step.leaf + before if step.leaf >= 0 else -1
+            for step in branch_result.steps:
+                leaf = step.leaf + first_leaf if step.leaf >= 0 else -1
                 result.steps.append(replace(step, leaf=leaf, bound=step.bound or bound_reason))
-    for outside, key in zip(node.outputs, ends[largest], strict=False):
-        if outside:
-            state.memory_of[context.key(outside)] = key
-    each = "; ".join(f"{name}: {_cost_text(cost)}" for (name, _), cost in zip(branches, costs, strict=True))
+    for output_name, key in zip(node.outputs, ends[largest], strict=False):
+        if output_name:
+            state.memory_of[context.key(output_name)] = key
+    costs_text = "; ".join(f"{name}: {_cost_text(cost)}" for (name, _), cost in zip(branches, costs, strict=True))
     result.groups[scopes[-1].path] = state.group(
         context,
         node,
         "If",
-        status="unknown" if unsure else None if same else "bound",
-        reason=f"the costliest branch counts ({each})" if unsure or not same else "",
+        status="unknown" if has_unknown_cost else None if has_one_cost else "bound",
+        reason=f"the costliest branch counts ({costs_text})" if has_unknown_cost or not has_one_cost else "",
     )
     state.finish(context, node, scopes)
 
@@ -134,11 +134,11 @@ def _loop(owner: ControlFlowNode) -> None:
     state, context, node = owner.state, owner.context, owner.node
     body = node.attributes["body"]
     constants = context.shapes.constants
-    most, always = iterations(node, constants) if isinstance(constants, ConstantContents) else (None, False)
-    trips = dimensions.display(most) if isinstance(most, str) else most
+    max_trips, is_fixed = iterations(node, constants) if isinstance(constants, ConstantContents) else (None, False)
+    trips = dimensions.display(max_trips) if isinstance(max_trips, str) else max_trips
     types = state.inference.loop_types(node, context.shapes.values, constants, context.opsets)
     shapes = owner.shapes(body, types)
-    early = "" if always else "the loop may end earlier"
+    early = "" if is_fixed else "the loop may end earlier"
     _repeat(owner, "Loop", body, shapes, trips, early=early, carried_from=2, carried=len(node.inputs) - 2)
 
 
@@ -164,13 +164,13 @@ def _batched_scan(owner: ControlFlowNode) -> None:
     trips: Dim = None
     for index, name in enumerate(node.inputs[1:]):
         info = context.info(name)
-        taken = 1 if index < states else 2
-        if info.shape is None or len(info.shape) < taken:
+        batch_rank = 1 if index < states else 2
+        if info.shape is None or len(info.shape) < batch_rank:
             types.append(replace(info, shape=None))
             continue
         if index >= states and trips is None:
-            trips = _times(info.shape[0], info.shape[1])
-        types.append(replace(info, shape=info.shape[taken:]))
+            trips = _multiply_trips(info.shape[0], info.shape[1])
+        types.append(replace(info, shape=info.shape[batch_rank:]))
     shapes = owner.shapes(body, types)
     early = "sequences may be shorter than the longest" if node.inputs[0] else ""
     _repeat(owner, "Scan", body, shapes, trips, early=early, carried_from=1, carried=states)
@@ -201,7 +201,7 @@ def _sequence_map(owner: ControlFlowNode) -> None:
 def _modified_attention(owner: ControlFlowNode) -> None:
     """FlexAttention: the attention, and what its graphs do to the scores and the probabilities."""
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
-    scopes, prefix = owner.open(node.op)
+    scopes, prefix = owner.open_scopes(node.op)
     plain = {n: v for n, v in node.attributes.items() if not isinstance(v, Graph)}
     inner = replace(context, scopes=scopes, prefix=prefix)
     core = Node(node.op, node.inputs, node.outputs, name="attention", domain=node.domain, attributes=plain)
@@ -212,9 +212,9 @@ def _modified_attention(owner: ControlFlowNode) -> None:
     for name, body in subgraphs(node):
         types = [TensorInfo(v.name, v.dtype or dtype, scores) for v in body.inputs]
         shapes = owner.shapes(body, types)
-        around = (*scopes, Scope(prefix + name, name, "modifier"))
-        below = state.below(context, body, shapes, around, prefix + name)
-        visit(below, body.nodes)
+        body_scopes = (*scopes, Scope(prefix + name, name, "modifier"))
+        body_context = state.child_context(context, body, shapes, body_scopes, prefix + name)
+        visit(body_context, body.nodes)
     state.result.groups[scopes[-1].path] = state.group(context, node, node.op)
 
 
@@ -235,28 +235,28 @@ def _repeat(
     the next and come out at the end. Each further output is stacked, one piece a run.
     """
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
-    scopes, prefix = owner.open(kind)
+    scopes, prefix = owner.open_scopes(kind)
     count = trips if isinstance(trips, int) else None
-    below = state.below(context, body, shapes, scopes, prefix[:-1])
-    below.trips = _times(context.trips, trips)
-    below.early = context.early or early
-    for value, outside in zip(body.inputs[carried_from:], node.inputs[carried_from:], strict=False):
-        if outside in context.stored:
-            below.stored[value.name] = context.stored[outside]
-        elif outside:
-            state.memory_of[below.key(value.name)] = state.memory(context.key(outside))
-    first = max(len(body.outputs) - len(node.outputs), 0)
+    body_context = state.child_context(context, body, shapes, scopes, prefix[:-1])
+    body_context.trips = _multiply_trips(context.trips, trips)
+    body_context.early = context.early or early
+    for value, outer_name in zip(body.inputs[carried_from:], node.inputs[carried_from:], strict=False):
+        if outer_name in context.stored:
+            body_context.stored[value.name] = context.stored[outer_name]
+        elif outer_name:
+            state.memory_of[body_context.key(value.name)] = state.memory(context.key(outer_name))
+    output_offset = max(len(body.outputs) - len(node.outputs), 0)
     stacked = [
-        (context.key(outside), context.info(outside), scaled(nbytes(below.info(value.name)), count))
-        for outside, value in list(zip(node.outputs, body.outputs[first:], strict=False))[carried:]
-        if outside
+        (context.key(outer_name), context.info(outer_name), scaled(nbytes(body_context.info(value.name)), count))
+        for outer_name, value in list(zip(node.outputs, body.outputs[output_offset:], strict=False))[carried:]
+        if outer_name
     ]
     state.step(scopes[-1].path, (), stacked)
-    visit(below, body.nodes)
-    ends = [below.key(v.name) for v in body.outputs if v.name not in below.stored]
-    for outside, value in zip(node.outputs[:carried], body.outputs[first:], strict=False):
-        if outside and value.name not in below.stored:
-            state.memory_of[context.key(outside)] = state.memory(below.key(value.name))
+    visit(body_context, body.nodes)
+    ends = [body_context.key(v.name) for v in body.outputs if v.name not in body_context.stored]
+    for outer_name, value in zip(node.outputs[:carried], body.outputs[output_offset:], strict=False):
+        if outer_name and value.name not in body_context.stored:
+            state.memory_of[context.key(outer_name)] = state.memory(body_context.key(value.name))
     times = "?" if trips is None else str(trips)
     reason = "" if trips is not None else "how often it runs depends on the data"
     facts = state.group(context, node, kind)
@@ -267,11 +267,11 @@ def _repeat(
         status="unknown" if reason else None,
     )
     # captured values are needed again in the next run
-    captured_keys = [key for name, key in below.keys.items() if name not in context.stored]
-    state.finish(context, node, scopes, also=(*ends, *captured_keys))
+    captured_keys = [key for name, key in body_context.keys.items() if name not in context.stored]
+    state.finish(context, node, scopes, live_keys=(*ends, *captured_keys))
 
 
-_WAYS: Mapping[tuple[str, str], Callable[[ControlFlowNode], None]] = {
+_HANDLERS: Mapping[tuple[str, str], Callable[[ControlFlowNode], None]] = {
     ("", "If"): _branches,
     ("", "Loop"): _loop,
     ("", "Scan"): _scan,
@@ -279,14 +279,14 @@ _WAYS: Mapping[tuple[str, str], Callable[[ControlFlowNode], None]] = {
     ("ai.onnx.preview", "FlexAttention"): _modified_attention,
 }
 
-KEYS = _WAYS.keys()
+KEYS = _HANDLERS.keys()
 """Domain and type of the operators that carry graphs."""
 
 CARRIERS = frozenset(op for _, op in KEYS)
 """Their types."""
 
 
-def _opens(node: Node) -> bool:
+def _can_follow(node: Node) -> bool:
     """Whether a node that carries graphs has what it needs to be followed."""
     if node.op == "If":
         return bool(subgraphs(node))
@@ -298,11 +298,11 @@ def _opens(node: Node) -> bool:
         return bool(node.inputs)
     count = node.attributes.get("num_scan_inputs", 0)
     axes = node.attributes.get("scan_input_axes", ())
-    whole = isinstance(axes, tuple) and all(isinstance(a, int) for a in axes)
-    return isinstance(count, int) and 0 <= count <= len(node.inputs) and whole
+    has_valid_axes = isinstance(axes, tuple) and all(isinstance(a, int) for a in axes)
+    return isinstance(count, int) and 0 <= count <= len(node.inputs) and has_valid_axes
 
 
-def _times(a: Dim, b: Dim) -> Dim:
+def _multiply_trips(a: Dim, b: Dim) -> Dim:
     """How often a body within a body runs."""
     if a is None or b is None:
         return None

@@ -36,26 +36,26 @@ def value_flow(
     groups = {layer.path: layer.id for layer in layers if layer.group}
     for value in graph.feeds:
         flow.make(-1, context.key(value.name), partial(context.info, value.name), "input")
-    at = 0
+    leaf_index = 0
     for edge in visited.edges:
         if isinstance(edge, OperatorLeaf):
             # leaves and their edges are recorded together, also in a branch that does not count
-            _add_operator(flow, edge, rows_of[at])
-            at += 1
+            _add_operator(flow, edge, rows_of[leaf_index])
+            leaf_index += 1
             continue
         scopes, read, read_infos, made_keys, made_infos = edge
         row = _row(scopes, groups)
         for key, info in zip(read, read_infos, strict=True):
-            flow.take(row, key, partial(_same, info))
+            flow.take(row, key, partial(_identity, info))
         for key, info in zip(made_keys, made_infos, strict=True):
-            flow.make(row, key, partial(_same, info))
+            flow.make(row, key, partial(_identity, info))
     for scopes, keys in visited.ends:
-        for key in filter(flow.knows, keys):
+        for key in filter(flow.has_value, keys):
             # a graph of a node with several graphs is a group inside the node's group
-            around = scopes[:-1] if scopes[-1].kind in _SEVERAL else scopes
-            flow.take(_row(around, groups), key, partial(_same, _NOTHING))
+            owner_scopes = scopes[:-1] if scopes[-1].kind in _MULTI_GRAPH_KINDS else scopes
+            flow.take(_row(owner_scopes, groups), key, partial(_identity, _NOTHING))
     for value in graph.outputs:
-        flow.put_out(context.key(value.name))
+        flow.mark_output(context.key(value.name))
     for value in (*graph.values, *graph.outputs, *graph.inputs):
         if value.shape is not None and not all(isinstance(size, int) for size in value.shape):
             flow.declared[value.name] = value.shape
@@ -72,7 +72,7 @@ def _add_operator(flow: ValueFlow, leaf: OperatorLeaf, row: int) -> None:
         if not name or name in leaf.constants:
             continue
         key = context.key(name)
-        if flow.knows(key) and not (name in parameter_names and flow.is_stored(key)):
+        if flow.has_value(key) and not (name in parameter_names and flow.is_stored(key)):
             flow.take(row, key, partial(_info, context, key, name))
         elif name not in parameter_names:
             source: InputSource = "stored" if name in context.stored else "unknown"
@@ -92,10 +92,10 @@ def _info(context: GraphContext, key: Hashable, name: str) -> TensorInfo:
     return own_name(key, context.info(name))
 
 
-def _same(info: TensorInfo) -> TensorInfo:
+def _identity(info: TensorInfo) -> TensorInfo:
     return info
 
 
-_SEVERAL = frozenset(("branch", "modifier"))
+_MULTI_GRAPH_KINDS = frozenset(("branch", "modifier"))
 _NOTHING = TensorInfo("", None, None)
 """Of a value that is there already."""

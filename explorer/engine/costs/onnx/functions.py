@@ -35,28 +35,28 @@ from explorer.facts import Layer, TensorInfo, TiledMacs
 
 def inlined(model: Model, function: Function, node: Node) -> tuple[Node, Mapping[str, TensorInfo]] | None:
     """The operator that a function call stands for, and its constants by name; None if it is several."""
-    working = [n for n in function.nodes if n.op != "Constant" or n.domain]
-    if len(working) != 1 or working[0].key in model.functions or subgraphs(working[0]):
+    operators = [n for n in function.nodes if n.op != "Constant" or n.domain]
+    if len(operators) != 1 or operators[0].key in model.functions or subgraphs(operators[0]):
         return None
-    only, alike = working[0], working[0].alike
+    body_node, alike = operators[0], operators[0].alike
     if function.attributes or function.defaults:
-        only, alike = substituted(only, {**function.defaults, **node.attributes}), None
-    outside = dict(zip(function.inputs, node.inputs, strict=False))
-    outside.update(zip(function.outputs, node.outputs, strict=False))
+        body_node, alike = substituted(body_node, {**function.defaults, **node.attributes}), None
+    outer_names = dict(zip(function.inputs, node.inputs, strict=False))
+    outer_names.update(zip(function.outputs, node.outputs, strict=False))
     constants: dict[str, TensorInfo] = {}
     for inner in function.nodes:
-        if inner is not working[0] and inner.op == "Constant":
+        if inner is not operators[0] and inner.op == "Constant":
             tensor = constant(inner)
             if tensor is not None and inner.outputs:
                 name = inner.outputs[0]
                 constants[name] = TensorInfo(name, tensor.dtype, tensor.shape, "declared")
     operator = Node(
-        only.op,
-        [outside.get(n, n if n in constants else "") for n in only.inputs],
-        [outside.get(n, "") for n in only.outputs],
+        body_node.op,
+        [outer_names.get(n, n if n in constants else "") for n in body_node.inputs],
+        [outer_names.get(n, "") for n in body_node.outputs],
         name=node.name or node.label,
-        domain=only.domain,
-        attributes=only.attributes,
+        domain=body_node.domain,
+        attributes=body_node.attributes,
         metadata=node.metadata,
         alike=alike,
     )
@@ -87,28 +87,28 @@ class FunctionCalls:
         state = self._state
         nodes, shapes = state.inference.of_function(function, node, types, context.shapes.constants)
         stored_inputs = {
-            inside: context.stored[outside]
-            for inside, outside in zip(function.inputs, node.inputs, strict=False)
-            if outside in context.stored
+            inner_name: context.stored[outer_name]
+            for inner_name, outer_name in zip(function.inputs, node.inputs, strict=False)
+            if outer_name in context.stored
         }
-        below = replace(context, shapes=shapes, stored=stored_inputs, storage_ids={}, keys={})
+        body_context = replace(context, shapes=shapes, stored=stored_inputs, storage_ids={}, keys={})
         size = self._size(function)
         if context.closed or size > self._rows:
-            self._close(self._closed_body(visit, below, nodes, function), context, node, name)
+            self._close(self._closed_body(visit, body_context, nodes, function), context, node, name)
             return
         self._rows -= size
-        for inside, outside in zip(function.inputs, node.inputs, strict=False):
-            if outside:
-                below.keys[inside] = context.key(outside)
-        for inside, outside in zip(function.outputs, node.outputs, strict=False):
-            if outside:
-                below.keys.setdefault(inside, context.key(outside))
-        below.scopes, below.prefix = state.opened(context, node, name, function.name)
-        below.opsets = {**context.opsets, **function.opsets}
-        below.inside = ""
-        below.number = state.number()
-        state.result.groups[below.scopes[-1].path] = state.group(context, node, function.name)
-        visit(below, nodes)
+        for inner_name, outer_name in zip(function.inputs, node.inputs, strict=False):
+            if outer_name:
+                body_context.keys[inner_name] = context.key(outer_name)
+        for inner_name, outer_name in zip(function.outputs, node.outputs, strict=False):
+            if outer_name:
+                body_context.keys.setdefault(inner_name, context.key(outer_name))
+        body_context.scopes, body_context.prefix = state.open_scopes(context, node, name, function.name)
+        body_context.opsets = {**context.opsets, **function.opsets}
+        body_context.inside = ""
+        body_context.number = state.number()
+        state.result.groups[body_context.scopes[-1].path] = state.group(context, node, function.name)
+        visit(body_context, nodes)
 
     def _size(self, function: Function) -> int:
         """How many operators a call opens into."""
@@ -128,21 +128,21 @@ class FunctionCalls:
         return self._sizes[function.key]
 
     def _closed_body(
-        self, visit: Visit, below: GraphContext, nodes: Sequence[Node], function: Function
+        self, visit: Visit, body_context: GraphContext, nodes: Sequence[Node], function: Function
     ) -> ClosedBody:
         """The figures of a body, shared by all calls with arguments of the same types."""
-        key = id(below.shapes), frozenset(below.stored)
+        key = id(body_context.shapes), frozenset(body_context.stored)
         if key not in self._closed:
-            stored_arguments = dict(below.stored)
-            below.trips, below.early, below.chosen, below.closed = 1, "", False, True
-            below.number = self._state.number()
-            with self._state.apart() as inside:
-                visit(below, nodes)
-            ends = frozenset(self._state.memory(below.key(n)) for n in function.outputs)
+            stored_arguments = dict(body_context.stored)
+            body_context.trips, body_context.early, body_context.chosen, body_context.closed = 1, "", False, True
+            body_context.number = self._state.number()
+            with self._state.separate_result() as body_result:
+                visit(body_context, nodes)
+            output_memory = frozenset(self._state.memory(body_context.key(n)) for n in function.outputs)
             labels = self._state.result.tile_labels
-            tiled = None if labels is None else tile_coverage.counted(labels, inside.leaves)
-            peak = live_peak(inside.steps, ends).bytes
-            self._closed[key] = below.shapes, _closed_body(inside, stored_arguments, peak, tiled)
+            tiled = None if labels is None else tile_coverage.count_tiled_macs(labels, body_result.leaves)
+            peak = live_peak(body_result.steps, output_memory).bytes
+            self._closed[key] = body_context.shapes, _closed_body(body_result, stored_arguments, peak, tiled)
         return self._closed[key][1]
 
     def _close(self, body: ClosedBody, context: GraphContext, node: Node, name: ScopedName) -> None:
@@ -182,15 +182,15 @@ class FunctionCalls:
         leaf = OperatorLeaf(layer, context, node, (name,), 0, parameters, nodes)
         if body.tiled is not None and body.tiled.products != 0:
             leaf.tiled = scaled(body.tiled.macs, scale), scaled(body.tiled.products, scale)
-        at = len(state.result.leaves)
+        position = len(state.result.leaves)
         state.result.leaves.append(leaf)
         state.result.edges.append(leaf)
         step_outputs = [(context.key(o.name), o, nbytes(o)) for o in outputs]
         # at its peak the body also holds its outputs, or the tensors that become them
-        more = None if body.peak is None else max(body.peak - sum(s or 0 for _, _, s in step_outputs), 0)
-        step_outputs.append(((path, "inside"), TensorInfo(f"inside {path}", None, None), more))
+        inner_bytes = None if body.peak is None else max(body.peak - sum(s or 0 for _, _, s in step_outputs), 0)
+        step_outputs.append(((path, "inside"), TensorInfo(f"inside {path}", None, None), inner_bytes))
         bound_reason = "a function that is not opened is taken to hold its inputs to its end"
-        state.step(path, [context.key(n) for n in read], step_outputs, leaf=at, bound_reason=bound_reason)
+        state.step(path, [context.key(n) for n in read], step_outputs, leaf=position, bound_reason=bound_reason)
 
 
 class ClosedBody(Struct, frozen=True):
@@ -213,20 +213,20 @@ def _closed_body(
     tiled: TiledMacs | None,
 ) -> ClosedBody:
     """The sums over a body; `stored_arguments` are the stored tensors that its caller passes."""
-    run = [leaf for leaf in body.leaves if leaf.counted]
-    figures = [leaf.figures for leaf in run]
-    nodes = sum(leaf.nodes for leaf in run)
-    worst = next((x for s in ("unknown", "bound") for x in run if x.figures.status == s), None)
+    counted_leaves = [leaf for leaf in body.leaves if leaf.counted]
+    figures = [leaf.figures for leaf in counted_leaves]
+    nodes = sum(leaf.nodes for leaf in counted_leaves)
+    inexact = next((x for s in ("unknown", "bound") for x in counted_leaves if x.figures.status == s), None)
     cost = Cost(
         summed(x.macs for x in figures),
         summed(x.elementwise_ops for x in figures),
         f"sum over {nodes:,} operators inside, too many to list",
-        "exact" if worst is None else worst.figures.status,
-        "" if worst is None else f"{worst.path}: {worst.figures.reason}",
+        "exact" if inexact is None else inexact.figures.status,
+        "" if inexact is None else f"{inexact.path}: {inexact.figures.reason}",
     )
     # parameters that a caller passes differ from call to call: they belong to the call
-    from_outside = {entry.identity for entries in stored_arguments.values() for entry in entries}
-    parameters = {e[0]: e for leaf in body.leaves for e in leaf.stored if e[0] not in from_outside}
+    argument_identities = {entry.identity for entries in stored_arguments.values() for entry in entries}
+    parameters = {e[0]: e for leaf in body.leaves for e in leaf.stored if e[0] not in argument_identities}
     return ClosedBody(
         cost,
         summed(x.bytes_read for x in figures),

@@ -14,7 +14,7 @@ from msgspec import Struct
 from explorer.engine.costs.layer_tree import CostFigures, Scope
 from explorer.engine.costs.memory.liveness import ExecutionStep, Named
 from explorer.engine.costs.onnx.scopes import ScopedName
-from explorer.engine.costs.onnx.values import GraphContext, learned, parameters
+from explorer.engine.costs.onnx.values import GraphContext, attribute_parameters, parameters
 from explorer.engine.graph.model import Node
 from explorer.facts import Layer, TensorInfo
 
@@ -84,7 +84,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         inputs, outputs = described_values(self.context, node, self.constants)
         entries, params = parameters(self.context, node, figures.parameters)
         weights: tuple[TensorInfo, ...] = ()
-        if entries := [*entries, *learned(self.context, node)]:
+        if entries := [*entries, *attribute_parameters(self.context, node)]:
             named = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in entries}
             weights = tuple(named.values())
         return Layer(
@@ -111,11 +111,11 @@ class OperatorLeaf(Struct, eq=False, gc=False):
             weight_bytes_read=figures.weight_bytes_read,
         )
 
-    def step(self, at: int, memory_of: Mapping[Hashable, Hashable]) -> ExecutionStep:
+    def step(self, position: int, memory_of: Mapping[Hashable, Hashable]) -> ExecutionStep:
         """Its step of the execution order.
 
         Args:
-            at: Its position among the leaves.
+            position: Its position among the leaves.
             memory_of: The tensor in whose memory a value lies that is a view, by key.
         """
         context, node, figures = self.context, self.node, self.figures
@@ -134,11 +134,11 @@ class OperatorLeaf(Struct, eq=False, gc=False):
             read = [context.key(str(name)) for name in read]
             outputs = [(context.key(str(name)), info, size) for name, info, size in outputs]
         if memory_of:
-            place_of = memory_of.get
-            outputs = [(place_of(key, key), info, size) for key, info, size in outputs]
-            read = [place_of(key, key) for key in read]
+            memory_key = memory_of.get
+            outputs = [(memory_key(key, key), info, size) for key, info, size in outputs]
+            read = [memory_key(key, key) for key in read]
         path = context.path(node) if context.prefix else node.name or node.label
-        return ExecutionStep(path, read, outputs, at)
+        return ExecutionStep(path, read, outputs, position)
 
 
 def described_values(

@@ -43,11 +43,11 @@ def relative(name: str, inside: str) -> str:
     """
     if not inside or not name.startswith("/"):
         return name
-    pieces, around = name.split("/"), inside.split("/")
-    same = 0
-    while same < min(len(pieces) - 1, len(around)) and pieces[same] == around[same]:
-        same += 1
-    return "/".join(pieces[same:])
+    pieces, container_pieces = name.split("/"), inside.split("/")
+    shared = 0
+    while shared < min(len(pieces) - 1, len(container_pieces)) and pieces[shared] == container_pieces[shared]:
+        shared += 1
+    return "/".join(pieces[shared:])
 
 
 class ScopedNames(Sequence[ScopedName]):
@@ -56,15 +56,15 @@ class ScopedNames(Sequence[ScopedName]):
     def __init__(self, nodes: Sequence[Node], inside: str = "") -> None:
         self.nodes = nodes
         self.inside = inside
-        self._found: list[ScopedName] | None = None
+        self._names: list[ScopedName] | None = None
 
     def __len__(self) -> int:
         return len(self.nodes)
 
-    def __getitem__(self, at: Any) -> Any:
-        if self._found is None:
-            self._found = scoped_names(self.nodes, self.inside)
-        return self._found[at]
+    def __getitem__(self, index: Any) -> Any:
+        if self._names is None:
+            self._names = scoped_names(self.nodes, self.inside)
+        return self._names[index]
 
 
 def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
@@ -81,14 +81,14 @@ def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
     names: list[ScopedName] = []
     units: list[str] = []  # the site of each, "" for none
     by_metadata: dict[tuple[str, str], ScopedName] = {}
-    around: Known = {"/": {}, ".": {}}
+    cache: Known = {"/": {}, ".": {}}
     numbers: Counter[str] = Counter()
-    sites = False
+    has_sites = False
     for node in nodes:
         metadata = node.metadata
         site = metadata.get(SITE_KEY, "") if metadata and not inside else ""
         if site:
-            sites = True
+            has_sites = True
             units.append(site)
             key = SITE_KEY, site
             if key not in by_metadata:
@@ -100,27 +100,27 @@ def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
             names.append(by_metadata[key])
             continue
         units.append("")
-        written = metadata.get(NAMES, "") if metadata else ""
-        if written:
+        metadata_names = metadata.get(NAMES, "") if metadata else ""
+        if metadata_names:
             numbers[node.op] += 1
-            names.append(_from_metadata(written, metadata.get(CLASSES, ""), node, by_metadata))
+            names.append(_from_metadata(metadata_names, metadata.get(CLASSES, ""), node, by_metadata))
         elif node.name:
             numbers[node.op] += 1
-            names.append(from_name(relative(node.name, inside) if inside else node.name, around))
+            names.append(from_name(relative(node.name, inside) if inside else node.name, cache))
         else:
             number = numbers[node.op]
             numbers[node.op] += 1
             output = next((o for o in node.outputs if o), "")
-            groups = from_name(relative(output, inside), around).scopes if "/" in output else ()
+            groups = from_name(relative(output, inside), cache).scopes if "/" in output else ()
             names.append(ScopedName(groups, f"{node.op}_{number}"))
-    places = _collapsed(names, units)
-    return _under_sites(nodes, places, units) if sites else places
+    places = _collapse_single_groups(names, units)
+    return _group_by_site(nodes, places, units) if has_sites else places
 
 
 def module_path(node: Node) -> str:
     """Path of the module whose code made a node, by its exporter's metadata, or by its name; '' for none."""
-    written = node.metadata.get(NAMES, "") if node.metadata else ""
-    scoped_name = _from_metadata(written, "", node, {}) if written else from_name(node.name)
+    metadata_names = node.metadata.get(NAMES, "") if node.metadata else ""
+    scoped_name = _from_metadata(metadata_names, "", node, {}) if metadata_names else from_name(node.name)
     return scoped_name.scopes[-1].path if scoped_name.scopes else ""
 
 
@@ -157,10 +157,10 @@ def from_name(name: str, cache: Known | None = None) -> ScopedName:
         return ScopedName((), pieces[-1] if len(pieces) == 1 and sign == "/" else name)
     if cache is None:
         groups = _groups(front, sign)
-    elif front in (same := cache[sign]):
-        groups = same[front]
+    elif front in (cached_groups := cache[sign]):
+        groups = cached_groups[front]
     else:
-        groups = same[front] = _groups(front, sign) if sign == "." else _known_groups(front, same)
+        groups = cached_groups[front] = _groups(front, sign) if sign == "." else _known_groups(front, cached_groups)
     # thousands of nodes are called Conv
     return ScopedName((), name) if groups is None else ScopedName(groups, intern(last))
 
@@ -174,38 +174,38 @@ def _groups(front: str, sign: str) -> tuple[Scope, ...] | None:
 
 def _known_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) -> tuple[Scope, ...]:
     """The same for a path with slashes, from the groups around it where those are known."""
-    above, _, part = front.rpartition("/")
+    parent_path, _, part = front.rpartition("/")
     if front.count("/") > MAX_DEPTH:
         return _scopes(_pieces(front), {})
-    around: tuple[Scope, ...] = ()
-    if above:
-        around = cache[above] = cache.get(above) or _known_groups(above, cache)
-    before = above.rstrip("/").rpartition("/")[2]
-    pieces = _child_pieces(part, before)
-    if len(around) + len(pieces) > MAX_DEPTH:
+    parent_groups: tuple[Scope, ...] = ()
+    if parent_path:
+        parent_groups = cache[parent_path] = cache.get(parent_path) or _known_groups(parent_path, cache)
+    container = parent_path.rstrip("/").rpartition("/")[2]
+    pieces = _child_pieces(part, container)
+    if len(parent_groups) + len(pieces) > MAX_DEPTH:
         return _scopes(_pieces(front), {})
-    path = around[-1].path if around else ""
-    scopes = [*around]
+    path = parent_groups[-1].path if parent_groups else ""
+    scopes = [*parent_groups]
     for piece in pieces:
         path = f"{path}.{piece}" if path else piece
         scopes.append(Scope(path, intern(piece), "Module"))
     return tuple(scopes)
 
 
-def _child_pieces(part: str, before: str) -> list[str]:
+def _child_pieces(part: str, container: str) -> list[str]:
     """The pieces of a part of a path; `a/a.b` repeats the container's name in the child's."""
-    name = part[len(before) + 1 :] if before and part.startswith(before + ".") else part
+    name = part[len(container) + 1 :] if container and part.startswith(container + ".") else part
     return [p for p in name.split(".") if p]
 
 
 def _pieces(front: str) -> list[str]:
     """The pieces of a path with slashes."""
     pieces: list[str] = []
-    before = ""
+    container = ""
     for part in front.split("/"):
         if part:
-            pieces += _child_pieces(part, before)
-            before = part
+            pieces += _child_pieces(part, container)
+            container = part
     return pieces
 
 
@@ -237,46 +237,46 @@ def _strings(text: str) -> list[str]:
     return value if isinstance(value, list) and all(isinstance(v, str) for v in value) else []
 
 
-def _collapsed(places: list[ScopedName], units: Sequence[str]) -> list[ScopedName]:
+def _collapse_single_groups(places: list[ScopedName], units: Sequence[str]) -> list[ScopedName]:
     """Leaves out groups with one unit (a node, or all nodes of a site) in them."""
     counted_units: set[str] = set()
-    once: list[ScopedName] = []
-    for spot, unit in zip(places, units, strict=True):
+    first_places: list[ScopedName] = []
+    for place, unit in zip(places, units, strict=True):
         if unit:
             if unit in counted_units:
                 continue
             counted_units.add(unit)
-        once.append(spot)
+        first_places.append(place)
     # places that share their groups are counted together
-    counted = Counter(id(spot.scopes) for spot in once)
-    groups = {id(spot.scopes): spot.scopes for spot in once}
-    inside: dict[str, int] = {}
+    counted = Counter(id(place.scopes) for place in first_places)
+    groups = {id(place.scopes): place.scopes for place in first_places}
+    unit_counts: dict[str, int] = {}
     for key, scopes in groups.items():
         count = counted[key]
         for scope in scopes:
             path = scope.path
-            inside[path] = inside.get(path, 0) + count
-    alone = {key for key, scopes in groups.items() if scopes and inside[scopes[-1].path] == 1}
+            unit_counts[path] = unit_counts.get(path, 0) + count
+    single_unit = {key for key, scopes in groups.items() if scopes and unit_counts[scopes[-1].path] == 1}
     # places of one group share its scopes
-    same = {scopes: scopes for key, scopes in groups.items() if key not in alone}
-    out = []
-    for spot in places:
-        scopes = spot.scopes
-        if id(scopes) in alone:
-            around = scopes[:-1]
-            spot = ScopedName(same.setdefault(around, around), scopes[-1].name)
-        out.append(spot)
-    return out
+    shared_scopes = {scopes: scopes for key, scopes in groups.items() if key not in single_unit}
+    collapsed = []
+    for place in places:
+        scopes = place.scopes
+        if id(scopes) in single_unit:
+            parents = scopes[:-1]
+            place = ScopedName(shared_scopes.setdefault(parents, parents), scopes[-1].name)
+        collapsed.append(place)
+    return collapsed
 
 
-def _under_sites(nodes: Sequence[Node], places: list[ScopedName], units: Sequence[str]) -> list[ScopedName]:
+def _group_by_site(nodes: Sequence[Node], places: list[ScopedName], units: Sequence[str]) -> list[ScopedName]:
     """Puts the nodes of a tiled site under a group with the site's name."""
     sizes = Counter(filter(None, units))
-    out = []
-    for node, spot, unit in zip(nodes, places, units, strict=True):
+    regrouped = []
+    for node, place, unit in zip(nodes, places, units, strict=True):
         if sizes[unit] > 1:
             node_name = from_name(node.label).name if node.name else node.op
-            out.append(ScopedName((*spot.scopes, Scope(unit, spot.name, TILED)), node_name))
+            regrouped.append(ScopedName((*place.scopes, Scope(unit, place.name, TILED)), node_name))
         else:
-            out.append(spot)
-    return out
+            regrouped.append(place)
+    return regrouped

@@ -51,29 +51,29 @@ def _elements_of(
     if not node.inputs:
         return None
     if node.op == "SequenceConstruct":
-        return SequenceElements(len(node.inputs), _alike([context.info(n) for n in node.inputs]))
+        return SequenceElements(len(node.inputs), _common_info([context.info(n) for n in node.inputs]))
     if node.op == "SplitToSequence":
         return _split(context, node)
-    before = sequences.get(context.key(node.inputs[0]))
-    if before is None:
+    source_elements = sequences.get(context.key(node.inputs[0]))
+    if source_elements is None:
         return None
     if node.op == "SequenceInsert" and len(node.inputs) > 1:
         new = context.info(node.inputs[1])
-        each = new if before.length == 0 else None if before.each is None else _alike([before.each, new])
-        return SequenceElements(_more(before.length, 1), each)
+        element = new if source_elements.length == 0 else None if source_elements.each is None else _common_info([source_elements.each, new])
+        return SequenceElements(_changed_length(source_elements.length, 1), element)
     if node.op == "SequenceErase":
-        return replace(before, length=_more(before.length, -1))
-    return before
+        return replace(source_elements, length=_changed_length(source_elements.length, -1))
+    return source_elements
 
 
-def _alike(tensors: list[TensorInfo]) -> TensorInfo | None:
+def _common_info(tensors: list[TensorInfo]) -> TensorInfo | None:
     first = tensors[0]
-    same = all((t.dtype, t.shape) == (first.dtype, first.shape) for t in tensors)
-    return first if same else None
+    all_equal = all((t.dtype, t.shape) == (first.dtype, first.shape) for t in tensors)
+    return first if all_equal else None
 
 
-def _more(length: Dim, by: int) -> Dim:
-    return max(length + by, 0) if isinstance(length, int) else None
+def _changed_length(length: Dim, change: int) -> Dim:
+    return max(length + change, 0) if isinstance(length, int) else None
 
 
 def _split(context: GraphContext, node: Node) -> SequenceElements:
@@ -85,21 +85,21 @@ def _split(context: GraphContext, node: Node) -> SequenceElements:
     axis = node.attributes.get("axis", 0)
     if shape is None or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
         return SequenceElements(int(sizes.size) if sizes is not None and sizes.ndim else None)
-    at = axis % len(shape)
-    size = shape[at]
+    axis_index = axis % len(shape)
+    size = shape[axis_index]
     if not split_name:
         keep = node.attributes.get("keepdims", 1)
-        rest = (*shape[:at], 1, *shape[at + 1 :]) if keep else (*shape[:at], *shape[at + 1 :])
-        return SequenceElements(size, replace(source, shape=rest))
+        piece_shape = (*shape[:axis_index], 1, *shape[axis_index + 1 :]) if keep else (*shape[:axis_index], *shape[axis_index + 1 :])
+        return SequenceElements(size, replace(source, shape=piece_shape))
     if sizes is None:
         return SequenceElements(None)
     if sizes.ndim:
         widths = [int(s) for s in sizes]
-        even = len(set(widths)) == 1
-        piece = (*shape[:at], widths[0], *shape[at + 1 :]) if even else None
-        return SequenceElements(len(widths), replace(source, shape=piece) if even else None)
+        is_even = len(set(widths)) == 1
+        piece = (*shape[:axis_index], widths[0], *shape[axis_index + 1 :]) if is_even else None
+        return SequenceElements(len(widths), replace(source, shape=piece) if is_even else None)
     width = int(sizes)
     if not isinstance(size, int) or width < 1:
         return SequenceElements(None)
-    piece = (*shape[:at], width, *shape[at + 1 :])
+    piece = (*shape[:axis_index], width, *shape[axis_index + 1 :])
     return SequenceElements(-(-size // width), replace(source, shape=piece) if size % width == 0 else None)

@@ -47,30 +47,30 @@ class ExecutionOrder(Sequence[ExecutionStep]):
         self._held.append(step)
         self._at.append(step.leaf)
 
-    def add(self, leaf: OperatorLeaf, at: int) -> None:
-        """Adds that of an operator; `at` is the position of its leaf."""
+    def add(self, leaf: OperatorLeaf, position: int) -> None:
+        """Adds that of an operator; `position` is the position of its leaf."""
         self._held.append(leaf)
-        self._at.append(at)
+        self._at.append(position)
 
     def __len__(self) -> int:
         return len(self._held)
 
     @overload
-    def __getitem__(self, at: int) -> ExecutionStep: ...
+    def __getitem__(self, index: int) -> ExecutionStep: ...
 
     @overload
-    def __getitem__(self, at: slice) -> Sequence[ExecutionStep]: ...
+    def __getitem__(self, index: slice) -> Sequence[ExecutionStep]: ...
 
-    def __getitem__(self, at: int | slice) -> ExecutionStep | Sequence[ExecutionStep]:
-        if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
-        return self._step(self._held[at], self._at[at])
+    def __getitem__(self, index: int | slice) -> ExecutionStep | Sequence[ExecutionStep]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return self._step(self._held[index], self._at[index])
 
     def __iter__(self) -> Iterator[ExecutionStep]:
         return map(self._step, self._held, self._at)
 
-    def _step(self, step: ExecutionStep | OperatorLeaf, at: int) -> ExecutionStep:
-        return step if isinstance(step, ExecutionStep) else step.step(at, self.memory_of)
+    def _step(self, step: ExecutionStep | OperatorLeaf, position: int) -> ExecutionStep:
+        return step if isinstance(step, ExecutionStep) else step.step(position, self.memory_of)
 
 
 class VisitResult(Struct):
@@ -121,14 +121,14 @@ class VisitState(Struct):
     paths: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
-    def apart(self) -> Iterator[VisitResult]:
+    def separate_result(self) -> Iterator[VisitResult]:
         """Records the visits inside in a separate result."""
-        around = self.result
-        self.result = VisitResult(ExecutionOrder(self.memory_of), around.tile_labels)
+        outer = self.result
+        self.result = VisitResult(ExecutionOrder(self.memory_of), outer.tile_labels)
         try:
             yield self.result
         finally:
-            self.result = around
+            self.result = outer
 
     def number(self) -> int:
         """A fresh number for a body's values."""
@@ -139,7 +139,7 @@ class VisitState(Struct):
         """The tensor in whose memory a value lies: its own, or the one that it is a view of."""
         return self.memory_of.get(key, key)
 
-    def opened(
+    def open_scopes(
         self, context: GraphContext, node: Node, name: ScopedName, kind: str
     ) -> tuple[tuple[Scope, ...], str]:
         """The scopes and the path prefix of a body that opens below `node`."""
@@ -149,7 +149,7 @@ class VisitState(Struct):
             path = f"{path}#{self.paths[path]}"
         return (*context.scopes_of(name), Scope(path, name.name, kind)), f"{path}/"
 
-    def below(
+    def child_context(
         self, context: GraphContext, body: Graph, shapes: Shapes, scopes: tuple[Scope, ...], path: str
     ) -> GraphContext:
         """The context of a subgraph, which sees the values of the graph around it."""
@@ -157,7 +157,7 @@ class VisitState(Struct):
         names = captured_names(body)
         captured = {n: context.stored[n] for n in names if n in context.stored}
         captured.update(stored_in(body, (number,)))
-        below = replace(
+        body_context = replace(
             context,
             shapes=shapes,
             stored=captured,
@@ -169,10 +169,10 @@ class VisitState(Struct):
             number=number,
         )
         # the body's inputs have no maker outside
-        handed = [v.name for v in body.inputs]
-        self.result.edges.append((scopes, (), (), [*map(below.key, handed)], [*map(below.info, handed)]))
-        self.result.ends.append((scopes, [below.key(v.name) for v in body.outputs]))
-        return below
+        input_names = [v.name for v in body.inputs]
+        self.result.edges.append((scopes, (), (), [*map(body_context.key, input_names)], [*map(body_context.info, input_names)]))
+        self.result.ends.append((scopes, [body_context.key(v.name) for v in body.outputs]))
+        return body_context
 
     def step(
         self,
@@ -188,19 +188,19 @@ class VisitState(Struct):
         self.result.steps.append(ExecutionStep(path, [*map(self.memory, read)], outputs, leaf, bound_reason))
 
     def finish(
-        self, context: GraphContext, node: Node, scopes: tuple[Scope, ...], also: Iterable[Hashable] = ()
+        self, context: GraphContext, node: Node, scopes: tuple[Scope, ...], live_keys: Iterable[Hashable] = ()
     ) -> None:
-        """Adds the step in which a node with a body has its outputs; values of keys `also` are live in it."""
+        """Adds the step in which a node with a body has its outputs; values of keys `live_keys` are live in it."""
         outputs = [context.info(n) for n in node.outputs if n]
         step_outputs = [(context.key(o.name), o, nbytes(o)) for o in outputs]
         read = [n for n in node.inputs if n and n not in context.stored]
         keys = [context.key(n) for n in read]
-        self.step(scopes[-1].path, (*keys, *also), step_outputs)
+        self.step(scopes[-1].path, (*keys, *live_keys), step_outputs)
         read_infos = [context.info(n) for n in read]
         self.result.edges.append((scopes, keys, read_infos, [k for k, _, _ in step_outputs], outputs))
 
     @staticmethod
-    def group(context: GraphContext, node: Node, kind: str, **more: Any) -> GroupFacts:
+    def group(context: GraphContext, node: Node, kind: str, **facts: Any) -> GroupFacts:
         """The facts of the group of a node with a body."""
         return GroupFacts(
             kind=kind,
@@ -208,5 +208,5 @@ class VisitState(Struct):
             inputs=tuple(context.info(n) for n in node.inputs if n and n not in context.stored)[:SHOWN],
             outputs=tuple(context.info(n) for n in node.outputs if n)[:SHOWN],
             attributes=plain_attributes(node),
-            **more,
+            **facts,
         )

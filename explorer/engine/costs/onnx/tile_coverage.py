@@ -56,29 +56,29 @@ class TileLabels(Struct, frozen=True):
     def of(cls, model: Model) -> TileLabels | None:
         """The labels of a model; None for one that has no tiles."""
         operators: dict[str, Tile] = {}
-        others: set[str] = set()
+        other_names: set[str] = set()
         for function in model.functions.values():
             match = _OPERATOR.fullmatch(function.name) if function.domain == DOMAIN else None
             if match is None:
-                others.add(function.name)
+                other_names.add(function.name)
             else:
                 operators[function.name] = int(match[1]), int(match[2]), int(match[3])
         # a leaf knows only the name of its function: if another domain has the name, neither counts
-        operators = {name: tile for name, tile in operators.items() if name not in others}
+        operators = {name: tile for name, tile in operators.items() if name not in other_names}
         if not operators and not model.metadata.get(PLAN_KEY):
             return None
         sites: dict[str, Tile] = {}
         products: dict[str, str] = {}
         skipped: dict[str, str] = {}
         for plan in plans(model):
-            tiles, kinds, reasons = _planned(plan)
+            tiles, kinds, reasons = _read_plan(plan)
             sites = tiles | sites
             products = kinds | products
             skipped = reasons | skipped
         return cls(operators, sites, products, skipped)
 
 
-def _planned(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], dict[str, str]]:
+def _read_plan(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], dict[str, str]]:
     """Tiles and operators of sites, and reasons of skipped products, from a plan; empty if it is invalid."""
     sites: dict[str, Tile] = {}
     products: dict[str, str] = {}
@@ -104,21 +104,21 @@ def marker(labels: TileLabels | None, functions: Iterable[Function]) -> Callable
 
     def mark(row: Layer) -> None:
         if row.kind in tile_kinds and (row.kind == TILED or row.path in products):
-            called = {} if row.kind == TILED else {"function": row.kind}
-            force_setattr(row, "attributes", {**called, **row.attributes})
+            function_attribute = {} if row.kind == TILED else {"function": row.kind}
+            force_setattr(row, "attributes", {**function_attribute, **row.attributes})
             force_setattr(row, "kind", products.get(row.path, row.kind))
             force_setattr(row, "tiled", True)
 
     return mark
 
 
-def planned_sizes(model: Model, open_: Collection[str]) -> dict[str, int]:
+def planned_sizes(model: Model, symbolic_names: Collection[str]) -> dict[str, int]:
     """Sizes of open dimensions from the plans in a file; the last plan takes precedence."""
     sizes: dict[str, int] = {}
     for plan in plans(model):
         dims = plan.get("dims")
         for name, size in dims.items() if isinstance(dims, dict) else ():
-            if name in open_ and isinstance(size, int) and 0 < size <= _LARGEST:
+            if name in symbolic_names and isinstance(size, int) and 0 < size <= _LARGEST:
                 sizes.setdefault(name, size)
     return sizes
 
@@ -148,23 +148,23 @@ class _Tally(Struct):
         return self.value if self.known else None
 
 
-def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
+def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
     """The MACs of leaves that run on tiles, and the operators beside them."""
-    on_tiles, products, beside = _Tally(), _Tally(), _Tally()
+    on_tiles, products, other_macs = _Tally(), _Tally(), _Tally()
     leftovers: dict[tuple[str, str], tuple[str, _Tally]] = {}
     at_most = False
-    around: dict[int, str] = {}
+    operator_by_context: dict[int, str] = {}
     # leaves that share their figures have operands of the same shapes: a model has thousands of them
-    alike: dict[tuple[str, int], tuple[int | None, str]] = {}
+    products_by_figures: dict[tuple[str, int], tuple[int | None, str]] = {}
     for leaf in leaves:
         macs = leaf.figures.macs
         if not leaf.counted or macs == 0:
             continue
-        fewer = bool(leaf.context.early) or leaf.context.chosen
+        may_run_less = bool(leaf.context.early) or leaf.context.chosen
         if leaf.tiled is not None:  # a call that stays closed: part of it is on tiles
             on_tiles.add(leaf.tiled[0])
             products.add(leaf.tiled[1])
-            at_most |= fewer
+            at_most |= may_run_less
             macs = None if macs is None or leaf.tiled[0] is None else macs - leaf.tiled[0]
             if macs == 0:
                 continue
@@ -172,30 +172,30 @@ def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
         else:
             if leaf.function in labels.operators:
                 key = leaf.function, id(leaf.figures)
-                tile_count, reason = alike.get(key) or alike.setdefault(key, _product(labels, leaf, around))
+                tile_count, reason = products_by_figures.get(key) or products_by_figures.setdefault(key, _product(labels, leaf, operator_by_context))
             else:
-                tile_count, reason = _product(labels, leaf, around)
+                tile_count, reason = _product(labels, leaf, operator_by_context)
             if tile_count is not None:
                 on_tiles.add(macs)
                 products.add(tile_count or None)
-                at_most |= fewer
+                at_most |= may_run_less
                 continue
-        beside.add(macs)
+        other_macs.add(macs)
         reason = reason or _reason(labels, leaf)
         op = leaf.kind
         entry = leftovers.get((op, reason))
         if entry is None:
             entry = leftovers[op, reason] = leaf.path, _Tally()
         entry[1].add(macs)
-    whole = None
-    if on_tiles.known and beside.known:
-        whole = on_tiles.value + beside.value
+    total_macs = None
+    if on_tiles.known and other_macs.known:
+        total_macs = on_tiles.value + other_macs.value
     rows = [
         LeftOver(op, name, tally.count, tally.total, why) for (op, why), (name, tally) in leftovers.items()
     ]
     rows.sort(key=lambda row: (row.macs is not None, -(row.macs or 0), row.op))
-    share = on_tiles.value / whole if whole else None
-    return TiledMacs(products.total, on_tiles.total, whole, share, tuple(rows), at_most=at_most)
+    share = on_tiles.value / total_macs if total_macs else None
+    return TiledMacs(products.total, on_tiles.total, total_macs, share, tuple(rows), at_most=at_most)
 
 
 def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:
@@ -204,11 +204,11 @@ def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:
     return reason or (_NOT_CHOSEN if labels.sites else "")
 
 
-def _product(labels: TileLabels, leaf: OperatorLeaf, around: dict[int, str]) -> tuple[int | None, str]:
+def _product(labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int, str]) -> tuple[int | None, str]:
     """How many tile products a leaf is, 0 where that is not known; None and the reason if it is none."""
     context, node = leaf.context, leaf.node
     name = next((name for name in (leaf.function, node.op) if name in labels.operators), "")
-    name = name or _around(labels, context, around)
+    name = name or _enclosing_operator(labels, context, operator_by_context)
     batched = False
     if name:
         tile: Tile | None = labels.operators[name]
@@ -218,11 +218,11 @@ def _product(labels: TileLabels, leaf: OperatorLeaf, around: dict[int, str]) -> 
         if tile is None:
             return None, ""
     assert tile is not None
-    at = (0, 1) if node.op in labels.operators else _OPERANDS.get(node.op)
-    if at is None or node.domain not in ("", DOMAIN) or len(node.inputs) <= at[1]:
+    operand_indices = (0, 1) if node.op in labels.operators else _OPERANDS.get(node.op)
+    if operand_indices is None or node.domain not in ("", DOMAIN) or len(node.inputs) <= operand_indices[1]:
         return None, _TOO_LARGE
-    macs_and_count = _fitting(
-        context.info(node.inputs[at[0]]).shape, context.info(node.inputs[at[1]]).shape, tile
+    macs_and_count = _count_products(
+        context.info(node.inputs[operand_indices[0]]).shape, context.info(node.inputs[operand_indices[1]]).shape, tile
     )
     if macs_and_count is None or (macs_and_count[1] not in (1, None) and not batched):
         return None, _TOO_LARGE
@@ -234,7 +234,7 @@ def _product(labels: TileLabels, leaf: OperatorLeaf, around: dict[int, str]) -> 
     return trips * macs_and_count[1], ""
 
 
-def _around(labels: TileLabels, context: GraphContext, cache: dict[int, str]) -> str:
+def _enclosing_operator(labels: TileLabels, context: GraphContext, cache: dict[int, str]) -> str:
     """The tile operator in whose body a node is; '' for none."""
     name = cache.get(id(context))
     if name is None:
@@ -243,14 +243,14 @@ def _around(labels: TileLabels, context: GraphContext, cache: dict[int, str]) ->
     return name
 
 
-def _fitting(
+def _count_products(
     first: Sequence[Dim] | None, second: Sequence[Dim] | None, tile: Tile
 ) -> tuple[int | None, int | None] | None:
     """MACs of one product, and how many there are side by side (None: unknown); None if it exceeds `tile`."""
     if first is None or second is None or len(first) < 2 or len(second) < 2:
         return (None, None) if first is None or second is None else None
     sides = first[-2], first[-1], second[-1]
-    if any(isinstance(size, int) and size > most for size, most in zip(sides, tile, strict=True)):
+    if any(isinstance(size, int) and size > limit for size, limit in zip(sides, tile, strict=True)):
         return None
     ints = [size for size in sides if isinstance(size, int)]
     batch: list[int] = []

@@ -27,8 +27,8 @@ _ALIASES = frozenset(name for name, operator in registry.BY_NAME.items() if oper
 VIEWS = frozenset(name for name, operator in registry.BY_NAME.items() if operator.view)
 """Operators whose first output is their first input under another shape: no runtime copies it."""
 
-HANDED_ON = _ALIASES | {"Constant"}
-"""Operators of which `hand_on` may have something to remember."""
+PROPAGATING = _ALIASES | {"Constant"}
+"""Operators of which `propagate_stored` may have something to remember."""
 
 _TYPES = frozenset(
     ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
@@ -190,9 +190,9 @@ def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, 
     if is_alias(context, node):
         return places
     for index, name in enumerate(node.inputs):
-        for at, entry in enumerate(context.stored.get(name, ())):
+        for position, entry in enumerate(context.stored.get(name, ())):
             if entry.quantized or registry.is_parameter(node.op, index, entry.dtype, entry.shape):
-                places.append((index, at, registry.packed_bits(node.op, index, entry.dtype, node.attributes)))
+                places.append((index, position, registry.packed_bits(node.op, index, entry.dtype, node.attributes)))
     return places
 
 
@@ -202,9 +202,9 @@ def parameters(
     """The stored parameters at the places that `parameter_places` found, and the names of their inputs."""
     entries: list[StoredValue] = []
     names: set[str] = set()
-    for index, at, bits in places:
+    for index, position, bits in places:
         name = node.inputs[index]
-        entry = context.stored[name][at]
+        entry = context.stored[name][position]
         if bits != 8:
             entry = replace(entry, elements=entry.elements * 8 // bits)
         entries.append(entry)
@@ -212,7 +212,7 @@ def parameters(
     return entries, names
 
 
-def learned(context: GraphContext, node: Node) -> list[StoredValue]:
+def attribute_parameters(context: GraphContext, node: Node) -> list[StoredValue]:
     """The parameters that an operator carries in its attributes (`registry.LEARNED`)."""
     entries: list[StoredValue] = []
     for name in registry.LEARNED.get(node.op, ()) if node.domain in ("", "ai.onnx.ml") else ():
@@ -230,7 +230,7 @@ def is_alias(context: GraphContext, node: Node) -> bool:
     return node.op in _ALIASES and any(node.inputs) and all(n in context.stored for n in node.inputs if n)
 
 
-def hand_on(context: GraphContext, node: Node) -> None:
+def propagate_stored(context: GraphContext, node: Node) -> None:
     """Remembers outputs that are a stored tensor: constants, and parameters in another guise."""
     if not node.outputs:
         return
@@ -283,8 +283,8 @@ def traffic(
             if info is None or name in sizes:
                 continue
             entries = context.stored.get(name)
-            setting = index in operator.settings or info.shape == ()
-            if setting and entries is not None and name not in params:
+            is_setting = index in operator.settings or info.shape == ()
+            if is_setting and entries is not None and name not in params:
                 continue  # limits, axes and scalars are part of the instruction
             sizes[name] = entries[0].size if entries and entries[0].sparse else nbytes(info)
     output_bytes = tuple([nbytes(info) for info in outputs])
@@ -304,8 +304,8 @@ def view_of(node: Node) -> str:
     """Name of the input whose memory the first output shares; empty for an operator that makes its own."""
     if node.op not in VIEWS or node.domain not in ("", tflite.DOMAIN) or not node.inputs or not node.outputs:
         return ""
-    trains = node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2]
-    return "" if trains else node.inputs[0]
+    is_training = node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2]
+    return "" if is_training else node.inputs[0]
 
 
 def constant(node: Node) -> Tensor | None:

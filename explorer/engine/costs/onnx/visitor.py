@@ -20,13 +20,13 @@ from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf, des
 from explorer.engine.costs.onnx.scopes import ScopedName, ScopedNames
 from explorer.engine.costs.onnx.state import ExecutionOrder, VisitResult, VisitState
 from explorer.engine.costs.onnx.values import (
-    HANDED_ON,
+    PROPAGATING,
     VIEWS,
     GraphContext,
     StoredValue,
-    hand_on,
+    propagate_stored,
     is_alias,
-    learned,
+    attribute_parameters,
     nbytes,
     parameter_places,
     plain_attributes,
@@ -44,7 +44,7 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference
 from explorer.facts import Progress, TensorInfo
 
-_SPECIAL = HANDED_ON | VIEWS | sequences.MAKERS
+_SPECIAL = PROPAGATING | VIEWS | sequences.MAKERS
 """Operators whose outputs may be a stored tensor, a view or a sequence."""
 
 MAX_LEAVES = 60_000
@@ -82,7 +82,7 @@ def visit(
     state.step("", (), [(i.name, i, nbytes(i)) for i in feeds])
     visitor.nodes(context, graph.nodes)
     if result.tile_labels is not None:
-        result.tiled = tile_coverage.counted(result.tile_labels, result.leaves)
+        result.tiled = tile_coverage.count_tiled_macs(result.tile_labels, result.leaves)
     result.kept = frozenset(state.memory(context.key(v.name)) for v in graph.outputs)
     return result
 
@@ -97,7 +97,7 @@ class GraphVisitor:
         self.user_rules = user_rules
         self.rules: Rules = {**registry.RULES, **user_rules} if user_rules else registry.RULES
         # the cost of these does not depend on types alone
-        self.unlike = {*registry.READERS, *control_flow.KEYS, *user_rules}
+        self.uncached = {*registry.READERS, *control_flow.KEYS, *user_rules}
         self.bounds = inference.bounds
         self.on_progress = on_progress
         self.cancel = cancel
@@ -164,32 +164,32 @@ class GraphVisitor:
         figures = self.figures(context, node, constants or {}, reads_stored, inline=bool(function))
         entries: list[tuple[Hashable, int, int]] = []
         if figures.parameters:
-            for at, which, bits in figures.parameters:
-                entry = stored_values[inputs[at]][which]
+            for input_index, entry_index, bits in figures.parameters:
+                entry = stored_values[inputs[input_index]][entry_index]
                 entries.append((entry.identity, entry.elements * 8 // bits, entry.size))
             if len(entries) > 1 and len({identity for identity, _, _ in entries}) < len(entries):
                 entries = list({entry[0]: entry for entry in entries}.values())
         if op in registry.LEARNED:
-            entries += [(entry.identity, entry.elements, entry.size) for entry in learned(context, node)]
-        special = op in _SPECIAL
-        if special:
-            hand_on(context, node)
+            entries += [(entry.identity, entry.elements, entry.size) for entry in attribute_parameters(context, node)]
+        may_share = op in _SPECIAL
+        if may_share:
+            propagate_stored(context, node)
         times = context.trips if isinstance(context.trips, int) else 1
         leaf = OperatorLeaf(
             figures, context, node, names, index, entries or (), times, True, constants or (), function
         )
         state = self.state
         result = state.result
-        at = len(result.leaves)
+        input_index = len(result.leaves)
         result.leaves.append(leaf)
         result.edges.append(leaf)
-        if special:
+        if may_share:
             if op in sequences.MAKERS and not node.domain:
                 sequences.remember(state.sequences, context, node)
             source = view_of(node) if op in VIEWS else ""
             if source and node.outputs[0] and source not in stored_values:
                 state.memory_of[context.key(node.outputs[0])] = state.memory(context.key(source))
-        result.steps.add(leaf, at)
+        result.steps.add(leaf, input_index)
 
     def figures(
         self,
@@ -222,7 +222,7 @@ class GraphVisitor:
         That is the operator, its attributes and types, how its inputs are stored (where `reads_stored`),
         which of them are the same, and how often the body around it runs.
         """
-        if node.alike is None or (node.domain, node.op) in self.unlike:
+        if node.alike is None or (node.domain, node.op) in self.uncached:
             return None
         names, shapes = node.inputs, context.shapes
         exact = not self.bounds
@@ -254,12 +254,12 @@ class GraphVisitor:
 
     def storage_id(self, context: GraphContext, name: str) -> int:
         """A number for the stored tensors behind a name; tensors that differ only in name share it."""
-        look = tuple([_LOOK(entry) for entry in context.stored[name]])
-        number = _STORAGE_IDS.get(look)
+        form = tuple([_STORED_FORM(entry) for entry in context.stored[name]])
+        number = _STORAGE_IDS.get(form)
         if number is None:
             if len(_STORAGE_IDS) >= MAX_REMEMBERED:
                 _STORAGE_IDS.clear()
-            number = _STORAGE_IDS[look] = next(_NUMBERS)
+            number = _STORAGE_IDS[form] = next(_NUMBERS)
         context.storage_ids[name] = number
         return number
 
@@ -272,7 +272,7 @@ class GraphVisitor:
         places = parameter_places(context, node) if reads_stored else []
         params = {node.inputs[index] for index, _, _ in places}
         moved = traffic(context, node, inputs, outputs, params, constants)
-        carried = sum(entry.size for entry in learned(context, node))
+        attribute_bytes = sum(entry.size for entry in attribute_parameters(context, node))
         scale = context.trips if isinstance(context.trips, int) else None
         written = scaled(moved.written, scale)
         status, reason = cost.status, cost.reason
@@ -281,10 +281,10 @@ class GraphVisitor:
         return OperatorFigures(
             macs=cost.macs,
             elementwise_ops=cost.elementwise_ops,
-            bytes_read=scaled(whole((moved.read, carried)), scale),
+            bytes_read=scaled(whole((moved.read, attribute_bytes)), scale),
             bytes_written=written,
             activation_bytes=0 if is_alias(context, node) else written,
-            weight_bytes_read=scaled(whole((moved.weights, carried)), scale),
+            weight_bytes_read=scaled(whole((moved.weights, attribute_bytes)), scale),
             status=status,
             reason=reason,
             formula=cost.formula,
@@ -315,7 +315,7 @@ class GraphVisitor:
             cost = cost_formulas.times(cost, context.trips, "iterations")
         if cost.status == "exact" and context.early:
             return replace(cost, status="bound", reason=context.early)
-        if cost.status == "exact" and _at_most(inputs, outputs):
+        if cost.status == "exact" and _has_bounded_shape(inputs, outputs):
             reason = "how large its tensors are depends on the data; counted is the most"
             return replace(cost, status="bound", reason=reason)
         return cost
@@ -340,11 +340,11 @@ def forget() -> None:
     _STORAGE_IDS.clear()
 
 
-_LOOK: Callable[[StoredValue], Any] = operator.attrgetter(
+_STORED_FORM: Callable[[StoredValue], Any] = operator.attrgetter(
     *(f for f in StoredValue.__struct_fields__ if f not in ("identity", "name"))
 )
 
 
-def _at_most(inputs: Iterable[TensorInfo | None], outputs: Iterable[TensorInfo]) -> bool:
+def _has_bounded_shape(inputs: Iterable[TensorInfo | None], outputs: Iterable[TensorInfo]) -> bool:
     """Whether one of the shapes is an upper bound."""
     return any(info is not None and info.origin == "bound" for info in (*inputs, *outputs))

@@ -1,1 +1,1 @@
-"""The layers of an nn.Module, with what each costs."""
+"""Traces an nn.Module on shapes and computes the costs of its layers."""

@@ -1,8 +1,8 @@
-"""Analysis of an nn.Module: the layer tree and the totals from one run on the meta device.
+"""Analyzes an nn.Module: builds the layer tree and the totals from one run on the meta device.
 
-`tracer` watches; here what it saw becomes rows. A leaf module is one row. Functional operators are
-rows of the module that calls them, except where they use the parameters of a module that is never
-called (attention that reads `self.qkv.weight`): then the work belongs to that module.
+`tracer` records the run; this module turns the record into rows. A leaf module is one row. Functional
+operators are rows of the module that calls them. If they use the parameters of a module that is never called
+(attention that reads `self.qkv.weight`), the work belongs to that module.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from explorer.facts import (
 from explorer.host.gc_pause import gc_pause
 
 FORMULAS = 4
-"""How many different formulas of one row are spelled out."""
+"""Maximum number of distinct formulas that one row spells out."""
 
 
 def examine(
@@ -69,19 +69,19 @@ def examine(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> liveness.AnalysisResult:
-    """Everything known of a loaded model, and its execution order.
+    """Analyzes a loaded model: facts, layer tree and execution order.
 
     Args:
-        loaded: From `loaded_module.load`.
-        input_shapes: dtype (None: as the model's own) and shape by name of the input.
-        dims: Only 'batch', the first dimension of every input.
-        gradients: Watches what a backward pass would do.
-        on_progress: Told about the modules that ran.
-        cancel: Asked at every module.
+        loaded: Model from `loaded_module.load`.
+        input_shapes: dtype (None for the model's own) and shape by input name.
+        dims: Sizes of dimensions by name; only 'batch', the first dimension of every input, exists.
+        gradients: Observer of the backward pass, or None.
+        on_progress: Called with the number of modules that ran.
+        cancel: Called at every module; a true result stops the analysis.
 
     Raises:
-        Misuse: An input or dimension that the model does not have, or shapes that have to be given.
-        Cancelled: `cancel` said so.
+        Misuse: The model lacks a named input or dimension, or needs shapes that are not given.
+        Cancelled: `cancel` returned true.
     """
     if on_progress:
         on_progress(Progress("building the model"))
@@ -126,26 +126,26 @@ def examine_module(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> liveness.AnalysisResult:
-    """Everything known of `model`, whose parameters live on the meta device, for one set of inputs.
+    """Analyzes `model`, whose parameters are on the meta device, for one set of inputs.
 
     Args:
-        model: Left as it was found: no hooks, the same train or eval state.
-        args: Positional arguments of its forward, tensors on the meta device.
-        kwargs: Keyword arguments.
-        source: What the user asked for.
-        inputs: Names of the inputs, where they are known better than from `args`.
-        notes: What is worth knowing about how the model was made.
-        assumptions: What was assumed to get the numbers.
-        random_weights: The weights are random.
-        valued: Makes the model with the values of its small tensors, for one that asks for them.
-        asks: It is known to.
-        plain: Makes the model without any values, where small tensors of `model` have theirs.
-        gradients: Watches what a backward pass would do.
-        on_progress: Told about the modules that ran.
-        cancel: Asked at every module.
+        model: Module to run. Hooks and the train or eval state are restored afterwards.
+        args: Positional arguments of its forward; tensors are on the meta device.
+        kwargs: Keyword arguments of its forward.
+        source: The name under which the user opened the model.
+        inputs: Descriptions of the inputs, if the caller knows them better than `args` shows.
+        notes: Notes on how the model was loaded.
+        assumptions: Assumptions that the figures rest on.
+        random_weights: Whether the weights are random.
+        valued: Builds the model with the values of its small tensors, for a model that reads values.
+        asks: Whether the model is known to read values.
+        plain: Builds the model without values, if the small tensors of `model` have values.
+        gradients: Observer of the backward pass, or None.
+        on_progress: Called with the number of modules that ran.
+        cancel: Called at every module; a true result stops the analysis.
     """
     args, kwargs = tuple(args), dict(kwargs or {})
-    if any(_is_unsettled(module) for _, module in registered(model)):
+    if any(_has_lazy_parameters(module) for _, module in registered(model)):
         model, plain = materialised(plain() if plain is not None else model, args, kwargs), None
     check = partial(_check, on_progress, cancel)
     verdict = traced(model, args, kwargs, valued, asks=asks, plain=plain, check=check, gradients=gradients)
@@ -156,14 +156,14 @@ def examine_module(
     layers = layer_rows.build(leaves, _groups(run, leaves), rows_of=rows_of, trained=_trained(run))
     if gradients is not None:
         gradients.settle(rows, leaves, rows_of, run)
-    steps = _steps(run, {id(row): at for at, row in enumerate(rows)})
+    steps = _steps(run, {id(row): index for index, row in enumerate(rows)})
     totals = _totals(verdict, rows, leaves, steps)
     failed = failure = ""
     if run.failed:
-        where = run.failed[0] or type(model).__name__
+        failed_path = run.failed[0] or type(model).__name__
         failed, failure = (
-            f"the model failed in {where}: what ran until then is counted",
-            f"{where}: {run.failed[1]}",
+            f"the model failed in {failed_path}: what ran until then is counted",
+            f"{failed_path}: {run.failed[1]}",
         )
         notes = (*notes, failure_note(failure))
     notes = (*notes, *outsiders.note(run.outsiders), *bound_note(run.parameters))
@@ -179,14 +179,14 @@ def examine_module(
 
 
 def failure_note(failure: str) -> str:
-    """What the notes of a model say whose run failed, by the `failure` of its schedule."""
+    """The note on a model whose run failed, from the `failure` of its schedule."""
     return f"the model failed in {failure}"
 
 
 def _flow(
     run: Trace, rows: Sequence[Row], rows_of: Sequence[int], inputs: Sequence[TensorInfo]
 ) -> Callable[[], ValueFlow]:
-    """A function that makes the edges between rows of the tree; `rows_of` are the ids of `rows` in it."""
+    """A function that builds the edges between rows; `rows_of` holds the row id of each entry of `rows`."""
     return cache(lambda: value_flow(run, {id(row): rows_of[at] for at, row in enumerate(rows)}, inputs))
 
 
@@ -215,7 +215,7 @@ def _totals(
     leaves: Sequence[layer_tree.LayerLeaf],
     steps: Sequence[liveness.ExecutionStep],
 ) -> Totals:
-    """The figures of the whole; a model that failed has no peak."""
+    """Totals of the whole model; a model that failed has no peak."""
     run = verdict.run
     peak = liveness.live_peak(steps, keep=run.kept)
     totals = layer_tree.totals(
@@ -226,59 +226,60 @@ def _totals(
         trainable_params=_trainable(run.parameters),
         parameters=_facts(run.parameters.values()),
     )
-    of_modules = sum(row.activation for row in rows if _is_module(row, run.named))
+    module_activation = sum(row.activation for row in rows if _is_module(row, run.named))
     return replace(
         totals,
-        activation_bytes_sum=of_modules,
-        activation_bytes_functional=sum(row.activation for row in rows) - of_modules,
+        activation_bytes_sum=module_activation,
+        activation_bytes_functional=sum(row.activation for row in rows) - module_activation,
         status=totals.status if totals.coverage < 1 else verdict.reach or totals.status,
         stored_status="bound" if bound_note(run.parameters) else "exact",
     )
 
 
-def _is_unsettled(module: nn.Module) -> bool:
-    """Whether a module waits for its first input to know how large its parameters are."""
+def _has_lazy_parameters(module: nn.Module) -> bool:
+    """Whether a module determines the size of its parameters from its first input."""
     candidates = (*parameters_of(module).values(), *buffers_of(module).values())
     return any(tensor is not None and is_lazy(tensor) for tensor in candidates)
 
 
-# -- from what was seen to rows
+# -- from the trace to rows
 
 
 def _final_rows(run: Trace) -> list[Row]:
-    """The rows that the tree shows: parts are rows of their own or merged into one. Work with the parameters
-    of a module that is never called moves to that module.
+    """The rows of the tree, with parts either expanded to rows or merged into one row.
+
+    Work with the parameters of a module that is never called moves to that module.
     """
     rows: list[Row] = []
     for row in run.rows:
-        # else a model that is a single module would be a single row
+        # expand a model that is a single module; it would be a single row otherwise
         if sum(1 for part in row.parts if part.macs) > 1 or (not row.caller and len(row.parts) > 1):
             rows.extend(row.parts)
             continue
         for part in row.parts:
             _merge(part, row)
         rows.append(row)
-    adopted: dict[str, Row] = {}
-    settled: list[Row] = []
+    moved_rows: dict[str, Row] = {}
+    final_rows: list[Row] = []
     for row in rows:
         owners = {parameter.owner for parameter in row.stored.values()}
         owner = next(iter(owners)) if len(owners) == 1 else None
         if row.module is not None or not row.macs or owner is None or owner == row.caller:
-            settled.append(row)
-        elif owner in adopted:
-            _merge(row, adopted[owner])
-            adopted[owner].calls += row.calls
+            final_rows.append(row)
+        elif owner in moved_rows:
+            _merge(row, moved_rows[owner])
+            moved_rows[owner].calls += row.calls
         elif owner not in run.modules:
             row.path, row.name = owner, owner.rpartition(".")[2]
-            adopted[owner] = row
-            settled.append(row)
+            moved_rows[owner] = row
+            final_rows.append(row)
         else:
-            settled.append(row)
-    return settled
+            final_rows.append(row)
+    return final_rows
 
 
 def _leaves(run: Trace, rows: Sequence[Row]) -> list[layer_tree.LayerLeaf]:
-    """A leaf for every row, then for what did not run, and for parameters that nothing uses."""
+    """A leaf for every row, for every module that did not run, and for every parameter that nothing uses."""
     named = run.named
     scopes = _Scopes(named)
     leaves = []
@@ -286,37 +287,37 @@ def _leaves(run: Trace, rows: Sequence[Row]) -> list[layer_tree.LayerLeaf]:
         module = row.module or named.get(row.path)
         _adopt_own(row, module, run)
         leaves.append(_leaf(row, module, scopes.around(row.path)))
-    leaves += [_idle(path, named[path], run, scopes.around(path)) for path in _silent(rows, named)]
-    _failing(leaves, run, scopes, named)
-    leaves += [_unseen(path, *work, scopes) for path, work in run.unseen.items()]
-    loose = _loose(run, leaves)
-    return leaves + [_parameter(p, scopes.around(f"{p.owner}.{p.name}")) for p in loose]
+    leaves += [_idle(path, named[path], run, scopes.around(path)) for path in _idle_paths(rows, named)]
+    _mark_failure(leaves, run, scopes, named)
+    leaves += [_unseen_leaf(path, *work, scopes) for path, work in run.unseen.items()]
+    unused = _unused_parameters(run, leaves)
+    return leaves + [_parameter(p, scopes.around(f"{p.owner}.{p.name}")) for p in unused]
 
 
 def _is_module(row: Row, named: Mapping[str, nn.Module]) -> bool:
     return row.module is not None or row.path in named
 
 
-def _merge(part: Row, whole: Row) -> None:
-    """Books everything of `part` on `whole`."""
-    part.merged = whole
-    whole.macs += part.macs
-    whole.elementwise += part.elementwise
-    whole.read += part.read
-    whole.stored_read += part.stored_read
-    whole.written += part.written
-    whole.stored.update(part.stored)
-    whole.formulas.update(part.formulas)
-    whole.free = whole.free or part.free
-    whole.bound = part.bound if is_assumption(part.bound) else whole.bound or part.bound
-    whole.unknown = whole.unknown or part.unknown
-    whole.operators += part.operators
-    if whole.module is None:
-        whole.activation += part.activation
+def _merge(part: Row, target: Row) -> None:
+    """Adds all figures of `part` to `target`."""
+    part.merged = target
+    target.macs += part.macs
+    target.elementwise += part.elementwise
+    target.read += part.read
+    target.stored_read += part.stored_read
+    target.written += part.written
+    target.stored.update(part.stored)
+    target.formulas.update(part.formulas)
+    target.free = target.free or part.free
+    target.bound = part.bound if is_assumption(part.bound) else target.bound or part.bound
+    target.unknown = target.unknown or part.unknown
+    target.operators += part.operators
+    if target.module is None:
+        target.activation += part.activation
 
 
 class _Scopes:
-    """The modules around a row, by its path; the model itself is not one of them."""
+    """Scopes of rows by path: the modules that contain a row, without the model itself."""
 
     def __init__(self, named: Mapping[str, nn.Module]) -> None:
         self.named = named
@@ -336,19 +337,19 @@ class _Scopes:
 
 
 def _formula(row: Row) -> str:
-    """The different formulas of a row's operators, those that multiply if there are any."""
+    """The distinct formulas of a row's operators; without elementwise ones if any operator multiplies."""
     counted: Mapping[str, int] = row.formulas
     if row.macs:
         counted = {f: n for f, n in counted.items() if not f.endswith("elementwise") or ";" in f}
     texts = [f"{n} x ({text})" if n > 1 else text for text, n in counted.items()]
     if not texts:
         return row.free or "0 (nothing to do in evaluation mode)"
-    rest = len(texts) - FORMULAS
-    return " + ".join(texts[:FORMULAS]) + (f" + {rest} more" if rest > 0 else "")
+    further = len(texts) - FORMULAS
+    return " + ".join(texts[:FORMULAS]) + (f" + {further} more" if further > 0 else "")
 
 
 def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
-    """A module or operator that ran."""
+    """The leaf of a module or operator that ran."""
     is_known = not row.unknown
     status: Status = "unknown" if row.unknown else "bound" if row.bound else "exact"
     weights = tuple(row.stored.values())
@@ -356,7 +357,7 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
         **layer_tree.UNPLACED,
         path=row.path,
         name=row.name,
-        # a bare nn.Module only holds parameters: the operator says more
+        # a plain nn.Module only holds parameters, so the operator's name says more
         kind=row.kind
         if module is None or type(module).__name__ == nn.Module.__name__
         else type(module).__name__,
@@ -380,7 +381,7 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
 
 
 def _adopt_own(row: Row, module: nn.Module | None, run: Trace) -> None:
-    """Gives the row of a module all of that module's parameters, under its own names for them."""
+    """Adds all of a module's parameters to its row, under the module's own names."""
     if module is None:
         return
     own_weights = {}
@@ -405,14 +406,14 @@ def _facts(entries: Iterable[ModuleParameter]) -> tuple[Piece, ...]:
 
 
 def _weight(parameter: ModuleParameter, path: str) -> TensorInfo:
-    """A parameter, called as its layer calls it, or by its whole path when it is another's."""
+    """The description of a parameter, named relative to the layer at `path` if it belongs to that layer."""
     full = f"{parameter.owner}.{parameter.name}" if parameter.owner else parameter.name
     name = full.removeprefix(f"{path}.")
     return parameter.info if name == parameter.info.name else replace(parameter.info, name=name)
 
 
-def _silent(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
-    """Paths of the leaf modules that have no row, in the order of their registration."""
+def _idle_paths(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
+    """Paths of the leaf modules without a row, in registration order."""
     row_paths = {row.path for row in rows}
     opaque = tuple(f"{path}." if path else "" for path, m in named.items() if is_opaque(m))
     expanded = {row.caller for row in rows if row.module is None}
@@ -430,7 +431,7 @@ def _silent(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
 def _idle(
     path: str, module: nn.Module, run: Trace, scopes: tuple[layer_tree.Scope, ...]
 ) -> layer_tree.LayerLeaf:
-    """A leaf module that did not run: on purpose, or because the model failed before it."""
+    """The leaf of a module that did not run, by design or because the model failed before it."""
     weights = [s for s in run.parameters.values() if s.owner == path]
     formula = "0 (does not run on these inputs in evaluation mode)"
     reason = "it does not run on these inputs in evaluation mode"
@@ -451,55 +452,55 @@ def _idle(
     if not run.failed:
         if run.unseen and weights:
             reason = "it was not seen to run, and the model does work that is not seen"
-            return layer_tree.LayerLeaf(scopes, replace(_blank(layer), reason=reason), _facts(weights), 1)
+            return layer_tree.LayerLeaf(scopes, replace(_with_unknown_cost(layer), reason=reason), _facts(weights), 1)
         if path in run.elsewhere:
             reason = "assumed: it runs only where a value of a tensor is another than the one that was taken"
             layer = replace(layer, formula="0 (does not run)", status="bound", reason=reason, assumed=True)
         return layer_tree.LayerLeaf(scopes, layer, _facts(weights), 0)
     reason = f"not reached: the model failed in {run.failed[0] or 'its own forward'}"
-    return layer_tree.LayerLeaf(scopes, replace(_blank(layer), reason=reason), _facts(weights), 1)
+    return layer_tree.LayerLeaf(scopes, replace(_with_unknown_cost(layer), reason=reason), _facts(weights), 1)
 
 
-def _unseen(path: str, name: str, reason: str, scopes: _Scopes) -> layer_tree.LayerLeaf:
-    """A row for work in the module at `path` that the run did not see."""
+def _unseen_leaf(path: str, name: str, reason: str, scopes: _Scopes) -> layer_tree.LayerLeaf:
+    """A leaf for work in the module at `path` that the trace did not see."""
     path = f"{path}.{name}" if path else name
     layer = Layer(**layer_tree.UNPLACED, path=path, name=name, kind="unseen work", reason=reason)
-    return layer_tree.LayerLeaf(scopes.around(path), _blank(layer))
+    return layer_tree.LayerLeaf(scopes.around(path), _with_unknown_cost(layer))
 
 
-def _blank(layer: Layer) -> Layer:
-    """A layer that did not finish: its cost is unknown."""
+def _with_unknown_cost(layer: Layer) -> Layer:
+    """The layer with all costs unknown."""
     return replace(layer, formula="", **NOTHING_KNOWN)
 
 
-def _failing(
+def _mark_failure(
     leaves: list[layer_tree.LayerLeaf], run: Trace, scopes: _Scopes, named: Mapping[str, nn.Module]
 ) -> None:
-    """Marks the layer at which the model failed, or adds a row for it when it got no further."""
+    """Marks the layer at which the model failed, or adds a row for it if there is none."""
     if not run.failed:
         return
-    where, why = run.failed
+    failed_path, why = run.failed
     reason = f"failed here: {why}"
-    # a model that is one layer already has a row, without work
-    whole = type(named[""]).__name__ if not where and is_leaf(named[""]) else where
-    for at, leaf in enumerate(leaves):
-        did = leaf.layer.macs or leaf.layer.elementwise_ops
-        if leaf.layer.path == where or (leaf.layer.path == whole and not did):
-            failed = replace(_blank(leaf.layer), reason=reason)
-            leaves[at] = layer_tree.LayerLeaf(leaf.scopes, failed, leaf.stored, max(leaf.nodes, 1))
+    # a model that is a single layer has a row already, without work
+    root_path = type(named[""]).__name__ if not failed_path and is_leaf(named[""]) else failed_path
+    for index, leaf in enumerate(leaves):
+        has_work = leaf.layer.macs or leaf.layer.elementwise_ops
+        if leaf.layer.path == failed_path or (leaf.layer.path == root_path and not has_work):
+            failed = replace(_with_unknown_cost(leaf.layer), reason=reason)
+            leaves[index] = layer_tree.LayerLeaf(leaf.scopes, failed, leaf.stored, max(leaf.nodes, 1))
             return
-    # the forward of a module with children failed between its operators
-    path = where if where not in named else f"{where}.forward".lstrip(".")
+    # the forward of a module with children failed between two operators
+    path = failed_path if failed_path not in named else f"{failed_path}.forward".lstrip(".")
     name = path.rpartition(".")[2]
     layer = Layer(id=0, parent=None, path=path, name=name, kind=name, depth=0, group=False, reason=reason)
-    leaves.append(layer_tree.LayerLeaf(scopes.around(path), _blank(layer)))
+    leaves.append(layer_tree.LayerLeaf(scopes.around(path), _with_unknown_cost(layer)))
 
 
-def _loose(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[ModuleParameter]:
-    """Parameters that no row uses, each once: the model stores them, so they are rows and count."""
+def _unused_parameters(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[ModuleParameter]:
+    """Parameters that no row uses, without duplicates. The model stores them, so they get rows."""
     used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
-    loose = (s for s in run.parameters.values() if any(identity not in used for identity, _, _ in s.stored))
-    return list({s.identity: s for s in loose}.values())
+    unused = (s for s in run.parameters.values() if any(identity not in used for identity, _, _ in s.stored))
+    return list({s.identity: s for s in unused}.values())
 
 
 def _parameter(parameter: ModuleParameter, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
@@ -521,7 +522,7 @@ def _parameter(parameter: ModuleParameter, scopes: tuple[layer_tree.Scope, ...])
 
 
 def _is_bare(module: nn.Module) -> bool:
-    """Whether a module only holds others and parameters: a plain nn.Module, or a file's twin of one."""
+    """Whether a module only holds children and parameters: an nn.Module, or the copy of one in a file."""
     return type(module).__name__ == nn.Module.__name__
 
 
@@ -541,16 +542,16 @@ def _groups(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> dict[str, lay
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """The arguments of the module's constructor that it still has as attributes: kernel_size, stride, ...
+    """The module's attributes that are arguments of its constructor: kernel_size, stride, ...
 
-    The names come from the constructor, so a layer of any library shows its own.
+    Reading the names from the constructor works for layers of any library.
     """
     attributes: dict[str, Any] = {}
     instance_attributes = vars(module)
     registries = parameters_of(module), buffers_of(module)
-    for name, of_class in _constructor(type(module)):  # type: ignore[arg-type]
-        # getattr of a missing attribute takes longer than all the rest
-        if of_class:
+    for name, is_class_attribute in _constructor(type(module)):  # type: ignore[arg-type]
+        # getattr of a missing attribute is slow
+        if is_class_attribute:
             value = getattr(module, name, None)
         elif name in instance_attributes:
             value = instance_attributes[name]
@@ -576,9 +577,9 @@ _NUMBERS = frozenset((bool, int, float, str))
 
 @cache
 def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
-    """Names of the parameters of a module's constructor, and of torch's own one behind it.
+    """Names of the constructor parameters of a module class and of its base classes.
 
-    With each name, whether the value comes from the class (a property, a default).
+    Each name comes with a flag: whether the value may come from the class (a property, a default).
     """
     names: dict[str, None] = {}
     for base in kind.__mro__:
@@ -593,15 +594,15 @@ def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
 
 
 def stored(model: nn.Module, *, source: str) -> Info:
-    """What a module stores. Its inputs are unknown, so it does not run and its work stays unknown.
+    """Facts of a module that does not run because its inputs are unknown: stored tensors only.
 
     Args:
-        model: A module, on the meta device or not.
-        source: What the user calls it.
+        model: Module, on any device.
+        source: The name under which the user opened the model.
     """
     weights = parameters(model)
-    each = layer_tree.totals([], parameters=_facts(weights.values()))
-    totals = stored_totals(each.params, _trainable(weights), each.weight_bytes)
+    stored_sums = layer_tree.totals([], parameters=_facts(weights.values()))
+    totals = stored_totals(stored_sums.params, _trainable(weights), stored_sums.weight_bytes)
     bounded = bound_note(weights)
     if bounded:
         totals = replace(totals, stored_status="bound")
@@ -619,9 +620,11 @@ def _trainable(parameters: Mapping[str, ModuleParameter]) -> int:
 
 
 def _steps(run: Trace, leaves: Mapping[int, int]) -> list[liveness.ExecutionStep]:
-    """The operators in execution order, each under the name of the row that it was merged into.
+    """The operators in execution order, each labeled with the row that it was merged into.
 
-    `leaves` gives the position of a row's leaf by the id of the row.
+    Args:
+        run: Trace of the model.
+        leaves: Index of each row's leaf, by the id of the row object.
     """
     steps: list[liveness.ExecutionStep] = []
     for event in run.events:
@@ -631,7 +634,7 @@ def _steps(run: Trace, leaves: Mapping[int, int]) -> list[liveness.ExecutionStep
         outputs: Sequence[tuple[int, TensorInfo, int]] = event.outputs
         if row is not event.row or any(info.name != row.path for _, info, _ in outputs):
             outputs = [(key, replace(info, name=row.path), size) for key, info, size in outputs]
-        # the inputs come before the first row
+        # the first event produces the inputs and has no row
         label = row.path if steps else ""
         steps.append(liveness.ExecutionStep(label, event.inputs, outputs, leaves.get(id(row), -1), row.bound))
     return steps

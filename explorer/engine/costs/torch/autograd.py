@@ -1,8 +1,9 @@
-"""Autograd's view of an nn.Module that runs on shapes: which gradients are wanted, what each multiplies.
+"""Records, while an nn.Module runs on shapes, which gradients autograd needs and what they multiply.
 
-With gradients on every tensor knows whether it wants one, so a frozen prefix, a detached branch, a block
-under `no_grad` and integer inputs need no rules of ours. Nothing runs backward: what the gradients multiply
-follows from the operators (`aten.table`), so what torch's kernels compute twice is not counted.
+With gradients enabled, each tensor states whether it requires one. Frozen layers, detached branches,
+`no_grad` blocks and integer inputs therefore need no rules here. No backward pass runs. The products of the
+gradients follow from the operators (`aten.table`), so work that torch's backward kernels recompute is not
+counted.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from explorer.facts import TensorInfo
 
 
 class _Product(Struct):
-    """An operator that multiplies: its gradients (None: unknown), and where it stands in autograd's graph.
+    """An operator call, its gradients (None if unknown), and its nodes (`steps`) in autograd's graph.
 
-    Autograd gives `outputs` their steps only after the operator; until then `steps` is empty.
+    Autograd sets the nodes of `outputs` after the operator has returned; until then `steps` is empty.
     """
 
     name: str
@@ -46,35 +47,36 @@ class _Sum(Struct):
 
 
 class Gradients:
-    """Watches the operators of a run with gradients on (see `tracer.trace`).
+    """Observes the operators of a run with gradients enabled (see `tracer.trace`).
 
     Attributes:
-        failed: Why the run failed.
-        outsiders: Parameters that took part and belong to no module.
-        parts: The gradients of each layer.
-        below: Whether a tensor subclass calls the next operators, below autograd.
+        failed: Error of a failed run, or ''.
+        outsiders: Unregistered parameters that were used.
+        parts: Gradients of each layer.
+        in_subclass: Whether a tensor subclass makes the next operator calls, after autograd has seen its
+            call.
     """
 
     def __init__(self) -> None:
         self.failed = ""
         self.outsiders: Sequence[TensorInfo] = ()
         self.parts: list[LeafGradients] = []
-        self.below = False
+        self.in_subclass = False
         self._subclass: set[int] = set()
         self._weights: set[int] = set()
         self._constants: set[int] = set()
         self._read: set[int] = set()
         self._sums: dict[int, tuple[Row, _Sum]] = {}
-        self._last: _Product | None = None
+        self._last_product: _Product | None = None
         self._makers: dict[int, Row] = {}
         self._custom: set[Any] = set()
 
     def begin(self, weights: Iterable[int], constants: Iterable[int]) -> None:
-        """Takes the storages of the parameters and of the buffers."""
+        """Sets the storages of parameters and of buffers before the run."""
         self._weights = set(weights)
         self._constants = set(constants)
 
-    def _of(self, row: Row) -> _Sum:
+    def _row_sum(self, row: Row) -> _Sum:
         return self._sums.setdefault(id(row), (row, _Sum()))[1]
 
     def _want(self, tensor: Any) -> Want:
@@ -93,22 +95,22 @@ class Gradients:
         outputs: Sequence[torch.Tensor],
         cost: Cost,
     ) -> None:
-        """Books the gradients of one call of an ATen operator on its row; `name` is what to call it."""
+        """Records the gradients of one ATen operator call on its row; `name` is the display name."""
         self._resolve()
         for tensor in inputs:
             self._note_custom(tensor)
         self._makers.update((_storage(tensor), row) for tensor in outputs)
-        if torch.is_grad_enabled() and self.below and (cost.macs or cost.elementwise_ops):
+        if torch.is_grad_enabled() and self.in_subclass and (cost.macs or cost.elementwise_ops):
             self._subclass.add(id(row))
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in inputs):
             return
         self._read.update(_storage(t) for t in inputs)
-        # a tensor made of weights alone is still a weight: a cast, a normalized weight
+        # a tensor computed from weights only is still a weight, for example a cast or a normalized weight
         if all(_storage(t) in self._weights or _storage(t) in self._constants for t in inputs):
             self._weights.update(_storage(t) for t in outputs)
         if any(t.requires_grad and has_gradient_hooks(t) for t in inputs):
-            self._last = _Product(f"{name}, on an input of which the model has a hook", None, list(outputs))
-            self._of(row).products.append(self._last)
+            self._last_product = _Product(f"{name}, on an input of which the model has a hook", None, list(outputs))
+            self._row_sum(row).products.append(self._last_product)
             return
         if not cost.macs and cost.elementwise_ops == 0:
             return
@@ -118,11 +120,11 @@ class Gradients:
         if gradient is not None:
             wants = map(self._want, inputs)
             gradient += Gradient(elementwise=gradients.elementwise(cost.elementwise_ops, wants))
-        self._last = _Product(name, gradient, list(outputs))
-        self._of(row).products.append(self._last)
+        self._last_product = _Product(name, gradient, list(outputs))
+        self._row_sum(row).products.append(self._last_product)
 
     def _note_custom(self, tensor: torch.Tensor) -> None:
-        """Notes a step of autograd that the model's own code defines: its backward is not visible."""
+        """Records an autograd function of the model's own code, whose backward pass is unknown."""
         step = tensor.grad_fn
         if step is None or not isinstance(step, BackwardCFunction) or step in self._custom:
             return
@@ -130,50 +132,50 @@ class Gradients:
         name = type(step).__name__.removesuffix("Backward")
         row = self._makers.get(_storage(tensor))
         if row is not None and name != _GradientTie.__name__:
-            self._of(row).products.append(
+            self._row_sum(row).products.append(
                 _Product(f"{name}, an autograd function of the model", None, [], [step])
             )
 
     def _resolve(self) -> None:
-        """Notes the place of the last product in autograd's graph before an in-place operator replaces it."""
-        last, self._last = self._last, None
+        """Stores the autograd nodes of the last product before an in-place operator replaces them."""
+        last, self._last_product = self._last_product, None
         if last is not None:
             last.steps = [t.grad_fn for t in last.outputs if t.grad_fn is not None]
             last.outputs = []
 
-    def joined(
+    def tie(
         self, make: Callable[[], list[torch.Tensor]], used: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """New tensors that want a gradient if one of `used` does."""
+        """Creates tensors that require a gradient if a tensor in `used` does."""
         return list(_GradientTie.apply(make, *used))
 
     def result(self, row: Row, value: Any) -> None:
-        """Notes the results of a row, once autograd has recorded them."""
+        """Records the results of a row, after autograd has seen them."""
         self._resolve()
         for _, tensor in tensors(value):
             self._note_custom(tensor)
         if id(row) in self._subclass:
             steps = [t.grad_fn for _, t in tensors(value) if t.grad_fn is not None]
-            self._of(row).products.append(_Product("operators below a tensor subclass", None, [], steps))
+            self._row_sum(row).products.append(_Product("operators below a tensor subclass", None, [], steps))
             self._subclass.discard(id(row))
-        self.below = False
-        self._of(row).results += [(_storage(t), t.requires_grad) for _, t in tensors(value)]
+        self.in_subclass = False
+        self._row_sum(row).results += [(_storage(t), t.requires_grad) for _, t in tensors(value)]
 
     def settle(
         self, rows: Sequence[Row], leaves: Sequence[LayerLeaf], rows_of: Sequence[int], run: Trace
     ) -> None:
-        """Makes the parts, once each operator has its final row.
+        """Builds `parts` after each operator has its final row.
 
         Args:
-            rows: The rows behind the first leaves, in their order; the other leaves did not run.
+            rows: Rows of the first leaves, in order; the remaining leaves did not run.
             leaves: All leaves.
-            rows_of: Ids of the leaves' rows by position.
-            run: The run.
+            rows_of: Row id of each leaf.
+            run: Trace of the run.
         """
         self._resolve()
         self.failed = run.failed[1] if run.failed else ""
         self.outsiders = run.outsiders
-        reached = None if run.failed else _reached(run.result)
+        reached = None if run.failed else _reached_steps(run.result)
         trained_ids = trained(run.parameters.values())
         merged: dict[int, list[_Sum]] = {}
         for row, partial_sum in self._sums.values():
@@ -182,9 +184,9 @@ class Gradients:
                 final = final.merged
             if final is not row:
                 merged.setdefault(id(final), []).append(partial_sum)
-        for at, leaf in enumerate(leaves):
-            own_sum = self._sums[id(rows[at])][1] if at < len(rows) and id(rows[at]) in self._sums else _Sum()
-            sums = [own_sum, *(merged.get(id(rows[at]), ()) if at < len(rows) else ())]
+        for index, leaf in enumerate(leaves):
+            own_sum = self._sums[id(rows[index])][1] if index < len(rows) and id(rows[index]) in self._sums else _Sum()
+            sums = [own_sum, *(merged.get(id(rows[index]), ()) if index < len(rows) else ())]
             unknown, gradient = "", Gradient()
             for product in (p for partial_sum in sums for p in partial_sum.products):
                 if not any(reached is None or step in reached for step in product.steps):
@@ -196,7 +198,7 @@ class Gradients:
             results = own_sum.results or [r for s in sums for r in s.results]
             self.parts.append(
                 LeafGradients(
-                    rows_of[at],
+                    rows_of[index],
                     None if unknown else gradient,
                     any(requires_grad or key in self._read for key, requires_grad in results),
                     tuple(
@@ -209,10 +211,10 @@ class Gradients:
             )
 
 
-def _reached(result: Any) -> set[Any]:
-    """The steps of autograd's graph that a gradient of the results runs through.
+def _reached_steps(result: Any) -> set[Any]:
+    """The nodes of autograd's graph that a gradient of the results passes through.
 
-    Steps that were detached, or that no result needs, are not among them.
+    Detached nodes and nodes that no result depends on are excluded.
     """
     pending = [t.grad_fn for _, t in tensors(result) if t.grad_fn is not None]
     reached = set(pending)
@@ -229,7 +231,7 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 class _GradientTie(torch.autograd.Function):
-    """Ties tensors that were made without autograd to those that they were made from."""
+    """Connects tensors created outside autograd to the tensors that they were computed from."""
 
     @staticmethod
     def forward(ctx: Any, make: Callable[[], list[torch.Tensor]], *used: torch.Tensor) -> Any:

@@ -1,9 +1,10 @@
-"""Branches and sizes that depend on values, run in every way: which figures change, and what costs most.
+"""Runs a model with different answers for values, to find which figures depend on them.
 
-A model that asks tensors for values, or makes tensors whose sizes depend on them, is run again with other
-answers: a branch the other way, a number larger and smaller, sizes as small as they can be, classes of other
-sizes. What every run counts alike is exact, and nobody needs to know what was assumed for it. What costs
-more one way than the other is counted as the more, and says so.
+A model may query the values of tensors or create tensors of value-dependent size, which a run on shapes has
+to
+assume. The model then runs again with other answers: the other branch, a larger and a smaller number, minimal
+sizes, other class sizes. A figure that is equal in all runs is exact. A figure that differs is an assumption,
+and the run with the most MACs counts.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.torch.tracer import trace
 from explorer.facts import Reach
 
-DECISIONS = 8
-"""Times that a model is run at most until it gets through."""
+MAX_DECISION_RUNS = 8
+"""Maximum number of attempts to run a model to its end."""
 
-RUNS = 24
-"""Times that it is run at most to see what other answers change."""
+MAX_RUNS = 24
+"""Maximum number of runs with other answers."""
 
-_LITTLE = 0.01
-"""Share of a total, other than MACs, below which a difference is not told of the whole."""
+_TOLERANCE = 0.01
+"""Relative difference of a total (other than MACs) below which the model gets no note."""
 
-_MORE = 20
-"""Times as many operators that another way may take; more is more, whatever it would come to."""
+_EVENT_FACTOR = 20
+"""Factor by which the number of operators may grow in another run before it is ended as costlier."""
 
-_ASKED = (data_dependent.ASKED, data_dependent.REFUSED, data_dependent.EQUAL, ONCE)
-"""What is said of values that were asked for; everything else that is assumed is of sizes."""
+_VALUE_ASSUMPTIONS = (data_dependent.ASKED, data_dependent.REFUSED, data_dependent.EQUAL, ONCE)
+"""Assumptions about queried values; all other assumptions are about sizes."""
 
 _DIFFERS = Assumption(
-    "assumed: which way a branch goes that depends on a value; the way that costs more is counted"
+    "assumed: which policy a branch goes that depends on a value; the policy that costs more is counted"
 )
 
 _SIZED = "sizes that depend on values are taken as large as they can be"
@@ -58,10 +59,10 @@ class Verdict(Struct):
     """The result of all runs of a model.
 
     Attributes:
-        run: The run that counts: the finished run with the most MACs.
-        notes: Assumptions behind its figures, where another answer changes them.
-        reach: Of its MACs; None where the rows have to say.
-        unnoticed: Paths of rows that are not exact in themselves, and of which the whole shows nothing.
+        run: Run that counts: the one with the most MACs among those that finished.
+        notes: Assumptions that change a total.
+        reach: Status of the total MACs, or None if it follows from the rows.
+        unnoticed: Paths of inexact rows that change no total.
     """
 
     run: Trace
@@ -70,12 +71,12 @@ class Verdict(Struct):
     unnoticed: frozenset[str] = frozenset()
 
 
-class _Others(Struct):
-    """The runs whose answers differ from those of the run that counts.
+class _OtherRuns(Struct):
+    """Runs whose answers differ from those of the counting run.
 
     Attributes:
-        asked: With other values, by the place that asked.
-        sized: With other sizes.
+        asked: Runs with other values, with the code place that queried them.
+        sized: Runs with other sizes.
         open: Kinds of answers ('asked', 'sized') that were not all tried.
     """
 
@@ -94,28 +95,28 @@ def traced(
     plain: Callable[[], nn.Module] | None = None,
     **options: Any,
 ) -> Verdict:
-    """Runs a model on shapes: once if shapes decide everything, else until it is clear what values decide.
+    """Runs a model on shapes: once if no figure depends on values, else with different answers.
 
     Args:
-        model: On the meta device.
-        args: Positional arguments of its forward, on the meta device too.
-        kwargs: Keyword arguments.
-        valued: Makes the model with the values of its small tensors, if `model` may have lost them.
-        asks: It is known to ask for values, so they are there in the first run.
-        plain: Makes the model without any values, where small tensors of `model` have theirs.
-        options: Of `tracer.trace`.
+        model: Model on the meta device.
+        args: Positional arguments of its forward, on the meta device.
+        kwargs: Keyword arguments of its forward.
+        valued: Builds the model with the values of its small tensors, if `model` may have lost them.
+        asks: Whether the model is known to query values; the first run then has them.
+        plain: Builds the model without values, if the small tensors of `model` have values.
+        options: Further arguments of `tracer.trace`.
     """
     if asks and valued is not None and options.get("gradients") is None:
         try:
             first = valued()
         except Exception:
             first = model if plain is None else plain()
-        run, _ = _through(first, args, kwargs, AnswerPolicy(valued=True), options)
+        run, _ = _run_to_end(first, args, kwargs, AnswerPolicy(valued=True), options)
         if not run.assumed and not run.failed:
             return Verdict(run)
     if plain is not None:
         model = plain()
-    run, way = _through(model, args, kwargs, AnswerPolicy(), options)
+    run, policy = _run_to_end(model, args, kwargs, AnswerPolicy(), options)
     if not run.assumed:
         return Verdict(run)
     untrained = {**options, "gradients": None}
@@ -123,56 +124,56 @@ def traced(
     if valued is not None:
         with contextlib.suppress(Exception):
             runs.model = valued()
-    again, with_values = runs.run(AnswerPolicy(valued=True))
-    if again.failed and not run.failed:
+    second_run, with_values = runs.run(AnswerPolicy(valued=True))
+    if second_run.failed and not run.failed:
         runs.model = model
     else:
-        run, way = again, with_values
-    others = _Others()
+        run, policy = second_run, with_values
+    other_runs = _OtherRuns()
     if run.assumed:
-        run, way = runs.explore(run, way, others)
+        run, policy = runs.explore(run, policy, other_runs)
     if options.get("gradients") is not None:
-        run, _ = _through(runs.model, args, kwargs, replace(way, events=0), options)
+        run, _ = _run_to_end(runs.model, args, kwargs, replace(policy, events=0), options)
     if not run.assumed:
         return Verdict(run)
-    return _judged(run, others)
+    return _judge(run, other_runs)
 
 
-def _through(
+def _run_to_end(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    way: AnswerPolicy,
+    policy: AnswerPolicy,
     options: Mapping[str, Any],
 ) -> tuple[Trace, AnswerPolicy]:
-    """One run on shapes.
+    """Runs a model on shapes, and repeats the run with other answers if it fails.
 
-    A model may fail after it asked whether a tensor is true (is anything not a number?). It runs again with
-    the other answer, and that run counts if it gets further. A model that asks for values without an end
-    runs again with that loop taken once.
+    A model may fail after a query whether a tensor is true (is any element NaN?). It runs again with the
+    other answer, and the new run counts if it gets further. A model that queries values endlessly runs again
+    with that loop executed once.
     """
     best: tuple[Trace, AnswerPolicy] | None = None
-    for _ in range(DECISIONS):
-        taken: Counter[str] = Counter()
-        with torchvision.replaced(lambda text, taken=taken: taken.update([text])):  # type: ignore[misc]
-            run = trace(model, args, kwargs, way=way, **options)
-        run.assumed.update(taken)
+    for _ in range(MAX_DECISION_RUNS):
+        substitutions: Counter[str] = Counter()
+        with torchvision.replaced(lambda text, substitutions=substitutions: substitutions.update([text])):  # type: ignore[misc]
+            run = trace(model, args, kwargs, policy=policy, **options)
+        run.assumed.update(substitutions)
         if run.endless is not None:
-            again = "refused" if run.endless in way.loops else "once"
-            way = replace(way, loops={**way.loops, run.endless: again}, decisions=())
+            loop_answer = "refused" if run.endless in policy.loops else "once"
+            policy = replace(policy, loops={**policy.loops, run.endless: loop_answer}, decisions=())
             best = None
             continue
         if best is not None and run.failed and len(run.events) <= len(best[0].events):
             break
-        best = run, way
+        best = run, policy
         if not run.failed or run.cut or not run.decided or not run.decided[-1]:
             break
-        way = replace(way, decisions=(*run.decided[:-1], False))
-    return best or (run, way)
+        policy = replace(policy, decisions=(*run.decided[:-1], False))
+    return best or (run, policy)
 
 
 class _Runs:
-    """Runs of one model with different answers."""
+    """Runs one model with different answers, up to a maximum number of runs."""
 
     def __init__(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]
@@ -181,54 +182,54 @@ class _Runs:
         self.args = args
         self.kwargs = kwargs
         self.options = options
-        self.left = RUNS
+        self.remaining_runs = MAX_RUNS
 
-    def run(self, way: AnswerPolicy) -> tuple[Trace, AnswerPolicy]:
-        self.left -= 1
-        return _through(self.model, self.args, self.kwargs, way, self.options)
+    def run(self, policy: AnswerPolicy) -> tuple[Trace, AnswerPolicy]:
+        self.remaining_runs -= 1
+        return _run_to_end(self.model, self.args, self.kwargs, policy, self.options)
 
-    def explore(self, best: Trace, way: AnswerPolicy, others: _Others) -> tuple[Trace, AnswerPolicy]:
-        """The run with the most MACs, and in `others` those with other answers."""
-        way = replace(way, events=_MORE * len(best.events) + 1000)
+    def explore(self, best: Trace, policy: AnswerPolicy, other_runs: _OtherRuns) -> tuple[Trace, AnswerPolicy]:
+        """Returns the run with the most MACs, and collects runs with other answers in `other_runs`."""
+        policy = replace(policy, events=_EVENT_FACTOR * len(best.events) + 1000)
         tried: set[CodePlace] = set()
         while place := next((place for place in best.asked if place not in tried), None):
             tried.add(place)
-            if self.left <= 0:
-                others.open.add("asked")
+            if self.remaining_runs <= 0:
+                other_runs.open.add("asked")
                 break
-            best, way = self._elsewhere(best, way, place, others)
-        changed = [replace(way, least=True)] if best.sized else []
-        changed += [replace(way, uneven=True)] if best.shared else []
-        for policy in changed:
-            run, _ = self.run(policy)
+            best, policy = self._try_alternatives(best, policy, place, other_runs)
+        changed = [replace(policy, least=True)] if best.sized else []
+        changed += [replace(policy, uneven=True)] if best.shared else []
+        for changed_policy in changed:
+            run, _ = self.run(changed_policy)
             if run.failed and not best.failed:
-                others.open.add("sized")
+                other_runs.open.add("sized")
             else:
-                others.sized.append(run)
-        return best, way
+                other_runs.sized.append(run)
+        return best, policy
 
-    def _elsewhere(
-        self, best: Trace, way: AnswerPolicy, place: CodePlace, others: _Others
+    def _try_alternatives(
+        self, best: Trace, policy: AnswerPolicy, place: CodePlace, other_runs: _OtherRuns
     ) -> tuple[Trace, AnswerPolicy]:
-        """The run that counts, among one run and those in which one place gets other answers."""
-        first = _macs(best)
+        """Runs the model with each alternative answer at one code place; returns the run that counts."""
+        base_macs = _macs(best)
         outcomes = []
         for choice in ALTERNATIVES[best.asked[place]]:
-            run, taken = self.run(replace(way, choices={**way.choices, place: choice}))
+            run, run_policy = self.run(replace(policy, choices={**policy.choices, place: choice}))
             if not run.failed or run.cut or best.failed:
-                others.asked.append((place, run))
-                outcomes.append((choice, run, taken))
+                other_runs.asked.append((place, run))
+                outcomes.append((choice, run, run_policy))
             elif not run.refused:
-                others.open.add("asked")
-        # a number that sets the amount of work has no upper bound
-        if any(choice == 2 and _macs(run) != first for choice, run, _ in outcomes):
-            return best, way
-        for _, run, taken in outcomes:
-            further = len(run.events) > len(best.events) if best.failed else _macs(run) > _macs(best)
-            if not run.cut and further and (best.failed or not run.failed):
-                others.asked.append((place, best))
-                best, way = run, taken
-        return best, way
+                other_runs.open.add("asked")
+        # if a number determines the amount of work, the work has no upper bound
+        if any(choice == 2 and _macs(run) != base_macs for choice, run, _ in outcomes):
+            return best, policy
+        for _, run, run_policy in outcomes:
+            is_better = len(run.events) > len(best.events) if best.failed else _macs(run) > _macs(best)
+            if not run.cut and is_better and (best.failed or not run.failed):
+                other_runs.asked.append((place, best))
+                best, policy = run, run_policy
+        return best, policy
 
 
 def _macs(run: Trace) -> int:
@@ -245,74 +246,74 @@ def _figures(run: Trace) -> dict[str, tuple[int, ...]]:
     return {row.path: (row.macs, row.elementwise, row.read, row.written, row.calls) for row in _rows(run)}
 
 
-def _judged(run: Trace, others: _Others) -> Verdict:
-    """Marks the rows that other answers change, and notes the assumptions."""
-    mine = _figures(run)
-    asked_paths = _differing(mine, (variant for _, variant in others.asked))
-    sized = _differing(mine, others.sized)
+def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
+    """Marks the rows whose figures change with the answers, and collects notes on the assumptions."""
+    figures = _figures(run)
+    asked_paths = _differing_paths(figures, (variant for _, variant in other_runs.asked))
+    sized = _differing_paths(figures, other_runs.sized)
     bounds = any(row.bound and row.macs for row in _rows(run))
     for row in _rows(run):
         reason = ""
-        if row.path in sized or (row.sized and "sized" in others.open):
+        if row.path in sized or (row.sized and "sized" in other_runs.open):
             reason = row.sized or _SIZED
-        if row.path in asked_paths or (row.asked and "asked" in others.open):
+        if row.path in asked_paths or (row.asked and "asked" in other_runs.open):
             reason = row.asked or _DIFFERS
         if is_assumption(reason) or not row.bound:
             row.bound = reason
-    run.elsewhere = frozenset(asked_paths - mine.keys()) | frozenset(sized - mine.keys())
+    run.elsewhere = frozenset(asked_paths - figures.keys()) | frozenset(sized - figures.keys())
     reach: Reach | None = None
-    every = [variant for _, variant in others.asked] + others.sized
-    if not (others.open or run.failed or bounds) and all(_macs(o) == _macs(run) and not o.cut for o in every):
+    variants = [variant for _, variant in other_runs.asked] + other_runs.sized
+    if not (other_runs.open or run.failed or bounds) and all(_macs(o) == _macs(run) and not o.cut for o in variants):
         reach = "exact"
-    elif not any(row.bound and row.macs for row in _rows(run)) and any(_macs(o) > _macs(run) for o in every):
+    elif not any(row.bound and row.macs for row in _rows(run)) and any(_macs(o) > _macs(run) for o in variants):
         # layers that run only with other answers have no row in this run
         reach = "assumed"
-    notes = _notes(run, others, mine)
-    quiet = reach == "exact" and not notes
-    return Verdict(run, notes, reach, frozenset(asked_paths | sized) if quiet else frozenset())
+    notes = _notes(run, other_runs, figures)
+    is_settled = reach == "exact" and not notes
+    return Verdict(run, notes, reach, frozenset(asked_paths | sized) if is_settled else frozenset())
 
 
-def _differing(mine: Mapping[str, tuple[int, ...]], others: Iterable[Trace]) -> set[str]:
-    """Paths of the rows whose figures are not the same in every run."""
+def _differing_paths(figures: Mapping[str, tuple[int, ...]], other_runs: Iterable[Trace]) -> set[str]:
+    """Paths of the rows whose figures differ between runs."""
     paths: set[str] = set()
-    for variant in others:
-        its = _figures(variant)
-        paths.update(path for path in mine.keys() | its.keys() if mine.get(path) != its.get(path))
+    for variant in other_runs:
+        variant_figures = _figures(variant)
+        paths.update(path for path in figures.keys() | variant_figures.keys() if figures.get(path) != variant_figures.get(path))
     return paths
 
 
-def _notes(run: Trace, others: _Others, mine: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """The assumptions that change a figure of the whole model, in words."""
-    total = _sums(mine)
+def _notes(run: Trace, other_runs: _OtherRuns, figures: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """Texts of the assumptions that change a total of the model."""
+    total = _sums(figures)
     places: dict[CodePlace, None] = {}
-    for place, variant in others.asked:
-        if variant.cut or _notable(variant, total):
+    for place, variant in other_runs.asked:
+        if variant.cut or _changes_totals(variant, total):
             places[place] = None
     branches = [p for p in places if run.asked.get(p, "branch") == "branch"]
-    notes = [f"assumed: the branch at {place_text(place)} goes the way that costs more" for place in branches]
-    changes = any(_notable(variant, total) for variant in others.sized) or "sized" in others.open
+    notes = [f"assumed: the branch at {place_text(place)} goes the policy that costs more" for place in branches]
+    changes = any(_changes_totals(variant, total) for variant in other_runs.sized) or "sized" in other_runs.open
     for text, times in run.assumed.items():
-        of_values = text in _ASKED
-        numbers = len(places) > len(branches) or "asked" in others.open or (text == ONCE and places)
-        if numbers if of_values else changes and (text != EVENLY or _uneven(mine, others)):
+        is_value_assumption = text in _VALUE_ASSUMPTIONS
+        numbers = len(places) > len(branches) or "asked" in other_runs.open or (text == ONCE and places)
+        if numbers if is_value_assumption else changes and (text != EVENLY or _depends_on_class_shares(figures, other_runs)):
             notes.append(f"{text} ({times:,} times)")
     return tuple(notes)
 
 
-def _uneven(mine: Mapping[str, tuple[int, ...]], others: _Others) -> bool:
-    """Whether the division of elements among classes changes a figure of the whole."""
-    return any(run.shared and _notable(run, _sums(mine)) for run in others.sized)
+def _depends_on_class_shares(figures: Mapping[str, tuple[int, ...]], other_runs: _OtherRuns) -> bool:
+    """Whether the division of elements among classes changes a total of the model."""
+    return any(run.shared and _changes_totals(run, _sums(figures)) for run in other_runs.sized)
 
 
-def _notable(run: Trace, total: tuple[int, ...]) -> bool:
-    """Whether the MACs of a run differ from `total`, or another figure differs by more than a little.
+def _changes_totals(run: Trace, total: tuple[int, ...]) -> bool:
+    """Whether the MACs of a run differ from `total`, or another figure by more than the tolerance.
 
-    A mask that is made or left out shows on its row and needs no note on the whole.
+    A small difference, such as one additional mask, is reported on its row only.
     """
-    macs, *rest = zip(_sums(_figures(run)), total, strict=True)
-    return macs[0] != macs[1] or any(abs(its - mine) > _LITTLE * mine for its, mine in rest)
+    macs, *figure_pairs = zip(_sums(_figures(run)), total, strict=True)
+    return macs[0] != macs[1] or any(abs(figure - expected) > _TOLERANCE * expected for figure, expected in figure_pairs)
 
 
 def _sums(figures: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Totals of the figures that are shown of the whole."""
+    """Totals of the figures that are shown for the model: MACs, elementwise, bytes read and written."""
     return tuple(map(sum, zip(*figures.values(), strict=True)))[:4] or (0, 0, 0, 0)

@@ -1,6 +1,7 @@
-"""Constants: tensors that no input goes into keep their values while a model runs on shapes.
+"""Constants: lets small tensors that do not depend on an input keep their values in a run on shapes.
 
-Positions, masks, lists of sizes that its forward makes itself, or moves to the device of its input.
+Examples are positions, masks and lists of sizes that the forward creates itself, or moves to its input's
+device.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ import torch
 from explorer.engine.formats.torch_module.meta_copy import MOST_KEPT
 
 LISTS = frozenset(("tensor", "as_tensor", "new_tensor", "scalar_tensor"))
-"""Functions that make a tensor of Python's numbers."""
+"""Functions that create a tensor from Python numbers."""
 
 _SIZED = frozenset(f"aten::{name}" for name in ("full", "zeros", "ones"))
 _CPU = torch.device("cpu")
 
 
-def here(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keyword arguments of an operator, without the device if what it makes should keep its values.
+def keep_values_here(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keyword arguments of an operator, with device 'cpu' if its result should keep its values.
 
     Args:
-        name: Of the operator.
-        args: Of a call that takes no tensor, or copies one.
-        kwargs: Of the call.
+        name: Name of the operator.
+        args: Positional arguments of a call that takes no tensor, or copies one.
+        kwargs: Keyword arguments of the call.
     """
     device = kwargs.get("device")
     if device is None or torch.device(device).type != "meta":
@@ -39,19 +40,19 @@ def here(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[s
     elif name == "aten::linspace":
         keep_values = kwargs.get("steps", args[2] if len(args) > 2 else 0) <= MOST_KEPT
     elif name in _SIZED:
-        kind = kwargs.get("dtype") or (torch.float32 if name != "aten::full" else _kind(args[1]))
+        kind = kwargs.get("dtype") or (torch.float32 if name != "aten::full" else _default_dtype(args[1]))
         keep_values = not kind.is_floating_point and math.prod(args[0]) <= MOST_KEPT
     else:
         keep_values = False
     return {**kwargs, "device": _CPU} if keep_values else kwargs
 
 
-def _kind(value: Any) -> torch.dtype:
+def _default_dtype(value: Any) -> torch.dtype:
     return torch.float32 if isinstance(value, float) else torch.int64
 
 
-def positions(args: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments of `aten::index` with the positions that a mask selects for each mask with values."""
+def masks_to_positions(args: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments of `aten::index`, with each mask that has values replaced by the positions it selects."""
     indices: list[Any] = []
     for index in args[1]:
         if index is not None and not index.is_meta and index.dtype in (torch.bool, torch.uint8):

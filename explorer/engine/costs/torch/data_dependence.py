@@ -1,8 +1,8 @@
-"""Data dependence: what a model that runs on shapes asks of values, and what it is told.
+"""Answers a model that queries tensor values while it runs on shapes, and records the queries.
 
-A tensor without values answers every question alike, so that a loop that only a value ends (`while error >
-tolerance`) would go round for ever. Who asks too often at one place of the code is told the opposite
-every other time in another run: such a loop then runs once, and the answer says so.
+A tensor without values gives the same answer to every query, so a loop that ends by a value (`while error >
+tolerance`) would never end. If one code place queries too often, the model runs again with every other answer
+reversed there. Such a loop then runs once, and the assumption says so.
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ from explorer.engine.costs.assumption import Assumption
 from explorer.engine.costs.aten import data_dependent
 from explorer.engine.formats.torch_replay.graph_replay import DECIDING
 
-MOST = 4_096
-"""Questions at one place that a loop may ask which ends by itself: over boxes, over tokens."""
+MAX_QUESTIONS = 4_096
+"""Number of queries at one place above which a loop counts as endless; real loops stay below."""
 
 ONCE = Assumption("assumed: a loop that ends by the value of a tensor runs once")
 
 CodePlace = tuple[CodeType | None, int]
-"""A line of the model's own code; without code, the number of a branch or loop of an exported program."""
+"""A line of the model's own code. Without code: the number of a branch or loop of an exported program."""
 
 Kind = Literal["branch", "number"]
 
 ALTERNATIVES: Mapping[Kind, tuple[float, ...]] = {"branch": (0,), "number": (0, 2, 1e3, -1e3)}
-"""What else a question may be answered: the opposite; nothing, one more, more and less than any limit."""
+"""Other answers to try: False for a branch; for a number 0, 2, and values above and below any limit."""
 
 _COUNTS = 2
 _LIMIT = 2_000
-"""Above `_COUNTS` floats go this much further than whole numbers, which may say how often or how many."""
+"""Choices above `_COUNTS` are multiplied by `_LIMIT` for floats only: an integer may be a repeat count."""
 
 
 class AnswerPolicy(Struct, frozen=True):
-    """How the questions of one run for values are answered.
+    """How queries for values are answered in one run.
 
     Attributes:
-        decisions: Answers to the first questions whether a tensor is true; the rest are taken as true.
-        loops: Places that asked too often: answered so that a loop runs once, or, if that did not help, not
-            at all.
-        choices: Places that are answered otherwise than by true or 1, one of `ALTERNATIVES`.
-        least: What depends on values is as small as it can be, not as large.
-        uneven: What falls to classes falls to them unevenly.
-        valued: Small tensors that no input goes into keep their values.
-        events: Operators after which the run is ended; 0 for no limit.
+        decisions: Answers to the first queries whether a tensor is true; later queries are answered with
+            True.
+        loops: Code places that queried too often: 'once' runs the loop once, 'refused' fails at the second
+            query.
+        choices: Answers from `ALTERNATIVES`, by code place; other places get True or 1.
+        least: Whether value-dependent sizes are minimal instead of maximal.
+        uneven: Whether elements are divided among classes unevenly.
+        valued: Whether small tensors that do not depend on an input keep their values.
+        events: Number of operators after which the run is ended, or 0 for no limit.
     """
 
     decisions: tuple[bool, ...] = ()
@@ -62,47 +63,47 @@ class AnswerPolicy(Struct, frozen=True):
 
 
 class Questions:
-    """The questions of one run, in their order.
+    """The queries of one run, in order.
 
     Attributes:
-        decided: Answers to the questions whether a tensor is true.
-        asked: What each place asked for, 'branch' or 'number'.
-        endless: The place that asked too often, and so ended the run.
+        decided: Answers to the queries whether a tensor is true.
+        asked: Kind of query of each code place.
+        endless: Code place that queried too often and ended the run, or None.
     """
 
-    def __init__(self, way: AnswerPolicy) -> None:
-        self.way = way
+    def __init__(self, policy: AnswerPolicy) -> None:
+        self.policy = policy
         self.decided: list[bool] = []
         self.asked: dict[CodePlace, Kind] = {}
         self.endless: CodePlace | None = None
         self._times: Counter[CodePlace] = Counter()
 
     def answer(self, assumed: tuple[Any, str]) -> tuple[Any, str]:
-        """A value that the model asked for: the earlier decision if there is one, else the assumption.
+        """The answer to a query, with its assumption: from the policy if it has one, else the assumed value.
 
         Raises:
-            RuntimeError: The model asked for it too often.
+            RuntimeError: The code place queried too often.
         """
         value, text = assumed
-        place = _place()
+        place = _asking_place()
         self.asked[place] = "branch" if isinstance(value, bool) else "number"
         self._times[place] += 1
-        times, way = self._times[place], self.way.loops.get(place)
-        if times > (1 if way == "refused" else MOST):
-            self.endless = None if way == "refused" else place
+        times, loop_answer = self._times[place], self.policy.loops.get(place)
+        if times > (1 if loop_answer == "refused" else MAX_QUESTIONS):
+            self.endless = None if loop_answer == "refused" else place
             code, _ = place
             raise RuntimeError(
                 f"asks again and again for the value of a tensor{f' in {code.co_name}' if code else ''}: "
                 "a loop that only values end has no end on shapes"
             )
-        choice = self.way.choices.get(place, 1)
-        if way == "once" and times % 2 == 0:
+        choice = self.policy.choices.get(place, 1)
+        if loop_answer == "once" and times % 2 == 0:
             choice, text = 0 if choice else 1, ONCE
         if choice != 1:
-            value = _filled(value, choice)
+            value = _replace_numbers(value, choice)
         if isinstance(value, bool):
             number = len(self.decided)
-            decisions = self.way.decisions
+            decisions = self.policy.decisions
             if value and number < len(decisions) and not decisions[number]:
                 value, text = False, data_dependent.REFUSED
             self.decided.append(value)
@@ -110,25 +111,25 @@ class Questions:
 
 
 def place_text(place: CodePlace) -> str:
-    """'line 57 of Guarded.forward'."""
+    """The text for a code place, such as 'line 57 of Guarded.forward'."""
     code, line = place
     if code is not None:
         return f"line {line} of {code.co_qualname}"
     return f"place {line} of the program" if line else "the model's code"
 
 
-def _place() -> CodePlace:
-    """The place in the model's own code that asks."""
+def _asking_place() -> CodePlace:
+    """The place in the model's own code that makes the query."""
     frame = asking_frame()
-    # a line, not an instruction: Python compiles the condition of a loop twice
+    # a line instead of an instruction, because Python compiles the condition of a loop twice
     return (None, DECIDING.get()) if frame is None else (frame.f_code, frame.f_lineno)
 
 
 def asking_frame() -> FrameType | None:
-    """The frame of the model's own code that asks; None where no code of its own runs."""
+    """The frame of the model's own code that makes the query; None if no such code is running."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_between(frame):
-        # frames behind the run belong to the caller; a program from a file has no code of its own
+    while frame is not None and _is_library_frame(frame):
+        # frames outside the run belong to the caller; a program from a file has no code of its own
         frame = None if _is_run(frame) else frame.f_back
     return frame
 
@@ -138,26 +139,26 @@ _STDLIB = sysconfig.get_path("stdlib")
 
 
 def _is_run(frame: FrameType) -> bool:
-    """Whether a frame is the one that runs a model on shapes."""
+    """Whether a frame is the function that runs a model on shapes."""
     return (frame.f_code.co_name, frame.f_globals.get("__name__")) == ("trace", _TRACER)
 
 
-def _is_between(frame: FrameType) -> bool:
-    """Whether a frame is torch's, ours or Python's own: the model's code is behind it."""
+def _is_library_frame(frame: FrameType) -> bool:
+    """Whether a frame belongs to torch, Explorer or Python's standard library."""
     name = frame.f_globals.get("__name__", "").partition(".")[0]
     if name in ("torch", "explorer"):
         return True
-    # a user's file may have the name of a module of Python
+    # a user's file may have the same name as a standard library module
     return name in sys.stdlib_module_names and frame.f_code.co_filename.startswith((_STDLIB, "<frozen"))
 
 
-def _filled(value: Any, number: float) -> Any:
-    """A number in place of the one that was assumed, in numbers, nested lists and arrays."""
+def _replace_numbers(value: Any, number: float) -> Any:
+    """Replaces the assumed numbers by `number` in a number, nested list or array."""
     if isinstance(value, list):
-        return [_filled(v, number) for v in value]
+        return [_replace_numbers(v, number) for v in value]
     if isinstance(value, (bool, int)):
         return type(value)(number)
-    far = number * _LIMIT if abs(number) > _COUNTS else number
+    scaled = number * _LIMIT if abs(number) > _COUNTS else number
     if isinstance(value, float):
-        return far
-    return (value * 0 + (far if value.dtype.kind == "f" else int(number))).astype(value.dtype)
+        return scaled
+    return (value * 0 + (scaled if value.dtype.kind == "f" else int(number))).astype(value.dtype)

@@ -1,4 +1,4 @@
-"""Edges of an nn.Module that ran: which row makes each tensor, and which ones read it."""
+"""Builds the edges of an nn.Module that ran: which row produces each tensor, and which rows read it."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ from explorer.facts import TensorInfo
 
 
 def value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]) -> ValueFlow:
-    """The edges between the rows of a trace.
+    """Builds the edges between the rows of a trace.
 
     Args:
-        run: What ran.
-        rows: Row of the tree by the id of a row of the trace; a row without one is merged into another.
-        inputs: What the model was called with, by names.
+        run: Trace of the model.
+        rows: Row id in the tree, by the id of the trace's `Row` object; merged rows have no entry.
+        inputs: Descriptions of the model's inputs, for their names.
     """
     flow, versions = ValueFlow(), _Versions(_buffer_names(run))
-    named = [info.name for info in inputs] if len(inputs) == len(run.inputs) else []
-    for tensor, name in zip(run.inputs, named or ["input"] * len(run.inputs), strict=True):
+    input_names = [info.name for info in inputs] if len(inputs) == len(run.inputs) else []
+    for tensor, name in zip(run.inputs, input_names or ["input"] * len(run.inputs), strict=True):
         flow.make(-1, versions.add(tensor), partial(_info, name, tensor), "input")
     written: dict[int, tuple[int, str, torch.Tensor]] = {}
-    for row, action, some in run.trail.events:
-        at, path = _final_row(row, rows)
-        for tensor in some if at >= 0 else ():
+    for row, action, event_tensors in run.trail.events:
+        row_id, path = _final_row(row, rows)
+        for tensor in event_tensors if row_id >= 0 else ():
             if action == "makes":
-                flow.make(at, versions.add(tensor), partial(_info, path, tensor))
+                flow.make(row_id, versions.add(tensor), partial(_info, path, tensor))
             elif action == "writes":
-                # most rows return the tensor they wrote into; else its next reader books it
-                written[versions.write(tensor)] = at, path, tensor
+                # most rows return the tensor they wrote into; otherwise its next reader records the edge
+                written[versions.write(tensor)] = row_id, path, tensor
             else:
-                version = versions.of(tensor)
+                version = versions.current(tensor)
                 if version in written:
-                    maker, whose, result = written.pop(version)
-                    flow.make(maker, version, partial(_info, whose, result))
-                _take(flow, versions, at, tensor, version)
+                    maker, maker_path, result = written.pop(version)
+                    flow.make(maker, version, partial(_info, maker_path, result))
+                _read(flow, versions, row_id, tensor, version)
     for _, tensor in tensors(run.result):
-        flow.put_out(versions.of(tensor))
+        flow.mark_output(versions.current(tensor))
     return flow
 
 
-def _take(flow: ValueFlow, versions: _Versions, at: int, tensor: torch.Tensor, version: int | None) -> None:
-    """A row reads a tensor; parameters are among its weights."""
+def _read(flow: ValueFlow, versions: _Versions, row_id: int, tensor: torch.Tensor, version: int | None) -> None:
+    """Records that a row reads a tensor. A parameter gets no edge, because the row lists it as a weight."""
     if version is not None:
-        flow.take(at, version, partial(_info, "", tensor))
+        flow.take(row_id, version, partial(_info, "", tensor))
         return
     memory = _memory(tensor)
     name = versions.stored.get(memory)
     if name is None:
-        flow.take(at, ("unknown", memory), partial(_info, "", tensor))
+        flow.take(row_id, ("unknown", memory), partial(_info, "", tensor))
     elif name:
-        flow.take(at, ("stored", memory), partial(_info, name, tensor), "stored")
+        flow.take(row_id, ("stored", memory), partial(_info, name, tensor), "stored")
 
 
 def _final_row(row: Row, rows: Mapping[int, int]) -> tuple[int, str]:
-    """The row of the tree that a row of the trace ended up in, -1 for none, and its path."""
+    """The tree row that a row of the trace was merged into (-1 if it has none), and its path."""
     while row.merged is not None:
         row = row.merged
     return rows.get(id(row), -1), row.path
 
 
 def _buffer_names(run: Trace) -> dict[int, str]:
-    """Names of buffers by their memory; '' for parameters."""
+    """Names of buffers by storage, and '' for parameters."""
     names = {
         _memory(buffer): f"{path}.{name}" if path else name
         for path, module in run.named.items()
@@ -82,7 +82,7 @@ def _memory(tensor: torch.Tensor) -> int:
     try:
         return storage_key(tensor.untyped_storage())
     except NotImplementedError:
-        # a tensor around tensors (vmap, sparse, nested) has no storage of its own
+        # wrapper tensors (vmap, sparse, nested) have no storage of their own
         return id(tensor)
 
 
@@ -91,9 +91,9 @@ def _info(name: str, tensor: torch.Tensor) -> TensorInfo:
 
 
 class _Versions:
-    """Versions of the contents of tensors, as numbers that grow.
+    """Numbers the versions of tensor contents in increasing order.
 
-    The tensor object identifies contents that are passed on untouched. Its memory identifies contents that
+    The tensor object identifies contents that are passed on unchanged. Its storage identifies contents that
     another row may have changed through a view.
     """
 
@@ -105,22 +105,22 @@ class _Versions:
         self._in_memory: dict[int, int] = {}
 
     def add(self, tensor: torch.Tensor) -> int:
-        """A new version: a row makes a tensor."""
+        """Creates a version for a tensor that a row produces."""
         self._last += 1
         self._own[id(tensor)] = self._in_memory[_memory(tensor)] = self._last
         return self._last
 
     def write(self, tensor: torch.Tensor) -> int:
-        """A new version: a row writes into the tensor's memory."""
+        """Creates a version for memory that a row writes into."""
         self._last += 1
         memory = _memory(tensor)
         self._written[memory] = self._in_memory[memory] = self._last
         return self._last
 
-    def of(self, tensor: torch.Tensor) -> int | None:
-        """The current version; None for a stored tensor, and for one whose maker was not seen."""
+    def current(self, tensor: torch.Tensor) -> int | None:
+        """The current version of a tensor, or None if it is stored or its producer is unknown."""
         memory, version = _memory(tensor), self._own.get(id(tensor))
         if version is not None:
             return max(version, self._written.get(memory, 0))
-        # a view whose maker was not seen
+        # a view whose producer is unknown has the version of its memory
         return None if memory in self.stored else self._in_memory.get(memory)

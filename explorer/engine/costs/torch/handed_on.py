@@ -1,7 +1,7 @@
-"""Work that a model's code gives to another thread or process, where nobody sees its operators.
+"""Detects when a model's code starts work in another thread or process, where its operators are not seen.
 
-Not noticed: a lasting thread that takes its work from a queue of its own. What it makes is noticed when it is
-used (`unseen`).
+A permanent thread that takes work from its own queue is not detected here. Its results are detected when the
+model uses them (`unseen`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
-_HANDS_ON: Sequence[tuple[type, str]] = (
+_STARTING_METHODS: Sequence[tuple[type, str]] = (
     (threading.Thread, "start"),
     (BaseProcess, "start"),
     (ThreadPoolExecutor, "submit"),
@@ -25,38 +25,38 @@ _HANDS_ON: Sequence[tuple[type, str]] = (
     *((Pool, name) for name in ("apply_async", "map_async", "starmap_async", "map", "starmap")),
     *((Pool, name) for name in ("imap", "imap_unordered")),
 )
-"""Methods by which code gives work to another thread or process."""
+"""Methods that start work in another thread or process."""
 
-_BETWEEN = ("threading", "concurrent", "multiprocessing", "asyncio", "explorer")
-"""Modules that stand between these methods and who calls them."""
-
-
-class _Handing(threading.local):
-    """The listener for code in this thread that gives work away."""
-
-    noted: Callable[[], None] | None = None
+_LIBRARY_PACKAGES = ("threading", "concurrent", "multiprocessing", "asyncio", "explorer")
+"""Packages whose frames may lie between these methods and the code that calls them."""
 
 
-_HANDING = _Handing()
-_METHODS = threading.Lock()
+class _ThreadCallback(threading.local):
+    """The function to call when code in this thread starts work, or None."""
+
+    report: Callable[[], None] | None = None
+
+
+_CALLBACK = _ThreadCallback()
+_LOCK = threading.Lock()
 _watchers = 0
-_plain: dict[tuple[type, str], Any] = {}
+_originals: dict[tuple[type, str], Any] = {}
 
 
-def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
+def _reporting(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        if _HANDING.noted is not None and _is_models():
-            _HANDING.noted()
+    def reporting_method(*args: Any, **kwargs: Any) -> Any:
+        if _CALLBACK.report is not None and _is_called_by_model():
+            _CALLBACK.report()
         return method(*args, **kwargs)
 
-    return noted
+    return reporting_method
 
 
-def _is_models() -> bool:
-    """Whether a model's code, not torch's own, gives work away."""
+def _is_called_by_model() -> bool:
+    """Whether a model's code, and not torch's own, starts the work."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _package(frame) in _BETWEEN:
+    while frame is not None and _package(frame) in _LIBRARY_PACKAGES:
         frame = frame.f_back
     return frame is not None and _package(frame) != "torch"
 
@@ -66,23 +66,23 @@ def _package(frame: FrameType) -> str:
 
 
 @contextmanager
-def handing_on(noted: Callable[[], None]) -> Iterator[None]:
-    """Calls `noted` whenever code in this thread gives work to another thread or process."""
+def watching_started_work(report: Callable[[], None]) -> Iterator[None]:
+    """Calls `report` whenever a model's code in this thread starts work in another thread or process."""
     global _watchers
-    outer = _HANDING.noted
-    with _METHODS:
+    outer = _CALLBACK.report
+    with _LOCK:
         if not _watchers:
-            for kind, name in _HANDS_ON:
-                _plain[kind, name] = vars(kind)[name]
-                setattr(kind, name, _noting(_plain[kind, name]))
+            for kind, name in _STARTING_METHODS:
+                _originals[kind, name] = vars(kind)[name]
+                setattr(kind, name, _reporting(_originals[kind, name]))
         _watchers += 1
-    _HANDING.noted = noted
+    _CALLBACK.report = report
     try:
         yield
     finally:
-        _HANDING.noted = outer
-        with _METHODS:
+        _CALLBACK.report = outer
+        with _LOCK:
             _watchers -= 1
             if not _watchers:
-                for (kind, name), method in _plain.items():
+                for (kind, name), method in _originals.items():
                     setattr(kind, name, method)

@@ -1,8 +1,10 @@
-"""Higher-order operators of torch (`cond`, `while_loop`, `scan`, `map`, flex_attention), run as plain Python.
+"""Runs torch's higher-order operators (`cond`, `while_loop`, `scan`, `map`, flex_attention) as plain Python.
 
-torch hands such an operator over whole, with its functions. Here the functions run, so that whoever watches
-sees their operators. A branch or the end of a loop that a value decides is asked for like any other value of
-the model: a branch runs both ways and the one that costs more counts, a loop without a known end runs once.
+torch dispatches such an operator as one call that contains functions. Running the functions here lets the
+tracer see
+their operators. If a value decides a branch or the end of a loop, it is queried like any other value of the
+    model: the
+costlier branch counts, and a loop without a known end runs once.
 """
 
 from __future__ import annotations
@@ -16,30 +18,30 @@ from explorer.engine.compat.torch import dense_kernel, flex_attention_in_parts, 
 
 
 class LoopObserver(Protocol):
-    """The listener for the steps of a loop."""
+    """Observer of the steps of a loop."""
 
     def step(self) -> None:
-        """A step begins: the operators of all steps belong to the same rows."""
+        """Begins a step; the operators of all steps belong to the same rows."""
 
     def cut(self) -> None:
-        """Ends the loop: only a value decides whether it goes on."""
+        """Records that the loop was ended although only a value decides whether it continues."""
 
 
 def run(operator: Any, loop: LoopObserver, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a higher-order operator returns, computed by the functions that it is called with.
+    """Runs the functions that a higher-order operator is called with, and returns the operator's result.
 
     Args:
-        operator: One of `torch.ops.higher_order`.
-        loop: Told of the steps of a loop.
-        args: Of the call.
-        kwargs: Of the call.
+        operator: An operator of `torch.ops.higher_order`.
+        loop: Observer of the steps of a loop.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
 
     Raises:
         RuntimeError: The operator is unknown.
     """
-    way = _WAYS.get(operator.__name__)
-    if way is not None:
-        return way(loop, *args, **kwargs)
+    implementation = _IMPLEMENTATIONS.get(operator.__name__)
+    if implementation is not None:
+        return implementation(loop, *args, **kwargs)
     kernel = dense_kernel(operator)
     if kernel is None:
         raise RuntimeError(f"the higher-order operator {operator.__name__} is not supported")
@@ -59,8 +61,8 @@ def _loop(
     **options: Any,
 ) -> Any:
     carried = tuple(carried_inputs)
-    for after in _rounds(loop, cond_fn, body_fn, carried, additional_inputs):
-        carried = after  # keep only the last of thousands of rounds
+    for next_carried in _iterate(loop, cond_fn, body_fn, carried, additional_inputs):
+        carried = next_carried  # keep the last values only; there may be thousands of rounds
     return carried
 
 
@@ -73,26 +75,26 @@ def _stacking_loop(
     **options: Any,
 ) -> Any:
     carried = tuple(carried_inputs)
-    rounds = list(_rounds(loop, cond_fn, body_fn, carried, additional_inputs)) or [carried]
-    return _stacked(rounds)
+    rounds = list(_iterate(loop, cond_fn, body_fn, carried, additional_inputs)) or [carried]
+    return _stack_columns(rounds)
 
 
-def _rounds(
-    loop: LoopObserver, cond_fn: Any, body_fn: Any, carried: tuple[Any, ...], more: Sequence[Any]
+def _iterate(
+    loop: LoopObserver, cond_fn: Any, body_fn: Any, carried: tuple[Any, ...], additional: Sequence[Any]
 ) -> Iterator[tuple[Any, ...]]:
     """The carried values after each round of a loop."""
-    was_open = False
+    was_undecided = False
     while True:
         loop.step()
-        (goes_on,) = leaves(cond_fn(*carried, *more))  # the graph of an exported program gives a tuple
-        open_end = isinstance(goes_on, torch.Tensor) and goes_on.is_meta
-        if open_end and was_open:
+        (continues,) = leaves(cond_fn(*carried, *additional))  # the graph of an exported program gives a tuple
+        is_undecided = isinstance(continues, torch.Tensor) and continues.is_meta
+        if is_undecided and was_undecided:
             loop.cut()
             return
-        if not goes_on:
+        if not continues:
             return
-        was_open = open_end
-        carried = tuple(body_fn(*carried, *more))
+        was_undecided = is_undecided
+        carried = tuple(body_fn(*carried, *additional))
         yield carried
 
 
@@ -104,32 +106,32 @@ def _scan(
     additional_inputs: Sequence[Any] = (),
     **options: Any,
 ) -> Any:
-    """A loop over the first axis of tensors: the carried values at the end, and the output of each step."""
+    """Runs a loop over the first axis of tensors; returns the final carried values and stacked outputs."""
     carried, rows = list(init), []
-    for at in range(xs[0].shape[0]):
+    for index in range(xs[0].shape[0]):
         loop.step()
-        outputs = leaves(combine_fn(*carried, *(x.select(0, at) for x in xs), *additional_inputs))
+        outputs = leaves(combine_fn(*carried, *(x.select(0, index) for x in xs), *additional_inputs))
         carried, row = outputs[: len(carried)], outputs[len(carried) :]
         rows.append(row)
     if not rows:
         raise RuntimeError("a scan over no elements has results of unknown sizes")
-    return (*carried, *_stacked(rows))
+    return (*carried, *_stack_columns(rows))
 
 
 def _map(
     loop: LoopObserver, f: Any, xs: Sequence[torch.Tensor], pos_args: Sequence[Any] = (), **options: Any
 ) -> Any:
     rows = []
-    for at in range(xs[0].shape[0]):
+    for index in range(xs[0].shape[0]):
         loop.step()
-        rows.append(f(*(x.select(0, at) for x in xs), *pos_args))
+        rows.append(f(*(x.select(0, index) for x in xs), *pos_args))
     if isinstance(rows[0], torch.Tensor):
         return torch.stack(rows)
-    return type(rows[0])(_stacked(rows))
+    return type(rows[0])(_stack_columns(rows))
 
 
-def _stacked(rows: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """The columns of equally long rows, each as one tensor; None stays None."""
+def _stack_columns(rows: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    """Stacks each column of equally long rows into one tensor; a column of None stays None."""
     columns = zip(*rows, strict=True)
     return tuple(
         torch.stack(column) if isinstance(column[0], torch.Tensor) else column[-1] for column in columns
@@ -137,18 +139,18 @@ def _stacked(rows: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
 
 
 def _flex_attention(loop: LoopObserver, query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Attention with a score that a function changes: all scores are made, as outside of the compiler.
+    """Attention whose scores a function modifies; all scores are computed, as in uncompiled torch.
 
-    The output lies in memory as the query does, so that the heads are put together without a copy.
+    The output has the memory layout of the query, so that the heads can be merged without a copy.
     """
-    output, *rest = flex_attention_in_parts()(query, *args, **kwargs)
+    output, *auxiliary = flex_attention_in_parts()(query, *args, **kwargs)
     order = sorted(range(query.dim()), key=lambda axis: query.stride(axis), reverse=True)
     return torch.empty_permuted(output.shape, order, dtype=output.dtype, device=output.device).copy_(
         output
-    ), *rest
+    ), *auxiliary
 
 
-_WAYS: Mapping[str, Callable[..., Any]] = {
+_IMPLEMENTATIONS: Mapping[str, Callable[..., Any]] = {
     "cond": _branch,
     "while_loop": _loop,
     "while_loop_stack_output": _stacking_loop,
@@ -156,7 +158,7 @@ _WAYS: Mapping[str, Callable[..., Any]] = {
     "map_impl": _map,
     "flex_attention": _flex_attention,
 }
-"""How operators run whose own code asks that nobody watches, or whose steps are to be told apart."""
+"""Replacements for operators whose torch code disables tracing, or whose steps need separate records."""
 
 AS_ONE = frozenset(("flex_attention",))
-"""Operators that are one row, whatever functions they are called with."""
+"""Operators that form a single row, whatever functions they are called with."""

@@ -1,7 +1,6 @@
-"""Hooks on the calls of modules, functions and operators, for a listener that watches a model run.
+"""Torch modes that forward calls of functions and operators to an observer of a running model.
 
-Three taps, each for what only it can see: `nn.Module.__call__` (`listening`), a function mode, and a dispatch
-mode. All are taken away again, whatever happens.
+The observer also receives calls of modules, through `compat.torch.listening`.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from explorer.engine.compat.torch import DispatchMode
 
 
 class Watch(Protocol):
-    """A listener that receives calls, makes them and returns their results."""
+    """Observer that receives calls, makes them and returns their results."""
 
     def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """A call of a module."""
+        """Handles a call of a module."""
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A call of a function of torch."""
+        """Handles a call of a torch function."""
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of an ATen operator."""
+        """Handles a call of an ATen operator."""
 
     def enters_subclass(self) -> None:
-        """A call of an ATen operator by a tensor subclass, whose own calls come next."""
+        """Handles a call of an ATen operator by a tensor subclass; the subclass's own calls follow."""
 
 
 class Functions(TorchFunctionMode):
-    """Passes calls of torch functions in a model's code to a listener."""
+    """Forwards calls of torch functions in a model's code to an observer."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -45,7 +44,7 @@ class Functions(TorchFunctionMode):
 
 
 class Operators(DispatchMode):
-    """Passes calls of ATen operators to a listener."""
+    """Forwards calls of ATen operators to an observer."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -55,7 +54,7 @@ class Operators(DispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            # the subclass runs first: its calls on inner tensors come back here
+            # let the subclass run first: its calls on inner tensors return here
             self.watch.enters_subclass()
             return NotImplemented
         return self.watch.dispatch(func, args, kwargs or {})

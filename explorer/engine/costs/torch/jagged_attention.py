@@ -1,7 +1,7 @@
-"""Attention over jagged nested tensors: each row attends within itself, counted as one plain attention.
+"""Attention over jagged nested tensors: each row attends to itself, and all rows count as one attention.
 
-torch chooses a kernel for such tensors by the values of their offsets. Here each row is its own call, so that
-products are those of the rows and not of the longest one.
+torch selects a kernel for such tensors by the values of their offsets. Here attention is called once per row,
+so that the products have the sizes of the rows and not of the longest row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIXED = "attention over nested tensors is counted where queries, keys and values
 
 
 def applies(args: Sequence[Any], kwargs: Any) -> bool:
-    """Whether attention is called with a nested tensor."""
+    """Whether attention is called with a jagged nested tensor."""
     return any(jagged.is_jagged(value) for value in (*args, *kwargs.values()))
 
 
@@ -32,20 +32,20 @@ def run(
     is_causal: bool = False,
     **options: Any,
 ) -> torch.Tensor:
-    """The result of attention, row by row.
+    """Computes attention row by row.
 
     Args:
-        attend: Attention over plain tensors.
-        query: (batch, heads, rows of any length, width), jagged; keys and values alike.
-        key: See `query`.
-        value: See `query`.
-        attn_mask: Has to be None.
+        attend: Attention over dense tensors.
+        query: Jagged tensor of shape (batch, heads, row length, width).
+        key: Jagged tensor like `query`.
+        value: Jagged tensor like `query`.
+        attn_mask: Must be None.
         dropout_p: As in `scaled_dot_product_attention`.
-        is_causal: See there.
-        options: See there.
+        is_causal: As in `scaled_dot_product_attention`.
+        options: Further arguments of `scaled_dot_product_attention`.
 
     Raises:
-        RuntimeError: The lengths of the rows are not known, or torch has no attention over such tensors.
+        RuntimeError: The row lengths are unknown, a mask is given, or a tensor is not jagged.
     """
     tensors = (query, key, value)
     if attn_mask is not None or not all(jagged.is_jagged(t) and t.dim() == 4 for t in tensors):
@@ -60,7 +60,7 @@ def run(
 
 
 def _rows(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Each row of a jagged tensor as a batch of one: (1, heads, length, width)."""
+    """The rows of a jagged tensor, each as a batch of one: (1, heads, length, width)."""
     if isinstance(tensor.shape[2], int):
         raise RuntimeError(MIXED)
     flat = tensor.transpose(1, 2)

@@ -1,14 +1,15 @@
-"""Cache of torch's own layers: a convolution like one that ran before need not run again.
+"""Cache for torch's own layers: replays the recorded cost of an equal layer that ran before.
 
-What a layer of `torch.nn` does in evaluation mode is decided by its class, its settings, and the sizes of
-its parameters and of what goes in. So the first of its kind runs for real, its operators booked one by
-one, and the bookings are kept on a tape, with the storages replaced by their places: the first input, the
-second thing made. For the next layer of that kind the tape is played: the same bookings for its own
-parameters, and tensors of the same sizes for what it returns. Three quarters of the time of an analysis
-go into calls that this saves.
+In evaluation mode, the operators of a `torch.nn` layer depend only on its class, its settings, and the sizes
+of its parameters and inputs. The first such layer runs, and a `Booking` per operator is recorded on a `Tape`.
+Addresses of
+storages are replaced by positions: inputs first, then outputs in order. For the next equal layer the tape is
+replayed: the same bookings with the layer's own parameters, and result tensors of the same sizes. This saves
+calls that take three quarters of the analysis time.
 
-Kept is only what cannot differ: layers of `torch.nn` itself without hooks, inputs that are tensors of the
-meta device, results that are tensors of memory of their own, inputs, or views of inputs.
+A layer is cached only if nothing else can affect it: it is a `torch.nn` layer without hooks, its inputs are
+    meta
+tensors, and its results are new tensors, inputs, or views of inputs.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from explorer.engine.formats.torch_module.modules import described, size_of, ten
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.facts import TensorInfo
 
-MOST = 5_000
-"""Tapes that are kept."""
+MAX_TAPES = 5_000
+"""Maximum number of cached tapes."""
 
 _PLAIN = frozenset((int, float, bool, str, type(None), tuple))
 _TENSORS = frozenset((torch.Tensor, nn.Parameter))
@@ -44,20 +45,20 @@ _META = torch.device("meta")
 
 _COUNTER = "num_batches_tracked"
 _COUNTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-"""Layers whose counter is read and written in training alone: it decides nothing, whatever values it has."""
+"""Layers whose counter is used only in training, so that its value does not affect evaluation mode."""
 
 
 class Booking(NamedTuple):
-    """What one operator added to the figures of its layer.
+    """The figures that one operator added to its layer.
 
     Attributes:
-        cost: Of the operator.
-        read: Bytes, of which `stored` are the model's own.
-        stored: Bytes read of parameters and buffers.
-        written: Bytes.
-        used: The storages read that are not the model's own.
-        outputs: Storage, dtype, shape and bytes of what it wrote.
-        moved: Whether it moved bytes; False for a view.
+        cost: Cost of the operator.
+        read: Bytes read, including `stored`.
+        stored: Bytes read from parameters and buffers.
+        written: Bytes written.
+        used: Storages read, without those of parameters and buffers.
+        outputs: Storage, description and bytes of each output.
+        moved: Whether the operator moved bytes; False for a view.
     """
 
     cost: Cost
@@ -74,11 +75,10 @@ class ResultTensor(NamedTuple):
 
     Attributes:
         kind: `FRESH`, `VIEWS` or `SAME` of `meta_cache`.
-        at: Place of the storage of a fresh tensor; position among the inputs of the same one, or of the one
-            that is viewed.
-        shape: Of the tensor.
-        stride: Of the tensor.
-        last: dtype of a fresh tensor, distance from the offset of its input of a view.
+        at: Storage position of a fresh tensor; for a view or an unchanged input, the index of that input.
+        shape: Shape of the tensor.
+        stride: Strides of the tensor.
+        last: dtype of a fresh tensor; for a view, its offset relative to the input.
     """
 
     kind: int
@@ -89,17 +89,16 @@ class ResultTensor(NamedTuple):
 
 
 class Tape(NamedTuple):
-    """What the first layer of a kind did.
+    """The recorded run of a layer.
 
     Attributes:
-        bookings: One per operator, storages by their places.
-        places: How many different storages there are: those of the inputs come first, in order, then
-            those that were made.
-        parts: What it returned, None for None.
-        container: Type of the result when it is not a single tensor.
-        inputs: What went in, as facts.
-        outputs: What it returned, as facts.
-        size: Bytes of that.
+        bookings: Figures of each operator, with storages by position.
+        places: Number of distinct storages: first those of the inputs, then new ones.
+        parts: Returned tensors, with None for a returned None.
+        container: Type of the result, or None if it is a single tensor.
+        inputs: Descriptions of the inputs.
+        outputs: Descriptions of the returned tensors.
+        size: Bytes of the returned tensors.
     """
 
     bookings: tuple[Booking, ...]
@@ -115,11 +114,11 @@ class LayerCall(NamedTuple):
     """A call of a layer.
 
     Attributes:
-        key: What decides what it does.
-        inputs: The tensors that go in.
-        addresses: Of their storages.
-        tape: What a layer like it did, None if none ran or it cannot be repeated.
-        new: Whether none ran.
+        key: Everything that determines the layer's operators.
+        inputs: Input tensors.
+        addresses: Addresses of the inputs' storages.
+        tape: Tape of an equal layer, or None if no such layer ran or it cannot be replayed.
+        new: Whether no equal layer has run yet.
     """
 
     key: Hashable
@@ -134,21 +133,21 @@ _TAPES: dict[Hashable, Tape | object | None] = {}
 
 
 def forget() -> None:
-    """Drops every tape."""
+    """Removes every tape."""
     _TAPES.clear()
 
 
 def enabled() -> bool:
-    """Whether layers may be answered whole now; drops the tapes when there are too many."""
-    if len(_TAPES) > MOST:
+    """Whether layers may be replayed now; also empties the cache if it is too large."""
+    if len(_TAPES) > MAX_TAPES:
         _TAPES.clear()
     return not has_global_hooks()
 
 
 def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
-    """The key of everything that decides what a layer does; None if something else may decide it.
+    """Builds the cache key of a layer call; None if something outside the key may affect the layer.
 
-    Views of one memory among the inputs, and their extent, are part of the key.
+    The key includes which inputs share a storage, and the sizes of the storages.
     """
     key: list[Any] = []
     storages: list[int] = []
@@ -173,33 +172,33 @@ def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Layer
     memory = set(storages)
     if len(memory) != len(storages) or not memory.isdisjoint(addresses):
         return None
-    whole = tuple(key)
+    call_key = tuple(key)
     try:
-        tape = _TAPES.get(whole, _NEW)
+        tape = _TAPES.get(call_key, _NEW)
     except TypeError:
         return None
-    return LayerCall(whole, inputs, addresses, tape if isinstance(tape, Tape) else None, tape is _NEW)
+    return LayerCall(call_key, inputs, addresses, tape if isinstance(tape, Tape) else None, tape is _NEW)
 
 
 def _settings(module: nn.Module, key: list[Any], storages: list[int]) -> bool:
-    """Collects the settings of a layer of torch's own; False if it may have more than these.
+    """Collects the settings of one of torch's own layers; False if other state may affect it.
 
     Args:
-        module: The layer.
-        key: Takes its settings, and sizes of its parameters and buffers.
-        storages: Takes the storages of those.
+        module: Layer to read.
+        key: Receives its settings and the sizes of its parameters and buffers.
+        storages: Receives the storages of its parameters and buffers.
     """
     kind = type(module)
     attributes = layer_state(module)
     if attributes is None:
         return False
     try:
-        names, pick = _NAMES[kind, len(attributes)]
-        values = pick(attributes)
+        names, get_values = _NAMES[kind, len(attributes)]
+        values = get_values(attributes)
     except KeyError:
-        # a new class, or an attribute that other modules of this class lack
-        names, pick = _NAMES[kind, len(attributes)] = _picked(attributes.keys() - _INTERNAL)
-        values = pick(attributes)
+        # first use of this class, or an attribute that other modules of the class lack
+        names, get_values = _NAMES[kind, len(attributes)] = _attribute_getter(attributes.keys() - _INTERNAL)
+        values = get_values(attributes)
     kinds = tuple(map(type, values))
     if not _PLAIN.issuperset(kinds):
         values = tuple([tuple(value) if type(value) is list else value for value in values])
@@ -223,26 +222,26 @@ def _settings(module: nn.Module, key: list[Any], storages: list[int]) -> bool:
     return True
 
 
-def _picked(names: Collection[str]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    """Names of attributes, and what takes their values from a module's own dictionary."""
+def _attribute_getter(names: Collection[str]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """Sorted attribute names, and a function that reads their values from a module's `__dict__`."""
     names_in_order = tuple(sorted(names))
-    # with a single name itemgetter would return the value instead of a tuple
-    pick = operator.itemgetter("training", "training", *names_in_order)
-    return names_in_order, pick
+    # itemgetter returns a bare value for a single name; repeating 'training' guarantees a tuple
+    get_values = operator.itemgetter("training", "training", *names_in_order)
+    return names_in_order, get_values
 
 
 _NAMES: dict[tuple[type, int], tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {}
-"""By class and number of attributes."""
+"""Attribute names and value getter, by class and number of attributes."""
 
 
 def keep(call: LayerCall, inputs: tuple[TensorInfo, ...], bookings: Sequence[Booking], result: Any) -> None:
-    """Keeps a tape of what a layer did, or notes that it cannot be repeated.
+    """Stores the tape of a layer, or None if the layer cannot be replayed.
 
     Args:
-        call: The call.
-        inputs: What went in, as facts.
-        bookings: What its operators booked, storages by their addresses.
-        result: What it returned.
+        call: Call of the layer.
+        inputs: Descriptions of the inputs.
+        bookings: Figures of its operators, with storages by address.
+        result: Return value of the layer.
     """
     _TAPES[call.key] = _tape(call.inputs, inputs, bookings, result)
 
@@ -284,28 +283,28 @@ def _tape(
 def _part(
     part: Any, input_tensors: Sequence[torch.Tensor], places: Mapping[int, int], inputs: int
 ) -> ResultTensor | None:
-    """How to make a tensor of the result again; None if unknown."""
+    """A recipe to create one returned tensor again; None if there is none."""
     if type(part) is not torch.Tensor or not part.is_meta or part.is_conj() or part.is_neg():
         return None
-    for at, tensor in enumerate(input_tensors):
+    for index, tensor in enumerate(input_tensors):
         if part is tensor:
-            return ResultTensor(meta_cache.SAME, at)
+            return ResultTensor(meta_cache.SAME, index)
     address = storage_key(part.untyped_storage())
     place = places.get(address)
     if place is None:
         return None
     if place >= inputs:
-        whole = part.storage_offset() == 0 and size_of(part) == part.untyped_storage().nbytes()
-        return ResultTensor(meta_cache.FRESH, place, part.shape, part.stride(), part.dtype) if whole else None
-    for at, tensor in enumerate(input_tensors):
+        is_full_storage = part.storage_offset() == 0 and size_of(part) == part.untyped_storage().nbytes()
+        return ResultTensor(meta_cache.FRESH, place, part.shape, part.stride(), part.dtype) if is_full_storage else None
+    for index, tensor in enumerate(input_tensors):
         if storage_key(tensor.untyped_storage()) == address and tensor.dtype == part.dtype:
             distance = part.storage_offset() - tensor.storage_offset()
-            return ResultTensor(meta_cache.VIEWS, at, part.shape, part.stride(), distance)
+            return ResultTensor(meta_cache.VIEWS, index, part.shape, part.stride(), distance)
     return None
 
 
 def results(tape: Tape, inputs: Sequence[torch.Tensor]) -> tuple[Any, list[torch.Tensor | None]]:
-    """What the layer returns for these inputs, and its tensors one by one, in the order of `tape.parts`."""
+    """Creates the layer's result for these inputs; also returns its tensors in the order of `tape.parts`."""
     outputs: list[torch.Tensor | None] = []
     for part in tape.parts:
         if part is None:

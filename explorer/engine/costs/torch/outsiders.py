@@ -1,7 +1,7 @@
-"""Unregistered parameters: a forward uses them, and `model.parameters()` does not list them.
+"""Finds unregistered parameters: the forward uses them, but `model.parameters()` does not list them.
 
-Layers in a plain list, a tensor in a closure, an attribute of an object: torch neither trains nor saves them.
-No figure of parameters counts them; a note names them.
+Examples are layers in a plain list, a tensor in a closure, and an attribute of an object. torch neither
+trains nor saves them. Parameter counts exclude them; a note names them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from explorer.facts import TensorInfo
 NO_MODULE = "belong to no module of the model"
 
 _NAMED = 6
-"""How many of them a note names."""
+"""Maximum number of parameters that a note names."""
 
 
 class Outsiders:
-    """Watches for unregistered parameters that a run uses.
+    """Records the unregistered parameters that a run uses.
 
     Attributes:
-        held: By storage, parameters that the model's objects hold, with the expressions that reach them.
+        held: Unregistered parameters that the model's objects hold, by storage, with expressions that reach
+            them.
     """
 
     def __init__(self, unregistered: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -43,12 +44,12 @@ class Outsiders:
         self._input_ids: set[int] = set()
         self._used: dict[tuple[int, int], tuple[str, torch.Tensor]] = {}
 
-    def pass_in(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Notes the inputs of the model: they are no parameters, even if they need a gradient."""
+    def note_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Records the inputs of the model, which are not parameters even if they require a gradient."""
         self._input_ids = {id(tensor) for tensor in tensors}
 
     def stand_in(self, twin: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
-        """A twin of a parameter, without values, that needs a gradient as well."""
+        """Makes the meta copy `twin` of a parameter require a gradient like the original."""
         if isinstance(original, nn.Parameter):
             twin = nn.Parameter(twin, original.requires_grad)
         else:
@@ -57,12 +58,12 @@ class Outsiders:
         return twin
 
     def use(self, row: Row, tensor: torch.Tensor, *, in_run_memory: bool = False) -> bool:
-        """Notes that an operator of `row` reads a tensor; True for an unregistered parameter or its view.
+        """Records that an operator of `row` reads a tensor; True for an unregistered parameter or its view.
 
         Args:
-            row: Of the operator.
-            tensor: The tensor.
-            in_run_memory: Whether the run made its memory, or it belongs to an input.
+            row: Row of the operator.
+            tensor: Tensor that is read.
+            in_run_memory: Whether the run created the tensor's memory, or it belongs to an input.
         """
         key = storage_key(tensor.untyped_storage())
         tensor = self._originals.get(key, tensor)
@@ -73,18 +74,18 @@ class Outsiders:
             place, parameter = max(candidates, key=lambda entry: entry[1].storage_offset())
             self._used[key, int(parameter.storage_offset())] = place, parameter
             return True
-        # the first tensor of a storage is the parameter; without gradients its views look like one
-        first = self._used.get((key, -1))
-        # a tensor of the run whose gradient the forward asks for
-        asks = in_run_memory and not isinstance(tensor, nn.Parameter)
-        if first is None and (asks or id(tensor) in self._input_ids or not is_parameter(tensor)):
+        # the first tensor of a storage is the parameter; without gradients its views look the same
+        owner_entry = self._used.get((key, -1))
+        # a tensor of the run for which the forward requires a gradient
+        is_run_tensor = in_run_memory and not isinstance(tensor, nn.Parameter)
+        if owner_entry is None and (is_run_tensor or id(tensor) in self._input_ids or not is_parameter(tensor)):
             return False
-        # the last use names it: an operator that initializes a new parameter reads it, too
-        self._used[key, -1] = f"a tensor that {row.path} uses", tensor if first is None else first[1]
+        # name it after the last use, because an operator that initializes a new parameter also reads it
+        self._used[key, -1] = f"a tensor that {row.path} uses", tensor if owner_entry is None else owner_entry[1]
         return True
 
     def used(self) -> Sequence[TensorInfo]:
-        """The unregistered parameters that the run used, in the order of their first use."""
+        """The unregistered parameters that the run used, in order of first use."""
         return [
             TensorInfo(place, dtype_name(tensor.dtype), tuple(tensor.shape), "observed")
             for place, tensor in self._used.values()
@@ -92,7 +93,7 @@ class Outsiders:
 
 
 def note(outsiders: Sequence[TensorInfo]) -> tuple[str, ...]:
-    """A note on parameters that belong to no module; empty if there are none."""
+    """A note on unregistered parameters; an empty tuple if there are none."""
     if not outsiders:
         return ()
     shapes = [tuple(int(size or 0) for size in info.shape or ()) for info in outsiders]
@@ -101,11 +102,11 @@ def note(outsiders: Sequence[TensorInfo]) -> tuple[str, ...]:
         f"{info.name} ({' x '.join(map(str, shape)) or 'one number'})"
         for info, shape in zip(outsiders[:_NAMED], shapes, strict=False)
     ]
-    rest = len(outsiders) - len(names)
-    more = f" and {rest:,} more" if rest else ""
+    omitted = len(outsiders) - len(names)
+    more_text = f" and {omitted:,} more" if omitted else ""
     noun = "1 parameter" if elements == 1 else f"{elements:,} parameters"
     return (
-        f"{noun} took part that belong to no module of the model: {', '.join(names)}{more}."
+        f"{noun} took part that belong to no module of the model: {', '.join(names)}{more_text}."
         " `parameters()` does not list them, so they are in no parameter count here;"
         " torch does not train, move or save them."
         " Register them with nn.ModuleList, nn.ModuleDict or nn.Parameter",

@@ -1,6 +1,6 @@
-"""Trace of a running nn.Module: its rows, operators and parameters, and how they become facts.
+"""Data types for the trace of a running nn.Module: rows, operator events, parameters.
 
-The nouns that `tracer` fills and `analyse` turns into the layer tree.
+`tracer` fills them, and `analyse` turns them into the layer tree.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from explorer.engine.operators.cost_formulas import Cost
 from explorer.facts import TensorInfo
 
 OPAQUE = (nn.MultiheadAttention,)
-"""Modules with children that compute as one: attention never calls its own projection as a module."""
+"""Modules that have children but run as one: attention never calls its own projection as a module."""
 
 
 Piece = tuple[Hashable, int, int]
-"""A part of what is stored: what counts it once, its elements, its bytes."""
+"""A part of the stored memory: identity (counted once), number of elements, bytes."""
 
 
 class ModuleParameter(Struct, frozen=True):
-    """A parameter: where it lives, its name in the model, and whether it is trained.
+    """A parameter: identity of its memory, its name in the model, and whether it is trained.
 
-    `pieces` are parts of its memory, where it shares only some of it with other parameters; `bounded` says
-    that they are at most these.
+    `pieces` are the parts of its memory, if it shares only some of it with other parameters. `bounded` is
+    True if the sizes of the pieces are upper bounds.
     """
 
     identity: tuple[int, int, int]
@@ -60,17 +60,17 @@ class ModuleParameter(Struct, frozen=True):
 
     @property
     def stored(self) -> tuple[Piece, ...]:
-        """What it stores, in pieces that count once: more than one where it is a view of another's memory."""
+        """The stored pieces, each counted once; several for a view of another parameter's memory."""
         return self.pieces or ((self.identity, self.elements, self.bytes),)
 
 
 class Row(Struct, eq=False):
-    """A leaf module or a functional operator of a module, while it is being counted.
+    """A leaf module, or a functional operator of a module, while its costs are added up.
 
-    `sized` and `asked` say on which sizes that depend on values, and on which values, it may depend: whether
-    it does, and is no exact figure (`bound`), shows when it is run in another way (`branch_outcomes`).
-    `parts` are the functional operators of a module without children, which stand for themselves when
-    there are several that multiply, and are merged into the module when not.
+    `sized` and `asked` are the assumptions about value-dependent sizes and about values that may affect the
+    row. `branch_outcomes` runs the model with other answers and sets `bound` if the figures change. `parts`
+    are the functional operators of a module without children. They become rows if several of them multiply;
+    otherwise they are merged into the module's row.
     """
 
     path: str
@@ -114,7 +114,7 @@ class Row(Struct, eq=False):
 
 
 class OperatorEvent(NamedTuple):
-    """One ATen operator that moved bytes: its row, the storages it read, and those that it made."""
+    """One ATen operator that moved bytes: its row, the storages that it read, and its outputs."""
 
     row: Row
     inputs: tuple[int, ...]
@@ -122,31 +122,31 @@ class OperatorEvent(NamedTuple):
 
 
 class TensorTrail:
-    """Which rows read and made which tensors, in order; the edges are computed when they are needed.
+    """Records, in order, which rows read and produce which tensors; edges are computed on demand.
 
-    A tensor is identified by its object, which code that does not change it passes on, and by its memory,
-    which may have been written into through a view.
+    A tensor is identified by its object if code passes it on unchanged, and by its memory if a row may have
+    written into it through a view.
     """
 
     def __init__(self) -> None:
         self.events: list[tuple[Row, Literal["reads", "makes", "writes"], Sequence[torch.Tensor]]] = []
 
-    def reads(self, row: Row, args: Sequence[Any], kwargs: Mapping[str, Any], at: int | None = None) -> None:
-        """A row reads the tensors it is called with; `at` is the event at which it began, if past."""
-        read_tensors = _tensors_now(args) if not kwargs else _tensors_now((args, kwargs))
-        self.events.insert(len(self.events) if at is None else at, (row, "reads", read_tensors))
+    def reads(self, row: Row, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None = None) -> None:
+        """Records the tensors that a row is called with, at position `index` of the events if given."""
+        read_tensors = _snapshot(args) if not kwargs else _snapshot((args, kwargs))
+        self.events.insert(len(self.events) if index is None else index, (row, "reads", read_tensors))
 
     def makes(self, row: Row, value: Any) -> None:
-        """A row hands out the tensors in `value`."""
-        self.events.append((row, "makes", (value,) if type(value) is torch.Tensor else _tensors_now(value)))
+        """Records that a row produces the tensors in `value`."""
+        self.events.append((row, "makes", (value,) if type(value) is torch.Tensor else _snapshot(value)))
 
     def writes(self, row: Row, value: Any) -> None:
-        """A row writes into the memory of the tensors in `value`."""
-        self.events.append((row, "writes", _tensors_now(value)))
+        """Records that a row writes into the memory of the tensors in `value`."""
+        self.events.append((row, "writes", _snapshot(value)))
 
 
-def _tensors_now(value: Any) -> Sequence[torch.Tensor]:
-    """The tensors in arguments or results, copied now: a list may change later."""
+def _snapshot(value: Any) -> Sequence[torch.Tensor]:
+    """The tensors in arguments or results, copied because the caller may change a list later."""
     if type(value) is tuple and all([type(part) is torch.Tensor for part in value]):  # noqa: C419 (half the time)
         return value
     return tensors_in(value)
@@ -156,27 +156,28 @@ class Trace(Struct):
     """The record of one forward pass.
 
     Attributes:
-        rows: In the order of their first operator.
-        modules: Calls, inputs and outputs of every module by path, also of those with children.
+        rows: Rows in the order of their first operator.
+        modules: Calls, inputs and outputs of every module by path, parents included.
         events: Operators in execution order.
         parameters: Every parameter by its path.
         named: Every module by the path at which it is registered first.
-        result: What the model returned, None if it failed.
-        failed: Path of the module or operator that failed and why, or None.
-        kept: Storages of the model's outputs, in their order.
-        assumed: What was assumed, and how often.
-        decided: Answers to the questions whether a tensor is true.
-        asked: The places of the code that asked for values.
-        sized: Whether sizes that depend on values were answered.
-        shared: Whether elements were shared out to classes.
-        refused: It failed because the model itself raised an error.
-        elsewhere: Paths of what runs only where other answers are given.
-        cut: It was ended because it did too much.
-        endless: The place of the code that asked for values so often that the run was ended.
-        trail: Who read and made which tensors.
-        inputs: What the model was called with.
-        unseen: What to call work that was not seen, and why it was not, by the path of the module around it.
-        outsiders: Parameters in use that belong to no module, called by where they are held or used.
+        result: Return value of the model, or None if it failed.
+        failed: Path of the failed module or operator, and the error; or None.
+        kept: Storages of the model's outputs, in order.
+        assumed: Assumptions, and how often each was made.
+        decided: Answers to the queries whether a tensor is true.
+        asked: Code places that queried values, with the kind of the query.
+        sized: Whether a value-dependent size was assumed.
+        shared: Whether elements were divided among classes.
+        refused: Whether the model's own code raised the error.
+        elsewhere: Paths of the rows that run only with other answers.
+        cut: Whether the run was ended because it had too many operators.
+        endless: Code place that queried values so often that the run was ended, or None.
+        trail: Record of the tensors that rows read and produced.
+        inputs: Tensors that the model was called with.
+        unseen: Name of the unseen work and the reason, by the path of the module that contains it.
+        outsiders: Unregistered parameters in use, named by the object that holds them or the row that uses
+            them.
     """
 
     rows: list[Row]
@@ -203,17 +204,17 @@ class Trace(Struct):
 
 
 def is_opaque(module: nn.Module) -> bool:
-    """Whether a module computes as one although it has children."""
+    """Whether a module runs as one although it has children."""
     return isinstance(module, OPAQUE) or is_packed(module)
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Whether a module is one row of the tree: it has no children, or computes as one."""
+    """Whether a module is one row of the tree: it has no children or runs as one."""
     return not any(child is not None for child in children_of(module).values()) or is_opaque(module)
 
 
 def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
-    """Every parameter by its path, first name of a tied one first."""
+    """Every parameter by its path. For a tied parameter, the first registered name comes first."""
     by_path: dict[str, ModuleParameter] = {}
     strided: dict[int, list[tuple[str, nn.Parameter]]] = {}
     for owner, module in registered(model):
@@ -235,7 +236,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
                 path = f"{owner}.{name}" if owner else name
                 kind = dtype_name(tensor.dtype)
                 info = TensorInfo(name, kind.replace("qint", "int"), tuple(tensor.shape), "declared")
-                # native code owns its memory; a negative number is no address of a storage
+                # native code owns its memory; a negative number is never the address of a storage
                 identity = (-id(module), len(by_path), tensor.numel())
                 by_path[path] = ModuleParameter(
                     identity, tensor.numel(), nbytes_of(tensor), owner, name, info, False
@@ -243,11 +244,11 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
     views: dict[str, TensorView] = {}
     for storage, tensors in strided.items():
         if len(tensors) == 1 and tensors[0][1].is_contiguous():
-            continue  # most parameters share their memory with no other
+            continue  # most parameters share no memory
         for path, parameter in tensors:
             width = parameter.element_size()
-            place = by_path[path].identity[1] * width, width, tuple(parameter.shape), parameter.stride()
-            views[path] = TensorView(storage, *place, by_path[path].bytes)
+            geometry = by_path[path].identity[1] * width, width, tuple(parameter.shape), parameter.stride()
+            views[path] = TensorView(storage, *geometry, by_path[path].bytes)
     bounded: set[str] = set()
     for path, own_pieces in pieces(views, bounded).items():
         by_path[path] = replace(by_path[path], pieces=own_pieces)
@@ -256,18 +257,18 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
 
 
 def bound_note(parameters: Mapping[str, ModuleParameter]) -> tuple[str, ...]:
-    """A note where memory that parameters share cannot be divided exactly; else empty."""
+    """A note if memory that parameters share cannot be divided exactly, else an empty tuple."""
     name = next((name for name, parameter in parameters.items() if parameter.bounded), None)
     return () if name is None else (MANY_RUNS.format(name=name),)
 
 
 def trained(parameters: Iterable[ModuleParameter]) -> set[Hashable]:
-    """The identities of the pieces of trained parameters, each once."""
+    """The identities of all pieces of trained parameters."""
     return {identity for p in parameters if p.trained for identity, _, _ in p.stored}
 
 
 def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
-    """The identity of a parameter: its storage, its offset in it, and its layout."""
+    """The identity of a parameter: its storage, its offset in the storage, and its layout."""
     form = tensor.numel()
     is_strided = tensor.layout is torch.strided
     if is_strided and not tensor.is_contiguous() and not is_dense(tensor.shape, tensor.stride()):
@@ -276,7 +277,7 @@ def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
 
 
 def module_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[TensorInfo, ...]:
-    """The tensors that go into a module, under the names that its forward gives them."""
+    """The input tensors of a module, named after the parameters of its forward."""
     names = _forward_names(type(module))  # type: ignore[arg-type]
     infos: list[TensorInfo] = []
     for index, value in enumerate(args):
@@ -299,7 +300,7 @@ def _forward_names(kind: type[nn.Module]) -> tuple[str, ...]:
 def function_inputs(
     args: Any, kwargs: Any, is_weight: Callable[[torch.Tensor], bool]
 ) -> tuple[TensorInfo, ...]:
-    """The tensors that go into a function, without the parameters among them."""
+    """The input tensors of a function, without parameters of the model."""
     inputs = [t for t in flat(args) + flat(tuple(kwargs.values())) if not is_weight(t)]
     return tuple(
         TensorInfo(
@@ -310,7 +311,7 @@ def function_inputs(
 
 
 def call_attributes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an operator that are not tensors, by their names in its schema."""
+    """The non-tensor arguments of an operator that differ from their defaults, by their schema names."""
     attributes: dict[str, Any] = {}
     for index, argument in enumerate(schema_of(func).arguments):
         if index >= len(args) and argument.name not in kwargs:

@@ -1,4 +1,4 @@
-"""Signature of an nn.Module: its inputs, settled by trial, and the outputs that a run on shapes gives."""
+"""Signature of an nn.Module: inputs found by trial runs, and outputs of a run on shapes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def bind(
     input_shapes: Mapping[str, tuple[str | None, Any]] | None = None,
     dims: Mapping[str, int] | None = None,
 ) -> BoundInputs:
-    """The inputs to use: the user's, else the model's own; see `torch_module.inputs.bind`."""
+    """The inputs to use: those of the user, else the model's own; see `torch_module.inputs.bind`."""
     return inputs.bind(loaded, input_shapes or {}, dims or {}, try_run=_failure)
 
 
 def _failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | None:
-    """Where and why a model fails in a run on shapes, as its analysis would; None if it does not."""
+    """Where and why a model fails in a run on shapes, with the runs of the analysis; None if it succeeds."""
     return traced(model, args, kwargs).run.failed
 
 
 def outputs_of(loaded: LoadedModule, bound_inputs: BoundInputs) -> tuple[TensorInfo, ...] | None:
-    """The outputs as the analysis has them; None if the model does not run on shapes."""
+    """The outputs of a run on shapes, or None if the model fails in it."""
     args, kwargs = bound_inputs.arguments(device="meta")
     with loaded.quiet():
         run = trace(loaded.meta(), args, kwargs)

@@ -1,12 +1,13 @@
-"""Tracer of an nn.Module on the meta device: which module calls which operator, and what it costs.
+"""Traces an nn.Module on the meta device: records which module calls which operator, and what it costs.
 
-Three observers at once, each for what only it can see. Hooks on the modules know the tree. A function
-mode knows what the model's author wrote (`flatten`, `softmax`, `+`). A dispatch mode sees the ATen
-operators, where the work is, and counts them. No weight is allocated and nothing is computed: the meta
-device has shapes only.
+Three observers run together. Hooks on the modules record the tree. A function mode records the functions that
+the model's author wrote (`flatten`, `softmax`, `+`). A dispatch mode records the ATen operators and counts
+their work. No weight is allocated and nothing is computed, because tensors on the meta device have shapes
+only.
 
-Everything is put back afterwards, whatever happens: hooks, train or eval state, attention's fast path
-(which would hide its products from any counter).
+The model is restored afterwards, also after an error: hooks, train or eval state, and the fast path of
+    attention, which
+would hide its matrix products from the dispatch mode.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from explorer.engine.costs.torch import (
 )
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, Questions
-from explorer.engine.costs.torch.handed_on import handing_on
+from explorer.engine.costs.torch.handed_on import watching_started_work
 from explorer.engine.costs.torch.hooks import Functions, Operators
 from explorer.engine.costs.torch.outsiders import Outsiders
 from explorer.engine.costs.torch.records import (
@@ -94,8 +95,8 @@ from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import TensorInfo
 
 
-class _Seat:
-    """A module at the place where it is registered, and its row once it ran."""
+class _RegisteredModule:
+    """A module under its registered path, and its row after its first call."""
 
     __slots__ = ("absorbs", "leaf", "path", "quiet", "row")
 
@@ -104,12 +105,13 @@ class _Seat:
         self.row: Row | None = None
         self.leaf = is_leaf(module)
         self.absorbs = self.leaf and is_of_torch(module)
-        # calls inside torch's own leaves are not watched, except in recurrent layers, which run in one piece
+        # calls inside torch's own leaves are not watched, except in recurrent layers, which run as one
+        # operator
         self.quiet = self.absorbs and not isinstance(module, nn.RNNBase)
 
 
 class _Frame(Struct):
-    """A module that is running: its path, and how often it called each function so far."""
+    """A module that is running: its path, and how often it has called each function."""
 
     path: str
     row: Row | None
@@ -118,11 +120,11 @@ class _Frame(Struct):
 
 
 MOST_STEPS = 1 << 16
-"""Of a loop that is followed."""
+"""Maximum number of steps of a traced loop."""
 
 
 class _Loop:
-    """A loop over a function: all of its steps are booked on the rows of the first one."""
+    """A loop over a function. The operators of every step are added to the rows of the first step."""
 
     def __init__(self, counts: dict[str, int], assumed: Counter[str]) -> None:
         self.counts, self.before, self.most = counts, dict(counts), dict(counts)
@@ -130,10 +132,10 @@ class _Loop:
         self.steps = 0
 
     def step(self) -> None:
-        """A step begins: its calls are numbered as those of the first step were.
+        """Begins a step and restarts the call numbers, so that its calls map to the rows of the first step.
 
         Raises:
-            RuntimeError: There are too many steps; a file may ask for any number.
+            RuntimeError: The loop has more than `MOST_STEPS` steps, which a file may request.
         """
         self.steps += 1
         if self.steps > MOST_STEPS:
@@ -143,38 +145,38 @@ class _Loop:
         self.counts.update(self.before)
 
     def cut(self) -> None:
-        """Ends the loop where only a value decides whether it goes on."""
+        """Records that the loop was cut because only a value decides whether it continues."""
         self.assumed[ONCE] += 1
 
     def end(self) -> None:
-        """Ends the loop: later calls are numbered after all of its calls."""
+        """Ends the loop. Later calls are numbered after the calls of its longest step."""
         self._keep_most()
         self.counts.update(self.most)
 
     def _keep_most(self) -> None:
-        """Keeps how often each function was called in the step that called it most."""
+        """Records, for each function, the largest number of calls in any one step."""
         for name, number in self.counts.items():
             self.most[name] = max(number, self.most.get(name, 0))
 
 
 class _Watch:
-    """The state that calls of modules, functions and operators share."""
+    """State shared by the observers of modules, functions and operators."""
 
     def __init__(
         self,
         model: nn.Module,
         check: Callable[[int, int], None],
         gradients: Gradients | None,
-        way: AnswerPolicy,
+        policy: AnswerPolicy,
     ) -> None:
         self.model = model
-        # with gradients no trail: tensors have to be freed as in a training step
+        # no trail with gradients: it would keep tensors alive that a training step frees
         self.trail = None if gradients is not None else TensorTrail()
         self.check = check
         self.gradients = gradients
         self.named = named(model)
         self.seats = {
-            id(module): _Seat(path, module)
+            id(module): _RegisteredModule(path, module)
             for path, module in self.named.items()
             if not isinstance(module, torch.jit.ScriptModule)
         }
@@ -188,9 +190,9 @@ class _Watch:
         self.bound: dict[int, str] = {}
         self.twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.assumed: Counter[str] = Counter()
-        self.way = way
-        self.questions = Questions(way)
-        self.classes = Classes(way.uneven, way.least)
+        self.policy = policy
+        self.questions = Questions(policy)
+        self.classes = Classes(policy.uneven, policy.least)
         self.stale: set[int] = set()
         self.asked = ""
         self.sized = self.cut = False
@@ -204,7 +206,7 @@ class _Watch:
         self.beside = tensors_beside(self.named)
         self.outsiders = Outsiders(unregistered_parameters(self.named, self.beside))
         self.quantized = QuantizedTensors()
-        # with gradients every layer has to run: each operator is watched
+        # with gradients, each operator must be recorded, so no layer is replayed from the cache
         self.repeats = gradients is None and layer_cache.enabled()
         self.tape: list[layer_cache.Booking] | None = None
         self.modes: tuple[int, int] | None = None
@@ -220,31 +222,31 @@ class _Watch:
         self.stored = self.constants | self.weights.keys()
         self.sparse: dict[int, str] = {}
         stored_tensors = [p for m in self.named.values() for p in parameters_of(m).values() if p is not None]
-        beside = [tensor for _, tensor in self.beside if not is_lazy(tensor)]
-        self.note_sparse([*(p for p in stored_tensors if not is_lazy(p)), *beside])
+        unregistered = [tensor for _, tensor in self.beside if not is_lazy(tensor)]
+        self.note_sparse([*(p for p in stored_tensors if not is_lazy(p)), *unregistered])
         for path in self.named:
             parent, _, name = path.rpartition(".")
             self.children.setdefault(parent, set()).add(name)
 
     def note_sparse(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Notes which tensors stand for sparse ones."""
+        """Records which tensors represent sparse tensors."""
         for tensor in tensors:
             count = stored_elements(tensor)
             if count is not None:
                 share = f"{count:,} of {tensor.numel():,} elements"
                 reason = f"a sparse tensor is counted as dense: it stores {share}"
                 self.sparse[storage_key(tensor.untyped_storage())] = reason
-                # a layer with a sparse weight does other work than one with a dense weight of that shape
+                # the cost of a layer with a sparse weight differs from that of a dense weight of this shape
                 self.repeats = False
 
     # -- modules
 
     def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """A call of a module, from anywhere."""
+        """Runs and records a call of a module, from whatever code."""
         seat = self.seats.get(id(module))
         if seat is None:
             return call(module, *args, **kwargs)
-        # the calls here are not the model's own
+        # hide the function mode: calls made here are not the model's own
         hidden = hide(self.functions)
         try:
             self.done += 1
@@ -280,8 +282,8 @@ class _Watch:
             self.tape = [] if layer_call is not None and layer_call.new else None
             depth = len(self.frames)
             self.frames.append(_Frame(seat.path, row if seat.leaf else None, seat.absorbs))
-            heard = hidden and not seat.quiet
-            if heard:
+            is_watching_functions = hidden and not seat.quiet
+            if is_watching_functions:
                 show(self.functions)
             try:
                 result = call(module, *args, **kwargs)
@@ -291,7 +293,7 @@ class _Watch:
                 raise
             finally:
                 del self.frames[depth:]
-                if heard:
+                if is_watching_functions:
                     hide(self.functions)
                 bookings, self.tape = self.tape, None
             if layer_call is not None and bookings is not None and not row.bound and not row.sized:
@@ -308,35 +310,35 @@ class _Watch:
                 show(self.functions)
         return result
 
-    def runs_elsewhere(self, module: nn.Module) -> None:
-        """A module is called in another thread."""
+    def note_thread_call(self, module: nn.Module) -> None:
+        """Records that a module is called in another thread."""
         seat = self.seats.get(id(module))
         if seat is not None:
-            self.unseen_work.handed_on(seat.path)
+            self.unseen_work.note_started_work(seat.path)
 
-    def hands_on(self) -> None:
-        """Notes that the running module gives work to another thread or process."""
-        self.unseen_work.handed_on(self.frames[-1].path)
+    def note_started_work(self) -> None:
+        """Records that the running module starts work in another thread or process."""
+        self.unseen_work.note_started_work(self.frames[-1].path)
 
     def has_exact_sizes(self, addresses: Sequence[int]) -> bool:
-        """Whether storages hold activations whose sizes are no bounds."""
+        """Whether the storages hold activations of exact size, neither stored tensors nor upper bounds."""
         if not self.stored.isdisjoint(addresses):
             return False
         return not self.bound or self.bound.keys().isdisjoint(addresses)
 
     def play(self, row: Row, tape: layer_cache.Tape, layer_call: layer_cache.LayerCall) -> Any:
-        """Books what an equal layer did before, and returns an equal result."""
+        """Adds the recorded operators of an equal layer call to this row, and returns an equal result."""
         with without_dispatch():
             result, parts = layer_cache.results(tape, layer_call.inputs)
-        places = list(dict.fromkeys(layer_call.addresses))
-        # tensors inside the layer have no memory and no address
-        unseen = tape.places - len(places)
-        places += range(self.unseen - unseen, self.unseen)
-        self.unseen -= unseen
+        storages = list(dict.fromkeys(layer_call.addresses))
+        # tensors inside the layer have no memory, so they get unique negative numbers as addresses
+        hidden_count = tape.places - len(storages)
+        storages += range(self.unseen - hidden_count, self.unseen)
+        self.unseen -= hidden_count
         for part, tensor in zip(tape.parts, parts, strict=True):
             if part is not None and tensor is not None and part.kind == meta_cache.FRESH:
                 storage = tensor.untyped_storage()
-                places[part.at] = storage_key(storage)
+                storages[part.at] = storage_key(storage)
                 self.alive[storage_key(storage)] = storage
         for input_tensor in layer_call.inputs:
             if input_tensor.requires_grad:
@@ -350,19 +352,19 @@ class _Watch:
                 row.stored_read += stored_read
                 row.written += written
                 outputs = [
-                    (places[place], TensorInfo(row.path, info.dtype, info.shape, "observed"), size)
-                    for place, info, size in booked_outputs
+                    (storages[position], TensorInfo(row.path, info.dtype, info.shape, "observed"), size)
+                    for position, info, size in booked_outputs
                 ]
                 self.events.append(
-                    OperatorEvent(row, tuple([places[place] for place in used]), tuple(outputs))
+                    OperatorEvent(row, tuple([storages[position] for position in used]), tuple(outputs))
                 )
         if not row.outputs:
             row.outputs = tape.outputs
         row.activation += tape.size
         return result
 
-    def row_of_seat(self, seat: _Seat, module: nn.Module) -> Row:
-        """The row of a module that runs for the first time."""
+    def row_of_seat(self, seat: _RegisteredModule, module: nn.Module) -> Row:
+        """Creates the row of a module at its first call."""
         path = seat.path
         name = path.rpartition(".")[2] or type(module).__name__
         row = seat.row = Row(path or name, name, type(module).__name__, path, module)
@@ -376,7 +378,7 @@ class _Watch:
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         frame = self.frames[-1]
         name = getattr(func, "__name__", "")
-        # a program from a file calls the operator: 'scaled_dot_product_attention.default'
+        # a program from a file uses the operator's full name: 'scaled_dot_product_attention.default'
         if name.partition(".")[0] == _ATTENTION.__name__:
             attend = func if self.gradients is not None else partial(kernels.run, func)
             func = partial(jagged_attention.run, attend) if jagged_attention.applies(args, kwargs) else attend
@@ -398,23 +400,23 @@ class _Watch:
             return func(*args, **kwargs) if answered is None else answered
         args, kwargs = device_questions.without_values(args, kwargs)
         if name in WAYS_OUT and device_questions.is_asked_by_model():
-            self.unseen_work.goes_out(frame.path, name)
+            self.unseen_work.note_memory_access(frame.path, name)
         guessed = data_dependent.guess(name, args)
         if guessed is not None:
             guessed = self.questions.answer(guessed)
-            self.unseen_work.leaves(frame.path, name, args[0], guessed[0])
+            self.unseen_work.note_values_read(frame.path, name, args[0], guessed[0])
             self.assumed[guessed[1]] += 1
             self.asked = guessed[1]
             return guessed[0]
         self.function, self.function_row = name, None
-        began = len(self.trail.events) if self.trail is not None else 0
-        if self.way.valued and name in constant_values.LISTS:
+        first_event = len(self.trail.events) if self.trail is not None else 0
+        if self.policy.valued and name in constant_values.LISTS:
             kwargs = {**kwargs, "device": "cpu"}
         try:
             try:
                 result = func(*args, **kwargs)
             except (AssertionError, RuntimeError) as error:
-                # some functions refuse tensors of two devices before they call an operator
+                # some functions reject tensors of two devices before they call an operator
                 if "device" not in str(error) or not self.mixes_values(args, kwargs):
                     raise
                 result = func(*self.on_meta(args), **{k: self.on_meta(v) for k, v in kwargs.items()})
@@ -430,13 +432,13 @@ class _Watch:
             self.note_read(result, lifted=True)
         if row is not None:
             if self.trail is not None:
-                self.trail.reads(row, args, kwargs, at=began)
+                self.trail.reads(row, args, kwargs, index=first_event)
                 self.trail.makes(row, result)
             self.finish(row, name, args, kwargs, result)
         return result
 
     def run_functions(self, operator: Any, args: Any, kwargs: Any) -> Any:
-        """A call of an operator that runs functions, such as a branch; their calls are booked one by one."""
+        """Runs an operator that calls functions, such as a branch; each call inside gets its own row."""
         show(self.functions)
         loop = _Loop(self.frames[-1].counts, self.assumed)
         try:
@@ -446,11 +448,11 @@ class _Watch:
             loop.end()
 
     def run_as_one(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
-        """A call of an operator that runs functions, all of which are booked on its row."""
+        """Runs an operator that calls functions; all work inside is added to the operator's row."""
         return self.run_functions(operator, args, kwargs)
 
     def attention(self, *args: Any, **kwargs: Any) -> Any:
-        """A call of attention from code that no function mode covers."""
+        """Runs attention called from code that the function mode does not cover."""
         hidden = hide(self.functions)
         try:
             return self.call(_ATTENTION, args, kwargs)
@@ -467,14 +469,14 @@ class _Watch:
             return
         row.outputs = described(result, "output")
         row.inputs = function_inputs(args, kwargs, self.is_weight)
-        whole = dispatch.function_cost(name, args, kwargs, result)
-        # use the formula of the whole function where it gives the sum of its operators
-        if whole is not None and whole.macs == row.macs:
-            row.formulas = Counter({whole.formula: 1})
-            row.elementwise = whole.elementwise_ops or row.elementwise
+        function_cost = dispatch.function_cost(name, args, kwargs, result)
+        # use the function's own formula if its MACs equal the sum over its operators
+        if function_cost is not None and function_cost.macs == row.macs:
+            row.formulas = Counter({function_cost.formula: 1})
+            row.elementwise = function_cost.elementwise_ops or row.elementwise
 
     def run_recurrent(self, name: str, args: Any, kwargs: Any) -> Any:
-        """A recurrent layer in one piece: step by step it would be a thousand operators, all alike."""
+        """Records a recurrent layer as one operator; its steps would be a thousand equal operators."""
         packed = isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64 and args[1].dim() == 1
         layer = getattr(torch.ops.aten, name)
         func = layer.data if packed else layer.input
@@ -484,7 +486,7 @@ class _Watch:
         def make() -> list[torch.Tensor]:
             return list(packed_weights.recurrent_results(call))
 
-        outputs = make() if self.gradients is None else self.gradients.joined(make, used)
+        outputs = make() if self.gradients is None else self.gradients.tie(make, used)
         cost = dispatch.cost(func, args, kwargs, outputs)
         row = self.current(name)
         self.record(
@@ -501,20 +503,20 @@ class _Watch:
         try:
             return storage_key(tensor.untyped_storage()) in self.weights
         except NotImplementedError:
-            # a tensor around tensors (vmap, sparse, nested) has no storage of its own
+            # wrapper tensors (vmap, sparse, nested) have no storage of their own
             return False
 
     # -- operators
 
     def current(self, fallback: str) -> Row:
-        """The row to which an operator belongs, made at its first operator."""
+        """The row that the current operator belongs to; created at the row's first operator."""
         frame = self.frames[-1]
         if frame.absorbs and frame.row is not None:
             return frame.row
         if self.function_row is not None:
             return self.function_row
         name = (self.function or fallback).strip("_") or fallback
-        name = _SPOKEN.get(name, name)
+        name = _DISPLAY_NAMES.get(name, name)
         number = frame.counts[name] = frame.counts.get(name, 0) + 1
         key = (frame.path, name, number)
         row = self.rows.get(key)
@@ -535,9 +537,9 @@ class _Watch:
         return row
 
     def enters_subclass(self) -> None:
-        """Notes that a tensor subclass calls the next operators, after autograd recorded the call."""
+        """Records that the next operator calls come from a tensor subclass; autograd has seen its call."""
         if self.gradients is not None:
-            self.gradients.below = True
+            self.gradients.in_subclass = True
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         operator = self.operators.get(func)
@@ -546,8 +548,8 @@ class _Watch:
         inputs: list[torch.Tensor] = []
         signature: list[Any] = []
         decided = meta_cache.read(args, signature, inputs)
-        if self.way.valued and "device" in kwargs:
-            kwargs = dict(constant_values.here(operator.name, args, kwargs))
+        if self.policy.valued and "device" in kwargs:
+            kwargs = dict(constant_values.keep_values_here(operator.name, args, kwargs))
         if kwargs:
             signature.append(tuple(kwargs))
             decided = meta_cache.read(kwargs.values(), signature, inputs) and decided
@@ -562,7 +564,7 @@ class _Watch:
             kwargs = {**kwargs, "device": torch.device("meta")}
         bounded = self.bounded(func, operator, args, kwargs) if operator.bounded and inputs else None
         if bounded is not None and operator.name in data_dependent.VALUES:
-            self.unseen_work.leaves(self.frames[-1].path, "item", args[0])
+            self.unseen_work.note_values_read(self.frames[-1].path, "item", args[0])
             bounded = self.questions.answer(bounded)
             self.asked = bounded[1]
         quantized = self.quantized.concerns(operator.name, inputs)
@@ -577,7 +579,7 @@ class _Watch:
         else:
             out = None if key is None or answer is not None else meta_cache.answered(operator, args, kwargs)
             if quantized:
-                # a layer of quantized tensors differs from a layer of plain integers
+                # the layer cache does not distinguish quantized tensors from plain integers
                 self.repeats = False
                 out = self.quantized.answer(func, dispatch.call_of(func, args, kwargs, None), args, kwargs)
             elif out is None:
@@ -614,9 +616,9 @@ class _Watch:
         kwargs: dict[str, Any],
         inputs: Sequence[torch.Tensor],
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, where the tensors that have values are replaced by ones without."""
+        """Replaces tensors that have values by meta tensors in the arguments of a call."""
         if operator.name == "aten::index" and not self.stale:
-            args = constant_values.positions(args)
+            args = constant_values.masks_to_positions(args)
         if operator.mutates:
             self.stale.update(storage_key(t.untyped_storage()) for t in inputs if not t.is_meta)
         return self.on_meta(args), {k: self.on_meta(v) for k, v in kwargs.items()}
@@ -634,13 +636,13 @@ class _Watch:
         out: Any,
         bounded: tuple[Any, str] | None,
     ) -> None:
-        """Books one operator everywhere: on its row, as an event, in the gradients."""
+        """Records one operator: on its row, as an event, and for the gradients."""
         if operator.name in WATCHED:
             self.classes.note(operator.name, schema_of(func).overload_name, args, kwargs, out)
         assumption = ""
         if bounded is not None and operator.name not in data_dependent.VALUES:
             assumption, self.sized = bounded[1], True
-        if self.way.events and len(self.events) > self.way.events:
+        if self.policy.events and len(self.events) > self.policy.events:
             self.cut = True
             raise RuntimeError("it does much more than before")
         if self.trail is not None:
@@ -658,7 +660,7 @@ class _Watch:
             row.attributes = answer.attributes
 
     def is_mixed(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether a call goes on without the values that some of its tensors have."""
+        """Whether the values of some inputs must be dropped: they are stale, or other inputs have none."""
         if self.stale and any(
             storage_key(t.untyped_storage()) in self.stale for t in inputs if not t.is_meta
         ):
@@ -668,12 +670,12 @@ class _Watch:
     def bounded(
         self, func: Any, operator: meta_cache.AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, str] | None:
-        """The answer of an operator that needs values, and the assumption behind it."""
-        if self.way.valued and self.classes and operator.name in COUNTS:
+        """The assumed result of an operator that depends on values, and the assumption."""
+        if self.policy.valued and self.classes and operator.name in COUNTS:
             counted = self.classes.counted(operator.name, args, lambda: func(*args, **kwargs))
             if counted is not None:
                 return counted, EVENLY
-        return data_dependent.answer(func, args, self.classes, least=self.way.least, valued=self.way.valued)
+        return data_dependent.answer(func, args, self.classes, least=self.policy.least, valued=self.policy.valued)
 
     def record(
         self,
@@ -684,13 +686,13 @@ class _Watch:
         operator: meta_cache.AtenOperator | None = None,
         assumption: str = "",
     ) -> None:
-        """Books one operator on its row: cost, bytes, parameters, and the lifetimes of its tensors."""
+        """Adds one operator to its row: cost, bytes, parameters, and the lifetimes of its tensors."""
         row.operators += 1
         row.add(answer.cost)
         inputs: dict[int, int] = {}
-        thin: list[str] = []
+        sparse_reasons: list[str] = []
         reason = assumption
-        for at, (t, size) in enumerate(zip(read_tensors, answer.input_sizes, strict=True)):
+        for index, (t, size) in enumerate(zip(read_tensors, answer.input_sizes, strict=True)):
             storage = t.untyped_storage()
             key = storage_key(storage)
             if key in self.weights:
@@ -702,15 +704,15 @@ class _Watch:
                 if key not in self.stored:
                     self.note_read(t, lifted=operator is not None and operator.name == "aten::lift_fresh")
             if self.sparse and key in self.sparse:
-                thin.append(self.sparse[key])
+                sparse_reasons.append(self.sparse[key])
                 if answer.cost.macs:
                     row.bound = row.bound or self.sparse[key]
             if self.bound and key in self.bound and not reason:
                 reason = self.bound[key]
             if key not in inputs:
                 inputs[key] = size
-            elif not _seen_among(t, read_tensors[:at]):
-                # another part of the same memory, such as Q, K and V made in one product
+            elif not _is_repeated_view(t, read_tensors[:index]):
+                # another part of the same storage, such as Q, K and V from one product
                 inputs[key] = min(inputs[key] + size, storage.nbytes())
         outputs: list[tuple[int, TensorInfo, int]] = []
         written = 0
@@ -721,9 +723,9 @@ class _Watch:
             self.alive.setdefault(key, storage)
             if reason:
                 self.bound[key] = reason
-            if thin and key not in inputs and (not answer.cost.macs or len(thin) == len(read_tensors)):
-                # a product with a dense tensor is dense
-                self.sparse.setdefault(key, thin[0])
+            if sparse_reasons and key not in inputs and (not answer.cost.macs or len(sparse_reasons) == len(read_tensors)):
+                # the product of a sparse and a dense tensor is dense
+                self.sparse.setdefault(key, sparse_reasons[0])
             if key in inputs and not mutates:
                 continue
             written += size
@@ -743,15 +745,15 @@ class _Watch:
         self.move(row, answer.cost, inputs, outputs, written)
 
     def workspace(self, row: Row, size: int) -> tuple[int, TensorInfo, int]:
-        """Memory that an operator takes while it runs, as an output without a reader."""
+        """Temporary memory of an operator, as an output that no operator reads."""
         storage = torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage()
         self.alive[storage_key(storage)] = storage
         return storage_key(storage), TensorInfo(row.path, "uint8", (size,), "observed"), size
 
     def note_read(self, tensor: torch.Tensor, *, lifted: bool = False) -> None:
-        """Notes a tensor that an operator reads; if its origin is unknown, notes unseen work.
+        """Records a tensor that an operator reads. A tensor of unknown origin counts as unseen work.
 
-        `lifted` says that it is made of what Python or NumPy holds.
+        `lifted` means that the tensor was created from a Python or NumPy value.
         """
         storage = tensor.untyped_storage()
         key = storage_key(storage)
@@ -759,16 +761,16 @@ class _Watch:
             return
         self.alive[key] = storage
         if not lifted and tensor.is_meta and tensor.is_floating_point() and tensor.numel():
-            # indices that are written as lists are made unseen, and take part in no product
-            self.unseen_work.made_elsewhere(self.frames[-1].path)
+            # indices from Python lists are created unseen, and are no floating-point operands
+            self.unseen_work.note_foreign_tensor(self.frames[-1].path)
         elif lifted:
-            self.unseen_work.comes_back(tensor)
+            self.unseen_work.note_values_returned(tensor)
 
-    def finished(self, result: Any, returned: Iterable[torch.Tensor]) -> None:
-        """The model returned `result`, with these tensors in it."""
+    def note_result(self, result: Any, returned: Iterable[torch.Tensor]) -> None:
+        """Records that the model returned `result`, which contains the tensors `returned`."""
         for tensor in returned:
             self.note_read(tensor)
-        self.unseen_work.returned(result)
+        self.unseen_work.finish(result)
 
     def move(
         self,
@@ -778,7 +780,7 @@ class _Watch:
         outputs: Sequence[tuple[int, TensorInfo, int]],
         written: int,
     ) -> None:
-        """Books what one operator reads (bytes by storage) and writes."""
+        """Adds the bytes that one operator reads (by storage) and writes to its row; records the event."""
         used = []
         read = stored_read = 0
         for key, size in inputs.items():
@@ -803,10 +805,10 @@ class _Watch:
     def use(self, row: Row, key: int, tensor: torch.Tensor) -> None:
         candidates = self.weights[key]
         offset = tensor.storage_offset()
-        same = [s for s in candidates if s.identity[1] == offset]
-        # a view of the whole parameter does not use a slice with the same offset
-        same = [s for s in same if s.elements == tensor.numel()] or same
-        for parameter in candidates if len(candidates) == 1 else same:
+        matching = [s for s in candidates if s.identity[1] == offset]
+        # a view of the full parameter is not a slice that starts at the same offset
+        matching = [s for s in matching if s.elements == tensor.numel()] or matching
+        for parameter in candidates if len(candidates) == 1 else matching:
             row.stored.setdefault(parameter.identity, parameter)
 
     def mixes_values(self, args: Any, kwargs: Any) -> bool:
@@ -815,14 +817,14 @@ class _Watch:
         return _is_mixed(inputs)
 
     def on_meta(self, value: Any) -> Any:
-        """`value` with tensors that live on the CPU replaced by ones without values."""
+        """`value` with tensors on the CPU replaced by meta tensors."""
         if isinstance(value, torch.Tensor):
             if value.is_meta or not value.dim():
                 return value
             value_and_twin = self.twins.get(id(value))
             if value_and_twin is None:
                 twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-                # keep the original, too: no other tensor may get its id
+                # keep the original alive, so that no other tensor gets its id
                 if is_parameter(value):
                     twin = self.outsiders.stand_in(twin, value)
                 value_and_twin = self.twins[id(value)] = (value, twin)
@@ -840,14 +842,14 @@ class _Watch:
 
 _ATTENTION: Any = nn.functional.scaled_dot_product_attention
 
-_SPOKEN = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "iadd": "add", "imul": "mul"}
-"""What an operator is called that Python calls otherwise."""
+_DISPLAY_NAMES = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "iadd": "add", "imul": "mul"}
+"""Display names of operators whose Python names differ."""
 
 
 def _packed(
     modules: Iterable[nn.Module], weights: Mapping[int, Sequence[ModuleParameter]]
 ) -> dict[int, tuple[int, int]]:
-    """Bytes in the file and in memory of the storages whose file keeps them in another form."""
+    """Bytes in the file and in memory, by storage, of parameters that the file stores in another form."""
     sizes: dict[int, tuple[int, int]] = {}
     for module in modules:
         for name in of_module(module):
@@ -864,12 +866,12 @@ def _packed(
 
 
 def _is_mixed(inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether some tensors have values and others not; numbers (of no dimension) go with either."""
+    """Whether some tensors have values and others do not. Zero-dimensional tensors fit both kinds."""
     return any(t.is_meta for t in inputs) and any(t.dim() and not t.is_meta for t in inputs)
 
 
 def _bytes(value: Any) -> int:
-    """Bytes of every tensor in a result."""
+    """Total bytes of the tensors in a result."""
     if type(value) is torch.Tensor:
         return value.numel() * value.element_size()
     return sum(t.numel() * t.element_size() for t in tensors_in(value))
@@ -877,12 +879,12 @@ def _bytes(value: Any) -> int:
 
 @contextmanager
 def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
-    """Hooks on every module, in eval mode and without fast paths; all is restored at the end."""
+    """Observes every module in eval mode without fast paths, and restores all state at the end."""
     modules = watch.named.values()
     with (
         restoring_modes(modules),
-        listening(watch.run, watch.runs_elsewhere),
-        handing_on(watch.hands_on),
+        listening(watch.run, watch.note_thread_call),
+        watching_started_work(watch.note_started_work),
         attention_by(watch.attention),
         uncompiled(),
     ):
@@ -898,23 +900,23 @@ def trace(
     *,
     check: Callable[[int, int], None] = lambda done, modules: None,
     gradients: Gradients | None = None,
-    way: AnswerPolicy = AnswerPolicy(),  # noqa: B008 (frozen)
+    policy: AnswerPolicy = AnswerPolicy(),  # noqa: B008 (frozen)
 ) -> Trace:
-    """Runs `model` once on tensors of the meta device and books every operator.
+    """Runs `model` once on meta tensors and records every operator.
 
     Args:
-        model: A module whose parameters live on the meta device.
+        model: Module whose parameters are on the meta device.
         args: Positional arguments of its forward.
-        kwargs: Keyword arguments.
-        check: Called with the number of module calls so far and that of modules; may raise to stop.
-        gradients: Watches what a backward pass would do; then the run has gradients on.
-        way: How questions for values are answered.
+        kwargs: Keyword arguments of its forward.
+        check: Called with the numbers of module calls so far and of modules; may raise to stop the run.
+        gradients: Observer of the backward pass, or None. With it, the run records gradients.
+        policy: Policy for operators whose result depends on values.
 
     Returns:
         The trace. If the model raises, the trace ends there and names the module.
     """
     meta_cache.trim()
-    watch = _Watch(model, check, gradients, way)
+    watch = _Watch(model, check, gradients, policy)
     questions = watch.questions
     if gradients is not None:
         gradients.begin(watch.weights, watch.constants)
@@ -926,16 +928,16 @@ def trace(
     if any(map(jagged.is_strided, inputs)):
         run.failed = "", jagged.STRIDED
         return run
-    watch.outsiders.pass_in(inputs)
+    watch.outsiders.note_inputs(inputs)
     inputs = [inner for t in inputs for inner in inner_tensors(t) or (t,)]
     cached = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
     watch.note_sparse(inputs)
-    watch.events.append(_feeding([*inputs, *cached]))
-    within = held_tensors([list(args), dict(kwargs)])
+    watch.events.append(_input_event([*inputs, *cached]))
+    held = held_tensors([list(args), dict(kwargs)])
     registered = [
         p for module in watch.named.values() for p in parameters_of(module).values() if p is not None
     ]
-    for tensor in (*inputs, *cached, *within, *registered, *(tensor for _, tensor in watch.beside)):
+    for tensor in (*inputs, *cached, *held, *registered, *(tensor for _, tensor in watch.beside)):
         if is_lazy(tensor) or tensor.layout is not torch.strided:
             continue
         storage = tensor.untyped_storage()
@@ -949,23 +951,23 @@ def trace(
         except ExplorerError:
             raise
         except Exception as error:
-            at = watch.failed[0] if watch.failed and watch.failed[1] is error else watch.frames[-1].path
+            failed_path = watch.failed[0] if watch.failed and watch.failed[1] is error else watch.frames[-1].path
             text = " ".join(str(error).split())
-            run.failed = at, f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
-            run.refused = _is_raised(error)
+            run.failed = failed_path, f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+            run.refused = _is_raised_by_model(error)
     run.decided, run.endless, run.asked = tuple(questions.decided), questions.endless, questions.asked
     run.sized, run.shared, run.cut = watch.sized, watch.classes.used, watch.cut
     run.inputs, run.trail = inputs, watch.trail or run.trail
     results = [inner for _, t in tensors(run.result) for inner in inner_tensors(t) or (t,)]
     returned = [*results, *cache_tensors.within(run.result)]
     run.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
-    watch.finished(run.result, returned)
+    watch.note_result(run.result, returned)
     run.unseen, run.outsiders = watch.unseen_work.places, watch.outsiders.used()
     return run
 
 
-def _feeding(inputs: Sequence[torch.Tensor]) -> OperatorEvent:
-    """The event that makes the tensors which a model is called with."""
+def _input_event(inputs: Sequence[torch.Tensor]) -> OperatorEvent:
+    """The event that produces the tensors that the model is called with."""
     outputs = tuple(
         (
             storage_key(t.untyped_storage()),
@@ -977,26 +979,26 @@ def _feeding(inputs: Sequence[torch.Tensor]) -> OperatorEvent:
     return OperatorEvent(Row("input", "input", "input", ""), (), outputs)
 
 
-def _is_raised(error: BaseException) -> bool:
-    """Whether the model's own code raised the error, in a `raise` or an `assert`."""
+def _is_raised_by_model(error: BaseException) -> bool:
+    """Whether the model's own code raised the error, by `raise` or `assert`."""
     if isinstance(error, AssertionError):
         return True
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    if at is None or at.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "explorer"):
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or traceback.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "explorer"):
         return False
-    return at.tb_frame.f_code.co_code[at.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return traceback.tb_frame.f_code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
-def _seen_among(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
-    """Whether one of the others is the same view of the same memory."""
-    key, place = (
+def _is_repeated_view(tensor: torch.Tensor, earlier: Sequence[torch.Tensor]) -> bool:
+    """Whether an earlier tensor is the same view of the same memory."""
+    key, view = (
         storage_key(tensor.untyped_storage()),
         (tensor.storage_offset(), tensor.shape, tensor.stride()),
     )
     return any(
         t is tensor
-        or (storage_key(t.untyped_storage()) == key and (t.storage_offset(), t.shape, t.stride()) == place)
-        for t in others
+        or (storage_key(t.untyped_storage()) == key and (t.storage_offset(), t.shape, t.stride()) == view)
+        for t in earlier
     )

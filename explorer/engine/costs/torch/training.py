@@ -1,4 +1,4 @@
-"""Training step of an nn.Module: a run on shapes in which autograd says which gradients are wanted."""
+"""Analyzes a training step of an nn.Module: runs it on shapes with gradients enabled."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def step(
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
 ) -> StepGradients:
-    """One training step of a module.
+    """Analyzes one training step of a module.
 
     Args:
-        loaded: From `loaded_module.load`.
-        batch: Its batch size, the first dimension of every input; None leaves the sizes as they are.
-        dims: {'batch': n}.
-        input_shapes: Type and shape of inputs by name.
+        loaded: Module from `loaded_module.load`.
+        batch: Batch size, the first dimension of every input; None keeps the sizes.
+        dims: Sizes of dimensions by name: {'batch': n}.
+        input_shapes: dtype and shape by input name.
 
     Raises:
-        Misuse: Shapes have to be given.
+        Misuse: The model needs shapes that are not given, or its sizes are fixed.
     """
     dim_sizes = dict(dims or {})
     if batch is not None:
@@ -48,17 +48,17 @@ def step(
     notes += outsiders.note(watch.outsiders)
     if watch.failed:
         result = examine()
-        plain, failure = result.analysis, result.schedule.failure
+        plain_analysis, failure = result.analysis, result.schedule.failure
         if not failure:
             reason = f"the model does not run with gradients on: {watch.failed}"
-            return StepGradients(plain, _unknown(plain, reason), (*notes, reason))
+            return StepGradients(plain_analysis, _unknown(plain_analysis, reason), (*notes, reason))
         notes.append(analyse.failure_note(failure))
     return StepGradients(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)))
 
 
 @contextmanager
 def batch_may_be_fixed(batch: int | None) -> Iterator[None]:
-    """Names the batch in the error where the model cannot take it."""
+    """Names `--batch` in the error of a model whose batch size is fixed."""
     try:
         yield
     except Misuse as error:
@@ -70,7 +70,7 @@ def batch_may_be_fixed(batch: int | None) -> Iterator[None]:
 
 
 def _unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
-    """Notes on trained layers that no result in evaluation mode needs: they may have a loss of their own."""
+    """Notes on trained layers that no evaluation-mode result depends on; training may use their own loss."""
     unreached = [
         analysis.layers[part.layer].path
         for part in parts
@@ -87,6 +87,6 @@ def _unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
 
 
 def _unknown(analysis: Analysis, reason: str) -> list[LeafGradients]:
-    """Parts for layers whose gradients are unknown."""
+    """Entries for layers whose gradients are unknown."""
     rows = [layer.id for layer in analysis.layers if not layer.group]
     return [LeafGradients(row, None, status="unknown", reason=reason) for row in rows]

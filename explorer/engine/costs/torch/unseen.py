@@ -1,9 +1,9 @@
-"""Work that a run on shapes does not see: it happens outside of torch, in another thread, or only later.
+"""Detects work that a run on shapes cannot see: outside torch, in another thread, or deferred.
 
-Each such place makes the totals a lower bound, and becomes a row that says why. Work that is given to another
-thread or process is not seen, nor what makes a tensor that no operator of the run made. Numbers that went to
-Python or NumPy may have been multiplied there, unless they came back as they were. A generator computes when
-somebody reads it.
+Each detection makes the totals a lower bound and adds a row that states the reason. Detected are work started
+in another thread or process, and tensors that no recorded operator produced. Numbers passed to Python or
+NumPy also count, unless they return unchanged or are only compared. A returned generator counts because it
+computes when it is read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WAYS_OUT = {
     "apply_": "Python numbers",
     "map_": "Python numbers",
 }
-"""Methods by which code that is not torch's gets at the numbers of a tensor, and as what, by name."""
+"""Tensor methods that expose its numbers to code outside torch, with the form of the numbers."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _LAZY = (Generator, Iterator, CoroutineType, AsyncGeneratorType)
@@ -54,75 +54,75 @@ _ARRAY, _NUMBERS = "a NumPy array", "Python numbers"
 
 
 class _Array(NamedTuple):
-    """A NumPy array that a model got for a tensor, and a copy of its first contents."""
+    """A NumPy array that a model obtained from a tensor, and a copy of its initial contents."""
 
     values: Any
     before: Any
 
     def holds(self, address: int) -> bool:
-        """Whether memory at `address` is a part of it."""
+        """Whether `address` is within the array's memory."""
         start: int = self.values.__array_interface__["data"][0]
         return bool(start <= address < start + max(self.values.nbytes, 1))
 
     @property
     def is_untouched(self) -> bool:
-        """Whether its contents are unchanged."""
+        """Whether the contents are unchanged."""
         return bool(np.array_equal(self.values, self.before))
 
 
 class UnseenWork:
-    """Where a run may have missed work.
+    """Collects the places where a run may have missed work.
 
     Attributes:
-        places: Name of the work and why it was not seen, by the path of the module around it.
+        places: Name of the unseen work and the reason, by the path of the module that contains it.
     """
 
     def __init__(self) -> None:
         self.places: dict[str, tuple[str, str]] = {}
-        self._left: tuple[str, str] | None = None
+        self._first_read: tuple[str, str] | None = None
         self._numbers = 0
         self._arrays: list[_Array] = []
-        self._open: dict[int, tuple[str, str, str]] = {}
+        self._pending: dict[int, tuple[str, str, str]] = {}
         self._readings: Counter[tuple[str, CodeType, int]] = Counter()
 
-    def made_elsewhere(self, path: str) -> None:
-        """The module at `path` uses a tensor that no operator of the run made."""
+    def note_foreign_tensor(self, path: str) -> None:
+        """Records that the module at `path` uses a tensor that no recorded operator produced."""
         self.places.setdefault(path, ("elsewhere", ELSEWHERE))
 
-    def handed_on(self, path: str) -> None:
-        """The module at `path` gives work to another thread or process, or runs in one."""
+    def note_started_work(self, path: str) -> None:
+        """Records that the module at `path` starts work in another thread or process, or runs in one."""
         self.places.setdefault(path, ("elsewhere", HANDED))
 
-    def goes_out(self, path: str, method: str) -> None:
-        """The module at `path` reads numbers by one of `WAYS_OUT`."""
+    def note_memory_access(self, path: str, method: str) -> None:
+        """Records that the module at `path` reads numbers through a method in `WAYS_OUT`."""
         self.places.setdefault(path, (method, OUTSIDE.format(how=WAYS_OUT[method])))
 
-    def leaves(self, path: str, method: str, tensor: torch.Tensor, values: Any = None) -> None:
-        """The values of a tensor go to Python or NumPy.
+    def note_values_read(self, path: str, method: str, tensor: torch.Tensor, values: Any = None) -> None:
+        """Records that Python or NumPy gets the values of a tensor.
 
         Args:
-            path: The module that asks for them.
-            method: The method: 'numpy', 'tolist', 'item'.
-            tensor: Whose values they are.
-            values: What the method returns.
+            path: Path of the module that reads them.
+            method: Name of the method: 'numpy', 'tolist' or 'item'.
+            tensor: Tensor that is read.
+            values: Return value of the method.
         """
         is_number = tensor.is_floating_point() or tensor.is_complex()
         if isinstance(values, np.ndarray):
-            # it may come back unchanged; keep it, so that no other array gets its address
+            # the array may return unchanged; keep it alive, so that no other array gets its address
             self._arrays.append(_Array(values, values.copy()))
             if is_number and tensor.numel() > 1:
-                self._open[len(self._arrays) - 1] = path, method, _ARRAY
+                self._pending[len(self._arrays) - 1] = path, method, _ARRAY
         elif not is_number and tensor.dim() < 2:
             return  # sizes, positions and counts
         elif is_number and method == "tolist" and tensor.numel() > 1:
-            self._open[-1 - len(self._open)] = path, method, _NUMBERS
+            self._pending[-1 - len(self._pending)] = path, method, _NUMBERS
         elif is_number and method == "item":
-            self._read(path)
+            self._note_number_read(path)
         self._numbers += tensor.numel()
-        self._left = self._left or (path, method)
+        self._first_read = self._first_read or (path, method)
 
-    def _read(self, path: str) -> None:
-        """The module at `path` reads one number, perhaps to compare it with a limit."""
+    def _note_number_read(self, path: str) -> None:
+        """Records that the module at `path` reads one number, unless it only compares the number."""
         frame = asking_frame()
         if frame is None or is_compared(frame.f_code, frame.f_lasti):
             return
@@ -131,23 +131,23 @@ class UnseenWork:
         if self._readings[place] > 1:
             self.places.setdefault(path, ("item", OUTSIDE.format(how=_NUMBERS)))
 
-    def comes_back(self, tensor: torch.Tensor) -> None:
-        """A tensor is made of numbers that Python or NumPy holds."""
-        # a single number that was read, or a constant, is no result of unseen work
-        if self._left is None or self._numbers < 2 or tensor.numel() < 2:
+    def note_values_returned(self, tensor: torch.Tensor) -> None:
+        """Records that a tensor is created from numbers that Python or NumPy holds."""
+        # a single number that was read, or a constant, is not the result of unseen work
+        if self._first_read is None or self._numbers < 2 or tensor.numel() < 2:
             return
         for number, array in enumerate(self._arrays):
             if array.holds(tensor.data_ptr()) and array.is_untouched:
-                self._open.pop(number, None)
+                self._pending.pop(number, None)
                 return
         if not self._arrays and not tensor.is_floating_point() and tensor.dim() < 2:
             return  # positions and counts
-        path, method = self._left
+        path, method = self._first_read
         self.places.setdefault(path, (method, OUTSIDE.format(how=_ARRAY if self._arrays else _NUMBERS)))
 
-    def returned(self, result: Any) -> None:
-        """The model is done, and `result` is what it returned."""
-        for value in _parts(result):
+    def finish(self, result: Any) -> None:
+        """Checks the model's return value, and reports numbers that left torch and did not return."""
+        for value in _flatten(result):
             kind = type(value).__name__
             if isinstance(value, np.ndarray):
                 self._array_returned(value)
@@ -159,17 +159,17 @@ class UnseenWork:
                     self.places.setdefault("", (kind, LATER.format(kind=kind)))
                 elif not any(isinstance(part, torch.Tensor) for part in parts):
                     self.places.setdefault("", (kind, NO_TENSOR.format(kind=kind)))
-        for path, method, text in self._open.values():
+        for path, method, text in self._pending.values():
             self.places.setdefault(path, (method, OUTSIDE.format(how=text)))
 
     def _array_returned(self, array: Any) -> None:
         address = array.__array_interface__["data"][0]
         for number, entry in enumerate(self._arrays):
             if entry.holds(address) and entry.is_untouched:
-                self._open.pop(number, None)
+                self._pending.pop(number, None)
                 return
-        if self._left is not None:
-            self.places.setdefault("", (self._left[1], OUTSIDE.format(how=_ARRAY)))
+        if self._first_read is not None:
+            self.places.setdefault("", (self._first_read[1], OUTSIDE.format(how=_ARRAY)))
 
 
 def _is_lazy(value: Any) -> bool:
@@ -181,24 +181,24 @@ def _is_lazy(value: Any) -> bool:
 
 @functools.cache
 def is_compared(code: CodeType, offset: int) -> bool:
-    """Whether code compares the number that the instruction at `offset` reads, there or by a variable.
+    """Whether the function only compares the number read at `offset`, directly or through a variable.
 
     Args:
-        code: Of the function.
-        offset: In bytes.
+        code: Code of the function.
+        offset: Byte offset of the instruction that reads the number.
     """
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
-    at = next((number for number, step in enumerate(steps) if step.offset == offset), None)
-    if at is None:
+    index = next((number for number, step in enumerate(steps) if step.offset == offset), None)
+    if index is None:
         return False
     compared = [step for step in steps if step.opname == "COMPARE_OP"]
-    if any(_encloses(step, steps[at]) for step in compared):
+    if any(_encloses(step, steps[index]) for step in compared):
         return True
-    after = steps[at + 1] if at + 1 < len(steps) else None
-    if after is None or not after.opname.startswith("STORE_FAST"):
+    next_step = steps[index + 1] if index + 1 < len(steps) else None
+    if next_step is None or not next_step.opname.startswith("STORE_FAST"):
         return False
-    # Python 3.13 joins two instructions that follow each other
-    name = after.argval[0] if isinstance(after.argval, tuple) else after.argval
+    # Python 3.13 merges two consecutive instructions
+    name = next_step.argval[0] if isinstance(next_step.argval, tuple) else next_step.argval
     loads = [
         step
         for step in steps
@@ -209,7 +209,7 @@ def is_compared(code: CodeType, offset: int) -> bool:
 
 
 def _encloses(outer: dis.Instruction, inner: dis.Instruction) -> bool:
-    """Whether the source of one instruction is a part of the other's."""
+    """Whether the source range of `outer` contains that of `inner`."""
     a, b = outer.positions, inner.positions
     if a is None or b is None or None in (*a, *b):
         return False
@@ -220,16 +220,16 @@ def _encloses(outer: dis.Instruction, inner: dis.Instruction) -> bool:
 
 
 def held_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Tensors in containers and in attributes of objects, however deep, as in the layers of a cache."""
+    """Tensors in nested containers and object attributes, such as the layers of a cache."""
     return (tensor for _, tensor in held(value))
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    """What is in tuples, lists and dicts, one within the other."""
+def _flatten(value: Any) -> Iterator[Any]:
+    """The elements of nested tuples, lists, sets and dicts."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
         for part in value:
-            yield from _parts(part)
+            yield from _flatten(part)
     else:
         yield value

@@ -96,7 +96,7 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
         part = parts.get(layer.id, LeafGradients(layer.id))
         parameters = [s for s in {s.identity: s for s in part.stored}.values() if s.identity not in counted]
         counted.update(s.identity for s in parameters)
-        rows.append(_row(layer, part, parameters, OPTIMIZERS[optimizer]))
+        rows.append(_layer_training(layer, part, parameters, OPTIMIZERS[optimizer]))
     inputs = step.analysis.info.model.inputs
     input_bytes = whole(_nbytes(info) for info in inputs)
     activations = summed(row.activation_bytes for row in rows)
@@ -105,7 +105,7 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
         None if input_bytes is None and activations is None else (input_bytes or 0) + (activations or 0)
     )
     backward = summed(x for row in rows for x in (row.backward_input_macs, row.backward_weight_macs))
-    unknown_rows = sum(1 for row in rows if _lacks(row))
+    unknown_rows = sum(1 for row in rows if _has_unknown_figure(row))
     return Training(
         batch=_batch(step.analysis),
         optimizer=optimizer,
@@ -125,7 +125,7 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
     )
 
 
-def _row(
+def _layer_training(
     layer: Layer, part: LeafGradients, parameters: Sequence[ParameterBytes], numbers: int
 ) -> LayerTraining:
     """What one layer adds; an optimizer keeps `numbers` values for each value of a trained parameter."""
@@ -165,7 +165,7 @@ def _row(
 _STORED = ("param_bytes", "gradient_bytes", "optimizer_bytes")
 
 
-def _lacks(row: LayerTraining) -> bool:
+def _has_unknown_figure(row: LayerTraining) -> bool:
     figures = row.forward_macs, row.backward_input_macs, row.backward_weight_macs, row.activation_bytes
     return row.status == "unknown" or None in (*figures, row.backward_elementwise_ops)
 

@@ -221,7 +221,7 @@ def test_a_loop_that_only_a_value_ends_is_counted_once_and_not_for_ever(
     way: str, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way != "while":  # one way is asked as often as a model may ask
-        monkeypatch.setattr(data_dependence, "MOST", 32)
+        monkeypatch.setattr(data_dependence, "MAX_QUESTIONS", 32)
     analysis = on_meta(Ends(way), (2, 3))
     linear = row(analysis, "Linear")
     assert (linear.calls, linear.macs) == (calls, calls * 2 * 9)
@@ -232,7 +232,7 @@ def test_a_loop_that_only_a_value_ends_is_counted_once_and_not_for_ever(
 
 @pytest.mark.slow
 def test_a_loop_that_no_answer_ends_is_a_failure_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_dependence, "MOST", 32)
+    monkeypatch.setattr(data_dependence, "MAX_QUESTIONS", 32)
     analysis = on_meta(Ends("never"), (2, 3))
     assert any("a loop that only values end" in note for note in analysis.info.model.notes)
     assert analysis.info.totals.coverage < 1
