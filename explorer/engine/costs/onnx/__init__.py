@@ -1,1 +1,1 @@
-"""The layers of an ONNX graph, with what each costs."""
+"""Costs of an ONNX graph's layers."""

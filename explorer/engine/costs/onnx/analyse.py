@@ -1,4 +1,4 @@
-"""Analysis of an ONNX model as facts: the layer tree with every figure, and the totals."""
+"""Analyzes an ONNX model: builds the layer tree and the totals without running the model."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from explorer.facts import Analysis, Info, ModelInfo, Progress, TensorInfo, Tile
 from explorer.host.gc_pause import gc_pause
 
 Look = Callable[[Sequence[OperatorLeaf], Sequence[int]], None]
-"""Takes the leaves of a visit, and the id of the row of each by its position."""
+"""A function that receives the leaves of a visit and the row id of each leaf."""
 
 
 def analyse(model: Model, **options: Any) -> Analysis:
-    """The facts of `examine` alone, which takes the same arguments."""
+    """The facts of a model without its execution order; takes the arguments of `examine`."""
     return examine(model, **options).analysis
 
 
@@ -61,26 +61,26 @@ def examine(
     """Analyzes a model without running it.
 
     Args:
-        model: The model, checked by `engine.validate`.
-        dims: Sizes of symbolic dimensions by name; those not given stay symbolic, and what depends on
-            them is unknown.
-        input_shapes: Type (None: as declared) and shape of inputs by name.
-        rules: Rules of the user's own, which go before ours.
-        observe: What inference cannot find is taken from a run on random inputs.
-        look: Called with the leaves and the row of each, before they are dropped.
-        shapes: Of a model whose format knows them, in place of what is inferred.
-        format: What the model was written in.
-        on_progress: Told phases and nodes.
-        cancel: Asked now and then; True stops.
+        model: Model, checked by `engine.validate`.
+        dims: Sizes of symbolic dimensions by name. Other dimensions stay symbolic, and figures that depend on
+            them are unknown.
+        input_shapes: dtype (None for the declared one) and shape by input name.
+        rules: Cost rules of the user, which override built-in rules.
+        observe: Whether to run the model on random inputs for the shapes that inference cannot find.
+        look: Called with the leaves and their row ids before the leaves are released.
+        shapes: Shapes from a format that records them, instead of inferred ones.
+        format: Name of the model's original format.
+        on_progress: Called with the phase and the number of nodes.
+        cancel: Called repeatedly; a true result stops the analysis.
 
     Returns:
-        One leaf per operator, bodies of functions, branches and loops opened; groups from names or
-        exporter metadata. An operator without a rule is 'unknown' and lowers the coverage. With it the
-        execution order.
+        Facts with one leaf per operator, also in functions, branches and loops, and with groups from names or
+        exporter metadata; and the execution order. An operator without a rule has status 'unknown' and lowers
+        the coverage.
 
     Raises:
-        Misuse: `dims` or `input_shapes` name what the model does not have, or a rule failed.
-        Cancelled: `cancel` said so.
+        Misuse: `dims` or `input_shapes` name an input or dimension that the model lacks, or a rule failed.
+        Cancelled: `cancel` returned true.
     """
     if on_progress is not None:
         on_progress(Progress("inferring shapes"))
@@ -90,7 +90,7 @@ def examine(
     if observe:
         inference, observed_notes = _observed(model, inference, dims, input_shapes, on_progress, cancel)
     visited = visitor.visit(model, inference, user_rules=rules, on_progress=on_progress, cancel=cancel)
-    inference.main.alike.clear()  # it has an entry for every node and is not needed again
+    inference.main.alike.clear()  # one entry per node, no longer needed
     tiled = visited.tiled
     if shapes is None and not observe:
         tiled = _on_tiles(model, tiled, inference, input_shapes, rules, cancel)
@@ -114,7 +114,7 @@ def _observed(
     on_progress: OnProgress,
     cancel: Cancel,
 ) -> tuple[Inference, tuple[str, ...]]:
-    """Shapes from a run on random inputs, and notes on the run."""
+    """Infers shapes with the help of a run on random inputs; also returns notes on the run."""
     from explorer.engine.shapes import runtime_shapes  # imports onnxruntime: a third of a second
 
     values = inference.main.values
@@ -137,7 +137,7 @@ def _observed(
 def _info(
     model: Model, format: str, inference: Inference, visited: VisitResult, observed_notes: tuple[str, ...]
 ) -> Info:
-    """The facts of the whole model, without its tiles."""
+    """The facts of the whole model, without tile coverage."""
     peak = live_peak(visited.steps, visited.kept)
     values = inference.main.values
     declared = {v.name: TensorInfo(v.name, v.dtype, v.shape, "declared") for v in model.graph.outputs}
@@ -165,7 +165,7 @@ def _info(
 
 
 def _rows(model: Model, visited: VisitResult, look: Look | None) -> MadeRows:
-    """The rows of the layer tree, and functions that make the execution order and the edges."""
+    """Builds the rows of the layer tree, and functions that build the execution order and the edges."""
     with gc_pause():
         assert visited.context is not None
         visited.groups.update(boundaries(visited.edges, visited.groups, model.graph, visited.context))
@@ -194,7 +194,7 @@ def _on_tiles(
     rules: Rules | None,
     cancel: Cancel,
 ) -> TiledMacs | None:
-    """The MACs on tiles; of a model with open sizes, at the sizes of its plan."""
+    """The tile coverage; if it depends on symbolic sizes, computed at the sizes of the plan."""
     values = inference.main.values
     symbolic = {d for v in model.graph.feeds for d in values[v.name].shape or () if isinstance(d, str)}
     sizes = tile_coverage.planned_sizes(model, symbolic) if tiled is not None and tiled.share is None else {}
@@ -206,20 +206,20 @@ def _on_tiles(
     except Cancelled:
         raise
     except ExplorerError:
-        return tiled  # sizes from the file that are impossible for the model
+        return tiled  # the file's sizes are impossible for the model
     return (
         tiled if planned_tiled is None or planned_tiled.share is None else replace(planned_tiled, dims=sizes)
     )
 
 
 def _notes(model: Model, visited: VisitResult) -> list[str]:
-    """Notes that a reader of the figures needs."""
+    """Notes on unused tensors and contradicting shapes."""
     notes = []
     used = {name for node in model.graph.nodes for name in node.inputs}
     used.update(v.name for v in model.graph.outputs)
     unused = [t for t in model.graph.initializers.values() if t.name not in used]
     if unused:
-        # a body captures values of outer graphs, which are not among the inputs of its node
+        # captured values are not listed among a node's inputs
         captured = (captured_names(body) for node in model.graph.nodes for _, body in subgraphs(node))
         used.update(*captured)
         unused = [t for t in unused if t.name not in used]

@@ -1,4 +1,4 @@
-"""Group boundaries: the tensors that go into and out of every group that exists by name only."""
+"""Group boundaries: the tensors that enter and leave each group that exists only through names."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from explorer.facts import TensorInfo
 Edge = tuple[
     tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable], Sequence[TensorInfo]
 ]
-"""The groups around a node, keys and descriptions of what it reads, and of what it makes."""
+"""The groups that contain a node, keys and descriptions of its inputs, then those of its outputs."""
 
 _Crossing = dict[str, dict[Hashable, TensorInfo]]
-"""Tensors by their keys, by path of the group."""
+"""Tensors that cross a boundary, by key, by path of the group."""
 _SIZE_READERS = ("Shape", "Size")
-"""Operators that a tensor goes to for its sizes alone. What they read of a group, and indices, are named
-behind the other outputs: the first is the shape that the group has in the tree."""
+"""Operators that read only the sizes of a tensor.
+
+Tensors read by them, and int64 tensors, are listed after the other outputs of a group, because the tree shows
+the shape of the first output.
+"""
 
 
 def boundaries(
@@ -32,10 +35,10 @@ def boundaries(
     """Facts of the groups that are missing in `facts`.
 
     Args:
-        edges: What each node reads and makes, in execution order.
+        edges: Inputs and outputs of each node, in execution order.
         facts: Facts of groups by path.
-        graph: The main graph.
-        context: Its values.
+        graph: Main graph.
+        context: Context of the main graph.
     """
     edge_scopes = [edge.scopes if isinstance(edge, OperatorLeaf) else edge[0] for edge in edges]
     if not any(edge_scopes):
@@ -84,7 +87,7 @@ def _cross(
     ins: _Crossing,
     outs: _Crossing,
 ) -> None:
-    """Enters a value that crosses groups as an output of those it leaves and an input of those it enters."""
+    """Records a value as an output of the groups that it leaves and as an input of those that it enters."""
     shared_depth = 0
     for a, b in zip(origin, scopes, strict=False):
         if a is not b and a.path != b.path:
@@ -101,13 +104,13 @@ def _cross(
 
 
 def own_name(key: Hashable, info: TensorInfo) -> TensorInfo:
-    """A value under its own name, not under its name in the function or body that reads it."""
+    """Renames a value from its name in a function or body to its own name."""
     name = key[1] if isinstance(key, tuple) and len(key) == 2 else key
     return replace(info, name=name) if isinstance(name, str) and name != info.name else info
 
 
 def _output_keys(leaf: OperatorLeaf) -> Sequence[Hashable]:
-    """The keys of what an operator makes."""
+    """The keys of an operator's outputs."""
     if isinstance(leaf.figures, OperatorFigures) and not leaf.figures.sizes:
         return ()
     outputs = leaf.node.outputs

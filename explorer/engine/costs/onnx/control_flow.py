@@ -1,7 +1,7 @@
-"""Control flow: branches of If, bodies of Loop, Scan and SequenceMap, modifiers of attention.
+"""Control flow: visits the graphs of If, Loop, Scan, SequenceMap and FlexAttention nodes.
 
-If counts the costliest of its branches, unless it is known which one runs. A body counts as often as it
-runs: that is a bound if a condition may end it earlier, and unknown if it depends on the data.
+An If counts its costliest branch, unless its condition is constant. A body counts once per run. The count is
+an upper bound if a condition may end the loop earlier, and unknown if the number of runs depends on the data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from explorer.facts import Dim, TensorInfo
 
 
 class ControlFlowNode(NamedTuple):
-    """A node that carries graphs, with what it takes to visit them."""
+    """A node that contains graphs, with the state needed to visit them."""
 
     visit: Visit
     state: VisitState
@@ -36,17 +36,17 @@ class ControlFlowNode(NamedTuple):
     name: ScopedName
 
     def shapes(self, body: Graph, types: Sequence[TensorInfo | None]) -> Shapes:
-        """The shapes of a body that is handed values of these types."""
+        """Infers the shapes of a body whose inputs have these types."""
         shapes = self.context.shapes
         return self.state.inference.of_body(body, types, shapes.values, shapes.constants, self.context.opsets)
 
     def open_scopes(self, kind: str) -> tuple[tuple[Scope, ...], str]:
-        """The scopes and the path prefix of a body that opens below the node."""
+        """The scopes and the path prefix of a body of the node."""
         return self.state.open_scopes(self.context, self.node, self.name, kind)
 
 
 def follow(visit: Visit, state: VisitState, context: GraphContext, node: Node, name: ScopedName) -> bool:
-    """Opens the graphs of a node; False if it carries none or lacks what is needed to follow them."""
+    """Visits the graphs of a node; False if it has none or lacks the attributes needed to visit them."""
     handler = _HANDLERS.get((node.domain, node.op))
     if handler is None or not _can_follow(node):
         return False
@@ -55,7 +55,7 @@ def follow(visit: Visit, state: VisitState, context: GraphContext, node: Node, n
 
 
 def _branches(owner: ControlFlowNode) -> None:
-    """If: every branch is shown; the one that runs counts, or the costliest if that is not known."""
+    """If: visits every branch; the one that runs counts, or the costliest if that is unknown."""
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
     scopes, prefix = owner.open_scopes("If")
     result = state.result
@@ -74,7 +74,7 @@ def _branches(owner: ControlFlowNode) -> None:
         branches.append((name, branch_result))
         counted_figures = [x.figures for x in branch_result.leaves if x.counted]
         costs.append((summed(x.macs for x in counted_figures), summed(x.elementwise_ops for x in counted_figures)))
-    # the branch that runs is unknown: take the one that needs most memory
+    # if the branch is unknown, memory is that of the branch with the highest peak
     peaks = [live_peak(b.steps, end).bytes or 0 for (_, b), end in zip(branches, ends, strict=True)]
     if branch_index is None:
         costliest = max(range(len(branches)), key=lambda i: (costs[i][0] or 0, costs[i][1] or 0))
@@ -116,7 +116,7 @@ def _branches(owner: ControlFlowNode) -> None:
 
 
 def _known_branch(context: GraphContext, node: Node, names: list[str]) -> int | None:
-    """Which branch runs, if the condition is a constant."""
+    """The index of the branch that runs if the condition is constant, else None."""
     condition = context.shapes.constants.get(node.inputs[0]) if node.inputs else None
     if condition is None or condition.size != 1:
         return None
@@ -130,7 +130,7 @@ def _cost_text(cost: tuple[int | None, int | None]) -> str:
 
 
 def _loop(owner: ControlFlowNode) -> None:
-    """Loop: the body times the trip count, which is a bound if the condition can end it earlier."""
+    """Loop: the body times the trip count, which is a bound if the condition can end the loop earlier."""
     state, context, node = owner.state, owner.context, owner.node
     body = node.attributes["body"]
     constants = context.shapes.constants
@@ -155,7 +155,7 @@ def _scan(owner: ControlFlowNode) -> None:
 
 
 def _batched_scan(owner: ControlFlowNode) -> None:
-    """The first Scan (opset 8): a batch in front of every tensor, lengths of its sequences first."""
+    """Scan of opset 8: every tensor has a batch axis, and the first input holds sequence lengths."""
     context, node = owner.context, owner.node
     body = node.attributes["body"]
     count = int(node.attributes.get("num_scan_inputs", 0))
@@ -177,7 +177,7 @@ def _batched_scan(owner: ControlFlowNode) -> None:
 
 
 def _sequence_map(owner: ControlFlowNode) -> None:
-    """SequenceMap: the body for each tensor of the first sequence."""
+    """SequenceMap: the body once per tensor of the first sequence."""
     state, context, node = owner.state, owner.context, owner.node
     body = node.attributes["body"]
     types: list[TensorInfo | None] = []
@@ -187,7 +187,7 @@ def _sequence_map(owner: ControlFlowNode) -> None:
         if elements is not None:
             types.append(elements.each)
         else:
-            # an input with a type of its own is a tensor, the same for every run
+            # an input with its own type is a tensor that every run reads
             types.append(info if index and info.dtype is not None else None)
     shapes = owner.shapes(body, types)
     first = state.sequences.get(context.key(node.inputs[0]))
@@ -199,7 +199,7 @@ def _sequence_map(owner: ControlFlowNode) -> None:
 
 
 def _modified_attention(owner: ControlFlowNode) -> None:
-    """FlexAttention: the attention, and what its graphs do to the scores and the probabilities."""
+    """FlexAttention: the attention, and the graphs that modify its scores and probabilities."""
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
     scopes, prefix = owner.open_scopes(node.op)
     plain = {n: v for n, v in node.attributes.items() if not isinstance(v, Graph)}
@@ -229,10 +229,18 @@ def _repeat(
     carried_from: int = 0,
     carried: int = 0,
 ) -> None:
-    """Visits a body that runs `trips` times, or fewer if `early` gives a reason.
+    """Visits a body that runs `trips` times, or fewer times if `early` gives a reason.
 
-    `carried_from` is the position of the body's first input. The first `carried` inputs go from one run to
-    the next and come out at the end. Each further output is stacked, one piece a run.
+    Args:
+        owner: Node with the body.
+        kind: Kind of the group.
+        body: Graph to visit.
+        shapes: Shapes of the body's values.
+        trips: Number of runs.
+        early: Reason why it may run less often, or ''.
+        carried_from: Index of the first node input that is also a body input.
+        carried: Number of values that each run passes to the next; the last run returns them. Further outputs
+            stack one piece per run.
     """
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
     scopes, prefix = owner.open_scopes(kind)
@@ -266,7 +274,7 @@ def _repeat(
         reason=reason,
         status="unknown" if reason else None,
     )
-    # captured values are needed again in the next run
+    # the next run needs captured values again
     captured_keys = [key for name, key in body_context.keys.items() if name not in context.stored]
     state.finish(context, node, scopes, live_keys=(*ends, *captured_keys))
 
@@ -280,14 +288,14 @@ _HANDLERS: Mapping[tuple[str, str], Callable[[ControlFlowNode], None]] = {
 }
 
 KEYS = _HANDLERS.keys()
-"""Domain and type of the operators that carry graphs."""
+"""Domain and type of the operators that contain graphs."""
 
 CARRIERS = frozenset(op for _, op in KEYS)
-"""Their types."""
+"""Types of the operators that contain graphs."""
 
 
 def _can_follow(node: Node) -> bool:
-    """Whether a node that carries graphs has what it needs to be followed."""
+    """Whether a node has the attributes and inputs that are needed to visit its graphs."""
     if node.op == "If":
         return bool(subgraphs(node))
     if node.op == "FlexAttention":
@@ -303,7 +311,7 @@ def _can_follow(node: Node) -> bool:
 
 
 def _multiply_trips(a: Dim, b: Dim) -> Dim:
-    """How often a body within a body runs."""
+    """Number of runs of a body within a body; None if either is unknown."""
     if a is None or b is None:
         return None
     product = dimensions.multiply(a, b)

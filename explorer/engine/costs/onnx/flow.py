@@ -1,7 +1,7 @@
-"""Edges of an ONNX model: which node makes each value, and which ones read it.
+"""Builds the edges of an ONNX model: which node produces each value, and which nodes read it.
 
-A value is the same one inside a function that is called with it. What a branch or the body of a loop is
-handed comes from the node that carries it, and what it ends with goes there.
+A value keeps its identity inside a function that receives it. The input of a branch or loop body comes from
+the control flow node, and the output of the body goes to that node.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from explorer.facts.graph.connections import InputSource
 def value_flow(
     graph: Graph, visited: VisitResult, layers: Sequence[Layer], rows_of: Sequence[int]
 ) -> ValueFlow:
-    """The edges between the rows of a visited model.
+    """Builds the edges between the rows of a visited model.
 
     Args:
-        graph: The main graph.
-        visited: What its visit recorded.
-        layers: The rows.
-        rows_of: The row of each leaf.
+        graph: Main graph.
+        visited: Result of the visit.
+        layers: Rows of the tree.
+        rows_of: Row id of each leaf.
     """
     flow, context = ValueFlow(), visited.context
     assert context is not None
@@ -39,7 +39,7 @@ def value_flow(
     leaf_index = 0
     for edge in visited.edges:
         if isinstance(edge, OperatorLeaf):
-            # leaves and their edges are recorded together, also in a branch that does not count
+            # leaves and operator edges are recorded together, also in a branch that does not count
             _add_operator(flow, edge, rows_of[leaf_index])
             leaf_index += 1
             continue
@@ -51,7 +51,7 @@ def value_flow(
             flow.make(row, key, partial(_identity, info))
     for scopes, keys in visited.ends:
         for key in filter(flow.has_value, keys):
-            # a graph of a node with several graphs is a group inside the node's group
+            # each graph of a node with several graphs is a group inside the node's group
             owner_scopes = scopes[:-1] if scopes[-1].kind in _MULTI_GRAPH_KINDS else scopes
             flow.take(_row(owner_scopes, groups), key, partial(_identity, _NOTHING))
     for value in graph.outputs:
@@ -63,7 +63,7 @@ def value_flow(
 
 
 def _add_operator(flow: ValueFlow, leaf: OperatorLeaf, row: int) -> None:
-    """Adds what an operator reads and makes; parameters are among its weights and no edges."""
+    """Records the inputs and outputs of an operator. Parameters get no edge; the row lists them as weights."""
     context, node, figures = leaf.context, leaf.node, leaf.figures
     parameter_names: set[str] = set()
     if isinstance(figures, OperatorFigures):
@@ -84,7 +84,7 @@ def _add_operator(flow: ValueFlow, leaf: OperatorLeaf, row: int) -> None:
 
 
 def _row(scopes: Sequence[Scope], groups: dict[str, int]) -> int:
-    """The row of the innermost group that has one; -1 for none."""
+    """The row of the innermost group that has one, or -1."""
     return next((groups[scope.path] for scope in reversed(scopes) if scope.path in groups), -1)
 
 
@@ -98,4 +98,4 @@ def _identity(info: TensorInfo) -> TensorInfo:
 
 _MULTI_GRAPH_KINDS = frozenset(("branch", "modifier"))
 _NOTHING = TensorInfo("", None, None)
-"""Of a value that is there already."""
+"""Placeholder description for a value that exists already."""

@@ -1,7 +1,7 @@
-"""Function calls: opened into their bodies, or summed up where they would open into too much.
+"""Function calls: expanded into the function's nodes, or summed up if they would expand into too many rows.
 
-A file of a few hundred bytes can describe billions of calls, so what would open into too many rows stays
-one row, with the same figures, which are computed once per function and kinds of arguments.
+A file of a few hundred bytes can describe billions of calls. A call beyond the row limit becomes one row with
+the same figures. These are computed once per function and argument types.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from explorer.facts import Layer, TensorInfo, TiledMacs
 
 
 def inlined(model: Model, function: Function, node: Node) -> tuple[Node, Mapping[str, TensorInfo]] | None:
-    """The operator that a function call stands for, and its constants by name; None if it is several."""
+    """The single operator that a function consists of, and its constants by name; None if it has several."""
     operators = [n for n in function.nodes if n.op != "Constant" or n.domain]
     if len(operators) != 1 or operators[0].key in model.functions or subgraphs(operators[0]):
         return None
@@ -64,12 +64,12 @@ def inlined(model: Model, function: Function, node: Node) -> tuple[Node, Mapping
 
 
 class FunctionCalls:
-    """The calls of a model's functions.
+    """The function calls of a model.
 
     Args:
-        model: The model.
-        state: Of its visit.
-        rows: How many rows all calls may open into together.
+        model: Model to visit.
+        state: State of the visit.
+        rows: Maximum number of rows that all calls together expand into.
     """
 
     def __init__(self, model: Model, state: VisitState, rows: int) -> None:
@@ -82,7 +82,7 @@ class FunctionCalls:
     def call(
         self, visit: Visit, context: GraphContext, node: Node, name: ScopedName, function: Function
     ) -> None:
-        """Opens a call into a group, or adds it as a leaf where it has too many rows."""
+        """Expands a call into a group, or adds it as one leaf if it has too many rows."""
         types = [context.info(n) if n else None for n in node.inputs]
         state = self._state
         nodes, shapes = state.inference.of_function(function, node, types, context.shapes.constants)
@@ -111,9 +111,9 @@ class FunctionCalls:
         visit(body_context, nodes)
 
     def _size(self, function: Function) -> int:
-        """How many operators a call opens into."""
+        """The number of operators that a call expands into."""
         if function.key not in self._sizes:
-            self._sizes[function.key] = 0  # a function that calls itself is counted once
+            self._sizes[function.key] = 0  # a recursive function is counted once
             total = 0
             pending = list(function.nodes)
             while pending:
@@ -130,7 +130,7 @@ class FunctionCalls:
     def _closed_body(
         self, visit: Visit, body_context: GraphContext, nodes: Sequence[Node], function: Function
     ) -> ClosedBody:
-        """The figures of a body, shared by all calls with arguments of the same types."""
+        """The figures of a body, shared by all calls with the same argument types."""
         key = id(body_context.shapes), frozenset(body_context.stored)
         if key not in self._closed:
             stored_arguments = dict(body_context.stored)
@@ -146,7 +146,7 @@ class FunctionCalls:
         return self._closed[key][1]
 
     def _close(self, body: ClosedBody, context: GraphContext, node: Node, name: ScopedName) -> None:
-        """Adds a call that is not opened: one leaf with the figures of its whole body."""
+        """Adds an unexpanded call as one leaf with the figures of the whole body."""
         state, trips = self._state, context.trips
         scale = trips if isinstance(trips, int) else None
         cost = cost_formulas.times(body.cost, trips, "iterations")
@@ -186,7 +186,7 @@ class FunctionCalls:
         state.result.leaves.append(leaf)
         state.result.edges.append(leaf)
         step_outputs = [(context.key(o.name), o, nbytes(o)) for o in outputs]
-        # at its peak the body also holds its outputs, or the tensors that become them
+        # at its peak, the body also holds its outputs or the tensors that become them
         inner_bytes = None if body.peak is None else max(body.peak - sum(s or 0 for _, _, s in step_outputs), 0)
         step_outputs.append(((path, "inside"), TensorInfo(f"inside {path}", None, None), inner_bytes))
         bound_reason = "a function that is not opened is taken to hold its inputs to its end"
@@ -194,7 +194,7 @@ class FunctionCalls:
 
 
 class ClosedBody(Struct, frozen=True):
-    """Figures of a body that stays closed."""
+    """Figures of a body that is not expanded."""
 
     cost: Cost
     read: int | None
@@ -212,7 +212,7 @@ def _closed_body(
     peak: int | None,
     tiled: TiledMacs | None,
 ) -> ClosedBody:
-    """The sums over a body; `stored_arguments` are the stored tensors that its caller passes."""
+    """Sums the figures of a body; `stored_arguments` are stored tensors that the caller passes."""
     counted_leaves = [leaf for leaf in body.leaves if leaf.counted]
     figures = [leaf.figures for leaf in counted_leaves]
     nodes = sum(leaf.nodes for leaf in counted_leaves)
@@ -224,7 +224,7 @@ def _closed_body(
         "exact" if inexact is None else inexact.figures.status,
         "" if inexact is None else f"{inexact.path}: {inexact.figures.reason}",
     )
-    # parameters that a caller passes differ from call to call: they belong to the call
+    # parameters that the caller passes differ between calls, so they belong to the call
     argument_identities = {entry.identity for entries in stored_arguments.values() for entry in entries}
     parameters = {e[0]: e for leaf in body.leaves for e in leaf.stored if e[0] not in argument_identities}
     return ClosedBody(

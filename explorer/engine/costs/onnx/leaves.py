@@ -1,6 +1,6 @@
-"""Leaves of an ONNX graph: an operator with the figures that it shares with all of its kind.
+"""Leaves of an ONNX graph: an operator with figures that it shares with equal operators.
 
-The row of a large graph's operator, and its step of the execution order, are made when somebody looks.
+The row and the execution step of an operator are built at access, because large graphs have very many.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from explorer.facts import Layer, TensorInfo
 
 
 class OperatorFigures(CostFigures, frozen=True, eq=False):
-    """The figures that nodes with equal operator, attributes and types share.
+    """Figures shared by nodes with equal operator, attributes and types.
 
     Attributes:
-        formula: As a `Layer` has it.
-        parameters: Where its inputs bring parameters, as `values.parameter_places` has it.
-        sizes: Bytes of every tensor that it makes.
-        attributes: As shown.
+        formula: Formula of the MACs, as in `Layer`.
+        parameters: Inputs that are parameters, in the form of `values.parameter_places`.
+        sizes: Bytes of each output tensor.
+        attributes: Attributes to show.
     """
 
     formula: str
@@ -39,13 +39,13 @@ class OperatorLeaf(Struct, eq=False, gc=False):
     """A node of a graph as a leaf of the layer tree; see `layer_tree.Leaf`.
 
     Attributes:
-        figures: What it adds to the totals; of a call that stays closed its whole layer.
-        context, node: What it was made from.
-        names, index: Names of the nodes around it, and which is its own.
-        stored, nodes, counted: As a `Leaf` has them.
-        constants: Values that its context does not know, by name.
-        function: The function that it is called by, if that is this operator only.
-        tiled: MACs and how many of the tile products inside, for a call that stays closed and has some.
+        figures: Figures for the totals; for an unexpanded call, its finished layer.
+        context, node: The node, and the graph or body that contains it.
+        names, index: Scoped names of the nodes in that body, and the index of the node's own name.
+        stored, nodes, counted: Properties of `Leaf`.
+        constants: Values that the context does not know, by name.
+        function: Function whose body is this operator only, or ''.
+        tiled: For an unexpanded call with tile products, their MACs and their number.
     """
 
     figures: OperatorFigures | Layer
@@ -62,22 +62,22 @@ class OperatorLeaf(Struct, eq=False, gc=False):
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
-        """The groups around it, outermost first."""
+        """The groups that contain the operator, outermost first."""
         name = self.names[self.index]
         return self.context.scopes_of(name) if self.context.prefix else name.scopes
 
     @property
     def path(self) -> str:
-        """Where it stands, from the root of the model."""
+        """Path from the root of the model."""
         return self.context.path(self.node)
 
     @property
     def kind(self) -> str:
-        """Its operator, or the function that is this operator only."""
+        """Operator type, or the function whose body is this operator only."""
         return self.function or self.node.op
 
     def row(self) -> Layer:
-        """Its row, not yet placed in the tree."""
+        """Builds the row, without its position in the tree."""
         figures, node = self.figures, self.node
         if isinstance(figures, Layer):
             return copy(figures)
@@ -112,11 +112,11 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         )
 
     def step(self, position: int, memory_of: Mapping[Hashable, Hashable]) -> ExecutionStep:
-        """Its step of the execution order.
+        """Builds the step of the execution order.
 
         Args:
-            position: Its position among the leaves.
-            memory_of: The tensor in whose memory a value lies that is a view, by key.
+            position: Index of the leaf.
+            memory_of: For values that are views, the key of the tensor whose memory they share.
         """
         context, node, figures = self.context, self.node, self.figures
         assert isinstance(figures, OperatorFigures)
@@ -130,7 +130,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
             named = zip(filter(None, node.outputs), sizes, strict=False)
             outputs = [(n, (values, n), s) for n, s in named if n not in stored_names]
         if context.number or context.keys:
-            # in a body, a value may belong to the caller under another name
+            # in a body, a value may be the caller's under another name
             read = [context.key(str(name)) for name in read]
             outputs = [(context.key(str(name)), info, size) for name, info, size in outputs]
         if memory_of:
@@ -144,7 +144,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
 def described_values(
     context: GraphContext, node: Node, constants: Collection[str] = ()
 ) -> tuple[list[TensorInfo | None], list[TensorInfo]]:
-    """The inputs of a node, None where one is left out, and its outputs."""
+    """Descriptions of a node's inputs, None for an omitted one, and of its outputs."""
     constant_infos: Mapping[str, TensorInfo] = constants if isinstance(constants, Mapping) else {}
     inputs = [(constant_infos.get(n) or context.info(n)) if n else None for n in node.inputs]
     return inputs, [context.info(n) for n in node.outputs if n]

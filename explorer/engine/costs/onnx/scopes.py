@@ -1,10 +1,9 @@
-"""Module scopes: the hierarchy behind a flat ONNX graph, read from the names that its exporter wrote.
+"""Module scopes: reconstructs the module hierarchy of a flat ONNX graph from names and metadata.
 
-Four kinds of files are met: torch's TorchScript exporter writes paths into names
-(`/features/features.0/Conv`), its dynamo exporter writes them into metadata
-(`pkg.torch.onnx.name_scopes`), others use plain paths (`model/block_1/conv`, `encoder.0.fc`), and some
-have no names at all. All come out as the same scopes, so that the tree of a file reads like the tree
-of the module it was made from.
+There are four kinds of files. torch's TorchScript exporter writes paths into names
+(`/features/features.0/Conv`). Its dynamo exporter writes them into metadata (`pkg.torch.onnx.name_scopes`).
+Others use plain paths (`model/block_1/conv`, `encoder.0.fc`), and some have no names. All produce the same
+scopes, so the tree of a file looks like the tree of its module.
 """
 
 from __future__ import annotations
@@ -22,24 +21,23 @@ from explorer.engine.graph.tile_metadata import SITE_KEY
 NAMES = "pkg.torch.onnx.name_scopes"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
 TILED = "tiled"
-"""Kind of the group around the nodes of a site, as long as nobody looks up what it was."""
+"""Kind of the group of a tiled site's nodes, until the site's original operator is looked up."""
 
 MAX_DEPTH = 48
-"""Groups within groups; what a name has beyond that stays in one piece."""
+"""Maximum nesting depth of groups; deeper parts of a name stay joined."""
 
 
 class ScopedName(NamedTuple):
-    """Where a node stands: the groups around it, outermost first, and its name among its siblings."""
+    """The groups that contain a node, outermost first, and its name within the innermost group."""
 
     scopes: tuple[Scope, ...]
     name: str
 
 
 def relative(name: str, inside: str) -> str:
-    """`name` without the pieces at its front that the path `inside` has as well.
+    """Removes from the front of `name` the parts that it shares with the path `inside`.
 
-    Exporters give nodes in the body of an If or Loop, and tilings those in a Scan, names that begin at
-    the root of the model.
+    In the body of an If, Loop or Scan, exporters and tilings use names that start at the root of the model.
     """
     if not inside or not name.startswith("/"):
         return name
@@ -51,7 +49,7 @@ def relative(name: str, inside: str) -> str:
 
 
 class ScopedNames(Sequence[ScopedName]):
-    """The names of the nodes of one body, computed when the first is read."""
+    """The scoped names of one body's nodes, computed at first access."""
 
     def __init__(self, nodes: Sequence[Node], inside: str = "") -> None:
         self.nodes = nodes
@@ -68,18 +66,19 @@ class ScopedNames(Sequence[ScopedName]):
 
 
 def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
-    """The groups and the name of every node, in the same order.
+    """The groups and the name of every node, in the order of the nodes.
+
+    A group that would contain a single node is left out, and the node takes its name: `features.0` with a
+        single Conv
+    becomes a Conv named `0`. The nodes of a tiled site form a group with the site's name. An unnamed node is
+    named by its type and a number.
 
     Args:
-        nodes: Of the main graph, of a function, or of the body of a node.
-        inside: For a body, the path of the node that it belongs to.
-
-    A group that would hold a single node is left out and gives the node its name: `features.0` with one
-    Conv in it is the Conv called `0`. Nodes that a tiling made for one site stand together under the
-    site's name. A node without a name is called by its type and its number among those of that type.
+        nodes: Nodes of the main graph, a function, or a body.
+        inside: Path of the node that owns the body, or ''.
     """
     names: list[ScopedName] = []
-    units: list[str] = []  # the site of each, "" for none
+    units: list[str] = []  # site of each node, or ""
     by_metadata: dict[tuple[str, str], ScopedName] = {}
     cache: Known = {"/": {}, ".": {}}
     numbers: Counter[str] = Counter()
@@ -118,7 +117,7 @@ def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
 
 
 def module_path(node: Node) -> str:
-    """Path of the module whose code made a node, by its exporter's metadata, or by its name; '' for none."""
+    """Path of the module that a node comes from, by the exporter's metadata or the node's name, or ''."""
     metadata_names = node.metadata.get(NAMES, "") if node.metadata else ""
     scoped_name = _from_metadata(metadata_names, "", node, {}) if metadata_names else from_name(node.name)
     return scoped_name.scopes[-1].path if scoped_name.scopes else ""
@@ -137,15 +136,15 @@ def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
 
 
 Known = Mapping[str, dict[str, tuple[Scope, ...] | None]]
-"""By the sign between pieces: groups by what stands in front of the last piece; None for what is no path."""
+"""Caches by separator: groups by the path without its last part; None if it is not a path."""
 
 
 def from_name(name: str, cache: Known | None = None) -> ScopedName:
-    """A path in a node's name: '/features/features.0/Conv', 'model/block/conv', 'encoder.0.fc'.
+    """Splits a path in a node's name: '/features/features.0/Conv', 'model/block/conv', 'encoder.0.fc'.
 
     Args:
-        name: The path.
-        cache: Groups of paths that were read before; those of this path are added.
+        name: Name of the node.
+        cache: Groups of earlier paths; those of this path are added.
     """
     sign = "/" if "/" in name else "."
     front, _, last = name.rpartition(sign)
@@ -161,19 +160,19 @@ def from_name(name: str, cache: Known | None = None) -> ScopedName:
         groups = cached_groups[front]
     else:
         groups = cached_groups[front] = _groups(front, sign) if sign == "." else _known_groups(front, cached_groups)
-    # thousands of nodes are called Conv
+    # intern, because thousands of nodes are named Conv
     return ScopedName((), name) if groups is None else ScopedName(groups, intern(last))
 
 
 def _groups(front: str, sign: str) -> tuple[Scope, ...] | None:
-    """The groups that a path without its last piece names; None if it names none and is no path."""
+    """The groups of a path without its last part; None if a dotted name contains no group."""
     if sign == ".":
         return _scopes([p for p in front.split(".") if p], {}) or None
     return _scopes(_pieces(front), {})
 
 
 def _known_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) -> tuple[Scope, ...]:
-    """The same for a path with slashes, from the groups around it where those are known."""
+    """The groups of a path with slashes, from the cached groups of its parent path."""
     parent_path, _, part = front.rpartition("/")
     if front.count("/") > MAX_DEPTH:
         return _scopes(_pieces(front), {})
@@ -193,13 +192,13 @@ def _known_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) -> tup
 
 
 def _child_pieces(part: str, container: str) -> list[str]:
-    """The pieces of a part of a path; `a/a.b` repeats the container's name in the child's."""
+    """The dotted parts of one path segment; in `a/a.b` the segment repeats its container's name."""
     name = part[len(container) + 1 :] if container and part.startswith(container + ".") else part
     return [p for p in name.split(".") if p]
 
 
 def _pieces(front: str) -> list[str]:
-    """The pieces of a path with slashes."""
+    """The parts of a path with slashes."""
     pieces: list[str] = []
     container = ""
     for part in front.split("/"):
@@ -212,7 +211,7 @@ def _pieces(front: str) -> list[str]:
 def _from_metadata(
     names: str, classes: str, node: Node, cache: dict[tuple[str, str], ScopedName]
 ) -> ScopedName:
-    """Dynamo's lists: qualified module names from the root down, then the operator's own name."""
+    """Reads dynamo's metadata: qualified module names from the root, then the operator's own name."""
     key = names, classes
     if key in cache:
         return cache[key]
@@ -227,7 +226,7 @@ def _from_metadata(
 
 
 def _strings(text: str) -> list[str]:
-    """A list of strings as Python writes it; empty if it is something else (anyone can write metadata)."""
+    """Parses a Python list of strings; empty if the text is anything else, as metadata may hold any text."""
     if len(text) > 10_000:
         return []
     try:
@@ -238,7 +237,7 @@ def _strings(text: str) -> list[str]:
 
 
 def _collapse_single_groups(places: list[ScopedName], units: Sequence[str]) -> list[ScopedName]:
-    """Leaves out groups with one unit (a node, or all nodes of a site) in them."""
+    """Leaves out groups that contain a single unit (a node, or all nodes of a site)."""
     counted_units: set[str] = set()
     first_places: list[ScopedName] = []
     for place, unit in zip(places, units, strict=True):
@@ -247,7 +246,7 @@ def _collapse_single_groups(places: list[ScopedName], units: Sequence[str]) -> l
                 continue
             counted_units.add(unit)
         first_places.append(place)
-    # places that share their groups are counted together
+    # count places that share one scopes object together
     counted = Counter(id(place.scopes) for place in first_places)
     groups = {id(place.scopes): place.scopes for place in first_places}
     unit_counts: dict[str, int] = {}
@@ -257,7 +256,7 @@ def _collapse_single_groups(places: list[ScopedName], units: Sequence[str]) -> l
             path = scope.path
             unit_counts[path] = unit_counts.get(path, 0) + count
     single_unit = {key for key, scopes in groups.items() if scopes and unit_counts[scopes[-1].path] == 1}
-    # places of one group share its scopes
+    # places of one group share its scopes object
     shared_scopes = {scopes: scopes for key, scopes in groups.items() if key not in single_unit}
     collapsed = []
     for place in places:
@@ -270,7 +269,7 @@ def _collapse_single_groups(places: list[ScopedName], units: Sequence[str]) -> l
 
 
 def _group_by_site(nodes: Sequence[Node], places: list[ScopedName], units: Sequence[str]) -> list[ScopedName]:
-    """Puts the nodes of a tiled site under a group with the site's name."""
+    """Puts the nodes of a tiled site into a group with the site's name."""
     sizes = Counter(filter(None, units))
     regrouped = []
     for node, place, unit in zip(nodes, places, units, strict=True):

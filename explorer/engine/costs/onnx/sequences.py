@@ -1,6 +1,7 @@
-"""Sequence lengths: how many tensors a sequence holds, and their type and shape, as far as known.
+"""Tracks the number of tensors in a sequence, and their common type and shape.
 
-Shape inference knows the type of a sequence, not its length; a SequenceMap costs its body that often.
+Shape inference knows the type of a sequence but not its length, and a SequenceMap runs its body once per
+element.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ MAKERS = frozenset((
     "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SplitToSequence",
     "Identity", "Optional", "OptionalGetElement",
 ))  # fmt: skip
-"""Operators whose result is a sequence of known length if their input is."""
+"""Operators that produce a sequence of known length if the length of their input is known."""
 
 
 class SequenceElements(Struct, frozen=True):
-    """What a sequence holds.
+    """The elements of a sequence.
 
     Attributes:
-        length: How many tensors; None if that is not known before a run.
-        each: Type and shape of all of them; None if they differ or are not known.
+        length: Number of tensors, or None if only a run shows it.
+        each: Common type and shape, or None if they differ or are unknown.
     """
 
     length: Dim
@@ -37,7 +38,7 @@ class SequenceElements(Struct, frozen=True):
 def remember(
     sequences: MutableMapping[Hashable, SequenceElements], context: GraphContext, node: Node
 ) -> None:
-    """Notes the elements of the sequence that `node` makes, if it makes one and they are known."""
+    """Records the elements of the sequence that `node` produces, if it produces one and they are known."""
     elements = _elements_of(sequences, context, node)
     if elements is not None and node.outputs and node.outputs[0]:
         sequences[context.key(node.outputs[0])] = elements
@@ -77,7 +78,7 @@ def _changed_length(length: Dim, change: int) -> Dim:
 
 
 def _split(context: GraphContext, node: Node) -> SequenceElements:
-    """Pieces along an axis: of one by default, of a given size, or of given sizes."""
+    """The pieces of a split along an axis: of size 1 by default, of a given size, or of given sizes."""
     source = context.info(node.inputs[0])
     split_name = node.inputs[1] if len(node.inputs) > 1 else ""
     sizes: Any = context.shapes.constants.get(split_name) if split_name else None

@@ -1,6 +1,6 @@
-"""State of a visit: its records, and what nested bodies share.
+"""State of a visit: the recorded result, and the data that nested bodies share.
 
-`VisitResult` is what the layer tree, memory, tile coverage and boundaries are worked out from.
+The layer tree, memory, tile coverage and group boundaries are computed from `VisitResult`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ Visit = Callable[[GraphContext, Sequence[Node]], None]
 
 
 class ExecutionOrder(Sequence[ExecutionStep]):
-    """The steps of a visit; the step of an operator is made from its leaf when it is read.
+    """The steps of a visit. The step of an operator is built from its leaf at access.
 
     Args:
-        memory_of: The tensor in whose memory a value lies that is a view, by key; of the whole model.
+        memory_of: For values that are views, the key of the tensor whose memory they share, for the whole
+            model.
     """
 
     def __init__(self, memory_of: Mapping[Hashable, Hashable]) -> None:
@@ -43,12 +44,12 @@ class ExecutionOrder(Sequence[ExecutionStep]):
         self._at = array("i")
 
     def append(self, step: ExecutionStep) -> None:
-        """Adds one that is not an operator's alone."""
+        """Adds a step that does not belong to one operator."""
         self._held.append(step)
         self._at.append(step.leaf)
 
     def add(self, leaf: OperatorLeaf, position: int) -> None:
-        """Adds that of an operator; `position` is the position of its leaf."""
+        """Adds the step of an operator; `position` is the index of its leaf."""
         self._held.append(leaf)
         self._at.append(position)
 
@@ -74,19 +75,20 @@ class ExecutionOrder(Sequence[ExecutionStep]):
 
 
 class VisitResult(Struct):
-    """What a visit records.
+    """The records of a visit.
 
     Attributes:
-        steps: The execution order.
-        tile_labels: What the file says of its tiles.
-        leaves: One an operator.
-        groups: Facts of groups that are more than a name, by path.
-        edges: What crosses boundaries of groups (`boundaries`), in the order of `leaves` where they are such.
-        ends: What bodies end with, by the groups around them.
-        shapes: Of all bodies by their ids.
+        steps: Execution order.
+        tile_labels: Statements about tiles in the file, or None.
+        leaves: One leaf per operator.
+        groups: Facts of groups that come from a call or a control flow node, by path.
+        edges: Values that each node reads and produces (see `boundaries`); operators are in the order of
+            `leaves`.
+        ends: Keys of each body's outputs, with the groups that contain the body.
+        shapes: Shapes of all bodies, by id of the object.
         kept: Keys of the model's outputs.
-        context: The main graph's.
-        tiled: What runs on tiles.
+        context: Context of the main graph.
+        tiled: MACs on tiles, or None if the model has no tiles.
     """
 
     steps: ExecutionOrder
@@ -102,15 +104,15 @@ class VisitResult(Struct):
 
 
 class VisitState(Struct):
-    """What all bodies of a model share while it is visited.
+    """Data that all bodies of a model share during a visit.
 
     Attributes:
-        inference: The model's shapes.
-        result: Where a body is recorded.
-        memory_of: The tensor in whose memory a value lies that is a view, by key.
-        sequences: What is known of sequences, by key.
-        contexts: How many bodies were entered.
-        paths: How many bodies opened at a path.
+        inference: Shapes of the model.
+        result: Result that the visited body records into.
+        memory_of: For values that are views, the key of the tensor whose memory they share.
+        sequences: Known lengths and element types of sequences, by key.
+        contexts: Number of bodies entered so far.
+        paths: Number of bodies opened at each path.
     """
 
     inference: Inference
@@ -122,7 +124,7 @@ class VisitState(Struct):
 
     @contextmanager
     def separate_result(self) -> Iterator[VisitResult]:
-        """Records the visits inside in a separate result."""
+        """Records visits in the `with` block into a separate result."""
         outer = self.result
         self.result = VisitResult(ExecutionOrder(self.memory_of), outer.tile_labels)
         try:
@@ -131,18 +133,18 @@ class VisitState(Struct):
             self.result = outer
 
     def number(self) -> int:
-        """A fresh number for a body's values."""
+        """An unused number for a body's values."""
         self.contexts += 1
         return self.contexts
 
     def memory(self, key: Hashable) -> Hashable:
-        """The tensor in whose memory a value lies: its own, or the one that it is a view of."""
+        """The key of the tensor whose memory a value uses: its own key, or that of the viewed tensor."""
         return self.memory_of.get(key, key)
 
     def open_scopes(
         self, context: GraphContext, node: Node, name: ScopedName, kind: str
     ) -> tuple[tuple[Scope, ...], str]:
-        """The scopes and the path prefix of a body that opens below `node`."""
+        """The scopes and the path prefix of a body of `node`."""
         path = context.path(node)
         self.paths[path] += 1
         if self.paths[path] > 1:
@@ -152,7 +154,7 @@ class VisitState(Struct):
     def child_context(
         self, context: GraphContext, body: Graph, shapes: Shapes, scopes: tuple[Scope, ...], path: str
     ) -> GraphContext:
-        """The context of a subgraph, which sees the values of the graph around it."""
+        """Creates the context of a subgraph, which can read the values of the enclosing graph."""
         number = self.number()
         names = captured_names(body)
         captured = {n: context.stored[n] for n in names if n in context.stored}
@@ -168,7 +170,7 @@ class VisitState(Struct):
             inside=path,
             number=number,
         )
-        # the body's inputs have no maker outside
+        # inputs of a body have no producer outside it
         input_names = [v.name for v in body.inputs]
         self.result.edges.append((scopes, (), (), [*map(body_context.key, input_names)], [*map(body_context.info, input_names)]))
         self.result.ends.append((scopes, [body_context.key(v.name) for v in body.outputs]))
@@ -183,14 +185,14 @@ class VisitState(Struct):
         leaf: int = -1,
         bound_reason: str = "",
     ) -> None:
-        """Adds a step, in terms of the memory that its tensors lie in."""
+        """Adds a step whose tensors are identified by their memory."""
         outputs = [(self.memory(key), info, size) for key, info, size in outputs]
         self.result.steps.append(ExecutionStep(path, [*map(self.memory, read)], outputs, leaf, bound_reason))
 
     def finish(
         self, context: GraphContext, node: Node, scopes: tuple[Scope, ...], live_keys: Iterable[Hashable] = ()
     ) -> None:
-        """Adds the step in which a node with a body has its outputs; values of keys `live_keys` are live in it."""
+        """Adds the step that produces the outputs of a node with a body, with the values `live_keys` still live."""
         outputs = [context.info(n) for n in node.outputs if n]
         step_outputs = [(context.key(o.name), o, nbytes(o)) for o in outputs]
         read = [n for n in node.inputs if n and n not in context.stored]

@@ -1,9 +1,9 @@
-"""Tile coverage: which share of a model's MACs tile products do, counted in the graph.
+"""Tile coverage: the share of a model's MACs that tile products compute.
 
-A tile product is a call of a local function `2DMM_<TM>x<TK>x<TN>` of the tiles' domain that is one matrix
-product within these sizes, or a batched product that is marked as one of tiles and whose matrices are no
-larger than the tile that the plan in the file gives its site. Names and marks alone count for nothing: what
-is larger than its tile is listed with what is left.
+A tile product is one of two forms. It is a call of a local function `2DMM_<TM>x<TK>x<TN>` in the tile domain
+whose body is one matrix product within these sizes. Or it is a batched product marked as tiles whose matrices
+fit the tile that the file's plan gives its site. Names and marks alone are not trusted: a product larger than
+its tile is listed with the remaining operators.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _OPERANDS: Mapping[str, tuple[int, int]] = {
     "MatMulInteger": (0, 1),
     "QLinearMatMul": (0, 3),
 }
-"""Products that a tile operator may be made of, and which of their inputs are multiplied."""
+"""Products allowed in a tile operator, with the indices of their two operands."""
 _TOO_LARGE = "called a tile product, and is not one within its tile"
 _NOT_CHOSEN = "not chosen when the model was tiled"
 
 
 class TileLabels(Struct, frozen=True):
-    """What a file says of its tiles.
+    """The statements about tiles in a file.
 
     Attributes:
-        operators: Tile by name of a local function.
-        sites: Tile by name of a site.
-        products: Operator by name of a site.
-        skipped: Why a product was left, by its name.
+        operators: Tile sizes by function name.
+        sites: Tile sizes by site name.
+        products: Original operator by site name.
+        skipped: Reason why a product was not tiled, by its name.
     """
 
     operators: Mapping[str, Tile]
@@ -54,7 +54,7 @@ class TileLabels(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: Model) -> TileLabels | None:
-        """The labels of a model; None for one that has no tiles."""
+        """Reads the labels of a model; None if it has no tiles."""
         operators: dict[str, Tile] = {}
         other_names: set[str] = set()
         for function in model.functions.values():
@@ -63,7 +63,7 @@ class TileLabels(Struct, frozen=True):
                 other_names.add(function.name)
             else:
                 operators[function.name] = int(match[1]), int(match[2]), int(match[3])
-        # a leaf knows only the name of its function: if another domain has the name, neither counts
+        # leaves record only a function's name, so a name used in two domains is ambiguous
         operators = {name: tile for name, tile in operators.items() if name not in other_names}
         if not operators and not model.metadata.get(PLAN_KEY):
             return None
@@ -79,7 +79,7 @@ class TileLabels(Struct, frozen=True):
 
 
 def _read_plan(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], dict[str, str]]:
-    """Tiles and operators of sites, and reasons of skipped products, from a plan; empty if it is invalid."""
+    """Reads tiles, operators and skip reasons from a plan; empty if the plan is invalid."""
     sites: dict[str, Tile] = {}
     products: dict[str, str] = {}
     skipped: dict[str, str] = {}
@@ -96,7 +96,7 @@ def _read_plan(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str]
 
 
 def marker(labels: TileLabels | None, functions: Iterable[Function]) -> Callable[[Layer], None] | None:
-    """A function that marks a new row as a tiled site, with the operator that it was before."""
+    """A function that marks the row of a tiled site and restores its original operator as kind."""
     if labels is None:
         return None
     tile_kinds = {function.name for function in functions if function.domain == DOMAIN} | {TILED}
@@ -113,7 +113,7 @@ def marker(labels: TileLabels | None, functions: Iterable[Function]) -> Callable
 
 
 def planned_sizes(model: Model, symbolic_names: Collection[str]) -> dict[str, int]:
-    """Sizes of open dimensions from the plans in a file; the last plan takes precedence."""
+    """Sizes of symbolic dimensions from the file's plans; the last plan takes precedence."""
     sizes: dict[str, int] = {}
     for plan in plans(model):
         dims = plan.get("dims")
@@ -124,13 +124,13 @@ def planned_sizes(model: Model, symbolic_names: Collection[str]) -> dict[str, in
 
 
 _LONGEST_NAME = 64
-"""Characters of an operator's name that are taken from a file."""
+"""Maximum length of an operator name that is read from a file."""
 _LARGEST = 1 << 20
-"""A size that is taken from a file may not be larger."""
+"""Maximum size of a dimension that is read from a file."""
 
 
 class _Tally(Struct):
-    """A sum of figures of which some may be unknown."""
+    """A sum of figures, some of which may be unknown."""
 
     count: int = 0
     value: int = 0
@@ -149,19 +149,19 @@ class _Tally(Struct):
 
 
 def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
-    """The MACs of leaves that run on tiles, and the operators beside them."""
+    """Sums the MACs of tile products, and lists the remaining operators with a reason."""
     on_tiles, products, other_macs = _Tally(), _Tally(), _Tally()
     leftovers: dict[tuple[str, str], tuple[str, _Tally]] = {}
     at_most = False
     operator_by_context: dict[int, str] = {}
-    # leaves that share their figures have operands of the same shapes: a model has thousands of them
+    # leaves that share their figures have operands of equal shapes; a model has thousands of them
     products_by_figures: dict[tuple[str, int], tuple[int | None, str]] = {}
     for leaf in leaves:
         macs = leaf.figures.macs
         if not leaf.counted or macs == 0:
             continue
         may_run_less = bool(leaf.context.early) or leaf.context.chosen
-        if leaf.tiled is not None:  # a call that stays closed: part of it is on tiles
+        if leaf.tiled is not None:  # an unexpanded call, part of which runs on tiles
             on_tiles.add(leaf.tiled[0])
             products.add(leaf.tiled[1])
             at_most |= may_run_less
@@ -199,13 +199,13 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
 
 
 def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:
-    """Why a product was skipped, from the plan."""
+    """The reason why a product was not tiled, from the plan."""
     reason = labels.skipped.get(leaf.node.label) or labels.skipped.get(leaf.path)
     return reason or (_NOT_CHOSEN if labels.sites else "")
 
 
 def _product(labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int, str]) -> tuple[int | None, str]:
-    """How many tile products a leaf is, 0 where that is not known; None and the reason if it is none."""
+    """The number of tile products in a leaf, 0 if unknown; or None and the reason if it is not on tiles."""
     context, node = leaf.context, leaf.node
     name = next((name for name in (leaf.function, node.op) if name in labels.operators), "")
     name = name or _enclosing_operator(labels, context, operator_by_context)
@@ -235,7 +235,7 @@ def _product(labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[i
 
 
 def _enclosing_operator(labels: TileLabels, context: GraphContext, cache: dict[int, str]) -> str:
-    """The tile operator in whose body a node is; '' for none."""
+    """The tile operator whose body contains a node, or ''."""
     name = cache.get(id(context))
     if name is None:
         names = [scope.kind for scope in context.scopes if scope.kind in labels.operators]
@@ -246,7 +246,7 @@ def _enclosing_operator(labels: TileLabels, context: GraphContext, cache: dict[i
 def _count_products(
     first: Sequence[Dim] | None, second: Sequence[Dim] | None, tile: Tile
 ) -> tuple[int | None, int | None] | None:
-    """MACs of one product, and how many there are side by side (None: unknown); None if it exceeds `tile`."""
+    """MACs of one product and the number of products, None if unknown; None in total if one exceeds `tile`."""
     if first is None or second is None or len(first) < 2 or len(second) < 2:
         return (None, None) if first is None or second is None else None
     sides = first[-2], first[-1], second[-1]
@@ -254,7 +254,7 @@ def _count_products(
         return None
     ints = [size for size in sides if isinstance(size, int)]
     batch: list[int] = []
-    # aligned at their ends, as they broadcast
+    # align batch axes from the right, like broadcasting
     for a, b in zip_longest(first[-3::-1], second[-3::-1], fillvalue=1):
         if not isinstance(a, int) or not isinstance(b, int):
             return None, None

@@ -1,7 +1,8 @@
-"""Graph values, in the main graph or a body: their identity, whether they are stored, the bytes they move.
+"""Values of a graph or body: identity, stored tensors behind a name, and the bytes that a node moves.
 
-The visit of a model (`visitor`) goes through functions, branches and loops, in which the same value has
-other names. A `GraphContext` keeps track of that, and of which values are parameters in one guise or another.
+A visit (`visitor`) descends into functions, branches and loops, where the same value has other names. A
+`GraphContext` maps names to values, and records which values are stored parameters, possibly reshaped or
+cast.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from explorer.engine.shapes import Shapes
 from explorer.facts import Dim, TensorInfo
 
 _ALIASES = frozenset(name for name, operator in registry.BY_NAME.items() if operator.alias)
-"""Operators that hand a stored tensor on as the same parameter in another guise."""
+"""Operators whose output is the stored input in another form: reshaped, cast, ..."""
 
 VIEWS = frozenset(name for name, operator in registry.BY_NAME.items() if operator.view)
-"""Operators whose first output is their first input under another shape: no runtime copies it."""
+"""Operators whose first output is their first input with another shape; runtimes do not copy it."""
 
 PROPAGATING = _ALIASES | {"Constant"}
-"""Operators of which `propagate_stored` may have something to remember."""
+"""Operators for which `propagate_stored` may record an output."""
 
 _TYPES = frozenset(
     ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
@@ -36,17 +37,17 @@ _TYPES = frozenset(
 """Attributes that hold the number of an element type."""
 
 SHOWN = 32
-"""How many tensors going into or out of a group are named."""
+"""Maximum number of inputs and of outputs of a group that are listed."""
 
 
 _SIZED = frozenset(kind.name for kind in DTYPES.values() if kind.bits)
 
 PLAIN = -1
-"""Storage id of tensors that are stored as their type says, an element behind the other."""
+"""Storage id of tensors stored densely in their declared type."""
 
 
 class StoredValue(Struct, frozen=True):
-    """A stored tensor: its identity (the same bytes are the same parameter), type and shape."""
+    """A stored tensor with its identity (equal bytes in the file are one parameter), type and shape."""
 
     identity: Hashable
     name: str
@@ -59,9 +60,9 @@ class StoredValue(Struct, frozen=True):
 
 
 class Traffic(Struct, frozen=True):
-    """Bytes that a node reads and writes, None if unknown; `weights` is the part of `read` that is stored.
+    """Bytes that a node reads and writes, None if unknown.
 
-    `made` holds the bytes of every tensor that it makes.
+    `weights` is the part of `read` that is stored. `made` holds the bytes of each output tensor.
     """
 
     read: int | None
@@ -71,22 +72,23 @@ class Traffic(Struct, frozen=True):
 
 
 class GraphContext(Struct):
-    """A body being visited: its values, where they come from, and how often it runs.
+    """A graph or body during a visit: its values, their origin, and how often it runs.
 
     Attributes:
-        shapes: Of the body's values.
-        stored: Values that are stored in the file, by name in this body.
-        keys: Names that stand for a value of the caller.
-        scopes: Groups around the body.
-        prefix: In front of every path.
-        inside: For the body of a node, that node's path: names in it may begin with the same pieces.
-        trips: How often the body runs.
-        early: Why it may run less often than that; empty if it does not.
-        chosen: Whether it is a branch of an If in whose place another one may run.
-        number: Tells the body's values from those of the same name elsewhere; 0 is the main graph.
-        closed: Calls are summed up, not opened.
-        storage_ids: What is stored behind a name, as a number that alike tensors share
-            (`visitor.GraphVisitor.storage_id`); `PLAIN` where the type of the value says it all.
+        shapes: Shapes of the body's values.
+        stored: Stored tensors behind a value, by the value's name in this body.
+        opsets: Opset version by domain.
+        keys: Identities of the caller's values, by their names in this body.
+        scopes: Groups that contain the body.
+        prefix: Prefix of every path in the body.
+        inside: Path of the node that owns the body, or ''; names in the body may start with the same parts.
+        trips: Number of runs of the body.
+        early: Reason why it may run less often, or ''.
+        chosen: Whether it is a branch of an If whose condition is unknown.
+        number: Number that distinguishes equal names in different bodies; 0 is the main graph.
+        closed: Whether function calls in it are summed up instead of expanded.
+        storage_ids: Number for the stored form of a value (`visitor.GraphVisitor.storage_id`), by name;
+            values with the same form share it. `PLAIN` means that the type determines the form.
     """
 
     shapes: Shapes
@@ -104,29 +106,29 @@ class GraphContext(Struct):
     storage_ids: dict[str, int] = field(default_factory=dict)
 
     def key(self, name: str) -> Hashable:
-        """The identity of the value, whatever its name in this body is."""
+        """The identity of a value, from its name in this body."""
         key = self.keys.get(name) if self.keys else None
         return key if key is not None else ((self.number, name) if self.number else name)
 
     def path(self, node: Node) -> str:
-        """Where the node stands, from the root of the model."""
+        """The path of a node from the root of the model."""
         if not self.inside:
             return f"{self.prefix}{node.name or node.label}"
         return f"{self.prefix}{relative(node.label, self.inside)}"
 
     def scopes_of(self, name: ScopedName) -> tuple[Scope, ...]:
-        """The groups around a node; those inside a body carry the body's path."""
+        """The groups that contain a node; groups within a body have the body's path as prefix."""
         if not self.prefix:
             return name.scopes
         return (*self.scopes, *(Scope(self.prefix + s.path, s.name, s.kind) for s in name.scopes))
 
     def info(self, name: str) -> TensorInfo:
-        """The value's type and shape; unknown ones if nothing is known."""
+        """Type and shape of a value, which are None if unknown."""
         return self.shapes.values.get(name) or TensorInfo(name, None, None, "unknown")
 
 
 def nbytes(info: TensorInfo) -> int | None:
-    """Bytes of a tensor; None if its shape or type is not known or it holds strings."""
+    """Bytes of a tensor; None if its shape or type is unknown or it holds strings."""
     elements = None if info.shape is None else cost_formulas.count(info.shape)
     if elements is None or info.dtype is None:
         return None
@@ -135,7 +137,7 @@ def nbytes(info: TensorInfo) -> int | None:
 
 
 def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[StoredValue, ...]]:
-    """The initializers of a graph by name; `owner` tells those of a body from others of the same name."""
+    """Initializers of a graph by name; `owner` distinguishes equal names in different graphs."""
     stored_values: dict[str, tuple[StoredValue, ...]] = {
         name: (_of_tensor(tensor, name, owner),) for name, tensor in graph.initializers.items()
     }
@@ -146,7 +148,7 @@ def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[Stor
 
 
 def plain_storage(graph: Graph) -> dict[str, int]:
-    """`GraphContext.storage_ids` of the initializers that differ only in their type."""
+    """Storage ids of the initializers whose stored form follows from their type."""
     tensors = graph.initializers.items()
     return dict.fromkeys([name for name, tensor in tensors if _is_plain(tensor)], PLAIN)
 
@@ -158,7 +160,7 @@ def _is_plain(tensor: Tensor) -> bool:
 def _of_sparse(
     entry: tuple[Tensor, tuple[int, ...], int], name: str, owner: tuple[Hashable, ...]
 ) -> StoredValue:
-    """A sparse tensor has as many parameters as it stores values; its bytes are theirs and the indices'."""
+    """Describes a sparse tensor: parameters are its stored values; bytes include the indices."""
     values, shape, indices = entry
     size = values.nbytes + indices
     return StoredValue((*owner, name), name, values.elements, size, values.dtype, shape, sparse=True)
@@ -174,17 +176,17 @@ def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored
         identity = *owner, name
     if not tensor.beside:
         return StoredValue(identity, name, elements, size, dtype, tensor.shape)
-    # an index has no scale: integers with a scale are quantized values
+    # indices have no scale, so integers with a scale are quantized values
     quantized = dtype in ("int32", "int64")
     return StoredValue(identity, name, elements, size + tensor.beside, dtype, tensor.shape, quantized)
 
 
 def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, int]]:
-    """Where a node's inputs bring stored parameters.
+    """Finds the parameters among a node's inputs.
 
     Returns:
-        For every parameter the position of the input, its position among the stored tensors behind that
-        input, and the bits of one value where bytes hold several, else 8.
+        For each parameter, the index of the input, its index among the stored tensors behind that input, and
+        the bits of one value if bytes hold several values, else 8.
     """
     places: list[tuple[int, int, int]] = []
     if is_alias(context, node):
@@ -199,7 +201,7 @@ def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, 
 def parameters(
     context: GraphContext, node: Node, places: Iterable[tuple[int, int, int]]
 ) -> tuple[list[StoredValue], set[str]]:
-    """The stored parameters at the places that `parameter_places` found, and the names of their inputs."""
+    """The stored parameters at the places from `parameter_places`, and the names of their inputs."""
     entries: list[StoredValue] = []
     names: set[str] = set()
     for index, position, bits in places:
@@ -213,7 +215,7 @@ def parameters(
 
 
 def attribute_parameters(context: GraphContext, node: Node) -> list[StoredValue]:
-    """The parameters that an operator carries in its attributes (`registry.LEARNED`)."""
+    """The parameters that an operator holds in its attributes (`registry.LEARNED`)."""
     entries: list[StoredValue] = []
     for name in registry.LEARNED.get(node.op, ()) if node.domain in ("", "ai.onnx.ml") else ():
         value = node.attributes.get(name)
@@ -226,12 +228,12 @@ def attribute_parameters(context: GraphContext, node: Node) -> list[StoredValue]
 
 
 def is_alias(context: GraphContext, node: Node) -> bool:
-    """Whether the output of a node is a stored tensor in another guise: no activation, but a weight."""
+    """Whether a node's output is a stored tensor in another form, and so a weight instead of an activation."""
     return node.op in _ALIASES and any(node.inputs) and all(n in context.stored for n in node.inputs if n)
 
 
 def propagate_stored(context: GraphContext, node: Node) -> None:
-    """Remembers outputs that are a stored tensor: constants, and parameters in another guise."""
+    """Records outputs that are stored tensors: constants, and parameters in another form."""
     if not node.outputs:
         return
     stored_values, name = context.stored, node.outputs[0]
@@ -264,15 +266,15 @@ def traffic(
     params: set[str],
     constants: Collection[str] = (),
 ) -> Traffic:
-    """The bytes that a node moves: each input once, each output once.
+    """The bytes that a node moves; each input and each output counts once.
 
     Args:
-        context: The body it stands in.
-        node: The operator.
-        inputs: What goes in, None for an input that is left out.
-        outputs: What comes out.
-        params: Names of the inputs that bring parameters.
-        constants: Names of inputs that are stored and that the context does not know.
+        context: Graph or body of the node.
+        node: Operator.
+        inputs: Descriptions of the inputs; None for an omitted input.
+        outputs: Descriptions of the outputs.
+        params: Names of the inputs that are parameters.
+        constants: Names of stored inputs that the context does not know.
     """
     if node.op == "Constant" and not node.domain:
         return Traffic(0, 0, 0, ())
@@ -291,17 +293,17 @@ def traffic(
     for index in operator.rows:
         table = inputs[index] if index < len(inputs) else None
         if table is not None and node.inputs[index] in context.stored:
-            # the table stays in memory: only the rows that are looked up are read
+            # the table stays in memory; only the rows that are looked up are read
             sizes[node.inputs[index]] = nbytes(replace(outputs[0], dtype=table.dtype)) if outputs else None
     stored_sizes = [size for name, size in sizes.items() if name in context.stored or name in constants]
     read = whole(sizes.values())
-    # if the sum is unknown, so is the part of it that is stored
+    # if the total is unknown, so is its stored part
     weights = None if read is None else whole(stored_sizes)
     return Traffic(read, weights, whole(output_bytes), output_bytes)
 
 
 def view_of(node: Node) -> str:
-    """Name of the input whose memory the first output shares; empty for an operator that makes its own."""
+    """Name of the input whose memory the first output shares, or '' if the operator allocates its output."""
     if node.op not in VIEWS or node.domain not in ("", tflite.DOMAIN) or not node.inputs or not node.outputs:
         return ""
     is_training = node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2]
@@ -309,7 +311,7 @@ def view_of(node: Node) -> str:
 
 
 def constant(node: Node) -> Tensor | None:
-    """The tensor of numbers that a Constant node holds, without data where it is a list; None for others."""
+    """The numeric tensor of a Constant node, without data if it comes from a list; None for other nodes."""
     value = node.attributes.get("value")
     if isinstance(value, Tensor):
         return value
@@ -325,7 +327,7 @@ def constant(node: Node) -> Tensor | None:
 
 
 def plain_attributes(node: Node) -> Mapping[str, Any]:
-    """Attributes as plain values, element types by their names."""
+    """Attributes of a node as plain values, with element types by name."""
     return {
         name: _type_name(value) if name in _TYPES else _plain(value)
         for name, value in node.attributes.items()
@@ -348,7 +350,7 @@ def _plain(value: Any) -> Any:
 
 
 def scaled(value: int | None, trips: int | None) -> int | None:
-    """`value` times how often a body runs; None if either is unknown, unless there is nothing to scale."""
+    """`value` times the number of runs; None if either is unknown, but 0 if `value` is 0."""
     if value == 0:
         return 0
     return None if value is None or trips is None else value * trips

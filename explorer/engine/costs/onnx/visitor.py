@@ -1,7 +1,7 @@
-"""Visitor of an ONNX model: every operator once, as a leaf of the layer tree, bodies opened.
+"""Visits an ONNX model: adds each operator once as a leaf of the layer tree, and descends into bodies.
 
-A call of a local function opens into the function's nodes (`functions`), a node that carries graphs into
-those (`control_flow`). What is live when is recorded on the way.
+`functions` visits the nodes of a local function at each call, and `control_flow` the graphs of a node. The
+execution order is recorded along the way.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SPECIAL = PROPAGATING | VIEWS | sequences.MAKERS
 """Operators whose outputs may be a stored tensor, a view or a sequence."""
 
 MAX_LEAVES = 60_000
-"""Rows that calls may open into, all together; the largest bodies stay closed beyond it."""
+"""Maximum number of leaves from expanded calls; the calls beyond it become one leaf each."""
 
 
 def visit(
@@ -59,18 +59,18 @@ def visit(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> VisitResult:
-    """All operators of the model in execution order.
+    """Visits all operators of a model in execution order.
 
     Args:
-        model: The model.
-        inference: Its shapes.
-        user_rules: Rules of the user's, which go before ours and before bodies.
-        on_progress: Told the nodes of the main graph.
-        cancel: Asked every few hundred nodes.
+        model: Model to visit.
+        inference: Shapes of the model.
+        user_rules: Cost rules of the user, which override built-in rules and function bodies.
+        on_progress: Called with the number of visited nodes of the main graph.
+        cancel: Called every 512 nodes; a true result stops the visit.
 
     Raises:
-        Cancelled: `cancel` said so.
-        Misuse: A rule of the user's failed.
+        Cancelled: `cancel` returned true.
+        Misuse: A rule of the user failed.
     """
     visitor = GraphVisitor(model, inference, user_rules or {}, on_progress, cancel)
     state, graph = visitor.state, model.graph
@@ -88,7 +88,7 @@ def visit(
 
 
 class GraphVisitor:
-    """Visits the bodies of one model and adds a leaf for every operator."""
+    """Visits the graphs of one model and adds a leaf for every operator."""
 
     def __init__(
         self, model: Model, inference: Inference, user_rules: Rules, on_progress: OnProgress, cancel: Cancel
@@ -96,7 +96,7 @@ class GraphVisitor:
         self.model = model
         self.user_rules = user_rules
         self.rules: Rules = {**registry.RULES, **user_rules} if user_rules else registry.RULES
-        # the cost of these does not depend on types alone
+        # operators whose cost depends on more than types and attributes
         self.uncached = {*registry.READERS, *control_flow.KEYS, *user_rules}
         self.bounds = inference.bounds
         self.on_progress = on_progress
@@ -152,12 +152,12 @@ class GraphVisitor:
         """Adds one operator as a leaf.
 
         Args:
-            context: The body it stands in.
-            node: The operator.
-            names: Of the nodes around it.
-            index: Which of them is its own.
-            function: The function that it is called by, if that is this operator only.
-            constants: Values that the context does not know.
+            context: Graph or body of the node.
+            node: Operator.
+            names: Scoped names of the nodes of that body.
+            index: Index of the node's own name.
+            function: Function whose body is this operator only, or ''.
+            constants: Values that the context does not know, by name.
         """
         inputs, stored_values, op = node.inputs, context.stored, node.op
         reads_stored = not stored_values.keys().isdisjoint(inputs)
@@ -200,9 +200,14 @@ class GraphVisitor:
         *,
         inline: bool = False,
     ) -> OperatorFigures:
-        """The figures of a node, computed once for all nodes of the same signature.
+        """The figures of a node, cached by signature.
 
-        `reads_stored` says whether one of its inputs is stored, `inline` whether it stands for a call.
+        Args:
+            context: Graph or body of the node.
+            node: Operator.
+            constants: Values that the context does not know, by name.
+            reads_stored: Whether an input is stored.
+            inline: Whether the node replaces a function call.
         """
         key = None if constants else self.signature(context, node, reads_stored, inline)
         figures = None if key is None else _FIGURES.get(key)
@@ -217,10 +222,10 @@ class GraphVisitor:
     def signature(
         self, context: GraphContext, node: Node, reads_stored: bool, inline: bool
     ) -> tuple[Hashable, ...] | None:
-        """What the figures of a node depend on, in terms that hold for every model; None if unknown.
+        """Everything that the figures of a node depend on, valid for all models; None if that is unknown.
 
-        That is the operator, its attributes and types, how its inputs are stored (where `reads_stored`),
-        which of them are the same, and how often the body around it runs.
+        These are the operator, its attributes and types, the stored form of its inputs (if `reads_stored`),
+        which inputs are equal, and the number of runs of the body.
         """
         if node.alike is None or (node.domain, node.op) in self.uncached:
             return None
@@ -229,7 +234,7 @@ class GraphVisitor:
         answer = shapes.alike.get(id(node)) if exact and not inline else None
         key: list[Hashable]
         if answer is not None:
-            # it stands for operator, attributes and all types
+            # one number for operator, attributes and all types
             key = [answer]
         else:
             key = [node.domain, node.op, node.alike, context.opsets.get(node.domain, 0), len(names)]
@@ -253,7 +258,7 @@ class GraphVisitor:
         return tuple(key)
 
     def storage_id(self, context: GraphContext, name: str) -> int:
-        """A number for the stored tensors behind a name; tensors that differ only in name share it."""
+        """A number for the form of the stored tensors behind a name; equal forms share the number."""
         form = tuple([_STORED_FORM(entry) for entry in context.stored[name]])
         number = _STORAGE_IDS.get(form)
         if number is None:
@@ -266,7 +271,7 @@ class GraphVisitor:
     def compute_costs(
         self, context: GraphContext, node: Node, constants: Mapping[str, TensorInfo], reads_stored: bool
     ) -> OperatorFigures:
-        """The figures of a node from the rule for its operator."""
+        """The figures of a node, from the rule for its operator."""
         inputs, outputs = described_values(context, node, constants)
         cost = self.cost(context, node, inputs, outputs)
         places = parameter_places(context, node) if reads_stored else []
@@ -300,7 +305,7 @@ class GraphVisitor:
         inputs: Sequence[TensorInfo | None],
         outputs: Sequence[TensorInfo],
     ) -> Cost:
-        """The cost of a node times its runs."""
+        """The cost of a node times its number of runs."""
         call = Call(
             node.op,
             node.domain,
@@ -324,18 +329,18 @@ class GraphVisitor:
 _UNSIZED = "the size of a tensor that it reads or writes is not known, so its bytes are in no sum"
 
 MAX_REMEMBERED = 8_192
-"""Kinds of nodes that are kept from one model to the next, about 1 KB each."""
+"""Maximum number of node signatures cached across models, about 1 KB each."""
 
 _FIGURES: dict[Hashable, OperatorFigures] = {}
-"""Figures by `GraphVisitor.signature`: models of one family have the same few hundred kinds of nodes."""
+"""Figures by `GraphVisitor.signature`; models of one family share a few hundred signatures."""
 
 _STORAGE_IDS: dict[Hashable, int] = {}
-"""A number for what stored tensors look like, never given to others that look otherwise."""
+"""A number per form of stored tensors. A number is never reused for another form."""
 _NUMBERS = count(1)
 
 
 def forget() -> None:
-    """Drops what was kept from earlier models."""
+    """Empties the caches that persist between models."""
     _FIGURES.clear()
     _STORAGE_IDS.clear()
 
@@ -346,5 +351,5 @@ _STORED_FORM: Callable[[StoredValue], Any] = operator.attrgetter(
 
 
 def _has_bounded_shape(inputs: Iterable[TensorInfo | None], outputs: Iterable[TensorInfo]) -> bool:
-    """Whether one of the shapes is an upper bound."""
+    """Whether the shape of an input or output is an upper bound."""
     return any(info is not None and info.origin == "bound" for info in (*inputs, *outputs))

@@ -1,1 +1,1 @@
-"""Training step: what it costs."""
+"""Costs of a training step."""

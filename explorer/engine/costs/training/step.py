@@ -1,16 +1,17 @@
-"""Training step: what it costs, from what its layers add to it.
+"""Computes the cost of a training step from the gradients of its layers.
 
-A format knows which gradients are wanted and which parameters are trained (`training.onnx`,
-`torch.training`); it hands over the `LeafGradients` of every layer. Here these become facts, so the sums
-mean the same for all formats.
+`training.onnx` and `torch.training` determine which gradients a step needs and which parameters it trains.
+They provide `LeafGradients` for every layer. This module turns them into facts in the same way for all
+formats.
 
-The backward pass multiplies for the gradient of every value with a trained parameter before it, and for
-the gradient of every trained parameter (`gradients`), and does the elementwise work of forward once for
-either (`gradients.elementwise`). Adding up the gradients of a value that several read, and what the
-optimizer does, are in neither. Memory is what a plain training loop holds at the
-end of the forward pass: the input, the outputs that backward will look at, parameters, their gradients,
-and what the optimizer keeps. Workspaces of kernels, and what they save beside their outputs, are not the
-model's and not counted.
+The backward pass computes the gradient of every value that depends on a trained parameter, and of every
+trained parameter (`gradients`). For each of the two it repeats the forward pass's elementwise work
+(`gradients.elementwise`). The sums of gradients of a value with several readers, and the optimizer's update,
+are not counted. Memory is that of a
+plain training loop at the end of the forward pass: inputs, the outputs that the backward pass reads,
+    parameters,
+their gradients, and optimizer state. Kernel workspaces, and tensors that kernels save besides their outputs,
+are not counted.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ class ParameterBytes(Struct, frozen=True):
 
 
 class LeafGradients(Struct, frozen=True):
-    """What one layer adds to a training step.
+    """The contribution of one layer to a training step.
 
     Attributes:
         layer: Id of its row.
-        gradient: The products of its gradients; None if unknown.
+        gradient: Products of its gradients, or None if unknown.
         kept: Whether the backward pass reads its outputs.
-        stored: The parameters that it uses.
-        status: Of the counts; `reason` says why when it is not exact.
+        stored: Parameters that the layer uses.
+        status: Status of the counts.
+        reason: Reason why the counts are not exact, or ''.
     """
 
     layer: int
@@ -56,7 +58,7 @@ class LeafGradients(Struct, frozen=True):
 
 
 class StepGradients(Struct, frozen=True):
-    """A model in training: its analysis at the batch, the gradients of every layer, and notes."""
+    """A model in training: its analysis at the batch size, the gradients of every layer, and notes."""
 
     analysis: Analysis
     parts: Sequence[LeafGradients]
@@ -64,7 +66,7 @@ class StepGradients(Struct, frozen=True):
 
 
 def check(batch: int | None, optimizer: str) -> None:
-    """Refuses a batch or an optimizer that is not possible.
+    """Rejects an invalid batch size or optimizer.
 
     Raises:
         Misuse: `batch` is below 1, or `optimizer` is unknown.
@@ -77,14 +79,14 @@ def check(batch: int | None, optimizer: str) -> None:
 
 
 def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
-    """The facts of one training step.
+    """Computes the facts of one training step.
 
     Args:
-        step: From the model's format.
-        optimizer: Decides how many numbers are kept for each trained parameter, in the parameter's type.
+        step: Gradients from the model's format.
+        optimizer: Optimizer, which determines how many values are kept per trained parameter, in its dtype.
 
     Raises:
-        Misuse: There is no such optimizer.
+        Misuse: The optimizer is unknown.
     """
     check(None, optimizer)
     parts = {part.layer: part for part in step.parts}
@@ -128,13 +130,13 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
 def _layer_training(
     layer: Layer, part: LeafGradients, parameters: Sequence[ParameterBytes], numbers: int
 ) -> LayerTraining:
-    """What one layer adds; an optimizer keeps `numbers` values for each value of a trained parameter."""
+    """The facts of one layer; the optimizer keeps `numbers` values per value of a trained parameter."""
     trained = sum(s.bytes for s in parameters if s.trained)
     unknown = layer.status == "unknown"
     status, reason = (layer.status, layer.reason) if unknown else (part.status, part.reason)
     if status == "exact" and layer.status == "bound":
         status, reason = layer.status, layer.reason
-    # a branch that does not run still has parameters, but no other cost
+    # a branch that does not run has parameters but no other cost
     figures: tuple[int | None, int | None, int | None, int | None] = (0, 0, 0, 0)
     elementwise: int | None = 0
     if layer.counted:
@@ -181,7 +183,7 @@ def _optimizer_notes(optimizer: Optimizer) -> tuple[str, ...]:
 
 
 def _nbytes(info: TensorInfo) -> int | None:
-    """Bytes of a tensor; None if its shape or type is not known."""
+    """Bytes of a tensor; None if its shape or type is unknown."""
     if info.shape is None or info.dtype is None:
         return None
     elements = cost_formulas.count(info.shape)
@@ -192,7 +194,7 @@ def _nbytes(info: TensorInfo) -> int | None:
 
 
 def _batch(analysis: Analysis) -> int | None:
-    """The batch that the analysis is for: what was assumed, else the first dimension of the first input."""
+    """The batch size of the analysis: the assumed one, else the first dimension of the first shaped input."""
     dims = analysis.info.assumptions.get("dims", {})
     if isinstance(dims.get("batch"), int):
         return int(dims["batch"])
