@@ -72,7 +72,7 @@ def training_memory(
     def whole(batch: int | None) -> StepMemory:
         fact = step(batch, checkpoint)
         if checkpoint:
-            fact = step_memory.beside_plain(fact, step(batch, ()))
+            fact = step_memory.with_plain_figures(fact, step(batch, ()))
         return fact if card is None else replace(fact, fits=fact.peak_bytes <= card)
 
     steps = tuple(whole(batch) for batch in batches)

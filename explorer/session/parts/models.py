@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.features import load, offered
 from explorer.engine.costs import value_flow
-from explorer.engine.costs.layer_tree import said_of_bounds
+from explorer.engine.costs.layer_tree import add_bounds_note
 from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
 from explorer.engine.costs.operator_stats import operator_stats
@@ -520,7 +520,7 @@ class Models:
             pages = cache.get("flow")
             if pages is None:
                 return again().flow
-            return value_flow.flow_of(pages)
+            return value_flow.build_flow(pages)
 
         return AnalysisResult(info, rows)
 
@@ -667,7 +667,7 @@ def _onnx(path: str, options: OpenOptions, model: Model | None = None) -> OnnxMo
 
 def _said_of_bounds(examined: AnalysisResult) -> Info:
     """Totals with a word on what is not exact."""
-    return said_of_bounds(examined.info, examined.bounds) if examined.bounds[0] else examined.info
+    return add_bounds_note(examined.info, examined.bounds) if examined.bounds[0] else examined.info
 
 
 def stem(source: str) -> str:

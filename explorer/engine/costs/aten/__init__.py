@@ -1,1 +1,1 @@
-"""ATen operators: the cost of each, and how a call is observed while a module runs."""
+"""ATen operators: cost of each operator, and interception of calls while a module runs."""

@@ -1,7 +1,7 @@
-"""Call of an ATen operator, and the record of an operator: the classes that the operator table uses.
+"""The call of an ATen operator, and the record of an operator in the operator table.
 
-A rule sees the same call whether a module runs (`dispatch`: the tensors are torch's) or a program is read
-from its file (`table.exported_cost`: sizes and types as it says). Nothing here needs torch.
+A rule gets the same `AtenCall` from a running module (`dispatch`, with torch tensors) and from a program file
+(`table.exported_cost`, with declared sizes and dtypes). This module does not need torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from explorer.facts import Shape
 
 
 class TensorType(Struct, frozen=True):
-    """A tensor of which only type and shape are known."""
+    """A tensor of which only dtype and shape are known."""
 
     dtype: str | None
     shape: Shape
@@ -28,10 +28,10 @@ class AtenCall(Struct, frozen=True):
     """One call of an operator.
 
     Attributes:
-        name: Of its schema, without the namespace.
-        arguments: By the names of its schema; a tensor is whatever has a dtype and a shape. What is left out
-            may be missing.
-        result: The first tensor that it returns, None if nothing is known of it.
+        name: Name in the schema, without the namespace.
+        arguments: Arguments by schema name; optional ones may be missing. Anything with dtype and shape is a
+            tensor.
+        result: First returned tensor, or None if unknown.
     """
 
     name: str
@@ -39,15 +39,15 @@ class AtenCall(Struct, frozen=True):
     result: Any
 
     def has(self, name: str) -> bool:
-        """Whether an argument is given and not None."""
+        """Whether an argument is present and not None."""
         return self.arguments.get(name) is not None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument that is no tensor."""
+        """The value of a non-tensor argument."""
         return self.arguments.get(name, default)
 
     def tensors(self, name: str = "") -> list[Any]:
-        """The tensors of one argument, or all in the order of the arguments."""
+        """The tensors of one argument, or of all arguments in order."""
         values = [self.arguments.get(name)] if name else self.arguments.values()
         tensors: list[Any] = []
         for value in values:
@@ -57,36 +57,36 @@ class AtenCall(Struct, frozen=True):
                 tensors += [v for v in value if hasattr(v, "dtype")]
         return tensors
 
-    def shape(self, which: int | str = 0) -> Shape:
-        """Shape of a tensor: the first of an argument by name, or by its place among all.
+    def shape(self, selector: int | str = 0) -> Shape:
+        """Shape of a tensor: the first tensor of a named argument, or the tensor at an index.
 
         Raises:
-            IndexError: There is none, or its shape is not known.
+            IndexError: There is no such tensor, or its shape is unknown.
         """
-        tensor = self.tensors(which)[0] if isinstance(which, str) else self.tensors()[which]
+        tensor = self.tensors(selector)[0] if isinstance(selector, str) else self.tensors()[selector]
         return tuple(tensor.shape)
 
-    def sizes(self, which: int | str = 0) -> tuple[int, ...]:
-        """The shape of a tensor, in numbers.
+    def sizes(self, selector: int | str = 0) -> tuple[int, ...]:
+        """Shape of a tensor, with all sizes known.
 
         Raises:
-            IndexError: There is none, or its shape is not known.
-            ValueError: A dimension is none.
+            IndexError: There is no such tensor, or its shape is unknown.
+            ValueError: A dimension is unknown.
         """
-        return _numbers(self.shape(which))
+        return _numbers(self.shape(selector))
 
     def out(self) -> Shape:
         """Shape of the result.
 
         Raises:
-            IndexError: It is not known.
+            IndexError: The shape is unknown.
         """
         if self.result is None:
             raise IndexError("the shape of its output is not known")
         return tuple(self.result.shape)
 
     def out_sizes(self) -> tuple[int, ...]:
-        """Shape of the result, in numbers; raises as `out` and `sizes` do."""
+        """Shape of the result, with all sizes known; raises like `out` and `sizes`."""
         return _numbers(self.out())
 
 
@@ -98,27 +98,27 @@ def _numbers(shape: Shape) -> tuple[int, ...]:
 
 
 def is_complex(tensor: Any) -> bool:
-    """Whether the elements of a tensor have an imaginary part."""
+    """Whether a tensor has complex elements."""
     return "complex" in str(tensor.dtype)
 
 
 Rule = Callable[[AtenCall], Cost]
 GradientRule = Callable[[AtenCall, int, Callable[[Any], Want]], "Gradient | None"]
-"""A call, its multiply-accumulates, and who wants the gradient of a tensor to those of the backward pass."""
+"""Computes gradients from a call, its MACs, and a function that tells why a tensor's gradient is needed."""
 
 
 class OperatorRecord(Struct, frozen=True):
     """The record of an operator: everything needed to add one.
 
     Attributes:
-        cost: Of a call.
-        gradient: What its backward pass multiplies; None: not known, of one that multiplies.
-        one_type: Whether its tensors have to be of one type.
-        lookup: Whether it reads rows of a table: as many bytes as it returns, not the whole table.
-        swaps: Whether it gives its argument, which it returns, another memory or size.
-        auxiliary: Whether its results after the first exist for the backward pass only, and are no
-            activations.
-        whole: Whether its formula is better said whole than as the sum of the operators below.
+        cost: Rule for the cost of a call.
+        gradient: Rule for the products of the backward pass, or None if unknown for an operator that
+            multiplies.
+        one_type: Whether all tensors must have the same dtype.
+        lookup: Whether it reads rows of a table; bytes read then equal the bytes returned.
+        swaps: Whether it gives the argument that it returns another storage or size.
+        auxiliary: Whether results after the first are for the backward pass only and not activations.
+        whole: Whether the function's own formula is preferred to the sum over its ATen operators.
     """
 
     cost: Rule = lambda call: FREE
@@ -131,7 +131,7 @@ class OperatorRecord(Struct, frozen=True):
 
 
 def of_pair(first: int, second: int) -> GradientRule:
-    """The gradients of a product of two tensors, by their places."""
+    """The gradients of a product of two tensors, given by their indices."""
 
     def rule(call: AtenCall, macs: int, want: Callable[[Any], Want]) -> Gradient:
         tensors = call.tensors()
@@ -141,10 +141,10 @@ def of_pair(first: int, second: int) -> GradientRule:
 
 
 def each(label: str, per_element: int = 1) -> Rule:
-    """`per_element` operations on each element of the result."""
+    """A rule with `per_element` operations on each element of the result."""
     return lambda call: cost_formulas.elementwise(label, call.out(), per_element)
 
 
 def each_input(label: str, per_element: int = 1) -> Rule:
-    """`per_element` operations on each element of the first tensor: reductions."""
+    """A rule with `per_element` operations on each element of the first tensor, for reductions."""
     return lambda call: cost_formulas.elementwise(label, call.shape(), per_element)

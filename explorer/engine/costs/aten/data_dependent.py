@@ -1,9 +1,9 @@
-"""Data-dependent operators without values: their answer is the largest possible output, or a guess.
+"""Data-dependent operators on meta tensors: returns the largest possible output, or an assumed one.
 
-The size of what nonzero, nms or unique return depends on values, and so does every program that asks a
-tensor for a number. Where a largest output exists it is the answer, and what is computed from it is an
-upper bound. Where none exists (a number may be anything) the answer is an assumption, and says that word:
-what is computed after it may be more or less.
+The output size of nonzero, nms or unique depends on values, and some models read a number from a tensor. If a
+largest output exists, it is the answer, and the figures computed from it are upper bounds. Otherwise (a
+number may be anything) the answer is an assumption, and the figures after it may be larger or smaller; the
+reason then says 'assumed'.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from explorer.engine.costs.aten.expert_routing import EVENLY, Classes
 from explorer.engine.formats.torch_module.meta_copy import MOST_KEPT
 from explorer.engine.operators import cost_formulas
 
-Most = Callable[[int, Any], int]
-"""How many of at most so many there are, of the elements of a tensor (None: of no mask)."""
+AssumeCount = Callable[[int, Any], int]
+"""Assumes a count, given its maximum and the mask whose elements are counted (None if there is none)."""
 
 
-def _all_indices(args: Sequence[Any], most: Most) -> Any:
+def _all_indices(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     source = args[0]
-    count = most(source.numel() if source.dim() else 1, source)
+    count = assume_count(source.numel() if source.dim() else 1, source)
     return source.new_empty((count, source.dim()), dtype=torch.long)
 
 
-def _keep_all(args: Sequence[Any], most: Most) -> Any:
-    return args[0].new_empty((most(args[0].shape[0], None),), dtype=torch.long)
+def _keep_all(args: Sequence[Any], assume_count: AssumeCount) -> Any:
+    return args[0].new_empty((assume_count(args[0].shape[0], None),), dtype=torch.long)
 
 
-def _all_distinct(args: Sequence[Any], most: Most) -> Any:
+def _all_distinct(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     source = args[0]
-    count = most(source.numel(), None)
+    count = assume_count(source.numel(), None)
     return (
         source.new_empty((count,)),
         source.new_empty(source.shape, dtype=torch.long),
@@ -45,10 +45,10 @@ def _all_distinct(args: Sequence[Any], most: Most) -> Any:
     )
 
 
-def _all_distinct_slices(args: Sequence[Any], most: Most) -> Any:
+def _all_distinct_slices(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     source, axis = args[0], args[1]
     size = source.shape[axis]
-    count = most(size, None)
+    count = assume_count(size, None)
     shape = list(source.shape)
     shape[axis] = count
     return (
@@ -58,56 +58,56 @@ def _all_distinct_slices(args: Sequence[Any], most: Most) -> Any:
     )
 
 
-def _all_selected(args: Sequence[Any], most: Most) -> Any:
+def _all_selected(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     """Indexing with a mask returns at most every element that the mask covers."""
     source, indices = args[0], list(args[1])
-    at = next((i for i, t in enumerate(indices) if _is_mask(t)), None)
-    if at is None:
+    mask_index = next((i for i, t in enumerate(indices) if _is_mask(t)), None)
+    if mask_index is None:
         return None
-    mask = indices[at]
-    if any(t is not None for i, t in enumerate(indices) if i != at):
+    mask = indices[mask_index]
+    if any(t is not None for i, t in enumerate(indices) if i != mask_index):
         return None
-    lead, rest = source.shape[:at], source.shape[at + mask.dim() :]
-    return source.new_empty((*lead, most(mask.numel(), mask), *rest))
+    leading, trailing = source.shape[:mask_index], source.shape[mask_index + mask.dim() :]
+    return source.new_empty((*leading, assume_count(mask.numel(), mask), *trailing))
 
 
 def _is_mask(tensor: Any) -> bool:
     return tensor is not None and tensor.dtype in (torch.bool, torch.uint8)
 
 
-def _masked(args: Sequence[Any], most: Most) -> Any:
+def _masked(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     shape = cost_formulas.broadcast(tuple(args[0].shape), tuple(args[1].shape))
     count = math.prod(d for d in shape if isinstance(d, int))
-    return args[0].new_empty((most(count, args[1] if args[1].numel() == count else None),))
+    return args[0].new_empty((assume_count(count, args[1] if args[1].numel() == count else None),))
 
 
-def _full_length(args: Sequence[Any], most: Most) -> Any:
-    """A padded batch as a packed sequence in which every sequence has the full length."""
+def _full_length(args: Sequence[Any], assume_count: AssumeCount) -> Any:
+    """Packs a padded batch as if every sequence had the full length."""
     source, lengths, batch_first = args[:3]
     if not lengths.is_meta:
         return None
     batch, steps = (int(d) for d in (source.shape[:2] if batch_first else source.shape[1::-1]))
-    steps = most(steps, None)
+    steps = assume_count(steps, None)
     sizes = torch.full((steps,), batch, dtype=torch.long, device="cpu")
     return source.new_empty((steps * batch, *source.shape[2:])), sizes
 
 
-def _repeated_once(args: Sequence[Any], most: Most) -> Any:
+def _repeated_once(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     repeats = args[0]
-    # this is a guess, not an upper bound
-    return repeats.new_empty((repeats.numel() + (most(2, None) == 1),))
+    # an assumption instead of an upper bound
+    return repeats.new_empty((repeats.numel() + (assume_count(2, None) == 1),))
 
 
-def _least_bins(args: Sequence[Any], most: Most) -> Any:
-    least = next((a for a in args[2:3] if isinstance(a, int)), 0)
+def _least_bins(args: Sequence[Any], assume_count: AssumeCount) -> Any:
+    minimum_length = next((a for a in args[2:3] if isinstance(a, int)), 0)
     weights = args[1] if len(args) > 1 and args[1] is not None else None
     kind = (
         torch.long if weights is None else weights.dtype if weights.dtype.is_floating_point else torch.float64
     )
-    return args[0].new_empty((max(least, 1) + (most(2, None) == 1),), dtype=kind)
+    return args[0].new_empty((max(minimum_length, 1) + (assume_count(2, None) == 1),), dtype=kind)
 
 
-def _value(args: Sequence[Any], most: Most | None = None) -> Any:
+def _value(args: Sequence[Any], assume_count: AssumeCount | None = None) -> Any:
     kind = args[0].dtype
     return True if kind == torch.bool else 1.0 if kind.is_floating_point else 1
 
@@ -118,7 +118,7 @@ ASKED = Assumption(
 
 EQUAL = Assumption("assumed: two tensors that were compared are equal")
 
-BOUNDS: dict[str, tuple[Callable[[Sequence[Any], Most], Any], str]] = {
+BOUNDS: dict[str, tuple[Callable[[Sequence[Any], AssumeCount], Any], str]] = {
     "aten::nonzero": (_all_indices, "nonzero: every element taken as nonzero"),
     "torchvision::nms": (_keep_all, "nms: every box taken as kept"),
     "aten::_unique2": (_all_distinct, "unique: every value taken as distinct"),
@@ -131,17 +131,17 @@ BOUNDS: dict[str, tuple[Callable[[Sequence[Any], Most], Any], str]] = {
     "aten::repeat_interleave": (_repeated_once, Assumption("assumed: every element is repeated once")),
     "aten::bincount": (_least_bins, Assumption("assumed: no value reaches beyond the least number of bins")),
     "aten::_local_scalar_dense": (_value, ASKED),
-    "aten::is_nonzero": (lambda args, most: True, ASKED),
-    "aten::equal": (lambda args, most: True, EQUAL),
+    "aten::is_nonzero": (lambda args, assume_count: True, ASKED),
+    "aten::equal": (lambda args, assume_count: True, EQUAL),
 }
-"""Answers of operators that need values, and the bound or the assumption in words."""
+"""Functions that create the results of operators that need values, with the bound or assumption as text."""
 
 VALUES = frozenset(("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"))
-"""Operators that hand a value over to Python: whatever comes after it may depend on it."""
+"""Operators that pass a value to Python; everything after them may depend on it."""
 
 
 VALUES_BESIDE = frozenset(("aten::_pack_padded_sequence", "aten::_pad_packed_sequence"))
-"""Operators that read one argument (the lengths) whatever the others have: it keeps its values."""
+"""Operators that read only one argument (the lengths), which therefore keeps its values."""
 
 REFUSED = Assumption(
     "assumed: a value of a tensor was asked for and taken as false, because the model fails otherwise"
@@ -151,7 +151,7 @@ _MOST_VALUES = 1_000_000
 
 
 def _ones(tensor: Any) -> Any:
-    """As many ones as a tensor has elements, in nested lists of its shape."""
+    """A nested list in the shape of a tensor, filled with the assumed value (1 or True)."""
     ones: Any = _value((tensor,))
     for size in reversed(tuple(tensor.shape)):
         ones = [copy.deepcopy(ones) for _ in range(size)]
@@ -159,10 +159,10 @@ def _ones(tensor: Any) -> Any:
 
 
 def guess(name: str, args: Sequence[Any]) -> tuple[Any, str] | None:
-    """The assumed result of a function that returns all values of a tensor, for a tensor without values.
+    """The assumed result of a function that returns all values of a meta tensor.
 
     Returns:
-        None for any other function, or when there would be too many values.
+        The result and the assumption; None for any other function, or if there are too many values.
     """
     if name not in ("tolist", "numpy", "__array__") or not args or not getattr(args[0], "is_meta", False):
         return None
@@ -177,32 +177,32 @@ def guess(name: str, args: Sequence[Any]) -> tuple[Any, str] | None:
 def answer(
     func: Any, args: Sequence[Any], classes: Classes, *, least: bool = False, valued: bool = False
 ) -> tuple[Any, str] | None:
-    """The upper bound of an operator that would need values, and what it assumes.
+    """The assumed result of an operator that needs values, and the bound or assumption.
 
     Args:
-        func: The operator.
-        args: Of its call.
-        classes: The share of each class, where it is known to be less than everything.
-        least: Give the smallest output instead.
-        valued: Give known values where there are any.
+        func: Operator.
+        args: Positional arguments of the call.
+        classes: Known class sizes, which may be below the upper bound.
+        least: Whether to return the smallest output instead.
+        valued: Whether to return values that the assumption determines.
 
     Returns:
-        None for an operator that runs without values.
+        The result and its reason; None for an operator that runs without values.
     """
     row = BOUNDS.get(schema_of(func).name)
     if row is None or not any(_no_values(a) for a in args):
         return None
     text = row[1]
 
-    def most(count: int, mask: Any) -> int:
+    def assume_count(count: int, mask: Any) -> int:
         nonlocal text
-        shared = None if mask is None else classes.most(mask)
+        shared = None if mask is None else classes.count_true(mask)
         if shared is not None:
             text = EVENLY
             return shared
         return min(count - 1, 1) if least and count else count
 
-    result = row[0](args, most)
+    result = row[0](args, assume_count)
     if result is None:
         return None
     if valued and not least and text is row[1] and schema_of(func).name == "aten::nonzero":

@@ -1,6 +1,6 @@
-"""Dispatch of ATen operators while a module runs: their calls, as the table of operators takes them.
+"""Converts calls of ATen operators in a running module to `AtenCall`, and looks up their costs.
 
-Pointwise operators and reductions that have no row are recognised by the tags that torch itself gives them.
+Pointwise operators and reductions without an entry in the table are recognized by torch's tags.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want
 
 _REDUCTION_TAG = getattr(torch.Tag, "reduction", None)
-"""None in torch 2.9. The reductions of torch itself have rows; another library's are then unknown."""
+"""The reduction tag, or None in torch 2.9, where only reductions with an entry in the table are known."""
 
 
 @cache
 def operator_of(func: Any) -> OperatorRecord | None:
-    """The record of an operator (an OpOverload)."""
+    """The record of an operator (an OpOverload), or None if unknown."""
     name = schema_of(func).name
     operator = quantized_kernels.TABLE.get(name) or find(name)
     if operator is None and _is_pointwise(func):
@@ -35,7 +35,7 @@ def operator_of(func: Any) -> OperatorRecord | None:
 
 
 def _is_pointwise(func: Any) -> bool:
-    """Whether torch says so, of the operator or of the one that does the same in place of its argument."""
+    """Whether torch tags the operator, or the out-of-place form of an in-place operator, as pointwise."""
     if torch.Tag.pointwise in func.tags:
         return True
     name = schema_of(func).name.partition("::")[2]
@@ -53,27 +53,28 @@ def _names(func: Any) -> tuple[str, ...]:
 
 
 def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> AtenCall:
-    """A call of an operator, with its tensors (on any device) and what it returned."""
+    """The call of an operator, from its tensors (on any device) and its result."""
     arguments = {**dict(zip(_names(func), args, strict=False)), **kwargs}
     result = next(iter(out), None) if isinstance(out, (tuple, list)) else out
     return AtenCall(schema_of(func).name.partition("::")[2], arguments, result)
 
 
 def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    """What one call of an operator costs.
+    """The cost of one operator call.
 
     Returns:
-        Its cost; unknown, with the operator named, when there is no rule for it.
+        The cost; unknown, with the operator's name, if there is no rule.
 
     Raises:
-        RuntimeError: The tensors of a product have different types; torch raises this error on values.
+        RuntimeError: The tensors of a product have different dtypes, which torch rejects outside the meta
+            device.
     """
     operator = operator_of(func)
     if operator is None:
         return cost_formulas.unknown(f"no rule for the operator {schema_of(func).name}")
     call = call_of(func, args, kwargs, out)
     if operator.one_type:
-        # on the meta device a product of float16 with float32 goes unnoticed
+        # on the meta device, torch accepts a product of float16 with float32
         kinds = {tensor.dtype: None for tensor in call.tensors()}
         if len(kinds) > 1:
             names = " and ".join(str(kind).removeprefix("torch.") for kind in kinds)
@@ -89,15 +90,15 @@ def gradient(
     macs: int,
     want: Callable[[Any], Want],
 ) -> Gradient | None:
-    """What the backward pass of one call multiplies; None if there is no rule for it.
+    """The products of a call's backward pass; None if there is no rule.
 
     Args:
-        func: The operator.
-        args: As it was called.
-        kwargs: As it was called.
-        out: What it returned.
-        macs: Of the call.
-        want: Tells for a tensor who needs its gradient.
+        func: Operator.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        out: Result of the call.
+        macs: MACs of the call.
+        want: Tells for a tensor why its gradient is needed.
     """
     operator = operator_of(func)
     if operator is None or operator.gradient is None:
@@ -106,7 +107,7 @@ def gradient(
 
 
 def function_cost(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost | None:
-    """The cost of a torch function that has a formula of its own; None for any other."""
+    """The cost of a torch function with its own formula, or None."""
     operator = TABLE.get(f"aten::{name}")
     if operator is None or not operator.whole or not isinstance(out, torch.Tensor):
         return None

@@ -1,6 +1,4 @@
-"""Pointwise operators, reductions, normalisations, windows and losses: ATen operators that do something to
-each element, and multiply no matrices.
-"""
+"""ATen operators without matrix products: pointwise operators, reductions, normalizations, windows and losses."""
 
 from __future__ import annotations
 
@@ -23,22 +21,22 @@ def _reduction(call: AtenCall) -> Cost:
 
 
 def _extreme(call: AtenCall) -> Cost:
-    """Max and min are reductions of one tensor and pointwise on two."""
+    """max and min: reductions of one tensor, pointwise on two."""
     return (_pointwise if call.has("other") else _reduction)(call)
 
 
 def _distances(call: AtenCall) -> Cost:
-    """cdist: subtract, power and sum for every pair and coordinate; nothing is a product."""
+    """cdist: a difference, power and sum for every pair and coordinate, and no products."""
     return cost_formulas.elementwise("difference, power, sum", (*call.out(), call.shape()[-1]), 3)
 
 
-def _normalisation(kind: str) -> Rule:
+def _normalization(kind: str) -> Rule:
     return each(kind.replace("_", " "), cost_formulas.ELEMENTWISE[kind][0])
 
 
 def _batch_norm(call: AtenCall) -> Cost:
-    # with running statistics it is a scale and a shift; without them (instance norm) it has to find them
-    return _normalisation("layer_norm" if call.get("training") is True else "batch_norm")(call)
+    # a scale and a shift with running statistics; else (instance norm) the statistics are computed as well
+    return _normalization("layer_norm" if call.get("training") is True else "batch_norm")(call)
 
 
 def _pool(name: str) -> Rule:
@@ -54,7 +52,7 @@ def _pool(name: str) -> Rule:
 
 
 def _adaptive_pool(call: AtenCall) -> Cost:
-    """Windows overlap where sizes do not divide: what they take in along an axis is size + cells - gcd."""
+    """Windows overlap if sizes do not divide: along an axis, they read size + cells - gcd(size, cells) elements."""
     source, target = call.sizes(), call.out_sizes()
     rank = len(call.get("output_size"))
     taps = 1
@@ -71,7 +69,7 @@ def _region_pool(call: AtenCall) -> Cost:
 
 
 def _grid_sample(linear: int) -> Rule:
-    """`linear` operations per element when it interpolates linearly, none for the nearest, 35 bicubic."""
+    """A rule with `linear` operations per element for linear interpolation, 0 for nearest, 35 for bicubic."""
 
     def rule(call: AtenCall) -> Cost:
         per_element = {0: linear, 1: 0, 2: 35}[call.get("interpolation_mode", 0)]
@@ -85,19 +83,19 @@ def _grid_sample(linear: int) -> Rule:
 
 
 def _bags(call: AtenCall) -> Cost:
-    """embedding_bag: every row that is looked up is added (or compared), after its weight if it has one."""
+    """embedding_bag: each row that is looked up is added (or compared), after multiplication by its weight."""
     weighted = call.has("per_sample_weights")
     label = "multiply, add" if weighted else "add"
     return cost_formulas.elementwise(label, (*call.shape("indices"), call.shape("weight")[1]), 1 + weighted)
 
 
-def _renormalised(call: AtenCall) -> Cost:
-    """Of embedding with max_norm: the norm of every row that is looked up, and the row scaled."""
+def _renormalized(call: AtenCall) -> Cost:
+    """embedding_renorm_: the norm of each row that is looked up, and the scaling of the row."""
     return cost_formulas.elementwise("power, sum, scale", (*call.shape("indices"), call.shape()[-1]), 3)
 
 
 def _loss(label: str, per_element: int) -> Rule:
-    """Operations per element, and their sum where it is asked for."""
+    """A rule with some operations per element, plus their sum if the loss is reduced."""
 
     def rule(call: AtenCall) -> Cost:
         # without a reduction the result is as large as the input
@@ -110,25 +108,25 @@ def _loss(label: str, per_element: int) -> Rule:
 
 
 def _likelihood(call: AtenCall) -> Cost:
-    """nll_loss: one element of every row is picked, negated and added up."""
+    """nll_loss: one element of each row is selected, negated and summed."""
     weighted = call.has("weight")
     label = "negate, weigh, sum" if weighted else "negate, sum"
     return cost_formulas.elementwise(label, call.shape("target"), 2 + weighted)
 
 
-def _listed(rule: Rule, words: str, *, auxiliary: bool = False) -> dict[str, OperatorRecord]:
+def _entries(rule: Rule, words: str, *, auxiliary: bool = False) -> dict[str, OperatorRecord]:
     return dict.fromkeys(words.split(), OperatorRecord(rule, auxiliary=auxiliary))
 
 
 POINTWISE, REDUCTION = OperatorRecord(_pointwise), OperatorRecord(_reduction)
-"""One operation on each element of the result; one on each that goes in. torch tags further ones."""
+"""One operation per element of the result, and of the input; also used for operators that torch tags."""
 
 _QUANTIZE = cost_formulas.ELEMENTWISE["quantize"][0]
 _VARIANCE = "mean, subtract, square, sum"
 _LINEAR = {"upsample_linear1d": 3, "upsample_bilinear2d": 7, "upsample_trilinear3d": 15}
 
 _WINDOWS = {"bartlett": 2, "hann": 4, "hamming": 4, "blackman": 9, "kaiser": 7}
-"""Operations on each element of a window, as torch computes it: of `hann`, scale, cosine, scale and shift."""
+"""Operations per element of each window function; for `hann`: scale, cosine, scale, shift."""
 
 TABLE: Mapping[str, OperatorRecord] = {
     **{f"{name}_window": OperatorRecord(each(f"{name} window", n)) for name, n in _WINDOWS.items()},
@@ -152,7 +150,7 @@ TABLE: Mapping[str, OperatorRecord] = {
         """.split(),  # noqa: SIM905
         POINTWISE,
     ),
-    **_listed(
+    **_entries(
         _reduction,
         """
         _aminmax _cummax_helper _cummin_helper _is_all_true _is_any_true _logcumsumexp all allclose amax amin
@@ -160,28 +158,28 @@ TABLE: Mapping[str, OperatorRecord] = {
         logcumsumexp mean median nanmean nanmedian nansum prod segment_reduce sum trace
         """,
     ),
-    **_listed(_extreme, "max min"),
-    **_listed(each_input(_VARIANCE, 4), "var std var_mean std_mean"),
-    **_listed(each_input("power, sum", 2), "linalg_vector_norm norm"),
+    **_entries(_extreme, "max min"),
+    **_entries(each_input(_VARIANCE, 4), "var std var_mean std_mean"),
+    **_entries(each_input("power, sum", 2), "linalg_vector_norm norm"),
     "logsumexp": OperatorRecord(each_input("max, subtract, exp, sum", 4)),
     "renorm": OperatorRecord(each_input("power, sum, scale", 3)),
     "_weight_norm_interface": OperatorRecord(each_input("square, sum, scale", 3), auxiliary=True),
-    **_listed(_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
+    **_entries(_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
     # -- normalisations
-    **_listed(_batch_norm, "batch_norm _batch_norm_no_update"),
-    **_listed(
+    **_entries(_batch_norm, "batch_norm _batch_norm_no_update"),
+    **_entries(
         _batch_norm,
         """
         native_batch_norm cudnn_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
         """,
         auxiliary=True,
     ),
-    **_listed(_normalisation("layer_norm"), "layer_norm group_norm"),
-    **_listed(_normalisation("layer_norm"), "native_layer_norm native_group_norm", auxiliary=True),
-    "rms_norm": OperatorRecord(_normalisation("rms_norm")),
-    "_fused_rms_norm": OperatorRecord(_normalisation("rms_norm"), auxiliary=True),
-    **_listed(_normalisation("softmax"), "softmax _masked_softmax _softmax _safe_softmax"),
-    **_listed(_normalisation("log_softmax"), "log_softmax _log_softmax"),
+    **_entries(_normalization("layer_norm"), "layer_norm group_norm"),
+    **_entries(_normalization("layer_norm"), "native_layer_norm native_group_norm", auxiliary=True),
+    "rms_norm": OperatorRecord(_normalization("rms_norm")),
+    "_fused_rms_norm": OperatorRecord(_normalization("rms_norm"), auxiliary=True),
+    **_entries(_normalization("softmax"), "softmax _masked_softmax _softmax _safe_softmax"),
+    **_entries(_normalization("log_softmax"), "log_softmax _log_softmax"),
     # -- windows
     **{
         name: OperatorRecord(_pool(name))
@@ -192,7 +190,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     },
     "max_pool2d_with_indices": OperatorRecord(_pool("max_pool2d"), auxiliary=True),
     "max_pool3d_with_indices": OperatorRecord(_pool("max_pool3d"), auxiliary=True),
-    **_listed(
+    **_entries(
         _adaptive_pool,
         """
         adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
@@ -200,20 +198,20 @@ TABLE: Mapping[str, OperatorRecord] = {
         """,
     ),
     **{name: OperatorRecord(each("interpolation", count)) for name, count in _LINEAR.items()},
-    **_listed(each("interpolation", 7), "_upsample_bilinear2d_aa"),
-    **_listed(each("interpolation", 35), "upsample_bicubic2d _upsample_bicubic2d_aa"),
+    **_entries(each("interpolation", 7), "_upsample_bilinear2d_aa"),
+    **_entries(each("interpolation", 35), "upsample_bicubic2d _upsample_bicubic2d_aa"),
     "grid_sampler_2d": OperatorRecord(_grid_sample(7)),
     "grid_sampler_3d": OperatorRecord(_grid_sample(15)),
     "torchvision::roi_align": OperatorRecord(_region_pool),
-    **_listed(each_input("add"), "col2im unfold_backward"),
+    **_entries(each_input("add"), "col2im unfold_backward"),
     **dict.fromkeys(
         ("_embedding_bag", "_embedding_bag_forward_only"), OperatorRecord(_bags, lookup=True, auxiliary=True)
     ),
-    "embedding_renorm_": OperatorRecord(_renormalised),
+    "embedding_renorm_": OperatorRecord(_renormalized),
     # -- several operations on each element
     "glu": OperatorRecord(each("gate, multiply", 2)),
     "lerp": OperatorRecord(each("subtract, multiply, add", 3)),
-    **_listed(each("multiply, add", 2), "addcmul addr"),
+    **_entries(each("multiply, add", 2), "addcmul addr"),
     "addcdiv": OperatorRecord(each("divide, add", 2)),
     "_prelu_kernel": OperatorRecord(each("prelu")),
     "rrelu_with_noise": OperatorRecord(each("rrelu")),
@@ -221,7 +219,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     "polar": OperatorRecord(each("polar", 2)),
     "outer": OperatorRecord(each("multiply")),
     "linalg_cross": OperatorRecord(each("multiply, subtract", 3)),
-    **_listed(each("quantize", _QUANTIZE), "quantize_per_tensor quantize_per_channel"),
+    **_entries(each("quantize", _QUANTIZE), "quantize_per_tensor quantize_per_channel"),
     "quantize_per_tensor_dynamic": OperatorRecord(each("min, max, quantize", 2 + _QUANTIZE)),
     "dequantize": OperatorRecord(each("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
     # programs that torch's quantization of exported programs writes
@@ -236,13 +234,13 @@ TABLE: Mapping[str, OperatorRecord] = {
     "quantized_decomposed::fake_quant_per_channel": OperatorRecord(each("quantize, dequantize", 5)),
     **dict.fromkeys(
         [
-            *(f"quantized_decomposed::choose_qparams{how}" for how in ("", "_symmetric", "_per_token")),
+            *(f"quantized_decomposed::choose_qparams{suffix}" for suffix in ("", "_symmetric", "_per_token")),
             "quantized_decomposed::choose_qparams_per_token_asymmetric",
         ],
         OperatorRecord(each_input("min, max", 2)),
     ),
     "quantized_decomposed::convert_element_type": OperatorRecord(),
-    **_listed(
+    **_entries(
         each("quantize, dequantize", 5),
         """
         fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
@@ -252,13 +250,13 @@ TABLE: Mapping[str, OperatorRecord] = {
     ),
     # -- losses
     "mse_loss": OperatorRecord(_loss("subtract, square", 2)),
-    **_listed(_loss("subtract, absolute, compare, square, scale", 5), "smooth_l1_loss huber_loss"),
+    **_entries(_loss("subtract, absolute, compare, square, scale", 5), "smooth_l1_loss huber_loss"),
     "binary_cross_entropy": OperatorRecord(_loss("2 log, 2 subtract, 2 multiply, add, negate", 8)),
     "binary_cross_entropy_with_logits": OperatorRecord(_loss("subtract, multiply, log sigmoid, subtract", 4)),
     "soft_margin_loss": OperatorRecord(_loss("negate, multiply, exp, add, log", 5)),
     "multi_margin_loss": OperatorRecord(_loss("subtract, add, compare", 3)),
     "multilabel_margin_loss_forward": OperatorRecord(_loss("subtract, subtract, compare", 3), auxiliary=True),
-    **_listed(_likelihood, "nll_loss_forward nll_loss2d_forward", auxiliary=True),
+    **_entries(_likelihood, "nll_loss_forward nll_loss2d_forward", auxiliary=True),
     "dist": OperatorRecord(_loss("subtract, power", 2)),
 }
-"""Operators that do something to each element."""
+"""Records of elementwise operators, by name."""

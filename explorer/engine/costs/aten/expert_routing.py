@@ -1,9 +1,9 @@
-"""Expert routing: how many elements each class gets where values decide the class.
+"""Expert routing: the number of elements of each class if values decide the class.
 
-Each mask of one expert may select every token, but not all of them may: what a router hands out is as many
-places as it has outputs, whatever it says. So where every class is asked for, their sizes add up to that, and
-the work of experts that are alike is exact although nobody knows who gets what. It is shared out evenly; that
-it does not matter how is seen by sharing it out unevenly, in another run.
+The mask of one expert may select every token, but the masks of all experts together cannot. A router assigns
+a fixed number of places, whatever its values are. If a model processes every class, the class sizes add up to
+that number, and the total work of equal experts is exact. Elements are divided evenly among classes. Another
+run divides them unevenly, to check that the division does not change the figures.
 """
 
 from __future__ import annotations
@@ -18,77 +18,77 @@ from explorer.engine.costs.assumption import Assumption
 
 EVENLY = Assumption("assumed: each class of what is sorted by value (each expert) gets the same share")
 
-_CHOICES = {
+_INDEX_RESULTS = {
     "aten::topk": 1,
     "aten::sort": 1,
     "aten::max.dim": 1,
     "aten::argmax": None,
     "aten::multinomial": None,
 }
-"""Operators whose result (that at a position, None for the only one) holds positions along an axis."""
+"""Operators that return indices along an axis, with the index of that result (None for a single result)."""
 
-_KEPT = frozenset(
+_MASK_PRESERVING = frozenset(
     f"aten::{name}"
     for name in str.split("_to_copy clone any amax max sum gt ne logical_and bitwise_and index")
 )
-"""Operators on a mask after which no more is selected in it than before."""
+"""Operators on a mask that never increase the number of selected elements."""
 
 COUNTS = frozenset(("aten::_unique2", "aten::any", "aten::bincount", "aten::count_nonzero", "aten::sum"))
-"""Operators that may count how many are in each class."""
+"""Operators that may count the elements of each class."""
 
-WATCHED = _KEPT | {
+WATCHED = _MASK_PRESERVING | {
     f"aten::{name}" for name in ("topk", "sort", "mul", "argmax", "multinomial", "eq", "scatter", "scatter_")
 }
-"""Operators that `Classes.note` has to be told of."""
+"""Operators whose calls must be passed to `Classes.note`."""
 
 
 class _Division:
-    """`total` places, divided among `count` classes; at most one for each class if `scant`.
+    """The division of `total` places among `count` classes, with at most one place each if `at_most_one`.
 
-    A table may have more `columns` than there are classes: these get nothing.
+    A table may have more `columns` than there are classes; the additional columns get nothing.
     """
 
     def __init__(
-        self, total: int, count: int, uneven: bool, scant: bool = False, columns: int | None = None
+        self, total: int, count: int, uneven: bool, at_most_one: bool = False, columns: int | None = None
     ) -> None:
         self.total = total
         self.count = count
         self.uneven = uneven
-        self.scant = scant
+        self.at_most_one = at_most_one
         self.columns = columns or count
         self.places: dict[Hashable, int] = {}
 
     def share(self, key: Hashable) -> int:
-        """The share of one class, by its number or by another key.
+        """The number of places of one class, by class index or by another key.
 
-        Other keys get the shares in the order of their first use, shares above 0 first.
+        Other keys get shares in the order of their first use, shares above 0 first.
         """
         if isinstance(key, int):
-            return self._size(key)
+            return self._share_of_index(key)
         sizes = sorted(self.shares(), key=bool, reverse=True)
         return sizes[self.places.setdefault(key, len(self.places)) % len(sizes)]
 
-    def _size(self, at: int) -> int:
-        if at >= self.count:
+    def _share_of_index(self, index: int) -> int:
+        if index >= self.count:
             return 0
-        share = self._until(at + 1) - self._until(at)
-        return min(share, 1) if self.scant else share
+        share = self._cumulative_share(index + 1) - self._cumulative_share(index)
+        return min(share, 1) if self.at_most_one else share
 
-    def _until(self, at: int) -> int:
+    def _cumulative_share(self, index: int) -> int:
         if self.uneven:
-            return self.total * at * (at + 1) // (self.count * (self.count + 1))
-        return self.total * at // self.count
+            return self.total * index * (index + 1) // (self.count * (self.count + 1))
+        return self.total * index // self.count
 
     def shares(self) -> list[int]:
-        """The share of every column."""
-        return [self._size(at) for at in range(self.columns)]
+        """The number of places of every column."""
+        return [self._share_of_index(index) for index in range(self.columns)]
 
 
 class Classes:
-    """Known facts of tensors without values in one run that hold classes, masks of classes, and counts.
+    """Records which meta tensors of one run hold classes, masks of classes, and counts.
 
     Attributes:
-        used: Whether a division was used.
+        used: Whether a division of elements has affected a result.
     """
 
     def __init__(self, uneven: bool, least: bool = False) -> None:
@@ -103,8 +103,8 @@ class Classes:
     def __bool__(self) -> bool:
         return bool(self._counts or self._masks)
 
-    def most(self, mask: Any) -> int | None:
-        """How many elements of a mask are true; None if nothing is known of it."""
+    def count_true(self, mask: Any) -> int | None:
+        """The number of true elements of a mask; None if unknown."""
         entry = self._masks.get(_key(mask))
         if entry is None:
             return None
@@ -114,27 +114,27 @@ class Classes:
         if key is not None:
             return min(division.share(key), size)
         if size * division.columns == elements:
-            # a slice of one class out of all
+            # a slice of one class from the table of all classes
             return min(division.share(_column(mask, size, division.columns)), size)
         return min(-(-division.total * size // elements), size)
 
-    def counted(self, name: str, args: Sequence[Any], make: Callable[[], Any]) -> Any:
-        """The answer of an operator that counts the elements of a class, or lists the classes.
+    def count_classes(self, name: str, args: Sequence[Any], make: Callable[[], Any]) -> Any:
+        """The result of an operator that counts the elements of classes, or lists the classes.
 
         Args:
-            name: Of the operator.
-            args: Its arguments.
-            make: What it returns without values.
+            name: Name of the operator.
+            args: Arguments of the call.
+            make: Creates the operator's result without values.
 
         Returns:
-            Tensors with values; None if nothing is known.
+            Tensors with values; None if the classes are unknown.
         """
         if name in ("aten::bincount", "aten::_unique2"):
             count = self._counts.get(_key(args[0]), 0)
             division = _Division(args[0].numel(), count, self.uneven)
             if name == "aten::bincount":
-                least = next((a for a in args[2:3] if isinstance(a, int)), 0)
-                return self._with_values(division.shares()) if count and least == count else None
+                minimum_length = next((a for a in args[2:3] if isinstance(a, int)), 0)
+                return self._with_values(division.shares()) if count and minimum_length == count else None
             if not count or division.total < count:
                 return None
             inverse = args[0].new_empty(args[0].shape, dtype=torch.long)
@@ -162,14 +162,14 @@ class Classes:
     def note(
         self, name: str, overload: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     ) -> None:
-        """Notes the classes, masks and counts that an operator makes."""
+        """Records the classes, masks and counts that an operator produces."""
         full = f"{name}.{overload}" if name == "aten::max" else name
-        if full in _CHOICES:
-            at = _CHOICES[full]
+        if full in _INDEX_RESULTS:
+            position = _INDEX_RESULTS[full]
             axis = args[2] if name == "aten::topk" and len(args) > 2 else kwargs.get("dim", -1)
             axis = args[1] if name in ("aten::argmax", "aten::sort", "aten::max") and len(args) > 1 else axis
             if args[0].dim() and isinstance(axis, int):
-                self._counts[_key(out if at is None else out[at])] = int(args[0].shape[axis])
+                self._counts[_key(out if position is None else out[position])] = int(args[0].shape[axis])
         elif not self:
             return
         elif name == "aten::eq" and isinstance(args[0], torch.Tensor):
@@ -182,7 +182,7 @@ class Classes:
                 if count <= columns:
                     division = _Division(index.numel(), count, self.uneven, columns=columns)
                     self._masks[_key(out)] = division, None, out.numel()
-        elif name in _KEPT and isinstance(out, torch.Tensor) and args:
+        elif name in _MASK_PRESERVING and isinstance(out, torch.Tensor) and args:
             self._copy_mask(args, out)
         elif name == "aten::mul":
             self._intersect_masks(args, out)
@@ -203,23 +203,23 @@ class Classes:
             key = _selected_class(args)
             key = ("part", len(division.places), out_key) if key is None else key
         elif key is None and out.numel() != elements:
-            # over the choices of each token, which all differ
+            # a reduction over the choices of each token, which are distinct
             if out.dim() == 0 or out.numel() % division.columns:
                 return
             elements = out.numel()
         self._masks[out_key] = division, key, elements
 
     def _intersect_masks(self, args: Sequence[Any], out: Any) -> None:
-        """A mask of all classes of which another mask removes some: tokens beyond an expert's capacity."""
+        """Records a mask of all classes from which another mask removes tokens, such as those above the capacity."""
         for source in args[:2]:
             entry = self._masks.get(_key(source)) if isinstance(source, torch.Tensor) else None
             if entry is not None and entry[1] is None and out.numel() == entry[2]:
-                whole = entry[0]
-                fewer = _Division(whole.total, whole.count, self.uneven, self.least, whole.columns)
-                self._masks[_key(out)] = fewer, None, out.numel()
+                full_division = entry[0]
+                reduced_division = _Division(full_division.total, full_division.count, self.uneven, self.least, full_division.columns)
+                self._masks[_key(out)] = reduced_division, None, out.numel()
 
     def _compare(self, classes: Any, operand: Any, out: Any) -> None:
-        """A mask of one class (a number to compare with), or of all (a list of different numbers)."""
+        """Records a mask of one class (compared with a number) or of all classes (with distinct numbers)."""
         if isinstance(operand, torch.Tensor) and not operand.is_meta and operand.numel() == 1:
             operand = operand.item()
         if isinstance(operand, torch.Tensor) and _key(classes) not in self._counts:
@@ -229,7 +229,7 @@ class Classes:
             return
         root = self._root(classes)
         if isinstance(operand, int) and 0 <= operand < count:
-            # columns of one table (first choices, second choices) are sorted one by one
+            # columns of one table (first choice, second choice) are divided separately
             size = classes.numel()
             division = self._divisions.setdefault((root, size), _Division(size, count, self.uneven))
             self._masks[_key(out)] = division, operand, out.numel()
@@ -244,13 +244,13 @@ class Classes:
 
 
 def _column(mask: Any, size: int, columns: int) -> int:
-    """Which column of a table a slice of it is: the last of its axes, or the first."""
+    """The column of a table that a slice is, for a table with classes on its last or first axis."""
     offset = int(mask.storage_offset())
     return offset // size if mask.is_contiguous() and size > 1 else offset % columns
 
 
 def _selected_class(args: Sequence[Any]) -> int | None:
-    """The index that selects a part of a table; None where it has no value."""
+    """The class index that selects a part of a table; None if it has no value."""
     indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
     first = indices[0] if indices else None
     has_value = isinstance(first, torch.Tensor) and not first.is_meta and first.numel() == 1

@@ -1,7 +1,7 @@
-"""The operators that torch runs on a CPU for a function that chooses its kernel by device, shape and type.
+"""Runs functions whose kernel depends on device, shape and dtype as on a CPU, with meta tensors.
 
-Tensors without values are on a device that has no kernels, so torch takes the most general way there. Here
-torch is asked what it does with the same arguments on a CPU (`calls_on_cpu`), and that is run without values.
+The meta device has no kernels, so torch takes its most general implementation there. Here torch records the
+operators of the same call on a CPU (`calls_on_cpu`), and these run on meta tensors.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from explorer.engine.compat.torch import (
 )
 
 FUNCTIONS = ("scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu")
-"""Functions of torch that choose among kernels which keep different tensors for the backward pass."""
+"""Torch functions that select among kernels which keep different tensors for the backward pass."""
 
 _LONGEST = 32_768
-"""Operators of the longest function that is answered: a recurrent layer runs a dozen for each step."""
+"""Maximum number of operators of a recorded function; a recurrent layer has a dozen per step."""
 
 _REMEMBERED = 256
-"""Sets of arguments whose operators are remembered."""
+"""Maximum number of recorded calls in the cache."""
 
 _PROBE_MACS = 50_000_000
-"""The most multiply-accumulates that are run to learn the size of a kernel's workspace."""
+"""Maximum MACs of a probe that measures the size of a kernel's workspace."""
 
 _memo: dict[Any, RecordedCalls | None] = {}
 
 
 def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """The result of a function of `FUNCTIONS`, by the operators that torch takes for it on a CPU."""
+    """Runs a function of `FUNCTIONS` through the operators that torch uses for it on a CPU."""
     types = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     key: list[Any] = [torch.is_grad_enabled(), types]
     tensors: list[torch.Tensor] = []
 
-    def place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    def describe(tensor: torch.Tensor) -> tuple[Any, ...]:
         tensors.append(tensor)
         return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
 
-    key.append(mapped_tensors((args, tuple(sorted(kwargs.items()))), place))
+    key.append(mapped_tensors((args, tuple(sorted(kwargs.items()))), describe))
     # tensor subclasses may behave differently, and tensors with values run on a CPU anyway
     if not tensors or not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.is_meta for t in tensors):
         return function(*args, **kwargs)
@@ -55,18 +55,18 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
             _memo.clear()
         _memo[signature] = calls_on_cpu(function, args, kwargs, _LONGEST)
     calls = _memo[signature]
-    # a function that calls no operator (a size, a type) gives the same anywhere
+    # a function that calls no operator (size, type) has the same result on any device
     return calls.again(args, kwargs) if calls is not None and calls.calls else function(*args, **kwargs)
 
 
-# -- results whose size a kernel decides
+# -- results whose size the kernel determines
 
 
 def _recurrent_workspace(func: Any, args: Any, kwargs: Any) -> Any:
-    """A recurrent layer of oneDNN, with the workspace that it has no size for on meta."""
+    """A oneDNN recurrent layer with its workspace, which has size 0 on the meta device."""
     *outputs, empty = func(*args, **kwargs)
     size = 0
-    # without gradients nothing is kept
+    # without gradients the kernel keeps no workspace
     if args[-1] if args else kwargs.get("train", False):
         source = args[0]
         steps, rows = (int(n) for n in source.shape[:2])
@@ -77,24 +77,24 @@ def _recurrent_workspace(func: Any, args: Any, kwargs: Any) -> Any:
 def _workspace(
     steps: int, rows: int, width: int, hidden: int, dtype: torch.dtype, weights: Iterable[torch.Tensor]
 ) -> int:
-    """Bytes of the workspace of one layer in one direction; 0 where it would take too long to learn them."""
+    """Workspace bytes of one layer in one direction; long sequences are extrapolated from two probes."""
     shapes = tuple(tuple(w.shape) for w in weights)
-    a_step = rows * sum(math.prod(shape) for shape in shapes if len(shape) == 2)
-    most = _PROBE_MACS // max(1, a_step)
-    if steps <= max(most, 8):
-        return _probed(steps, rows, width, hidden, dtype, shapes)
-    # the growth per step between two lengths: each part is rounded up to whole pages
-    short, long = max(2, most // 2), max(4, most)
-    first = _probed(short, rows, width, hidden, dtype, shapes)
-    last = _probed(long, rows, width, hidden, dtype, shapes)
-    return last + (last - first) * (steps - long) // (long - short)
+    macs_per_step = rows * sum(math.prod(shape) for shape in shapes if len(shape) == 2)
+    max_steps = _PROBE_MACS // max(1, macs_per_step)
+    if steps <= max(max_steps, 8):
+        return _probe_workspace(steps, rows, width, hidden, dtype, shapes)
+    # growth per step between two lengths; each part is rounded up to full pages
+    short_steps, long_steps = max(2, max_steps // 2), max(4, max_steps)
+    first = _probe_workspace(short_steps, rows, width, hidden, dtype, shapes)
+    last = _probe_workspace(long_steps, rows, width, hidden, dtype, shapes)
+    return last + (last - first) * (steps - long_steps) // (long_steps - short_steps)
 
 
 @lru_cache(maxsize=64)
-def _probed(
+def _probe_workspace(
     steps: int, rows: int, width: int, hidden: int, dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...]
 ) -> int:
-    # the kernel makes its workspace where gradients are wanted
+    # the kernel only creates its workspace if gradients are enabled
     with torch.enable_grad():
         state = torch.zeros(rows, hidden, dtype=dtype)
         outputs = torch.ops.aten.mkldnn_rnn_layer(
@@ -106,11 +106,11 @@ def _probed(
 
 
 def _bag(func: Any, args: Any, kwargs: Any) -> Any:
-    """Sums of rows of a table; their bookkeeping tensors have other sizes on a CPU than on meta."""
+    """Embedding bags, whose auxiliary tensors have other sizes on a CPU than on the meta device."""
     outputs = func(*args, **kwargs)
     table, indices, offsets = args[:3]
     with torch.no_grad():
-        real = func(
+        cpu_outputs = func(
             torch.zeros(1, table.shape[1], dtype=table.dtype),
             torch.zeros(indices.shape, dtype=indices.dtype),
             torch.zeros(offsets.shape, dtype=offsets.dtype),
@@ -120,11 +120,11 @@ def _bag(func: Any, args: Any, kwargs: Any) -> Any:
                 for k, v in kwargs.items()
             },
         )
-    return tuple(_with_storage(m, r) for m, r in zip(outputs, real, strict=True))
+    return tuple(_with_storage(m, r) for m, r in zip(outputs, cpu_outputs, strict=True))
 
 
 def _with_storage(tensor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    """A tensor of the shape of `real` without values, with as much memory behind it."""
+    """A meta tensor with the layout of `real` and a storage of the same size."""
     elements = real.untyped_storage().nbytes() // real.element_size()
     memory = tensor.new_empty(elements, dtype=real.dtype)
     return memory.as_strided(real.shape, real.stride(), real.storage_offset())
@@ -135,20 +135,21 @@ SIZED: Mapping[str, Callable[[Any, Any, Any], Any]] = {
     "aten::_embedding_bag": _bag,
     "aten::_embedding_bag_forward_only": _bag,
 }
-"""Operators whose results a CPU makes in other sizes than a device without values, by name."""
+"""Operators whose result sizes differ between the CPU and the meta device, by name."""
 
 
 def operator(func: Any, args: Any, kwargs: Any) -> Any:
-    """The result of an ATen operator without values, in the sizes that a CPU gives it."""
+    """The result of an ATen operator on meta tensors, with the sizes of the CPU kernel."""
     name = func.name().partition(".")[0]
     sized = SIZED.get(name)
     return typed(name, func(*args, **kwargs)) if sized is None else sized(func, args, kwargs)
 
 
 def typed(name: str, results: Any) -> Any:
-    """The results of an operator of this name without values, in the types that a CPU gives them.
+    """The results of an operator on meta tensors, with the dtypes of the CPU kernel.
 
-    For attention over float64 torch 2.9 says that the sums of the rows are float32, and a CPU keeps float64.
+    For attention over float64, torch 2.9's meta kernel returns float32 row sums, while the CPU kernel returns
+    float64.
     """
     if name != "aten::_scaled_dot_product_flash_attention_for_cpu":
         return results
@@ -158,7 +159,7 @@ def typed(name: str, results: Any) -> Any:
     return result, sums
 
 
-# -- memory that a kernel works in
+# -- temporary memory of kernels
 
 
 def _attention(tensors: Sequence[torch.Tensor]) -> int:
@@ -175,10 +176,10 @@ _WORKSPACES: Mapping[str, Callable[[Sequence[torch.Tensor]], int]] = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
 }
-"""Operators whose kernels take memory of torch's allocator while they run: the bytes for one thread."""
+"""Functions that compute the temporary memory of an operator's kernel in one thread, in bytes."""
 
 
 def workspace(name: str, tensors: Sequence[torch.Tensor]) -> int:
-    """Bytes that an operator of this name, called with these tensors, takes for one thread while it runs."""
+    """Temporary memory in bytes that an operator's kernel allocates in one thread; 0 if unknown."""
     size = _WORKSPACES.get(name)
     return 0 if size is None else size(tensors)

@@ -1,7 +1,7 @@
-"""Linear algebra and Fourier transforms: rows of the table of ATen operators.
+"""Linear algebra and Fourier transforms: records of the table of ATen operators.
 
-What an elimination takes is known in closed form and agrees with the rows of the ONNX operators of the
-same meaning. How often an iteration runs is not: those are unknown, and the row says why.
+Costs of eliminations are closed forms, equal to those of the corresponding ONNX operators. The number of
+iterations of an iterative method is unknown, so its cost is unknown, with the reason.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from explorer.engine.operators.cost_formulas import Cost
 # -- Fourier transforms
 
 
-def _transforms(call: AtenCall) -> Cost:
-    """One axis after the other; the first of a real signal makes it complex, half of which is enough."""
+def _fourier(call: AtenCall) -> Cost:
+    """Transforms one axis after another. A real signal becomes complex at the first, where half is enough."""
     source, result = call.shape(), call.out()
-    # of a real signal, the last axis keeps one side
+    # the last axis of a real signal keeps one half of the spectrum
     axes = [axis % len(source) for axis in call.get("dim")][::-1]
     real_in, real_out = not is_complex(call.tensors()[0]), not is_complex(call.result)
     if real_out:
@@ -30,10 +30,10 @@ def _transforms(call: AtenCall) -> Cost:
         into_real = real_out and number == len(axes) - 1
         samples = shape[axis]
         shape[axis] = result[axis]
-        others = (*shape[:axis], *shape[axis + 1 :])
+        other_sizes = (*shape[:axis], *shape[axis + 1 :])
         costs.append(
             cost_formulas.fourier(
-                others,
+                other_sizes,
                 samples,
                 result[axis],
                 complex_in=not (real_in and number == 0),
@@ -47,7 +47,7 @@ def _transforms(call: AtenCall) -> Cost:
 
 
 def _matrix(call: AtenCall) -> tuple[tuple[int, ...], int, int]:
-    """Batch, rows and columns of the operand."""
+    """Batch dimensions, rows and columns of the operand."""
     *batch, rows, columns = call.sizes()
     return tuple(batch), rows, columns
 
@@ -55,34 +55,34 @@ def _matrix(call: AtenCall) -> tuple[tuple[int, ...], int, int]:
 def _elimination_operations(rows: int, columns: int) -> int:
     """Operations of Gaussian elimination on one matrix.
 
-    Pivot k divides the rows - k - 1 elements below it. Each of these rows then takes a product and a
-    difference for each of the columns - k - 1 elements to the right.
+    Pivot k divides the rows - k - 1 elements below it. In each of these rows, each of the columns - k - 1
+    elements to the right then takes one product and one difference.
     """
-    pivots, below, right = min(rows, columns), rows - 1, columns - 1
-    # the sum of (below - k) (1 + 2 (right - k)) over k < pivots
-    first = pivots * below * (1 + 2 * right)
-    falling = (1 + 2 * right + 2 * below) * (pivots * (pivots - 1) // 2)
+    pivots, rows_below, columns_right = min(rows, columns), rows - 1, columns - 1
+    # the sum of (rows_below - k) (1 + 2 (columns_right - k)) over k < pivots
+    first = pivots * rows_below * (1 + 2 * columns_right)
+    falling = (1 + 2 * columns_right + 2 * rows_below) * (pivots * (pivots - 1) // 2)
     return first - falling + (pivots - 1) * pivots * (2 * pivots - 1) // 3 if pivots else 0
 
 
 def _elimination(call: AtenCall) -> Cost:
-    """An LU factorization of a matrix of any shape."""
+    """LU factorization of a matrix of any shape."""
     batch, rows, columns = _matrix(call)
-    each = _elimination_operations(rows, columns)
-    return _about(cost_formulas.elementwise(f"elimination of {rows}x{columns}", (*batch, each)))
+    operations = _elimination_operations(rows, columns)
+    return _as_upper_bound(cost_formulas.elementwise(f"elimination of {rows}x{columns}", (*batch, operations)))
 
 
 def _determinant(call: AtenCall) -> Cost:
     """Elimination, then the product of the M pivots."""
     batch, m, _ = _matrix(call)
-    each = _elimination_operations(m, m) + max(m - 1, 0)
-    return _about(cost_formulas.elementwise(f"elimination of {m}x{m}", (*batch, each)))
+    operations = _elimination_operations(m, m) + max(m - 1, 0)
+    return _as_upper_bound(cost_formulas.elementwise(f"elimination of {m}x{m}", (*batch, operations)))
 
 
 def _inverse(call: AtenCall) -> Cost:
-    """Gauss-Jordan: each of M pivots scales a row of 2M and takes it off the others."""
+    """Gauss-Jordan: each of M pivots scales a row of length 2M and subtracts it from the other rows."""
     batch, m, _ = _matrix(call)
-    return _about(
+    return _as_upper_bound(
         cost_formulas.elementwise(
             f"inverse of {m}x{m} by Gauss-Jordan", (*batch, m * (2 * m + (m - 1) * 4 * m))
         )
@@ -90,7 +90,7 @@ def _inverse(call: AtenCall) -> Cost:
 
 
 def _solution(call: AtenCall) -> Cost:
-    """Elimination, then a forward and a backward substitution of 2 M^2 for every right-hand side."""
+    """Elimination, then forward and backward substitution, 2 M^2 operations for each right-hand side."""
     m = call.sizes()[-1]
     eliminated = _elimination(call)
     right = math.prod(call.out_sizes()) // m if m else 0
@@ -98,30 +98,30 @@ def _solution(call: AtenCall) -> Cost:
 
 
 def _triangular(call: AtenCall) -> Cost:
-    """One substitution: a product and a sum for every element of the triangle."""
+    """One substitution: a product and a sum for each element of the triangle."""
     m = call.sizes("A" if call.has("A") else 0)[-1]
     return cost_formulas.elementwise("substitution", (math.prod(call.out_sizes()) // m if m else 0, m, m))
 
 
 def _cholesky(call: AtenCall) -> Cost:
-    """A product and a sum for every i >= j > k, M (M^2 - 1) / 6 of them, and a row of each pivot scaled."""
+    """A product and a sum for every i >= j > k, M (M^2 - 1) / 6 in total, and one scaled row per pivot."""
     batch, m, _ = _matrix(call)
-    return _about(
+    return _as_upper_bound(
         cost_formulas.elementwise(f"Cholesky of {m}x{m}", (*batch, (m**3 - m) // 3 + m * (m + 1) // 2))
     )
 
 
-def _about(cost: Cost) -> Cost:
+def _as_upper_bound(cost: Cost) -> Cost:
     return cost_formulas.bounded(cost, "counted as its textbook elimination; other ways take fewer")
 
 
-def _iterated(label: str, on: str = "the values") -> Rule:
-    cost = cost_formulas.unknown(f"how many operations {label} takes depends on {on}")
+def _unknown_iterations(label: str, cause: str = "the values") -> Rule:
+    cost = cost_formulas.unknown(f"how many operations {label} takes depends on {cause}")
     return lambda call: cost
 
 
 _RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _transforms),
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _fourier),
     **dict.fromkeys(("_linalg_det", "_linalg_slogdet"), _determinant),
     **dict.fromkeys(("linalg_lu_factor_ex", "linalg_lu"), _elimination),
     "linalg_inv_ex": _inverse,
@@ -129,12 +129,12 @@ _RULES: Mapping[str, Rule] = {
     "linalg_solve_triangular": _triangular,
     "triangular_solve": _triangular,
     "linalg_cholesky_ex": _cholesky,
-    "linalg_qr": _iterated("an orthogonalisation", "the way it is done"),
-    "linalg_matrix_exp": _iterated("the exponential of a matrix"),
-    "_linalg_svd": _iterated("a singular value decomposition"),
-    **dict.fromkeys(("_linalg_eigh", "_linalg_eigvals", "linalg_eig"), _iterated("finding eigenvalues")),
-    "linalg_lstsq": _iterated("a least-squares solution"),
+    "linalg_qr": _unknown_iterations("an orthogonalisation", "the way it is done"),
+    "linalg_matrix_exp": _unknown_iterations("the exponential of a matrix"),
+    "_linalg_svd": _unknown_iterations("a singular value decomposition"),
+    **dict.fromkeys(("_linalg_eigh", "_linalg_eigvals", "linalg_eig"), _unknown_iterations("finding eigenvalues")),
+    "linalg_lstsq": _unknown_iterations("a least-squares solution"),
 }
 
 TABLE: Mapping[str, OperatorRecord] = {name: OperatorRecord(rule) for name, rule in _RULES.items()}
-"""Operators of linear algebra."""
+"""Records of linear algebra operators, by name."""

@@ -1,12 +1,10 @@
-"""Cache of meta kernels' results: torch's shape functions are slow, and models repeat.
+"""Cache of meta kernels' results, because torch's shape functions are slow and models repeat their calls.
 
-Most of torch's meta kernels are written in Python and take more time than everything that the analysis
-does itself. An operator that was asked with the same sizes before is answered as it answered then, with
-fresh tensors, the same tensor or a view of it, and costs what it cost then. What is asked for the first
-time is answered by `meta_shapes`, where that knows the rule, and else by torch.
+Most of torch's meta kernels are Python code that takes longer than the rest of the analysis. A call with the
+same sizes as an earlier one gets the earlier answer (new tensors, the same tensor, or a view) and the earlier
+cost. For a first call, `meta_shapes` computes the result if it has a rule; otherwise torch does.
 
-Answers outlive a run: an operator's answer depends on its arguments alone. They are dropped when there
-are too many.
+Answers depend on the arguments only, so they are kept between runs, up to a maximum number.
 """
 
 from __future__ import annotations
@@ -23,25 +21,27 @@ from explorer.engine.costs.aten.expert_routing import COUNTS
 from explorer.engine.formats.torch_module.modules import dtype_name, size_of
 from explorer.engine.operators.cost_formulas import Cost
 
-MOST = 20_000
-"""Answers that are kept, of all operators together."""
+MAX_ANSWERS = 20_000
+"""Maximum number of answers of all operators together."""
 
 Sizes = tuple[tuple[Any, Any, Any], ...]
-"""Shape, stride and (of a fresh tensor) dtype or (of a view) distance from its source's offset."""
+"""Shape, strides, and dtype (of a new tensor) or offset relative to its source (of a view)."""
 
 
 class AtenOperator:
-    """An ATen operator: what it does to its arguments, and its answers so far.
+    """An ATen operator: its effect on its arguments, and its answers so far.
 
     Attributes:
-        name: Of its schema, with the namespace.
-        short: Without it.
+        name: Name in the schema, with the namespace.
+        short: Name without the namespace.
+        moves: Whether it changes size or storage of an argument that it returns.
         mutates: Whether it writes to an argument.
-        repeats: Whether what it returns is decided by the sizes and values of its arguments.
+        repeats: Whether sizes and values of the arguments determine its result.
         auxiliary: Whether only its first result is an activation.
         gathers: Whether it reads rows of a table.
-        bounded: Whether it may have to be answered by an upper bound.
-        shapes: Closed form of its sizes, None if there is none.
+        bounded: Whether its result may have to be replaced by an upper bound.
+        shapes: Closed form of its result sizes, or None.
+        answers: Earlier results by signature.
     """
 
     __slots__ = (
@@ -64,16 +64,16 @@ class AtenOperator:
 
 
 class MetaAnswer:
-    """What an operator returned for one signature, and what it cost.
+    """The result of an operator for one signature, and its cost.
 
     Attributes:
-        sizes: Of the tensors that it makes; empty when it has to be called.
+        sizes: Sizes of the tensors to create; empty if the operator has to be called.
         kind: `FRESH`, `VIEWS`, `SAME` or `CALLED`.
-        container: Type of the result when it is not a single tensor.
-        cost: Of the call.
-        input_sizes: Bytes of each tensor among the arguments.
-        outputs: dtype, shape and bytes of each tensor of the result.
-        attributes: The arguments that are not tensors, once somebody asked.
+        container: Type of the result, or None if it is a single tensor.
+        cost: Cost of the call.
+        input_sizes: Bytes of each tensor argument.
+        outputs: dtype, shape and bytes of each result tensor.
+        attributes: Non-tensor arguments, or None until they are requested.
     """
 
     __slots__ = ("attributes", "container", "cost", "input_sizes", "kind", "outputs", "sizes")
@@ -95,8 +95,8 @@ class MetaAnswer:
         self.outputs = tuple((dtype_name(t.dtype), tuple(t.shape), size_of(t)) for t in outputs)
         self.attributes: dict[str, Any] | None = None
 
-    def again(self, args: Sequence[Any]) -> Any:
-        """The same answer for other tensors of the same sizes; not for an answer of kind `CALLED`."""
+    def replay(self, args: Sequence[Any]) -> Any:
+        """Creates the same result for other tensors of the same sizes; not for the kind `CALLED`."""
         if self.kind == FRESH:
             tensors = [_EMPTY(s, t, dtype=d, device=_META) for s, t, d in self.sizes]
         elif self.kind == SAME:
@@ -109,7 +109,7 @@ class MetaAnswer:
 
 
 CALLED, FRESH, SAME, VIEWS = range(4)
-"""Ways to answer: by calling the operator, with new tensors, with its first argument, with views of it."""
+"""Kinds of answers: call the operator, new tensors, its first argument, views of its first argument."""
 
 _META = torch.device("meta")
 _EMPTY = torch.empty_strided
@@ -118,7 +118,7 @@ _OPERATORS: dict[Any, AtenOperator] = {}
 
 
 def operator_of(func: Any) -> AtenOperator:
-    """The operator behind an OpOverload, with its answers so far."""
+    """The operator of an OpOverload, with its answers so far."""
     operator = _OPERATORS.get(func)
     if operator is None:
         operator = _OPERATORS[func] = AtenOperator(func)
@@ -126,30 +126,30 @@ def operator_of(func: Any) -> AtenOperator:
 
 
 def forget() -> None:
-    """Drops every answer."""
+    """Removes every answer."""
     for operator in _OPERATORS.values():
         operator.answers.clear()
 
 
 def trim() -> None:
-    """Drops every answer when there are too many."""
-    if sum(len(operator.answers) for operator in _OPERATORS.values()) > MOST:
+    """Removes every answer if there are too many."""
+    if sum(len(operator.answers) for operator in _OPERATORS.values()) > MAX_ANSWERS:
         forget()
 
 
-def read(values: Any, key: list[Any], tensors: list[torch.Tensor]) -> bool:
-    """Collects the tensors among the arguments of a call, and what decides its answer.
+def read_arguments(values: Any, key: list[Any], tensors: list[torch.Tensor]) -> bool:
+    """Collects the tensor arguments of a call, and everything that determines its result.
 
     Args:
-        values: The arguments.
-        key: Takes sizes and types of tensors, type and value of everything else (1, 1.0 and True are
-            equal, but not the same).
-        tensors: Takes the tensors.
+        values: Arguments of the call.
+        key: Receives sizes and dtypes of tensors, and type and value of other arguments (1, 1.0 and True are
+            equal, but differ as arguments).
+        tensors: Receives the tensors.
 
     Returns:
-        Whether the answer is decided by `key`: False when a tensor has values.
+        Whether `key` determines the result; False if a tensor has values.
     """
-    decided = True
+    is_decided = True
     for value in values:
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter or isinstance(value, torch.Tensor):
@@ -157,26 +157,26 @@ def read(values: Any, key: list[Any], tensors: list[torch.Tensor]) -> bool:
             if value.is_meta:
                 key += (value.shape, value.stride(), value.dtype)
             else:
-                decided = False
+                is_decided = False
         elif kind is list or kind is tuple:
-            # lists of numbers are of one type, as the operator's schema says
+            # the numbers in a list have one type, as the operator's schema states
             if value and type(value[0]) in _PLAIN:
                 key += (type(value[0]), tuple(value))
             else:
                 key.append(len(value))
-                decided = read(value, key, tensors) and decided
+                is_decided = read_arguments(value, key, tensors) and is_decided
         elif kind is torch.ScriptObject:
-            # handles of native code cannot be compared
-            decided = False
+            # handles of native code are not comparable
+            is_decided = False
         else:
             key += (kind, value)
-    return decided
+    return is_decided
 
 
 _PLAIN = frozenset((int, float, bool))
 
 
-def answered(operator: AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def compute_result(operator: AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of the operator in closed form; None if torch has to compute it."""
     if operator.shapes is None:
         return None
@@ -197,26 +197,26 @@ def remember(
     out: Any,
     cost: Cost,
 ) -> MetaAnswer | None:
-    """Keeps an answer for the next call with the same signature.
+    """Stores an answer for later calls with the same signature.
 
     Returns:
-        None if the next call may answer something else.
+        The answer, or None if a later call may have another result.
     """
     container = type(out) if isinstance(out, (tuple, list)) else None
     parts = out if container is not None else (out,)
     if not all(isinstance(t, torch.Tensor) and t.is_meta for t in parts):
         return None
-    kind, sizes = _repeated(operator, args, inputs, parts)
+    kind, sizes = _replay_recipe(operator, args, inputs, parts)
     outputs = parts[:1] if operator.auxiliary else parts
     answer = MetaAnswer(kind, sizes, container, cost, inputs, outputs)
     operator.answers[key] = answer
     return answer
 
 
-def _repeated(
+def _replay_recipe(
     operator: AtenOperator, args: Sequence[Any], inputs: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]
 ) -> tuple[int, Sizes]:
-    """How to answer without calling the operator, if a call has no effect but its result."""
+    """The way to create the result without a call, if the operator has no other effect."""
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
     if len(parts) == 1 and parts[0] is source and not operator.moves:
         return SAME, ()

@@ -1,10 +1,12 @@
-"""Meta kernels of the commonest ATen operators, in closed form: shape, stride and dtype of every result.
+"""Meta kernels of frequent ATen operators in closed form: shape, strides and dtype of every result.
 
-torch works these out in Python, in general and therefore slowly: a millisecond for a batch norm. A rule
-here answers only the plain case (dense tensors of one floating-point dtype in the usual order of
-dimensions, arguments that fit) and leaves every other, and every error, to torch. So a rule can be
-missing, but must never say something else than torch; the tests compare them. A grouped product is answered
-where torch's meta kernel refuses it, too: its CPU kernel takes float32, and its meta kernel does since 2.15.
+torch's own meta kernels are general Python code and slow: a batch norm takes a millisecond. A rule here
+handles the plain case only (dense tensors of one floating-point dtype in default dimension order, valid
+arguments). Every other case, and every error, is left to torch. A rule may be missing, but it must agree with
+torch; the tests compare them.
+There is one exception: a grouped product of float32 also has a result where torch's meta kernel rejects it
+    (before
+2.15), because the CPU kernel supports it.
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ from typing import Any
 import torch
 
 SAME = "same"
-"""Says that the operator works in place and returns its first argument."""
+"""Result of a rule for an operator that works in place and returns its first argument."""
 
-Made = list[tuple[Sequence[int], Sequence[int], torch.dtype]]
-Rule = Callable[..., "Made | str | None"]
-"""Arguments and keyword arguments of a call to sizes of its results; `SAME`; None leaves it to torch."""
+ResultTypes = list[tuple[Sequence[int], Sequence[int], torch.dtype]]
+Rule = Callable[..., "ResultTypes | str | None"]
+"""Computes the sizes of a call's results from its arguments; `SAME`, or None to leave the call to torch."""
 
 _ATEN = torch.ops.aten
 
 
 def dense(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a tensor whose last dimension varies fastest, without gaps."""
+    """Strides of a dense tensor whose last dimension varies fastest."""
     step = 1
     strides = []
     for size in reversed(shape):
@@ -35,8 +37,8 @@ def dense(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _plain(tensor: Any) -> bool:
-    """Whether it is a dense floating-point tensor on the meta device, dimensions in their usual order."""
+def _is_plain(tensor: Any) -> bool:
+    """Whether the value is a dense floating-point meta tensor in default dimension order."""
     return (
         isinstance(tensor, torch.Tensor)
         and tensor.is_meta
@@ -45,89 +47,89 @@ def _plain(tensor: Any) -> bool:
     )
 
 
-def _fits(vectors: Sequence[Any], shape: Sequence[int], dtype: torch.dtype) -> bool:
-    """Whether tensors, of which each may be missing, are plain and of this shape and type."""
+def _match_vectors(vectors: Sequence[Any], shape: Sequence[int], dtype: torch.dtype) -> bool:
+    """Whether every vector is None, or plain with this shape and dtype."""
     return all(
-        v is None or (_plain(v) and v.dtype == dtype and tuple(v.shape) == tuple(shape)) for v in vectors
+        v is None or (_is_plain(v) and v.dtype == dtype and tuple(v.shape) == tuple(shape)) for v in vectors
     )
 
 
-def _like(tensor: torch.Tensor) -> Made:
+def _same_layout(tensor: torch.Tensor) -> ResultTypes:
     return [(tensor.shape, tensor.stride(), tensor.dtype)]
 
 
-def _of(shape: Sequence[int], dtype: torch.dtype) -> Made:
+def _dense_result(shape: Sequence[int], dtype: torch.dtype) -> ResultTypes:
     return [(shape, dense(shape), dtype)]
 
 
-def _scalars(values: Sequence[Any]) -> bool:
-    """Whether all are numbers (or missing) that leave a floating-point dtype as it is, or a kind of gelu."""
+def _are_scalars(values: Sequence[Any]) -> bool:
+    """Whether all values are None, numbers that keep a floating-point dtype, or modes of gelu."""
     return all(v is None or isinstance(v, (bool, int, float)) or v in ("none", "tanh") for v in values)
 
 
-def _ordered(tensor: Any) -> bool:
-    """Whether it is a dense floating-point tensor, dimensions in any order, as a transposed one is."""
+def _is_dense(tensor: Any) -> bool:
+    """Whether the value is a dense floating-point meta tensor in any dimension order, such as a transpose."""
     if not isinstance(tensor, torch.Tensor) or not tensor.is_meta or not tensor.is_floating_point():
         return False
     shape, strides = tensor.shape, tensor.stride()
-    single = next((at for at, size in enumerate(shape) if size != 1), 0)
-    # the position of a dimension of one element in the order is ambiguous, except in front
+    single = next((axis for axis, size in enumerate(shape) if size != 1), 0)
+    # the position of a dimension of size 1 is ambiguous, except at the front
     if 0 in shape or 1 in shape[single:] or len(set(strides[single:])) != len(strides) - single:
         return False
     order = sorted(range(len(shape)), key=lambda d: -strides[d])
-    usual = order[:single] == list(range(single))
-    return usual and dense([shape[d] for d in order]) == tuple([strides[d] for d in order])
+    is_leading = order[:single] == list(range(single))
+    return is_leading and dense([shape[d] for d in order]) == tuple([strides[d] for d in order])
 
 
-def _pointwise(x: Any, *rest: Any, **named: Any) -> Made | None:
-    """One tensor, and numbers."""
-    if not _scalars(rest) or not _scalars(tuple(named.values())):
+def _pointwise(x: Any, *scalars: Any, **options: Any) -> ResultTypes | None:
+    """An operator on one tensor and numbers."""
+    if not _are_scalars(scalars) or not _are_scalars(tuple(options.values())):
         return None
-    return _like(x) if _plain(x) or _ordered(x) else None
+    return _same_layout(x) if _is_plain(x) or _is_dense(x) else None
 
 
-def _where(mask: Any, x: Any, y: Any) -> Made | None:
-    """One of two numbers for every element of a mask."""
+def _where(mask: Any, x: Any, y: Any) -> ResultTypes | None:
+    """Selects one of two scalar tensors for every element of a mask."""
     numbers = all(isinstance(t, torch.Tensor) and t.is_meta and not t.dim() for t in (x, y))
     if not numbers or x.dtype != y.dtype or not isinstance(mask, torch.Tensor) or not mask.is_meta:
         return None
-    usual = mask.dtype == torch.bool and mask.dim() > 0 and mask.stride() == dense(mask.shape)
-    return _of(mask.shape, x.dtype) if usual else None
+    is_supported = mask.dtype == torch.bool and mask.dim() > 0 and mask.stride() == dense(mask.shape)
+    return _dense_result(mask.shape, x.dtype) if is_supported else None
 
 
-def _in_place(x: Any, *rest: Any, **named: Any) -> str | None:
-    return SAME if _plain(x) and _scalars(rest) and _scalars(tuple(named.values())) else None
+def _in_place(x: Any, *scalars: Any, **options: Any) -> str | None:
+    return SAME if _is_plain(x) and _are_scalars(scalars) and _are_scalars(tuple(options.values())) else None
 
 
 def _broadcast(x: Any, y: Any) -> Sequence[int] | None:
-    """The common shape of two tensors of one dtype; None if there is none or it is not plain."""
-    if not _plain(x) or not _plain(y) or x.dtype != y.dtype:
+    """The broadcast shape of two plain tensors of one dtype; None if it is not the shape of one of them."""
+    if not _is_plain(x) or not _is_plain(y) or x.dtype != y.dtype:
         return None
     first, second = x.shape, y.shape
     if first == second:
         return tuple(first)
     if len(first) < len(second):
         first, second = second, first
-    # the larger tensor decides the order of dimensions only if it is not itself repeated
+    # only a tensor that is not broadcast itself determines the dimension order
     if not second or any(a != b and b != 1 for a, b in zip(first[-len(second) :], second, strict=True)):
         return None
     return tuple(first)
 
 
-def _binary(x: Any, y: Any, **named: Any) -> Made | None:
-    if not _scalars(tuple(named.values())):
+def _binary(x: Any, y: Any, **options: Any) -> ResultTypes | None:
+    if not _are_scalars(tuple(options.values())):
         return None
     if isinstance(y, (bool, int, float)):
-        return _like(x) if _plain(x) else None
+        return _same_layout(x) if _is_plain(x) else None
     shape = _broadcast(x, y)
-    return None if shape is None else _of(shape, x.dtype)
+    return None if shape is None else _dense_result(shape, x.dtype)
 
 
-def _binary_in_place(x: Any, y: Any, **named: Any) -> str | None:
-    if not _scalars(tuple(named.values())):
+def _binary_in_place(x: Any, y: Any, **options: Any) -> str | None:
+    if not _are_scalars(tuple(options.values())):
         return None
     if isinstance(y, (bool, int, float)):
-        return SAME if _plain(x) else None
+        return SAME if _is_plain(x) else None
     return SAME if _broadcast(x, y) == x.shape else None
 
 
@@ -141,8 +143,8 @@ def _convolution(
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
-) -> Made | None:
-    if transposed or not _plain(x) or not _plain(weight) or x.dtype != weight.dtype:
+) -> ResultTypes | None:
+    if transposed or not _is_plain(x) or not _is_plain(weight) or x.dtype != weight.dtype:
         return None
     source, kernel = x.shape, weight.shape
     rank = len(source) - 2
@@ -150,53 +152,53 @@ def _convolution(
         return None
     if groups < 1 or source[1] != kernel[1] * groups or kernel[0] % groups or 0 in source or 0 in kernel:
         return None
-    if not _fits((bias,), kernel[:1], x.dtype):
+    if not _match_vectors((bias,), kernel[:1], x.dtype):
         return None
     shape = [source[0], kernel[0]]
     for size, taps, step, pad, gap in zip(source[2:], kernel[2:], stride, padding, dilation, strict=True):
         if step < 1 or pad < 0 or gap < 1:
             return None
         shape.append((size + 2 * pad - gap * (taps - 1) - 1) // step + 1)
-    return _of(shape, x.dtype) if min(shape) > 0 else None
+    return _dense_result(shape, x.dtype) if min(shape) > 0 else None
 
 
 def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
-) -> Made | None:
-    if training or not _plain(x) or x.dim() < 2 or x.dtype not in (torch.float32, torch.float64):
+) -> ResultTypes | None:
+    if training or not _is_plain(x) or x.dim() < 2 or x.dtype not in (torch.float32, torch.float64):
         return None
-    if not _fits((weight, bias, mean, variance), x.shape[1:2], x.dtype):
+    if not _match_vectors((weight, bias, mean, variance), x.shape[1:2], x.dtype):
         return None
-    return [*_like(x), *_of(x.shape[1:2], x.dtype), *_of(x.shape[1:2], x.dtype)]
+    return [*_same_layout(x), *_dense_result(x.shape[1:2], x.dtype), *_dense_result(x.shape[1:2], x.dtype)]
 
 
-def _layer_norm(x: Any, dims: Sequence[int], weight: Any, bias: Any, eps: float) -> Made | None:
-    if not _plain(x) or x.dtype not in (torch.float32, torch.float64) or 0 in x.shape:
+def _layer_norm(x: Any, dims: Sequence[int], weight: Any, bias: Any, eps: float) -> ResultTypes | None:
+    if not _is_plain(x) or x.dtype not in (torch.float32, torch.float64) or 0 in x.shape:
         return None
     if not dims or len(dims) > x.dim() or tuple(x.shape[-len(dims) :]) != tuple(dims):
         return None
-    if not _fits((weight, bias), dims, x.dtype):
+    if not _match_vectors((weight, bias), dims, x.dtype):
         return None
     outer = (*x.shape[: -len(dims)], *(1 for _ in dims))
-    return [*_like(x), *_of(outer, x.dtype), *_of(outer, x.dtype)]
+    return [*_same_layout(x), *_dense_result(outer, x.dtype), *_dense_result(outer, x.dtype)]
 
 
 def _group_norm(
     x: Any, weight: Any, bias: Any, batch: int, channels: int, cells: int, groups: int, eps: float
-) -> Made | None:
+) -> ResultTypes | None:
     if (
-        not _plain(x)
+        not _is_plain(x)
         or x.dtype not in (torch.float32, torch.float64)
         or x.numel() != batch * channels * cells
     ):
         return None
-    if groups < 1 or channels % groups or not x.numel() or not _fits((weight, bias), (channels,), x.dtype):
+    if groups < 1 or channels % groups or not x.numel() or not _match_vectors((weight, bias), (channels,), x.dtype):
         return None
-    return [*_like(x), *_of((batch, groups), x.dtype), *_of((batch, groups), x.dtype)]
+    return [*_same_layout(x), *_dense_result((batch, groups), x.dtype), *_dense_result((batch, groups), x.dtype)]
 
 
-def _matrices(x: Any, y: Any) -> bool:
-    """Whether two matrices (or stacks of them) of one dtype fit; their strides do not matter."""
+def _can_multiply(x: Any, y: Any) -> bool:
+    """Whether two matrices (or stacks of matrices) of one dtype can be multiplied, whatever their strides."""
     return (
         isinstance(x, torch.Tensor)
         and isinstance(y, torch.Tensor)
@@ -210,36 +212,36 @@ def _matrices(x: Any, y: Any) -> bool:
     )
 
 
-def _mm(x: Any, y: Any) -> Made | None:
-    if not _matrices(x, y) or x.dim() != 2:
+def _mm(x: Any, y: Any) -> ResultTypes | None:
+    if not _can_multiply(x, y) or x.dim() != 2:
         return None
-    return _of((x.shape[0], y.shape[1]), x.dtype)
+    return _dense_result((x.shape[0], y.shape[1]), x.dtype)
 
 
-def _bmm(x: Any, y: Any) -> Made | None:
-    if not _matrices(x, y) or x.dim() != 3:
+def _bmm(x: Any, y: Any) -> ResultTypes | None:
+    if not _can_multiply(x, y) or x.dim() != 3:
         return None
-    return _of((x.shape[0], x.shape[1], y.shape[2]), x.dtype)
+    return _dense_result((x.shape[0], x.shape[1], y.shape[2]), x.dtype)
 
 
-def _addmm(added: Any, x: Any, y: Any, **named: Any) -> Made | None:
-    if not _scalars(tuple(named.values())) or not _matrices(x, y) or x.dim() != 2:
+def _addmm(addend: Any, x: Any, y: Any, **options: Any) -> ResultTypes | None:
+    if not _are_scalars(tuple(options.values())) or not _can_multiply(x, y) or x.dim() != 2:
         return None
     shape = (x.shape[0], y.shape[1])
-    fits = _plain(added) and added.dtype == x.dtype and tuple(added.shape) in (shape, shape[1:])
-    return _of(shape, x.dtype) if fits else None
+    is_supported = _is_plain(addend) and addend.dtype == x.dtype and tuple(addend.shape) in (shape, shape[1:])
+    return _dense_result(shape, x.dtype) if is_supported else None
 
 
 _GROUPED_TYPES = (torch.bfloat16, torch.float16, torch.float32)
-"""Types of grouped products on the CPU, from torch 2.9 on."""
+"""dtypes of grouped products on the CPU, from torch 2.9 on."""
 
 
 def _grouped_mm(
     x: Any, y: Any, offsets: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
-) -> Made | None:
-    """Products of groups that share rows (2D by 3D), columns (3D by 2D), depth (2D by 2D) or nothing.
+) -> ResultTypes | None:
+    """Products of groups that split rows (2D by 3D), columns (3D by 2D), depth (2D by 2D), or stacks.
 
-    A row of the result begins at a multiple of 16 bytes, as in torch's kernels.
+    Each row of the result starts at a multiple of 16 bytes, as in torch's kernels.
     """
     tensors = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.is_meta and y.is_meta
     if not tensors or x.dtype != y.dtype or x.dtype not in _GROUPED_TYPES or bias is not None:
@@ -260,76 +262,76 @@ def _grouped_mm(
     return [((*outer, rows, columns), (*(rows * width for _ in outer), width, 1), dtype)]
 
 
-def _triangle(x: Any, diagonal: int = 0) -> Made | None:
-    """Of any type, such as the booleans of a causal mask."""
-    usual = isinstance(x, torch.Tensor) and x.is_meta and x.dim() >= 2 and x.stride() == dense(x.shape)
-    return _like(x) if usual else None
+def _triangle(x: Any, diagonal: int = 0) -> ResultTypes | None:
+    """tril and triu, for any dtype, such as the booleans of a causal mask."""
+    is_supported = isinstance(x, torch.Tensor) and x.is_meta and x.dim() >= 2 and x.stride() == dense(x.shape)
+    return _same_layout(x) if is_supported else None
 
 
-def _softmax(x: Any, dim: int, half_to_float: bool = False) -> Made | None:
-    if half_to_float or not _plain(x) or not -x.dim() <= dim < x.dim():
+def _softmax(x: Any, dim: int, half_to_float: bool = False) -> ResultTypes | None:
+    if half_to_float or not _is_plain(x) or not -x.dim() <= dim < x.dim():
         return None
-    return _like(x)
+    return _same_layout(x)
 
 
-def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> Made | None:
+def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> ResultTypes | None:
     return _softmax(x, dim) if dtype is None else None
 
 
-def _mean(x: Any, dims: Sequence[int] | None, keep: bool = False, *, dtype: Any = None) -> Made | None:
-    if dtype is not None or not dims or not _plain(x) or not all(-x.dim() <= d < x.dim() for d in dims):
+def _mean(x: Any, dims: Sequence[int] | None, keep: bool = False, *, dtype: Any = None) -> ResultTypes | None:
+    if dtype is not None or not dims or not _is_plain(x) or not all(-x.dim() <= d < x.dim() for d in dims):
         return None
-    gone = {d % x.dim() for d in dims}
-    if len(gone) != len(dims):
+    reduced_axes = {d % x.dim() for d in dims}
+    if len(reduced_axes) != len(dims):
         return None
-    shape = [1 if d in gone else s for d, s in enumerate(x.shape) if keep or d not in gone]
-    return _of(shape, x.dtype)
+    shape = [1 if d in reduced_axes else s for d, s in enumerate(x.shape) if keep or d not in reduced_axes]
+    return _dense_result(shape, x.dtype)
 
 
-def _cat(parts: Sequence[Any], dim: int = 0) -> Made | None:
-    if not parts or not all(_plain(p) and p.dim() > 0 and p.dtype == parts[0].dtype for p in parts):
+def _cat(parts: Sequence[Any], dim: int = 0) -> ResultTypes | None:
+    if not parts or not all(_is_plain(p) and p.dim() > 0 and p.dtype == parts[0].dtype for p in parts):
         return None
     first = parts[0]
     rank = first.dim()
     if not -rank <= dim < rank:
         return None
     shape = list(first.shape)
-    at = dim % rank
+    axis = dim % rank
     for part in parts[1:]:
-        if part.dim() != rank or any(a != b for d, (a, b) in enumerate(zip(shape, part.shape)) if d != at):  # noqa: B905
+        if part.dim() != rank or any(a != b for d, (a, b) in enumerate(zip(shape, part.shape)) if d != axis):  # noqa: B905
             return None
-        shape[at] += part.shape[at]
-    return _of(shape, first.dtype) if 0 not in shape else None
+        shape[axis] += part.shape[axis]
+    return _dense_result(shape, first.dtype) if 0 not in shape else None
 
 
-def _clone(x: Any, *, memory_format: Any = None) -> Made | None:
+def _clone(x: Any, *, memory_format: Any = None) -> ResultTypes | None:
     if not isinstance(x, torch.Tensor) or not x.is_meta or x.layout != torch.strided or x.is_quantized:
         return None
     if memory_format == torch.contiguous_format:
-        return _of(x.shape, x.dtype)
-    return _like(x) if _plain(x) and memory_format in (None, torch.preserve_format) else None
+        return _dense_result(x.shape, x.dtype)
+    return _same_layout(x) if _is_plain(x) and memory_format in (None, torch.preserve_format) else None
 
 
-def _embedding(weight: Any, indices: Any, *rest: Any, **named: Any) -> Made | None:
-    if not _plain(weight) or weight.dim() != 2 or not indices.is_meta:
+def _embedding(weight: Any, indices: Any, *options: Any, **named: Any) -> ResultTypes | None:
+    if not _is_plain(weight) or weight.dim() != 2 or not indices.is_meta:
         return None
     if indices.dtype not in (torch.int64, torch.int32) or indices.stride() != dense(indices.shape):
         return None
-    return _of((*indices.shape, weight.shape[1]), weight.dtype)
+    return _dense_result((*indices.shape, weight.shape[1]), weight.dtype)
 
 
-def _upsample(x: Any, size: Sequence[int] | None, *rest: Any, **named: Any) -> Made | None:
-    if not _plain(x) or size is None or x.dim() != 4 or len(size) != 2 or 0 in x.shape or min(size) < 1:
+def _upsample(x: Any, size: Sequence[int] | None, *options: Any, **named: Any) -> ResultTypes | None:
+    if not _is_plain(x) or size is None or x.dim() != 4 or len(size) != 2 or 0 in x.shape or min(size) < 1:
         return None
-    return _of((*x.shape[:2], *size), x.dtype)
+    return _dense_result((*x.shape[:2], *size), x.dtype)
 
 
-def _grid_sample(x: Any, grid: Any, mode: int, padding: int, align: bool) -> Made | None:
-    if not _plain(x) or not _plain(grid) or x.dtype != grid.dtype or x.dim() != 4 or grid.dim() != 4:
+def _grid_sample(x: Any, grid: Any, mode: int, padding: int, align: bool) -> ResultTypes | None:
+    if not _is_plain(x) or not _is_plain(grid) or x.dtype != grid.dtype or x.dim() != 4 or grid.dim() != 4:
         return None
     if x.shape[0] != grid.shape[0] or grid.shape[3] != 2 or 0 in x.shape or 0 in grid.shape:
         return None
-    return _of((*x.shape[:2], *grid.shape[1:3]), x.dtype)
+    return _dense_result((*x.shape[:2], *grid.shape[1:3]), x.dtype)
 
 
 _UNARY = """
@@ -381,4 +383,4 @@ RULES: dict[Any, Rule] = {
     **{getattr(_ATEN, f"{name}_").Tensor: _binary_in_place for name in _BINARY},
     **{getattr(_ATEN, f"{name}_").Scalar: _in_place for name in _BINARY},
 }
-"""Rule of an operator; one that is not here is asked of torch."""
+"""Rules by operator; any other operator is left to torch."""

@@ -1,4 +1,4 @@
-"""Movement: ATen operators that only move, make or describe data, and cost nothing."""
+"""Movement: ATen operators without cost, which only move, create or describe data."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from explorer.engine.operators.cost_formulas import FREE, Cost
 
 
 def _accumulated(name: str) -> Rule:
-    """As many additions as elements of the tensor that is added."""
+    """A rule with one addition per element of the added tensor."""
     return lambda call: cost_formulas.elementwise("add", call.shape(name if call.tensors(name) else "index"))
 
 
 def _placed(call: AtenCall) -> Cost:
-    """index_put: moves values, unless it adds them to what is there."""
+    """index_put: moves values, or adds them to the existing ones."""
     return cost_formulas.elementwise("add", call.shape("values")) if call.get("accumulate") else FREE
 
 
@@ -66,4 +66,4 @@ TABLE: Mapping[str, OperatorRecord] = {
     **dict.fromkeys(("index_add", "index_reduce"), OperatorRecord(_accumulated("source"))),
     **dict.fromkeys(("index_put", "_index_put_impl"), OperatorRecord(_placed)),
 }
-"""Operators that move data, and those that add it up where it comes to lie."""
+"""Records of operators that move data, some of which add it to existing values."""

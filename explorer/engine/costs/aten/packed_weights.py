@@ -1,8 +1,8 @@
-"""Packed weights of quantized layers: native code holds them, and they cannot leave the CPU.
+"""Packed weights of quantized layers, which native code holds on the CPU behind a handle.
 
-A quantized Linear, convolution, embedding, LSTM or cell holds no parameters but a handle; the operators of
-dynamic quantization have no shape function. Here the handle is opened for the sizes of what is in it, and
-those operators are answered by the closed form of the layer.
+A quantized Linear, convolution, embedding, LSTM or cell has a handle in place of parameters, and operators of
+dynamic quantization have no meta kernels. This module unpacks the handle to read the sizes of its tensors,
+and creates the operators' results in closed form.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ _UNPACK = (
     "conv3d_unpack",
     "embedding_bag_unpack",
 )
-"""Operators that open a handle, by name; each refuses the handles of the others.
+"""Operators that unpack a handle; each rejects the handles of the others.
 
-The handles of convolutions over one dimension and of transposed ones are those of two and three dimensions.
+Convolutions over one dimension, and transposed ones, use the handles of those over two and three dimensions.
 """
 
 
 def unpacked(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weights and biases in the handles that a quantized module itself holds, by a name."""
+    """Names and tensors of the weights and biases behind a quantized module's own handles."""
     attributes = packed_handle(module) if isinstance(module, torch.jit.ScriptModule) else vars(module)
     for name, value in attributes.items():
         if isinstance(value, torch.ScriptObject):
-            for part, tensor in opened(value):
-                flat = part == "weight" and tensor.dim() == 4 and _is_of_one_dimension(module)
-                yield (f"{name.strip('_')}.{part}", tensor.squeeze(2) if flat else tensor)
+            for part, tensor in unpack_handle(value):
+                is_one_dimensional = part == "weight" and tensor.dim() == 4 and _is_of_one_dimension(module)
+                yield (f"{name.strip('_')}.{part}", tensor.squeeze(2) if is_one_dimensional else tensor)
 
 
 def nbytes_of(tensor: torch.Tensor) -> int:
-    """Bytes that an unpacked tensor takes; types of four and two bits share bytes."""
+    """Bytes of an unpacked tensor; dtypes of four and two bits pack several elements into a byte."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes())
 
 
 def _is_of_one_dimension(module: nn.Module) -> bool:
-    """Whether a module is a convolution over one dimension, whose handle holds it as one over two."""
+    """Whether a module is a convolution over one dimension, whose handle stores it as two-dimensional."""
     size = getattr(module, "kernel_size", None)
     return isinstance(size, (tuple, list)) and len(size) == 1
 
 
-def opened(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weight and bias in a handle, by name."""
+def unpack_handle(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Weight and bias behind a handle, by name."""
     for name in _UNPACK:
         try:
             parts = getattr(torch.ops.quantized, name)(handle)
@@ -65,27 +65,27 @@ def opened(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield "bias", bias
         return
     try:
-        # a recurrent cell: its kind, its biases, numbers, and the handles of its two matrices
+        # a recurrent cell: type, biases, numbers, and the handles of its two matrices
         (_, biases, _, _, handles), *_ = handle.__getstate__()
     except (RuntimeError, ValueError, TypeError):
         return
     sides = ("ih", "hh")
     for side, inner in zip(sides, handles, strict=False):
-        yield from ((f"{part}_{side}", tensor) for part, tensor in opened(inner) if part == "weight")
+        yield from ((f"{part}_{side}", tensor) for part, tensor in unpack_handle(inner) if part == "weight")
     yield from ((f"bias_{side}", tensor) for side, tensor in zip(sides, biases, strict=False))
 
 
-# -- what the operators return
+# -- results of the operators
 
 
 def _linear(call: AtenCall) -> Any:
     source, handle = call.tensors()[0], call.get("W_prepack")
-    features = next(int(tensor.shape[0]) for part, tensor in opened(handle) if part == "weight")
+    features = next(int(tensor.shape[0]) for part, tensor in unpack_handle(handle) if part == "weight")
     return source.new_empty((*source.shape[:-1], features))
 
 
 def recurrent_results(call: AtenCall) -> Any:
-    """What a recurrent layer returns, packed or not: its steps, and the states after the last."""
+    """The results of a recurrent layer, with padded or packed input: outputs of all steps, then final states."""
     source, states = call.tensors()[0], call.tensors("hx")
     width = int(states[0].shape[-1]) * (2 if call.get("bidirectional") else 1)
     return (source.new_empty((*source.shape[:-1], width)), *(s.new_empty(s.shape) for s in states))
@@ -101,4 +101,4 @@ ANSWERS: dict[str, Callable[[AtenCall], Any]] = {
     **dict.fromkeys(("aten::quantized_lstm", "aten::quantized_gru"), recurrent_results),
     **dict.fromkeys(CELLS, _cell),
 }
-"""Results of operators on packed weights, by schema name."""
+"""Functions that create the results of operators on packed weights, by schema name."""

@@ -1,4 +1,4 @@
-"""Convolutions, matrix products, attention: ATen operators that multiply and accumulate."""
+"""ATen operators that multiply and accumulate: convolutions, matrix products, attention."""
 
 from __future__ import annotations
 
@@ -26,41 +26,39 @@ def _conv_transpose(call: AtenCall) -> Cost:
 
 
 def _sequence_conv(call: AtenCall) -> Cost:
-    """conv_tbc: time, batch and channels in that order, weight (kernel, Cin, Cout)."""
+    """conv_tbc: input (time, batch, channels), weight (kernel, Cin, Cout)."""
     steps, batch, features = call.out()
     kernel, channels, _ = call.shape(1)
     return cost_formulas.conv((batch, features, steps), (features, channels, kernel), bias=True)
 
 
 def _deform_conv(call: AtenCall) -> Cost:
-    # the bilinear sampling of every tap takes 7 operations, as an interpolation does
+    # bilinear sampling takes 7 operations per tap, like an interpolation
     weight, out, source = call.shape(1), call.out(), call.shape(0)
     taps = (source[0], source[1], *out[2:], *weight[2:])
     return cost_formulas.adding(cost_formulas.conv(out, weight, bias=True), "bilinear samples", taps, 7)
 
 
 def _deform_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
-    """The samples of the input are what is multiplied: offsets and mask want their gradient too."""
+    """The product is with samples of the input, so offsets and mask also need its gradient."""
     source, weight, *sampling = call.tensors()[:4]
     sampled: Want = "input" if any(map(want, (source, *sampling))) else ""
     return pair(macs, sampled, want(weight))
 
 
-def _four_real(cost: Cost, call: AtenCall, *places: int) -> Cost:
-    """`cost` of a product whose operands may be complex, in real MACs: four each where both are, two where
-    one is.
-    """
-    both = math.prod(2 if is_complex(call.tensors()[at]) else 1 for at in places)
-    return cost if both == 1 else cost_formulas.times(cost, both, "real products")
+def _count_real_products(cost: Cost, call: AtenCall, *operand_indices: int) -> Cost:
+    """The cost of a product in real MACs: times 4 for two complex operands, times 2 for one."""
+    factor = math.prod(2 if is_complex(call.tensors()[index]) else 1 for index in operand_indices)
+    return cost if factor == 1 else cost_formulas.times(cost, factor, "real products")
 
 
 def _matmul(call: AtenCall) -> Cost:
-    return _four_real(cost_formulas.matmul(call.shape(0), call.shape(1)), call, 0, 1)
+    return _count_real_products(cost_formulas.matmul(call.shape(0), call.shape(1)), call, 0, 1)
 
 
 def _added_matmul(call: AtenCall) -> Cost:
-    """A product, and the first argument added; factors multiply unless they are 1, and nothing if it is 0."""
-    result = _four_real(cost_formulas.matmul(call.shape(1), call.shape(2)), call, 1, 2)
+    """addmm: a product plus the first argument. Factors other than 1 multiply; beta 0 drops the addition."""
+    result = _count_real_products(cost_formulas.matmul(call.shape(1), call.shape(2)), call, 1, 2)
     alpha, beta = call.get("alpha", 1), call.get("beta", 1)
     if alpha != 1:
         result = cost_formulas.adding(result, "alpha", call.out())
@@ -73,24 +71,24 @@ def _summed_batch(call: AtenCall) -> Cost:
     """addbmm: the products of all batches, summed into one."""
     batch, rows, depth = call.sizes(1)
     result = cost_formulas.matmul((rows, batch * depth), (batch * depth, call.shape(2)[2]))
-    return cost_formulas.adding(_four_real(result, call, 1, 2), "bias", call.out())
+    return cost_formulas.adding(_count_real_products(result, call, 1, 2), "bias", call.out())
 
 
 def _packed_matmul(call: AtenCall) -> Cost:
-    """A product with a weight of few bits, whose own shape says nothing: (rows, in) by (in, out)."""
+    """A product with a packed low-bit weight, whose shape is implied: (rows, in) by (in, out)."""
     source = call.shape()
     return cost_formulas.matmul(source, (source[-1], call.out()[-1]))
 
 
 def _dynamic_linear(call: AtenCall) -> Cost:
-    """As its float form, and the input quantized on the way in: min, max, divide, round, add."""
+    """A linear layer that quantizes its input at run time: min, max, divide, round, add per element."""
     source = call.shape()
     cost = cost_formulas.adding(_packed_matmul(call), "quantize", source, 5)
     return cost_formulas.adding(cost_formulas.adding(cost, "rescale", call.out()), "bias", call.out())
 
 
 def _grouped_matmul(call: AtenCall) -> Cost:
-    """Products of groups that share one dimension: every row (or column, or depth) belongs to one group."""
+    """Products of groups that split one dimension: each row, column or depth index belongs to one group."""
     first, second = call.shape(0), call.shape(1)
     if len(first) == len(second) == 3:
         return cost_formulas.matmul(first, second)
@@ -102,19 +100,19 @@ def _linear(call: AtenCall) -> Cost:
 
 
 def _sampling_grid(call: AtenCall) -> Cost:
-    """affine_grid: every point, with a 1 behind its coordinates, by the matrix of its image."""
+    """affine_grid: every point in homogeneous coordinates times the matrix of its image."""
     batch, coordinates, homogeneous = call.sizes()
     points = math.prod(call.out_sizes()) // (batch * coordinates) if batch else 0
     return cost_formulas.matmul((batch, points, homogeneous), (batch, homogeneous, coordinates))
 
 
 def _grid_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
-    """The points of the image, which are given, times its matrix."""
+    """The gradient of the matrices; the points of the image are constants."""
     return pair(macs, want(call.tensors()[0]), "")
 
 
 def _trilinear(call: AtenCall) -> Cost:
-    """nn.Bilinear, x1 W x2 for every output feature: first x1 W, then each row of it with x2."""
+    """nn.Bilinear, x1 W x2 for every output feature: first x1 W, then each of its rows times x2."""
     first, second, features = call.sizes(0)[-1], call.sizes(2)[-1], call.out_sizes()[-1]
     batch = math.prod(call.out_sizes()) // features if features else 0
     first_product = cost_formulas.matmul((batch, first), (first, features * second))
@@ -132,7 +130,7 @@ def _trilinear_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
 def _attention(call: AtenCall) -> Cost:
     query, key, value = (call.shape(name) for name in ("query", "key", "value"))
     heads = query[-3] if len(query) > 2 else 1
-    # the tensors may be broadcast against each other; the output has the batch that results
+    # the operands may broadcast; the output has the resulting batch dimensions
     return cost_formulas.attention(
         call.out()[:-3],
         heads,
@@ -147,15 +145,15 @@ def _attention(call: AtenCall) -> Cost:
 
 def _attention_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
     query, key, value = call.tensors()[:3]
-    wide = int(query.shape[-1])
-    scores = macs * wide // (wide + int(value.shape[-1]))
+    width = int(query.shape[-1])
+    scores = macs * width // (width + int(value.shape[-1]))
     return gradients.attention(scores, macs - scores, want(query), want(key), want(value))
 
 
 DYNAMIC_LINEAR = tuple(
     f"quantized::linear{relu}_dynamic{half}" for relu in ("", "_relu") for half in ("", "_fp16")
 )
-"""Dynamically quantized linear layers."""
+"""Dynamically quantized linear layers, by schema name."""
 
 _PAIR, _ADDED_PAIR = of_pair(0, 1), of_pair(1, 2)
 
@@ -180,13 +178,13 @@ TABLE: Mapping[str, OperatorRecord] = {
     "conv_tbc": OperatorRecord(_sequence_conv, _PAIR),
     "torchvision::deform_conv2d": OperatorRecord(_deform_conv, _deform_gradient),
     **dict.fromkeys(("mm", "_sparse_mm", "bmm", "mv", "matmul", "dot", "vdot"), _MATMUL),
-    # integers and 8-bit floats have no gradient, nor has a packed weight
+    # integers, 8-bit floats and packed weights have no gradient
     "_int_mm": OperatorRecord(_matmul, one_type=True),
     **dict.fromkeys(
         ("_scaled_mm", "_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu"),
         OperatorRecord(_packed_matmul),
     ),
-    # the second is transformers' own, for a torch without the first
+    # the second is transformers' fallback for a torch without the first
     **dict.fromkeys(
         ("_grouped_mm", "transformers::grouped_mm_fallback"), OperatorRecord(_grouped_matmul, _PAIR)
     ),
@@ -207,4 +205,4 @@ TABLE: Mapping[str, OperatorRecord] = {
         _FUSED,
     ),
 }
-"""Operators that multiply."""
+"""Records of operators that multiply, by name."""

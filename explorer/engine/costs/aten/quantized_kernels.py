@@ -1,7 +1,8 @@
 """Operators of torch's library `quantized`: results and costs, derived from the float operators.
 
-Native code holds the weights of a convolution or linear layer in a handle, which is opened for their sizes.
-The operators have no shape function: results are made here, from the tensors of a call and its handle.
+Native code holds the weights of a convolution or linear layer behind a handle, which is unpacked to read
+their sizes. The operators have no meta kernels, so this module creates their results from the call's tensors
+and handle.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule, each
-from explorer.engine.costs.aten.packed_weights import opened
+from explorer.engine.costs.aten.packed_weights import unpack_handle
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 
@@ -21,30 +22,30 @@ Answer = Callable[[AtenCall], Any]
 
 
 def _handle(call: AtenCall) -> Any:
-    """The packed weights among the arguments.
+    """The handle of the packed weights among the arguments.
 
     Raises:
-        StopIteration: There are none.
+        StopIteration: No argument is a handle.
     """
     return next(value for value in call.arguments.values() if isinstance(value, torch.ScriptObject))
 
 
 def _parts(call: AtenCall) -> Mapping[str, torch.Tensor]:
-    return dict(opened(_handle(call)))
+    return dict(unpack_handle(_handle(call)))
 
 
 # -- convolutions
 
 
 def _numbers(handle: Any, rank: int, setting: str) -> tuple[int, ...]:
-    """A setting of a convolution, from its handle: a number for each of the last `rank` dimensions."""
+    """A setting of a convolution, read from its handle: one number for each of the last `rank` dimensions."""
     dimensions = 3 if rank == 3 else 2
     numbers = getattr(torch.ops.quantized, f"conv{dimensions}d_{setting}")(handle)
     return tuple(int(number) for number in numbers)[-rank:]
 
 
 def _conv_sizes(call: AtenCall, transposed: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes of the result, and of the weight as a layer of floats has it."""
+    """Shape of the result, and shape of the weight in a float layer."""
     source = call.sizes(0)
     rank = len(source) - 2
     handle = _handle(call)
@@ -55,8 +56,8 @@ def _conv_sizes(call: AtenCall, transposed: bool) -> tuple[tuple[int, ...], tupl
     if transposed:
         settings.append(_numbers(handle, rank, "output_padding"))
         sizes = [
-            (size - 1) * stride - 2 * pad + dilation * (taps - 1) + more + 1
-            for size, taps, stride, pad, dilation, more in zip(source[2:], weight[2:], *settings, strict=True)
+            (size - 1) * stride - 2 * pad + dilation * (taps - 1) + output_pad + 1
+            for size, taps, stride, pad, dilation, output_pad in zip(source[2:], weight[2:], *settings, strict=True)
         ]
         return (source[0], weight[1] * groups, *sizes), weight
     sizes = [
@@ -74,8 +75,8 @@ def _conv_cost(call: AtenCall) -> Cost:
     transposed, bias = "transpose" in call.name, "bias" in _parts(call)
     out, weight = _conv_sizes(call, transposed)
     if transposed:
-        return _followed(call, cost_formulas.conv_transpose(call.shape(0), weight, out, bias=bias))
-    return _followed(call, cost_formulas.conv(out, weight, bias=bias))
+        return _with_fused_work(call, cost_formulas.conv_transpose(call.shape(0), weight, out, bias=bias))
+    return _with_fused_work(call, cost_formulas.conv(out, weight, bias=bias))
 
 
 # -- linear layers and products
@@ -88,7 +89,7 @@ def _linear(call: AtenCall) -> Any:
 
 def _linear_cost(call: AtenCall) -> Cost:
     parts = _parts(call)
-    return _followed(
+    return _with_fused_work(
         call, cost_formulas.linear(call.shape(0), int(parts["weight"].shape[0]), bias="bias" in parts)
     )
 
@@ -99,8 +100,8 @@ def _matmul(call: AtenCall) -> Any:
     return first.new_empty((*batch, first.shape[-2], second.shape[-1]))
 
 
-def _followed(call: AtenCall, cost: Cost) -> Cost:
-    """`cost` with the elementwise work that the kernel does after the product, read from its name."""
+def _with_fused_work(call: AtenCall, cost: Cost) -> Cost:
+    """`cost` plus the elementwise work fused into the kernel, derived from the operator's name."""
     for word, label in (("add", "add"), ("tanh", "tanh"), ("leaky", "leaky relu"), ("relu", "relu")):
         if word in call.name.split("_"):
             cost = cost_formulas.adding(cost, label, call.out())
@@ -112,7 +113,7 @@ def _followed(call: AtenCall, cost: Cost) -> Cost:
     return cost
 
 
-# -- what works on each element
+# -- elementwise operators
 
 
 def _like(call: AtenCall) -> Any:
@@ -138,21 +139,21 @@ def _cat(call: AtenCall) -> Any:
 def _pool(call: AtenCall) -> Any:
     source, kernel = call.tensors()[0], call.get("kernel_size")
     rank = len(kernel)
-    settings = [list(call.get(name) or default) for name, default in _POOL.items()]
+    settings = [list(call.get(name) or default) for name, default in _POOL_DEFAULTS.items()]
     settings = [values * rank if len(values) == 1 else values for values in settings]
     settings[0] = settings[0] or list(kernel)
     sizes = []
     for size, taps, stride, pad, dilation in zip(source.shape[-rank:], kernel, *settings, strict=True):
         room = size + 2 * pad - dilation * (taps - 1) - 1
         steps = -(-room // stride) if call.get("ceil_mode") else room // stride
-        # the last window begins inside of the padded input
+        # the last window must start inside the padded input
         if call.get("ceil_mode") and steps * stride >= size + pad:
             steps -= 1
         sizes.append(steps + 1)
     return source.new_empty((*source.shape[:-rank], *sizes))
 
 
-_POOL: Mapping[str, Sequence[int]] = {"stride": (), "padding": (0,), "dilation": (1,)}
+_POOL_DEFAULTS: Mapping[str, Sequence[int]] = {"stride": (), "padding": (0,), "dilation": (1,)}
 
 
 def _pool_cost(call: AtenCall) -> Cost:
@@ -160,13 +161,13 @@ def _pool_cost(call: AtenCall) -> Cost:
 
 
 def _rows(call: AtenCall) -> Any:
-    """embedding: a row of floats for each index."""
+    """embedding: one float row for each index."""
     weight, indices = _parts(call)["weight"], call.tensors()[0]
     return torch.empty((*indices.shape, int(weight.shape[1])), device="meta")
 
 
 def _bags(call: AtenCall) -> Any:
-    """embedding_bag: a row of floats for each bag."""
+    """embedding_bag: one float row for each bag."""
     weight, indices = _parts(call)["weight"], call.tensors("indices")[0]
     bags = int(indices.shape[0])
     if indices.dim() == 1:
@@ -178,10 +179,10 @@ def _bags_cost(call: AtenCall) -> Cost:
     return cost_formulas.elementwise("add", (*call.shape("indices"), call.out()[-1]))
 
 
-def _add(label: str, then: str = "") -> Rule:
+def _elementwise_rule(label: str, second_label: str = "") -> Rule:
     def rule(call: AtenCall) -> Cost:
         cost = cost_formulas.elementwise(label, call.out())
-        return cost_formulas.adding(cost, then, call.out()) if then else cost
+        return cost_formulas.adding(cost, second_label, call.out()) if second_label else cost
 
     return rule
 
@@ -194,26 +195,26 @@ def _normalization(kind: str) -> Rule:
     return rule
 
 
-def _named(names: Iterable[str], answer: Answer, rule: Rule) -> dict[str, tuple[Answer, OperatorRecord]]:
+def _entries(names: Iterable[str], answer: Answer, rule: Rule) -> dict[str, tuple[Answer, OperatorRecord]]:
     return {f"quantized::{name}": (answer, OperatorRecord(rule)) for name in names}
 
 
 _PAIRS = ("{}", "{}_relu", "{}_scalar", "{}_scalar_relu")
 
 _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
-    **_named(
+    **_entries(
         [
-            f"conv{rank}d{more}"
+            f"conv{rank}d{suffix}"
             for rank in (1, 2, 3)
-            for more in ("", "_relu", "_add", "_add_relu", "_dynamic")
+            for suffix in ("", "_relu", "_add", "_add_relu", "_dynamic")
         ],
         _conv,
         _conv_cost,
     ),
-    **_named(
-        [f"conv_transpose{rank}d{more}" for rank in (1, 2, 3) for more in ("", "_dynamic")], _conv, _conv_cost
+    **_entries(
+        [f"conv_transpose{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_dynamic")], _conv, _conv_cost
     ),
-    **_named(
+    **_entries(
         [
             *("linear", "linear_relu", "linear_tanh", "linear_leaky_relu"),
             "linear_with_input_q_dq_qweight_dq_output_fp32",
@@ -222,36 +223,36 @@ _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
         _linear,
         _linear_cost,
     ),
-    **_named(["matmul"], _matmul, lambda call: cost_formulas.matmul(call.shape(0), call.shape(1))),
-    **_named([name.format("add") for name in _PAIRS if "relu" not in name], _pair, _add("add")),
-    **_named([name.format("add") for name in _PAIRS if "relu" in name], _pair, _add("add", "relu")),
-    **_named([name.format("mul") for name in _PAIRS if "relu" not in name], _pair, _add("mul")),
-    **_named([name.format("mul") for name in _PAIRS if "relu" in name], _pair, _add("mul", "relu")),
-    **_named(["cat"], _cat, lambda call: cost_formulas.FREE),
-    **_named(["cat_relu"], _cat, _add("relu")),
-    **_named([f"max_pool{rank}d" for rank in (1, 2)], _pool, _pool_cost),
-    **_named(
+    **_entries(["matmul"], _matmul, lambda call: cost_formulas.matmul(call.shape(0), call.shape(1))),
+    **_entries([name.format("add") for name in _PAIRS if "relu" not in name], _pair, _elementwise_rule("add")),
+    **_entries([name.format("add") for name in _PAIRS if "relu" in name], _pair, _elementwise_rule("add", "relu")),
+    **_entries([name.format("mul") for name in _PAIRS if "relu" not in name], _pair, _elementwise_rule("mul")),
+    **_entries([name.format("mul") for name in _PAIRS if "relu" in name], _pair, _elementwise_rule("mul", "relu")),
+    **_entries(["cat"], _cat, lambda call: cost_formulas.FREE),
+    **_entries(["cat_relu"], _cat, _elementwise_rule("relu")),
+    **_entries([f"max_pool{rank}d" for rank in (1, 2)], _pool, _pool_cost),
+    **_entries(
         ["relu6", "threshold", "leaky_relu", "prelu", "elu", "celu", "hardswish", "sigmoid"],
         _like,
         each("activation"),
     ),
-    **_named(["dropout"], _like, lambda call: cost_formulas.FREE),
-    **_named(["softmax"], _like, each("softmax", ELEMENTWISE["softmax"][0])),
-    **_named(
+    **_entries(["dropout"], _like, lambda call: cost_formulas.FREE),
+    **_entries(["softmax"], _like, each("softmax", ELEMENTWISE["softmax"][0])),
+    **_entries(
         [f"batch_norm{rank}{relu}" for rank in ("", "1d", "2d", "3d") for relu in ("", "_relu")],
         _like,
         _normalization("batch_norm"),
     ),
-    **_named(["layer_norm", "group_norm", "instance_norm"], _like, _normalization("layer_norm")),
-    **_named(["embedding_byte", "embedding_4bit"], _rows, lambda call: cost_formulas.FREE),
-    **_named(["embedding_bag_byte", "embedding_bag_4bit"], _bags, _bags_cost),
+    **_entries(["layer_norm", "group_norm", "instance_norm"], _like, _normalization("layer_norm")),
+    **_entries(["embedding_byte", "embedding_4bit"], _rows, lambda call: cost_formulas.FREE),
+    **_entries(["embedding_bag_byte", "embedding_bag_4bit"], _bags, _bags_cost),
 }
 
 ANSWERS: Mapping[str, Answer] = {name: answer for name, (answer, _) in _KERNELS.items()}
-"""Results of operators, by schema name."""
+"""Functions that create the results of operators, by schema name."""
 
 TABLE: Mapping[str, OperatorRecord] = {name: record for name, (_, record) in _KERNELS.items()}
-"""What they cost; their gradients are not known to torch either."""
+"""Cost records by schema name; torch has no gradients for these operators."""
 
 
 _TYPES = {
@@ -260,53 +261,53 @@ _TYPES = {
     torch.qint32: torch.int32,
     torch.quint4x2: torch.uint8,
 }
-"""The integers that stand in for each type of quantized numbers."""
+"""Plain integer dtypes that represent the quantized dtypes."""
 
-_MAKERS = ("aten::quantize_per_tensor", "aten::quantize_per_tensor_dynamic", "aten::quantize_per_channel")
-_ENDS = {"aten::dequantize": torch.float32, "aten::int_repr": None}
-"""Operators whose result is no quantized tensor, and its type; None: the integers as they are."""
-_SETTINGS = {"aten::q_scale": 1.0, "aten::q_zero_point": 0}
-"""What tensors without values answer about themselves."""
+_QUANTIZING = ("aten::quantize_per_tensor", "aten::quantize_per_tensor_dynamic", "aten::quantize_per_channel")
+_DEQUANTIZING = {"aten::dequantize": torch.float32, "aten::int_repr": None}
+"""Operators whose result is not quantized, with its dtype; None keeps the integers."""
+_DEFAULT_PARAMETERS = {"aten::q_scale": 1.0, "aten::q_zero_point": 0}
+"""Answers of meta tensors about their quantization parameters."""
 
 
 class QuantizedTensors:
-    """Tensors of integers with a scale, while a model runs on shapes, where torch has no such tensors.
+    """Tracks quantized tensors in a run on shapes, where torch has no such tensors.
 
-    A tensor of plain integers of the same width stands in for each. What torch does not do with integers is
-    asked of floats, and integers are returned.
+    A plain integer tensor of the same width represents each of them. If torch does not support an operator on
+    integers, the operator runs on floats and its results are converted back.
     """
 
     def __init__(self) -> None:
-        self._held: dict[int, Any] = {}
+        self._storages: dict[int, Any] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        return bool(self._storages)
 
     def __contains__(self, tensor: torch.Tensor) -> bool:
-        return bool(self._held) and storage_key(tensor.untyped_storage()) in self._held
+        return bool(self._storages) and storage_key(tensor.untyped_storage()) in self._storages
 
     def concerns(self, name: str, tensors: Iterable[torch.Tensor]) -> bool:
-        """Whether an operator makes or reads quantized tensors."""
-        return name in _MAKERS or (bool(self._held) and any(tensor in self for tensor in tensors))
+        """Whether an operator creates or reads quantized tensors."""
+        return name in _QUANTIZING or (bool(self._storages) and any(tensor in self for tensor in tensors))
 
     def answer(self, func: Any, call: AtenCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of an operator for which `concerns` is true.
 
         Args:
-            func: The operator.
-            call: The call.
-            args: As it was called.
-            kwargs: As it was called.
+            func: Operator.
+            call: Call of the operator.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
         """
         name = f"{func.namespace}::{call.name}"
-        if name in _MAKERS:
+        if name in _QUANTIZING:
             kind = call.get("dtype", torch.quint8)
             tensors = [self._mark(torch.empty_like(t, dtype=_TYPES.get(kind, kind))) for t in _sources(call)]
             return tensors if isinstance(next(iter(call.arguments.values())), (list, tuple)) else tensors[0]
-        if name in _SETTINGS:
-            return _SETTINGS[name]
-        if name in _ENDS:
-            tensors = [torch.empty_like(t, dtype=_ENDS[name] or t.dtype) for t in _sources(call)]
+        if name in _DEFAULT_PARAMETERS:
+            return _DEFAULT_PARAMETERS[name]
+        if name in _DEQUANTIZING:
+            tensors = [torch.empty_like(t, dtype=_DEQUANTIZING[name] or t.dtype) for t in _sources(call)]
             return tensors if isinstance(next(iter(call.arguments.values())), (list, tuple)) else tensors[0]
         if name in ANSWERS:
             return self._mark(ANSWERS[name](call))
@@ -315,10 +316,10 @@ class QuantizedTensors:
             result = func(*args, **kwargs)
         except (RuntimeError, NotImplementedError):
             result = None
-        if result is None or not _keeps(result, kind):
+        if result is None or not _keeps_dtype(result, kind):
             result = func(*map(self._as_float, args), **{key: self._as_float(v) for key, v in kwargs.items()})
-            result = _each(result, lambda t: torch.empty_like(t, dtype=kind) if t.is_floating_point() else t)
-        return _each(result, lambda t: self._mark(t) if t.dtype == kind else t)
+            result = _map_tensors(result, lambda t: torch.empty_like(t, dtype=kind) if t.is_floating_point() else t)
+        return _map_tensors(result, lambda t: self._mark(t) if t.dtype == kind else t)
 
     def _as_float(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -329,7 +330,7 @@ class QuantizedTensors:
 
     def _mark(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        self._held[storage_key(storage)] = storage
+        self._storages[storage_key(storage)] = storage
         return tensor
 
 
@@ -339,16 +340,16 @@ def _sources(call: AtenCall) -> list[torch.Tensor]:
     return [first] if isinstance(first, torch.Tensor) else list(first)
 
 
-def _each(result: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A result whose tensors are changed."""
+def _map_tensors(result: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Applies a function to each tensor of a result."""
     if isinstance(result, torch.Tensor):
         return change(result)
     if isinstance(result, (list, tuple)):
-        return type(result)([_each(part, change) for part in result])
+        return type(result)([_map_tensors(part, change) for part in result])
     return result
 
 
-def _keeps(result: Any, kind: torch.dtype) -> bool:
-    """Whether the first tensor of a result is of the type that went in, or of truth values."""
+def _keeps_dtype(result: Any, kind: torch.dtype) -> bool:
+    """Whether the first tensor of a result has the given dtype or is boolean."""
     first = result[0] if isinstance(result, (list, tuple)) and result else result
     return isinstance(first, torch.Tensor) and first.dtype in (kind, torch.bool)

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN of ATen, in floating point and dynamically quantized: layers in one piece, and cells."""
+"""LSTM, GRU and RNN of ATen, in floating point and dynamically quantized: full layers and cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from explorer.engine.operators.gradients import Gradient, Want
 
 
 class _Layer(Struct):
-    """Sizes of a recurrent layer; the source is (steps, batch, features), or all steps that are there."""
+    """Sizes of a recurrent layer; `source` is (steps, batch, features), or (all steps, features) if packed."""
 
     source: tuple[Any, ...]
     state: tuple[Any, ...]
@@ -32,7 +32,7 @@ def _layer(call: AtenCall) -> _Layer:
     length, batch = (source[0], 1) if packed or len(source) == 2 else source[:2]
     if call.get("batch_first") and len(source) == 3:
         length, batch = batch, length
-    # the last state of a projected LSTM is as wide as its units, the first as its projection
+    # in a projected LSTM the last state has the size of the cell, the first that of the projection
     hidden = states[-1].shape[-1]
     directions = 2 if call.get("bidirectional") else 1
     return _Layer(
@@ -65,11 +65,11 @@ def _gradient(kind: str) -> Callable[[AtenCall, int, Callable[[Any], Want]], Gra
         layer = _layer(call)
         state = layer.state
         gates = cost_formulas.RECURRENT[kind][0] * layer.hidden * layer.directions
-        into = layer.length * layer.batch * gates * layer.source[-1]
-        start = layer.layers * gates * state[-1] * (state[-2] if len(state) == 3 else 1)
+        input_macs = layer.length * layer.batch * gates * layer.source[-1]
+        initial_state_macs = layer.layers * gates * state[-1] * (state[-2] if len(state) == 3 else 1)
         weights = [want(t) for t in call.tensors("params") if len(t.shape) > 1]
         first: Want = next((w for w in map(want, call.tensors("hx")) if w), "")
-        return gradients.recurrent(macs, into, start, want(call.tensors()[0]), first, weights)
+        return gradients.recurrent(macs, input_macs, initial_state_macs, want(call.tensors()[0]), first, weights)
 
     return rule
 
@@ -84,13 +84,13 @@ def _cell(kind: str) -> Rule:
 
 
 LAYERS = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
-"""Functions of torch that run a whole layer."""
+"""Torch functions that run a full recurrent layer."""
 
 CELLS: Mapping[str, str] = {
     f"quantized::quantized_{name}_cell_dynamic": kind
     for name, kind in (("lstm", "LSTM"), ("gru", "GRU"), ("rnn_relu", "RNN"), ("rnn_tanh", "RNN"))
 }
-"""Dynamically quantized cells, and what each is."""
+"""Dynamically quantized cells by schema name, with the kind of each."""
 
 TABLE: Mapping[str, OperatorRecord] = {
     "lstm": OperatorRecord(_recurrent("LSTM"), _gradient("LSTM")),
@@ -101,4 +101,4 @@ TABLE: Mapping[str, OperatorRecord] = {
     "quantized_gru": OperatorRecord(_recurrent("GRU")),
     **{name: OperatorRecord(_cell(kind)) for name, kind in CELLS.items()},
 }
-"""Recurrent operators."""
+"""Records of recurrent operators, by name."""

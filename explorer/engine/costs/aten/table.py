@@ -1,10 +1,10 @@
-"""Table of ATen operators: one record for each, with its cost, the products of its gradients, its role.
+"""Table of ATen operators: one record each, with the cost, the products of its gradients, and its role.
 
-The ATen level is where every way of writing a model in PyTorch comes together. A module that runs shows the
-operators that torch runs in the end (`dispatch`); an exported program is written in those that its author
-called (`aten.conv2d`, `aten.linear`), and is counted here from the shapes in its file, without torch. Both
-ask the same rules. What only moves data is listed; an operator that is not here is unknown, which is said
-and never taken for 0.
+Every model in PyTorch ends in ATen operators. A module that runs on shapes shows the operators that torch
+executes (`dispatch`). An exported program lists the operators that its author called (`aten.conv2d`,
+`aten.linear`), and its cost is computed here from the shapes in the file, without torch. Both use the same
+rules. Operators that only move data have records, too. The cost of an operator without a record is unknown,
+never 0.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ TABLE: Mapping[str, OperatorRecord] = {
     for part in (movement, elementwise, linear_algebra, recurrent, products)
     for name, operator in part.TABLE.items()
 }
-"""Operators by the names of their schemas. A row in one of the parts is all that a new one needs."""
+"""Records by schema name. To add an operator, add an entry to the `TABLE` of one of the modules."""
 
 
 def find(name: str) -> OperatorRecord | None:
-    """The record of an operator, or of the one that does the same but not in place of its argument."""
+    """The record of an operator, else that of its out-of-place form; None if there is none."""
     return TABLE.get(name) or TABLE.get(name.removesuffix("_"))
 
 
@@ -40,16 +40,16 @@ def exported_cost(
     """The cost of one operator of an exported program.
 
     Args:
-        kind: 'aten.conv2d', 'aten.add.Tensor'.
-        inputs: Argument, type and shape of every tensor that goes in.
-        outputs: Name, type and shape of every tensor that comes out.
-        settings: Its other arguments.
+        kind: Name of the operator, such as 'aten.conv2d' or 'aten.add.Tensor'.
+        inputs: Argument name, dtype and shape of every input tensor.
+        outputs: Name, dtype and shape of every output tensor.
+        settings: Non-tensor arguments by name.
 
     Returns:
-        Its cost; unknown, with the reason, when there is no rule for it or the file lacks a shape.
+        The cost; unknown, with the reason, if there is no rule or the file lacks a shape.
     """
-    library, _, rest = kind.partition(".")
-    name = rest.partition(".")[0]
+    library, _, operator_name = kind.partition(".")
+    name = operator_name.partition(".")[0]
     operator = find(f"{library}::{name}")
     if operator is None:
         if not outputs:

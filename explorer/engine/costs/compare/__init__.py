@@ -1,1 +1,1 @@
-"""Comparison of models with each other, and with the numbers that other tools print."""
+"""Compares models with each other, and with the figures of other tools."""

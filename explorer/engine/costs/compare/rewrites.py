@@ -1,8 +1,8 @@
-"""Operator rewrites: the same work in other operators, as an export or a tiling writes it.
+"""Operator rewrites: the same work expressed by other operators, in an export or a tiling.
 
-What a module does in one piece, an export writes as several operators, and names the module with each; what
-a product does within itself, a tiling writes as tile products and their sums, under the product's name. So
-it is seen which operators stand for what, and how much elementwise work that makes more.
+An export writes one module as several operators, each named after the module. A tiling writes one product as
+tile products and sums, named after the product. The names show which operators belong together, and how much
+additional elementwise work they do.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from explorer.engine.costs.memory.liveness import Schedule
 from explorer.facts import Analysis, Layer
 
 NAMED = 3
-"""How many layers are named that nothing needs."""
+"""Maximum number of layers without effect on the output that are named."""
 
 _SIZES = 16
-"""Elements up to which whole numbers are taken for sizes."""
+"""Maximum number of elements of an integer tensor that counts as sizes."""
 
 
 def leaves(analysis: Analysis) -> list[Layer]:
@@ -30,7 +30,7 @@ def leaves(analysis: Analysis) -> list[Layer]:
 
 
 def _sides(first: Analysis, second: Analysis) -> tuple[Analysis, Analysis, int] | None:
-    """The modules, the graph, and the sign of the graph's surplus; None if they are not one of each."""
+    """The modules, the graph, and 1 if the graph is second (else -1); None if both are of one kind."""
     graphs = first.info.model.is_graph, second.info.model.is_graph
     if graphs[0] == graphs[1]:
         return None
@@ -44,58 +44,58 @@ def rewritten(
     idle: Collection[str],
     figure: str = "elementwise_ops",
 ) -> list[tuple[str, int]]:
-    """Modules that a graph writes as several operators, and how much more work they are.
+    """Modules that a graph writes as several operators, and the difference in work.
 
     Args:
-        first: A model, of modules or the graph of one.
-        second: The other of the two.
-        settled: Families of work whose differences are already explained.
-        idle: Paths of layers that no output needs; their differences are explained, too.
-        figure: The kind of work.
+        first: Analysis of modules or of a graph.
+        second: Analysis of the other kind.
+        settled: Kinds of work whose differences are explained already.
+        idle: Paths of layers that no output needs, whose differences are explained already.
+        figure: Name of the compared figure.
     """
     sides = _sides(first, second)
     if sides is None:
         return []
     modules, graph, sign = sides
     modules_by_path = {layer.path: layer for layer in leaves(modules) if layer.name != layer.kind}
-    attending = _attending(modules, idle)
+    attention_functions = _attention_functions(modules, idle)
     parts: dict[str, list[Layer]] = {}
     for node in leaves(graph):
         if _is_size(node):
             continue
         scope = _scope(graph, node)
-        # an operator that is its whole module takes the module's place
+        # an operator that forms its whole module has the module's path
         full_path = f"{scope}.{node.name}".lstrip(".")
         scope = full_path if full_path in modules_by_path else scope
-        while scope and scope not in modules_by_path and scope not in attending:
+        while scope and scope not in modules_by_path and scope not in attention_functions:
             scope = scope.rpartition(".")[0]
-        if scope in modules_by_path or scope in attending:
+        if scope in modules_by_path or scope in attention_functions:
             parts.setdefault(scope, []).append(node)
     work: Counter[str] = Counter()
-    words: dict[str, Counter[str]] = {}
+    kinds_by_module: dict[str, Counter[str]] = {}
     for path, nodes in parts.items():
         # a module without operators of its name is written where its weights are used
-        ours = (
+        module_rows = (
             [modules_by_path[path]]
             if path in modules_by_path
-            else attending[path]
+            else attention_functions[path]
             + [
                 y
                 for y in modules_by_path.values()
-                if _above(y) == path and y.path not in parts and y.path not in idle
+                if _parent_path(y) == path and y.path not in parts and y.path not in idle
             ]
         )
         kinds = Counter(n.kind for n in nodes if n.elementwise_ops or n.macs)
-        name = ours[0].kind
+        name = module_rows[0].kind
         if family(name) in settled or len(kinds) < 2:
             continue
-        work[name] += sum(getattr(n, figure) or 0 for n in nodes) - sum(getattr(y, figure) or 0 for y in ours)
-        words.setdefault(name, Counter()).update(kinds.keys())
+        work[name] += sum(getattr(n, figure) or 0 for n in nodes) - sum(getattr(y, figure) or 0 for y in module_rows)
+        kinds_by_module.setdefault(name, Counter()).update(kinds.keys())
     amounts = []
     for kind, amount in work.items():
-        count = words[kind].most_common()[0][1]
-        text = f"{count:,} {kind} written as {', '.join(words[kind])}"
-        if graph.info.tiled is not None and (figure == "macs" or words[kind].keys() & {"Sum", "ReduceSum"}):
+        count = kinds_by_module[kind].most_common()[0][1]
+        text = f"{count:,} {kind} written as {', '.join(kinds_by_module[kind])}"
+        if graph.info.tiled is not None and (figure == "macs" or kinds_by_module[kind].keys() & {"Sum", "ReduceSum"}):
             text = f"{count:,} {kind} on tiles: {_TILED[figure]}"
         amounts.append((text if sign > 0 else f"{text} in the first", sign * amount))
     return amounts
@@ -105,31 +105,31 @@ _TILED = {
     "elementwise_ops": "the sums of its tiles, which a product does within itself",
     "macs": "what fills up its tiles",
 }
-"""What a product on tiles does more than a whole one."""
+"""The work that a product on tiles does in addition."""
 
 
-def _attending(modules: Analysis, idle: Collection[str]) -> dict[str, list[Layer]]:
-    """The functions that a module's forward calls, by the module's path, where attention is among them.
+def _attention_functions(modules: Analysis, idle: Collection[str]) -> dict[str, list[Layer]]:
+    """The functions that a module's forward calls, by module path, if attention is one of them.
 
-    Attention comes first.
+    Attention is listed first.
     """
-    called: dict[str, list[Layer]] = {}
+    functions_by_caller: dict[str, list[Layer]] = {}
     for layer in leaves(modules):
         if layer.name.startswith(layer.kind) and layer.path not in idle:
-            called.setdefault(_above(layer), []).append(layer)
+            functions_by_caller.setdefault(_parent_path(layer), []).append(layer)
     return {
-        path: sorted(called_layers, key=lambda y: family(y.kind) != "attention")
-        for path, called_layers in called.items()
-        if any(family(layer.kind) == "attention" for layer in called_layers)
+        path: sorted(functions, key=lambda y: family(y.kind) != "attention")
+        for path, functions in functions_by_caller.items()
+        if any(family(layer.kind) == "attention" for layer in functions)
     }
 
 
-def _above(layer: Layer) -> str:
+def _parent_path(layer: Layer) -> str:
     return layer.path.rpartition(".")[0]
 
 
 def _scope(graph: Analysis, node: Layer) -> str:
-    """The module of an operator, as the module tree calls it: '/layer1/layer1.0/conv1' is layer1.0.conv1."""
+    """The module path of an operator in the module tree: '/layer1/layer1.0/conv1' is layer1.0.conv1."""
     if node.parent is None:
         return ""
     path = ""
@@ -141,13 +141,13 @@ def _scope(graph: Analysis, node: Layer) -> str:
 
 
 def _is_size(node: Layer) -> bool:
-    """Whether an operator of a graph computes a size, not what a model works on."""
+    """Whether an operator computes sizes instead of the model's data."""
     shapes = [t.shape for t in node.outputs if t.dtype in ("int64", "int32")]
     return bool(shapes) and len(shapes) == len(node.outputs) and (node.elementwise_ops or 0) <= _SIZES
 
 
 def sizes_computed(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
-    """The work on sizes that a graph computes and modules read from their tensors."""
+    """Work on sizes that a graph computes, while modules read them from tensors."""
     sides = _sides(first, second)
     if sides is None:
         return []
@@ -157,33 +157,33 @@ def sizes_computed(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
 
 
 def tile_sums(first: Analysis, second: Analysis, figure: str) -> list[tuple[str, int]]:
-    """The additional work of a tiled graph over the graph that it was made from, product by product."""
+    """The additional work of a tiled graph over its original graph, product by product."""
     sides = _sides(first, second)
     if sides is not None:
         tiled = figure == "macs" and sides[1].info.tiled is not None
         return rewritten(first, second, (), (), figure) if tiled else []
     amounts = []
-    for plain, cut, sign in ((first, second, 1), (second, first, -1)):
-        if cut.info.tiled is None:
+    for untiled_model, tiled_model, sign in ((first, second, 1), (second, first, -1)):
+        if tiled_model.info.tiled is None:
             continue
-        single = {layer.path: layer for layer in leaves(plain)}
-        more = count = 0
-        for group in cut.layers:
-            whole = single.get(group.path) if group.group and group.counted else None
-            if whole is not None and whole.kind == group.kind:
-                more += (getattr(group, figure) or 0) - (getattr(whole, figure) or 0)
+        single = {layer.path: layer for layer in leaves(untiled_model)}
+        surplus = count = 0
+        for group in tiled_model.layers:
+            untiled = single.get(group.path) if group.group and group.counted else None
+            if untiled is not None and untiled.kind == group.kind:
+                surplus += (getattr(group, figure) or 0) - (getattr(untiled, figure) or 0)
                 count += 1
         text = f"{count:,} product{'s' if count != 1 else ''} on tiles: {_TILED[figure]}"
-        amounts.append((text, sign * more))
+        amounts.append((text, sign * surplus))
     return amounts
 
 
 class IdleLayers(Struct, frozen=True):
-    """Layers of modules whose work no output needs, and which their graph leaves out.
+    """Layers of modules that no output needs and that the graph omits.
 
     Attributes:
-        layers: The rows.
-        sign: Of the second model's surplus.
+        layers: Rows of the layers.
+        sign: Sign of the difference, seen from the second model.
     """
 
     layers: tuple[Layer, ...] = ()
@@ -191,21 +191,21 @@ class IdleLayers(Struct, frozen=True):
 
     @property
     def paths(self) -> frozenset[str]:
-        """Of the rows."""
+        """Paths of the layers."""
         return frozenset(layer.path for layer in self.layers)
 
     def amounts(self, figure: str) -> list[tuple[str, int]]:
-        """The reason for less of a figure, and the amount."""
+        """The reason for a difference in a figure, and the amount."""
         work = sum(getattr(layer, figure) or 0 for layer in self.layers)
         names = ", ".join(printable(layer.path) for layer in self.layers[:NAMED])
-        rest = f" and {len(self.layers) - NAMED:,} more" if len(self.layers) > NAMED else ""
-        return [(f"{names}{rest}: no output of the graph needs it, which leaves it out", self.sign * work)]
+        more_text = f" and {len(self.layers) - NAMED:,} more" if len(self.layers) > NAMED else ""
+        return [(f"{names}{more_text}: no output of the graph needs it, which leaves it out", self.sign * work)]
 
 
 def idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedule]) -> IdleLayers:
-    """The layers of modules that no output of their graph needs; none if the two are not one of each.
+    """The layers of modules that no output of their graph needs; empty unless one model is a graph.
 
-    If the graph has fewer outputs, they are taken to be the first ones of the modules.
+    If the graph has fewer outputs, they are assumed to be the first ones of the modules.
     """
     sides = _sides(first, second)
     if sides is None:

@@ -1,1 +1,1 @@
-"""Decoding: what one step costs, with the cache that it reads."""
+"""Costs of decoding: one decode step, with the cache that it reads."""

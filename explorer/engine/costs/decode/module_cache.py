@@ -1,7 +1,7 @@
-"""KV cache of a module: passes over a prompt, and steps with the cache that these return.
+"""KV cache of a module: runs a prompt on shapes, and decode steps with the cache that the module returns.
 
-The module makes its cache, keeps it and reads it by its own code, on shapes: what a step costs is what that
-code does, whatever it caches (keys and values of grouped heads, latents, windows, states of a recurrence).
+The module's own code creates, updates and reads the cache. The cost of a step is that of this code, whatever
+it caches (keys and values of grouped heads, latents, windows, recurrent states).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from explorer.engine.formats.torch_module.cache_tensors import tensors_of
 from explorer.engine.formats.torch_module.configured_inputs import likely_shape
 from explorer.engine.progress import Cancel, stop_if
 
-_SHORT = 5
-"""Tokens of a prompt from which a longer cache is grown; one more than the kernels of causal convolutions."""
-_GROWN = 3
-"""Tokens by which a short cache is grown to see whether growing gives what a prompt leaves."""
+_INITIAL_TOKENS = 5
+"""Prompt length from which a longer cache is grown; one more than the kernels of causal convolutions."""
+_TEST_GROWTH = 3
+"""Number of tokens by which a cache is grown to test whether growing equals a longer prompt."""
 _HINT = "a step needs a forward with input_ids and a cache, which it returns, as those of transformers have"
 
 
 class EncoderOutput(NamedTuple):
-    """The output of an encoder, which code reads by position or by name."""
+    """The output of an encoder, readable by position and by name."""
 
     last_hidden_state: torch.Tensor
     hidden_states: None = None
@@ -40,15 +40,15 @@ class EncoderOutput(NamedTuple):
 
 
 class OwnCache(Struct):
-    """A module with a cache of its own.
+    """A module that creates its own cache.
 
     Attributes:
-        model: On the meta device, in evaluation mode.
-        name: Of its argument for a cache.
-        takes: Names of all arguments of its forward.
-        encoder: It reads the prompt with an encoder; the cache is the decoder's.
-        prompt_only: Whether what it computes for a prompt is asked for its last token alone.
-        check: Asked at every module.
+        model: Model on the meta device, in evaluation mode.
+        name: Name of the forward's cache argument.
+        takes: Names of all arguments of the forward.
+        encoder: Whether an encoder reads the prompt; the cache then belongs to the decoder.
+        prompt_only: Whether a prompt computes logits for its last token only.
+        check: Function called at every module; may raise to stop a run.
     """
 
     model: nn.Module
@@ -58,85 +58,85 @@ class OwnCache(Struct):
     prompt_only: bool = False
     check: Callable[[int, int], None] = lambda done, modules: None
     _caches: dict[tuple[int, int, int], tuple[Any, Mapping[str, Any]]] = field(default_factory=dict)
-    _grows: bool | None = None
+    _can_grow: bool | None = None
 
     def prompt(self, tokens: int, batch: int = 1) -> dict[str, Any]:
-        """Arguments of a pass over a prompt: of its encoder, and one token of its decoder, if it has both."""
+        """Arguments of a pass over a prompt; with an encoder, the decoder processes one token."""
         arguments = self._encoded(tokens, batch) if self.encoder else {"input_ids": _ids(batch, tokens)}
         if self.encoder:
             arguments["decoder_input_ids"] = _ids(batch, 1)
         return {**arguments, **self._switches()}
 
     def step(self, past: int, batch: int = 1, prompt: int = 0) -> dict[str, Any]:
-        """Arguments of a pass over one token behind `past` others.
+        """Arguments of a pass over one token after `past` cached tokens.
 
         Args:
-            past: Tokens in the cache; 0 for none.
-            batch: Sequences.
-            prompt: Tokens that the encoder has read, of a model that has one.
+            past: Number of cached tokens.
+            batch: Number of sequences.
+            prompt: Number of tokens that the encoder has read, if there is one.
 
         Raises:
-            BadModel: It does not run over a prompt.
+            BadModel: The model fails over a prompt.
         """
         ids = "decoder_input_ids" if self.encoder else "input_ids"
         if not past:
-            return self.prompt(prompt or _SHORT, batch) if self.encoder else self.prompt(1, batch)
-        cache, more = self.cache(past, batch, prompt)
+            return self.prompt(prompt or _INITIAL_TOKENS, batch) if self.encoder else self.prompt(1, batch)
+        cache, encoder_arguments = self.cache(past, batch, prompt)
         position = compat.position_of_step(self.name, self.takes)
-        return {**more, ids: _ids(batch, 1), self.name: cache, **position, **self._switches()}
+        return {**encoder_arguments, ids: _ids(batch, 1), self.name: cache, **position, **self._switches()}
 
     def cache(self, tokens: int, batch: int = 1, prompt: int = 0) -> tuple[Any, Mapping[str, Any]]:
-        """The cache after so many tokens, and the encoder's output if a step needs one.
+        """The cache after `tokens` tokens, and the encoder's output if a step needs it.
 
         Raises:
-            BadModel: It does not run over a prompt.
+            BadModel: The model fails over a prompt.
         """
         key = tokens, batch, prompt
         if key not in self._caches:
             self._caches[key] = self._cache(tokens, batch, prompt)
-        cache, more = self._caches[key]
-        return copy.deepcopy(cache), more
+        cache, encoder_arguments = self._caches[key]
+        return copy.deepcopy(cache), encoder_arguments
 
     def encoder_reads(self) -> str:
-        """The input of an encoder that reads no text, with its shape; '' for a text or no encoder."""
+        """Name and shape of the input of an encoder for other data than text; '' otherwise."""
         name = getattr(self.model, "main_input_name", "input_ids")
         if not self.encoder or name == "input_ids":
             return ""
         return f"{name} {shape_text(tuple(self._encoded(1, 1)[name].shape))}"
 
-    # inside
+    # helpers
 
     def _cache(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
-        short = min(tokens, 1 if self.encoder else _SHORT)
-        if tokens == short:
-            return self._cache_after(short, batch, prompt)
-        if self._grows is None:
-            self._grows = self._grows_alike(batch, prompt)
-        if not self._grows:
+        initial_tokens = min(tokens, 1 if self.encoder else _INITIAL_TOKENS)
+        if tokens == initial_tokens:
+            return self._cache_after(initial_tokens, batch, prompt)
+        if self._can_grow is None:
+            self._can_grow = self._check_growth(batch, prompt)
+        if not self._can_grow:
             return self._cache_after(tokens, batch, prompt)
-        cache, more = self.cache(short, batch, prompt)
-        return _longer(cache, tokens - short), more
+        cache, encoder_arguments = self.cache(initial_tokens, batch, prompt)
+        return _grow(cache, tokens - initial_tokens), encoder_arguments
 
-    def _grows_alike(self, batch: int, prompt: int) -> bool:
-        """Whether a short cache, grown by the code of its layers, equals the cache of a longer prompt."""
-        short = 1 if self.encoder else _SHORT
-        cache, _ = self.cache(short, batch, prompt)
+    def _check_growth(self, batch: int, prompt: int) -> bool:
+        """Whether a short cache, grown by its layers' code, equals the cache of a longer prompt."""
+        initial_tokens = 1 if self.encoder else _INITIAL_TOKENS
+        cache, _ = self.cache(initial_tokens, batch, prompt)
         try:
-            grown = _longer(cache, _GROWN)
+            grown = _grow(cache, _TEST_GROWTH)
         except Exception:
             return False
-        expected, _ = self._cache_after(short + _GROWN, batch, prompt)
+        expected, _ = self._cache_after(initial_tokens + _TEST_GROWTH, batch, prompt)
         return [entry.tensor.shape for entry in tensors_of(grown)] == [
             entry.tensor.shape for entry in tensors_of(expected)
         ]
 
     def _cache_after(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
-        """The cache after a pass over so many tokens, and the encoder's output."""
-        arguments = self.prompt(prompt or _SHORT if self.encoder else tokens, batch)
+        """The cache after a pass over `tokens` tokens, and the encoder's output."""
+        arguments = self.prompt(prompt or _INITIAL_TOKENS if self.encoder else tokens, batch)
         if self.encoder:
             arguments["decoder_input_ids"] = _ids(batch, tokens)
-        read: list[Any] = []
-        with _outputs_of(self._encoder_module(), read):
+        encoder_results: list[Any] = []
+        with _outputs_of(self._encoder_module(), encoder_results):
             run = traced(self.model, (), arguments, check=self.check).run
         if run.failed:
             raise BadModel(f"it fails over a prompt: {run.failed[1]}", where=type(self.model).__name__)
@@ -148,10 +148,10 @@ class OwnCache(Struct):
                 where=type(self.model).__name__,
                 hint="a step is counted behind the cache that a forward returns",
             )
-        return cache, {"encoder_outputs": read[-1]} if read else self._encoder_output(result)
+        return cache, {"encoder_outputs": encoder_results[-1]} if encoder_results else self._encoder_output(result)
 
     def _encoder_module(self) -> nn.Module | None:
-        """The encoder, whose output a step takes; None if unknown."""
+        """The encoder, whose output a step reads; None if unknown."""
         get_encoder = getattr(self.model, "get_encoder", None) if self.encoder else None
         encoder = get_encoder() if callable(get_encoder) else None
         return encoder if isinstance(encoder, nn.Module) and encoder is not self.model else None
@@ -181,23 +181,23 @@ def _ids(batch: int, tokens: int) -> torch.Tensor:
     return torch.empty((batch, tokens), dtype=torch.int64, device="meta")
 
 
-def _longer(cache: Any, tokens: int) -> Any:
-    """A cache with more tokens, added by the cache's own layers; states stay."""
+def _grow(cache: Any, tokens: int) -> Any:
+    """Adds tokens to a cache through the cache's own layers; recurrent states keep their size."""
     if not compat.grow(cache, tokens):
         raise Misuse("its cache has no layers")
     return cache
 
 
 def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> OwnCache:
-    """The cache of a module's own.
+    """Finds the cache of a module.
 
     Args:
-        model: On the meta device.
-        source: What the user asked for.
-        cancel: Asked at every module of a run.
+        model: Model on the meta device.
+        source: The name under which the user opened the model.
+        cancel: Called at every module of a run; a true result stops it.
 
     Raises:
-        Misuse: Its forward takes no cache.
+        Misuse: The module's forward takes no cache.
     """
     arguments = compat.forward_arguments(model)
     takes = _names(model, arguments)
@@ -216,15 +216,14 @@ def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> O
 
 
 def _returned_argument(own_cache: OwnCache, arguments: Mapping[str, inspect.Parameter]) -> str:
-    """The optional argument that a forward returns as an object of tensors; '' where that is not clear.
+    """The optional argument that the forward also returns as an object of tensors; '' if ambiguous.
 
-    It is returned under the argument's name, or it is the only optional argument and the only part of a tuple
-    that is no tensor.
+    Either the result names it, or it is the only optional argument and the only non-tensor in a result tuple.
     """
     optional = [name for name, parameter in arguments.items() if parameter.default is None]
     if own_cache.encoder or not optional:
         return ""
-    run = traced(own_cache.model, (), own_cache.prompt(_SHORT), check=own_cache.check).run
+    run = traced(own_cache.model, (), own_cache.prompt(_INITIAL_TOKENS), check=own_cache.check).run
     if run.failed:
         return ""
     fields = compat.returned_fields(run.result)
@@ -238,11 +237,11 @@ def _returned_argument(own_cache: OwnCache, arguments: Mapping[str, inspect.Para
 
 
 def _names(model: nn.Module, arguments: Mapping[str, inspect.Parameter]) -> frozenset[str]:
-    """Names of the arguments of a forward; some of transformers hand `use_cache` on without naming it."""
-    taken = inspect.signature(model.forward).parameters
-    more = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
-    # in a model that also reads pictures or sound, the decoder's configuration has it
-    takes_use_cache = more and any(
+    """Names of a forward's arguments, with `use_cache` if the forward passes it on as a keyword."""
+    parameters = inspect.signature(model.forward).parameters
+    has_keywords = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    # in a multimodal model, the decoder's configuration has it
+    takes_use_cache = has_keywords and any(
         hasattr(config, "use_cache") for config in (getattr(model, "config", None), text_config(model))
     )
     return frozenset((*arguments, "use_cache")) if takes_use_cache else frozenset(arguments)
@@ -250,7 +249,7 @@ def _names(model: nn.Module, arguments: Mapping[str, inspect.Parameter]) -> froz
 
 @contextlib.contextmanager
 def _outputs_of(module: nn.Module | None, outputs: list[Any]) -> Iterator[None]:
-    """Collects the outputs of a module."""
+    """Collects the outputs of a module while the context is active."""
     if module is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Decode step of an nn.Module behind the cache that its own code keeps, and its pass over a prompt."""
+"""Analyzes a decode step of an nn.Module that keeps its own cache, and its pass over a prompt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from explorer.base.units import many_text, shape_text
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.decode import module_cache
 from explorer.engine.costs.decode.module_cache import OwnCache
-from explorer.engine.costs.decode.past_tokens import Inputs, check_past, summed
+from explorer.engine.costs.decode.past_tokens import Inputs, check_past, with_cache_bytes
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, tensors_of
@@ -31,19 +31,19 @@ def step_of_module(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> AnalysisResult:
-    """The analysis of one decode step of an nn.Module with a cache of its own.
+    """Analyzes one decode step of an nn.Module that keeps its own cache.
 
     Args:
-        loaded: From `torch_module.load`.
-        past: Tokens in the cache before the new one.
-        dims: 'batch', if the user gave it.
-        input_shapes: Inputs, where the user gave them: the first size of ids is the batch.
-        on_progress: Told about the modules that ran.
-        cancel: Asked at every module.
+        loaded: Model from `torch_module.load`.
+        past: Number of cached tokens.
+        dims: Sizes from the user; only 'batch' is used.
+        input_shapes: Inputs from the user; the first size of the ids is the batch.
+        on_progress: Called with the number of modules that ran.
+        cancel: Called at every module; a true result stops the analysis.
 
     Raises:
-        Misuse: It has no cache of its own.
-        BadModel: It does not run over a prompt.
+        Misuse: The model keeps no cache.
+        BadModel: The model fails over a prompt.
     """
     check_past(past)
     with loaded.quiet():
@@ -71,10 +71,10 @@ def prefill_of_module(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> AnalysisResult:
-    """A pass of an nn.Module over a prompt, with nothing in the cache before it.
+    """Analyzes a pass of an nn.Module over a prompt, with an empty cache.
 
     Raises:
-        Misuse: It has no cache of its own.
+        Misuse: The model keeps no cache.
     """
     with loaded.quiet():
         own_cache = module_cache.of_module(loaded.meta(), loaded.source, cancel=cancel)
@@ -97,18 +97,18 @@ def _batch(dims: Mapping[str, int], input_shapes: Inputs) -> int:
 
 
 def examined(own_cache: OwnCache, arguments: Mapping[str, Any], batch: int, **options: Any) -> AnalysisResult:
-    """The analysis of one run of a module with a cache.
+    """Analyzes one run of a module that keeps its own cache.
 
     Args:
-        own_cache: The module.
+        own_cache: Module with its cache.
         arguments: Arguments of its forward.
-        batch: Sequences in them.
-        options: Arguments of `analyse.examine_module`.
+        batch: Number of sequences in the arguments.
+        options: Further arguments of `analyse.examine_module`.
     """
     inputs = tuple([info for name, value in arguments.items() for info in described(value, name)])
-    assumed = {"dims": {"batch": batch}}
+    assumptions = {"dims": {"batch": batch}}
     return analyse.examine_module(
-        own_cache.model, (), arguments, inputs=inputs, assumptions=assumed, **options
+        own_cache.model, (), arguments, inputs=inputs, assumptions=assumptions, **options
     )
 
 
@@ -121,18 +121,18 @@ def step_behind(
     source: str = "",
     **options: Any,
 ) -> AnalysisResult:
-    """The analysis of one step, with the bytes of the cache that its layers read.
+    """Analyzes one decode step, and adds the bytes of the cache that its layers read.
 
     Args:
-        own_cache: The module.
+        own_cache: Module with its cache.
         arguments: Arguments of its forward; see `OwnCache.step`.
-        past: Tokens in the cache.
-        batch: Sequences.
-        source: What the user asked for.
+        past: Number of cached tokens.
+        batch: Number of sequences.
+        source: The name under which the user opened the model.
         options: Further arguments of `analyse.examine_module`.
 
     Raises:
-        BadModel: It fails.
+        BadModel: The step fails.
     """
     cache = tensors_of(arguments[own_cache.name]) if own_cache.name in arguments else ()
     step_result = examined(own_cache, arguments, batch, source=source, **options)
@@ -142,18 +142,18 @@ def step_behind(
     info = replace(
         info,
         totals=replace(info.totals, kv_cache_bytes=sum(entry.nbytes for entry in cache)),
-        assumptions={**info.assumptions, "decode": {"past": past, "tokens": 1, "how": _how(cache, past)}},
+        assumptions={**info.assumptions, "decode": {"past": past, "tokens": 1, "how": _description(cache, past)}},
     )
-    note = _mixed(own_cache, step_result, past, batch)
+    note = _mixing_note(own_cache, step_result, past, batch)
     info = replace(info, model=replace(info.model, notes=(*info.model.notes, *note)))
-    layers = summed(step_result.analysis.layers, _readers(cache, step_result))
+    layers = with_cache_bytes(step_result.analysis.layers, _cache_bytes_by_row(cache, step_result))
     return AnalysisResult.of(
         Analysis(info, layers), step_result.schedule, step_result.bounds, lambda: step_result.flow
     )
 
 
-def _mixed(own_cache: OwnCache, step_result: AnalysisResult, past: int, batch: int) -> list[str]:
-    """Notes that a step costs more than its sequences alone, where code mixes each with all others."""
+def _mixing_note(own_cache: OwnCache, step_result: AnalysisResult, past: int, batch: int) -> list[str]:
+    """A note if a step costs more than its sequences cost separately, because the model's code mixes them."""
     outputs = step_result.info.model.outputs
     shapes = (
         (output.name, output.shape)
@@ -164,17 +164,17 @@ def _mixed(own_cache: OwnCache, step_result: AnalysisResult, past: int, batch: i
     macs = step_result.info.totals.macs
     if batch == 1 or not shape or not macs:
         return []
-    alone = examined(own_cache, own_cache.step(past, 1), 1).info.totals.macs
-    if not alone or macs <= batch * alone:
+    single_macs = examined(own_cache, own_cache.step(past, 1), 1).info.totals.macs
+    if not single_macs or macs <= batch * single_macs:
         return []
     return [
         f"its code mixes each sequence with the state of every other: of {batch} new tokens it makes"
-        f" {name} {shape_text(shape)}, at {macs / alone:.3f} times the MACs of one sequence, which"
-        f" is counted as it runs; {batch} sequences apart take {batch * alone:,} MACs"
+        f" {name} {shape_text(shape)}, at {macs / single_macs:.3f} times the MACs of one sequence, which"
+        f" is counted as it runs; {batch} sequences apart take {batch * single_macs:,} MACs"
     ]
 
 
-def _how(cache: Sequence[CacheTensor], past: int) -> str:
+def _description(cache: Sequence[CacheTensor], past: int) -> str:
     if not past:
         return "a pass over the first token, with nothing in the cache"
     keys = sum(entry.keys for entry in cache)
@@ -183,8 +183,8 @@ def _how(cache: Sequence[CacheTensor], past: int) -> str:
     return f"behind what the module's own code keeps of {past:,} tokens ({contents}), one new token"
 
 
-def _readers(cache: Sequence[CacheTensor], step_result: AnalysisResult) -> dict[int, int | None]:
-    """Bytes of a cache by the row that reads them first; unread bytes are left out."""
+def _cache_bytes_by_row(cache: Sequence[CacheTensor], step_result: AnalysisResult) -> dict[int, int | None]:
+    """Bytes of the cache by the row that reads them first; bytes that no row reads are left out."""
     order = step_result.schedule
     unread_bytes: dict[Hashable, int] = {}
     for entry in cache:

@@ -1,8 +1,8 @@
-"""KV cache of ONNX decoders, which take it as inputs: which inputs those are, and how large for one step.
+"""KV cache of ONNX decoders with cache inputs: finds the inputs, and their sizes in one decode step.
 
-An export with a cache answers for one decode step when its sequence is bound to one token and its cache
-to the tokens before it. Which axis of which input is the cache's is read from the graph (the operator
-that appends to it or attends over it), never from names alone where the graph says more.
+An export with a cache computes one decode step if its sequence length is 1 and its cache holds the earlier
+tokens. The graph shows which axis of which input is the cache's: an operator appends to it or attends over
+it. Input names are only used if the graph does not decide.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.decode.past_tokens import summed
+from explorer.engine.costs.decode.past_tokens import with_cache_bytes
 from explorer.engine.costs.layer_tree import whole
 from explorer.engine.costs.onnx.values import nbytes
 from explorer.engine.graph.model import Graph, Model, Node, Value, subgraphs
@@ -31,21 +31,23 @@ _SLOTS: Mapping[tuple[str, str], tuple[tuple[int, int, int], ...]] = {
     (_MS, "Attention"): ((4, 1, 3),),
     (_MS, "DecoderMaskedSelfAttention"): ((4, 1, 3),),
 }
-"""Operators that attend over a cache: place of the cache among the inputs, of the cache with the new token
-among the outputs, and the cache's axis of positions."""
+"""Operators that attend over a cache, with tuples of three indices.
+
+They are the input with the cache, the output with the extended cache, and the cache's axis of positions.
+"""
 
 _WRITERS: Mapping[str, int] = {"Concat": 0, "ScatterElements": 0, "TensorScatter": -2}
-"""Operators that put the new token behind a cache, or into it, and the axis if the node names none."""
+"""Operators that append the new token to a cache or write it into one, with the default axis."""
 
-_SAME = frozenset(("Identity", "Cast"))
+_PASSTHROUGH = frozenset(("Identity", "Cast"))
 _CACHE_NAME = re.compile(r"past|cache|key_values|kv|mem", re.IGNORECASE)
 _TERM = re.compile(r"\s*\+\s*")
 
 
 class Slot(Struct, frozen=True):
-    """An input that holds keys or values of earlier tokens, `axis` counting them.
+    """An input with keys or values of earlier tokens; `axis` counts the tokens.
 
-    `present` is the value with the new token behind them.
+    `present` is the name of the output that also contains the new token, or ''.
     """
 
     value: Value
@@ -54,19 +56,18 @@ class Slot(Struct, frozen=True):
 
 
 Cache = Mapping[str, Slot]
-"""What a graph takes and gives of its cache, by the input's name."""
+"""Cache inputs and outputs of a graph, by input name."""
 
 
 class DecodeStep(Struct, frozen=True):
     """The inputs of one decode step.
 
     Attributes:
-        input_shapes: Type (as declared) and shape of every input.
-        positions: Positions of each cache input, by name: the tokens in the cache, or the size of the
-            buffer that holds them.
+        input_shapes: dtype (None for the declared one) and shape of every input.
+        positions: Positions of each cache input, by name: the number of cached tokens, or the buffer size.
         buffers: Whether the caches are buffers that the step writes into.
-        assumed: The assumptions, in words.
-        dims: Sizes of named dimensions, those that the user gave too.
+        assumed: Texts of the assumptions.
+        dims: Sizes of named dimensions, including those from the user.
     """
 
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]]
@@ -77,26 +78,26 @@ class DecodeStep(Struct, frozen=True):
 
 
 def find(model: Model) -> Cache:
-    """The cache inputs of a graph, also of those that only a branch or loop uses; none if it has none."""
+    """Finds the cache inputs of a graph, also those that only a branch or loop uses."""
     feeds = {v.name: v for v in model.graph.feeds}
     slots: dict[str, Slot] = {}
     results = {v.name for v in model.graph.outputs}
-    same: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for node in _nodes(model.graph):
-        # exporters leave a Concat of a single piece behind
-        alone = node.op == "Concat" and len(node.inputs) == 1
-        if (node.op in _SAME or alone) and not node.domain and node.inputs and node.outputs:
-            source = same.get(node.inputs[0], node.inputs[0])
+        # exporters may leave a Concat of a single input
+        is_single = node.op == "Concat" and len(node.inputs) == 1
+        if (node.op in _PASSTHROUGH or is_single) and not node.domain and node.inputs and node.outputs:
+            source = sources.get(node.inputs[0], node.inputs[0])
             if source in feeds:
-                same[node.outputs[0]] = source
+                sources[node.outputs[0]] = source
         for place, present, axis in _SLOTS.get((node.domain, node.op), ()):
             name = node.inputs[place] if place < len(node.inputs) else ""
-            name = same.get(name, name)
+            name = sources.get(name, name)
             if name in feeds and name not in slots:
-                after = node.outputs[present] if present < len(node.outputs) else ""
-                slots[name] = Slot(feeds[name], axis, after)
+                present_name = node.outputs[present] if present < len(node.outputs) else ""
+                slots[name] = Slot(feeds[name], axis, present_name)
         if node.op in _WRITERS and not node.domain and node.inputs:
-            name = same.get(node.inputs[0], node.inputs[0])
+            name = sources.get(node.inputs[0], node.inputs[0])
             value = feeds.get(name)
             if value is None or name in slots or value.shape is None or len(value.shape) < 3:
                 continue
@@ -109,14 +110,14 @@ def find(model: Model) -> Cache:
                 slots[name] = Slot(value, axis, node.outputs[0])
     for name, value in feeds.items():
         if name not in slots:
-            alike = next((slot for slot in slots.values() if _alike(slot, value)), None)
-            if alike is not None:
-                slots[name] = Slot(value, alike.axis, "")
+            similar = next((slot for slot in slots.values() if _has_cache_shape(slot, value)), None)
+            if similar is not None:
+                slots[name] = Slot(value, similar.axis, "")
     return slots
 
 
-def _alike(slot: Slot, value: Value) -> bool:
-    """Whether an input has the type and length of a known cache input."""
+def _has_cache_shape(slot: Slot, value: Value) -> bool:
+    """Whether an input has the dtype and token axis of a known cache input."""
     shape, cache_shape = value.shape, slot.value.shape
     if (
         shape is None
@@ -146,18 +147,18 @@ def bind(
     *,
     new: int = 1,
 ) -> DecodeStep:
-    """The inputs of one new token, or of `new`, behind `past` others.
+    """Computes the input shapes for `new` tokens after `past` cached tokens.
 
     Args:
-        model: The model.
+        model: Model with a cache.
         cache: Its cache inputs, at least one.
-        past: Tokens in the cache.
-        dims: Sizes that the user gave.
-        input_shapes: Inputs that the user gave.
-        new: Tokens that the model works on; more than one where a text begins.
+        past: Number of cached tokens.
+        dims: Sizes of dimensions from the user.
+        input_shapes: Input dtypes and shapes from the user.
+        new: Number of tokens that the model processes; more than 1 for a prompt.
 
     Raises:
-        Misuse: The inputs cannot be those of so many tokens, or a size has to be given.
+        Misuse: The inputs do not fit so many tokens, or a size is missing.
     """
     sizes = _Sizes(dims)
     buffers = _are_buffers(model, cache)
@@ -170,13 +171,13 @@ def bind(
         batch = shape[1 if len(shape) == 5 else 0]
         if isinstance(batch, str):
             batches[batch] = None
-    others = [v for v in model.graph.feeds if v.name not in cache]
-    tokens = _tokens(others)
+    other_inputs = [v for v in model.graph.feeds if v.name not in cache]
+    tokens = _tokens(other_inputs)
     if tokens is not None:
         shape = _shape_of(tokens, input_shapes)
-        at = 1 if len(shape) > 1 else 0
-        sizes.settle(shape[at], new, f"input {tokens.name}")
-        if at and isinstance(shape[0], str):
+        axis = 1 if len(shape) > 1 else 0
+        sizes.settle(shape[axis], new, f"input {tokens.name}")
+        if axis and isinstance(shape[0], str):
             batches[shape[0]] = None
     assumed = [
         f"batch ({name}) = 1" for name in batches if sizes.known.setdefault(name, 1) and name not in dims
@@ -187,18 +188,18 @@ def bind(
         declared = input_shapes.get(value.name, (None, value.shape))
         shape = _shape_of(value, input_shapes)
         mask = len(shape) - 1 if "mask" in value.name.lower() else 0  # the axis of all positions, if not 0
-        whole = tuple(
-            sizes.of(dim, value.name, total=past + new, mask=0 < mask == at) for at, dim in enumerate(shape)
+        bound_shape = tuple(
+            sizes.of(dim, value.name, total=past + new, mask=0 < mask == axis) for axis, dim in enumerate(shape)
         )
-        step_inputs[value.name] = declared[0], whole
+        step_inputs[value.name] = declared[0], bound_shape
         if value.name in cache:
-            positions[value.name] = _enough(whole[cache[value.name].axis], past, value.name)
+            positions[value.name] = _check_capacity(bound_shape[cache[value.name].axis], past, value.name)
     written = buffers or any(n > past for n in positions.values())
     return DecodeStep(step_inputs, positions, written, tuple(assumed), sizes.known)
 
 
-def _enough(positions: int, past: int, name: str) -> int:
-    """The positions of a cache, if there are enough for the tokens."""
+def _check_capacity(positions: int, past: int, name: str) -> int:
+    """Checks that a cache has enough positions for the tokens, and returns the positions."""
     if positions < past:
         raise Misuse(
             f"its cache holds {positions:,} tokens at most, not {past:,}",
@@ -211,10 +212,10 @@ def _enough(positions: int, past: int, name: str) -> int:
 def whole_text(
     model: Model, tokens: int, dims: Mapping[str, int], input_shapes: Mapping[str, tuple[str | None, Shape]]
 ) -> dict[str, tuple[str | None, tuple[int, ...]]]:
-    """The inputs of a pass over a whole text, for a model that takes no cache.
+    """Computes the input shapes of a pass over a text, for a model without cache inputs.
 
     Raises:
-        Misuse: The text has a fixed length, or a size has to be given.
+        Misuse: The text has a fixed length, or a size is missing.
     """
     text = _tokens(model.graph.feeds)
     if text is None:
@@ -222,8 +223,8 @@ def whole_text(
         raise Misuse(problem, where="--past", hint="leave --decode out", code="drop_option")
     sizes = _Sizes(dims)
     shape = _shape_of(text, {})
-    at = 1 if len(shape) > 1 else 0
-    length = shape[at]
+    axis = 1 if len(shape) > 1 else 0
+    length = shape[axis]
     if not isinstance(length, str):
         raise Misuse(
             f"its text has a fixed length of {length}",
@@ -231,7 +232,7 @@ def whole_text(
             hint="export the model with a dynamic sequence, or with its key-value cache as inputs",
         )
     sizes.settle(length, tokens, f"input {text.name}")
-    if at and isinstance(shape[0], str):
+    if axis and isinstance(shape[0], str):
         sizes.known.setdefault(shape[0], 1)
     return {
         value.name: (
@@ -255,7 +256,7 @@ def _shape_of(value: Value, input_shapes: Mapping[str, tuple[str | None, Shape]]
 
 
 def _tokens(values: Sequence[Value]) -> Value | None:
-    """The input that brings the new token: ids, or what they are embedded to."""
+    """The input with the new tokens: token ids or embeddings."""
     integers = [v for v in values if (v.dtype or "").startswith("int") and v.shape is not None and v.shape]
     named = [v for v in integers if "id" in v.name.lower() and "position" not in v.name.lower()]
     embedded = [v for v in values if "embed" in v.name.lower() or (v.shape is not None and len(v.shape) == 3)]
@@ -263,30 +264,30 @@ def _tokens(values: Sequence[Value]) -> Value | None:
 
 
 def _are_buffers(model: Model, cache: Cache) -> bool:
-    """Whether the cache outputs are declared as long as the inputs."""
+    """Whether the cache outputs are declared with the same length as the inputs."""
     declared = {v.name: v.shape for v in model.graph.outputs}
     for slot in cache.values():
-        before, after = slot.value.shape, declared.get(slot.present)
-        if before is None or after is None or len(before) != len(after) or slot.axis >= len(before):
+        cache_shape, present_shape = slot.value.shape, declared.get(slot.present)
+        if cache_shape is None or present_shape is None or len(cache_shape) != len(present_shape) or slot.axis >= len(cache_shape):
             return False
-        if before[slot.axis] is None or before[slot.axis] != after[slot.axis]:
+        if cache_shape[slot.axis] is None or cache_shape[slot.axis] != present_shape[slot.axis]:
             return False
     return True
 
 
 class _Sizes:
-    """Sizes of named dimensions while they become known."""
+    """Sizes of named dimensions, collected step by step."""
 
     def __init__(self, dims: Mapping[str, int]) -> None:
         self.known = dict(dims)
 
     def settle(self, dim: Dim, size: int, where: str, at_least: bool = False) -> None:
-        """Binds a dimension of an input to a size; a fixed one must have it, or be at least as large."""
+        """Binds a dimension to a size; a fixed dimension must equal it, or not be below it if `at_least`."""
         current = self.known.setdefault(dim, size) if isinstance(dim, str) else size if dim is None else dim
         if current == size or (at_least and current > size):
             return
         if isinstance(dim, int) and current > size and size != 1:
-            return  # a buffer of a fixed size; a buffer that is too small is refused later
+            return  # a larger buffer of fixed size; too small buffers are rejected by `_check_capacity`
         name = f"dimension '{dim}'" if isinstance(dim, str) else "a dimension"
         raise Misuse(
             f"one decode step needs {size:,} where {name} is {current:,}",
@@ -296,7 +297,7 @@ class _Sizes:
         )
 
     def of(self, dim: Dim, name: str, *, total: int, mask: bool) -> int:
-        """The size of a dimension of the input called `name`."""
+        """The size of a dimension of input `name`."""
         if isinstance(dim, int):
             return dim
         if isinstance(dim, str):
@@ -312,7 +313,7 @@ class _Sizes:
         )
 
     def term(self, text: str) -> int | None:
-        """The value of a name or of a sum of names and numbers."""
+        """The value of a dimension name or of a sum of names and numbers, or None if unknown."""
         if text in self.known:
             return self.known[text]
         total = 0
@@ -327,7 +328,7 @@ class _Sizes:
 
 
 def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) -> Analysis:
-    """The analysis of one step with the bytes of the cache in it, per layer and in total.
+    """Adds the bytes of the cache to the analysis of one step, per layer and in total.
 
     Raises:
         Misuse: A cache output is not one token longer than its input.
@@ -336,10 +337,10 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
     inputs = {t.name: t for t in analysis.info.model.inputs}
     checked = 0
     for name, slot in cache.items():
-        after = outputs.get(slot.present)
-        if after is None or after.shape is None or slot.axis >= len(after.shape):
+        present = outputs.get(slot.present)
+        if present is None or present.shape is None or slot.axis >= len(present.shape):
             continue
-        size, expected = after.shape[slot.axis], step.positions[name] + (0 if step.buffers else 1)
+        size, expected = present.shape[slot.axis], step.positions[name] + (0 if step.buffers else 1)
         if isinstance(size, int) and size != expected:
             raise Misuse(
                 f"'{slot.present}' would hold {size:,} tokens behind one step, not {expected:,}",
@@ -356,7 +357,7 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
         for tensor in layer.inputs:
             if tensor.name in unread:
                 parts_by_layer.setdefault(layer.id, []).append(unread.pop(tensor.name))
-    layers = summed(analysis.layers, {at: whole(parts) for at, parts in parts_by_layer.items()})
+    layers = with_cache_bytes(analysis.layers, {row_id: whole(parts) for row_id, parts in parts_by_layer.items()})
     totals = replace(analysis.info.totals, kv_cache_bytes=whole(sizes.values()))
     kind = "buffers, written in place" if step.buffers else "one token longer when they come out"
     description = (
@@ -368,7 +369,7 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
 
 
 def _cached_bytes(info: TensorInfo, positions: int, past: int) -> int | None:
-    """Bytes of the tokens in a cache, which may have room for more."""
+    """Bytes of the cached tokens in a cache that may have room for more."""
     size = nbytes(info)
     if size is None or positions == past:
         return size

@@ -1,6 +1,6 @@
-"""Tokens behind which a decode step stands: how many there may be, and the bytes of theirs that rows read.
+"""Cached tokens of a decode step: validates their number, and adds the bytes read to the rows.
 
-Modules and ONNX graphs share this; what is of one kind alone is not imported for the other.
+Modules and ONNX graphs share this module, so neither has to import the code of the other.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from explorer.base.errors import Misuse
 from explorer.facts import Layer
 
 Inputs = Mapping[str, tuple[str | None, tuple[int, ...]]]
-"""Type and shape of inputs by name, where the user gave them."""
+"""dtype and shape of inputs from the user, by name."""
 
 
 def check_past(past: int) -> None:
-    """Refuses a cache of a negative size.
+    """Rejects a negative number of cached tokens.
 
     Raises:
         Misuse: `past` is below 0.
@@ -26,16 +26,16 @@ def check_past(past: int) -> None:
         raise Misuse(f"there cannot be {past} tokens in the cache", where="--past", hint="give 0 or more")
 
 
-def summed(layers: Sequence[Layer], cache_bytes: Mapping[int, int | None]) -> tuple[Layer, ...]:
-    """The rows with their share of a cache, groups with that of what is below them.
+def with_cache_bytes(layers: Sequence[Layer], cache_bytes: Mapping[int, int | None]) -> tuple[Layer, ...]:
+    """Adds cache bytes to the rows that read them and to the groups that contain these rows.
 
     Args:
-        layers: Of one analysis.
+        layers: Rows of one analysis.
         cache_bytes: Bytes by the id of the row that reads them.
     """
     sums: dict[int, int | None] = dict(cache_bytes)
     for layer in reversed(layers):
         if layer.id in sums and layer.parent is not None:
-            mine, above = sums[layer.id], sums.get(layer.parent, 0)
-            sums[layer.parent] = None if mine is None or above is None else mine + above
+            own_bytes, parent_bytes = sums[layer.id], sums.get(layer.parent, 0)
+            sums[layer.parent] = None if own_bytes is None or parent_bytes is None else own_bytes + parent_bytes
     return tuple(replace(x, kv_cache_bytes=sums[x.id]) if x.id in sums else x for x in layers)

@@ -1,4 +1,4 @@
-"""Prefill and decode side by side: the pass over a text, the step behind it, and the growth of the cache."""
+"""Compares prefill and decode: the pass over a text, the step after it, and the growth of the cache."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from explorer.facts import Totals
 from explorer.facts.sizes.decode import Decode, DecodeRow, DecodeTotals
 
 StepBehind = Callable[[int], AnalysisResult]
-"""Analyses the decode step behind so many tokens."""
+"""Analyzes the decode step after a number of tokens."""
 
 
 def decode(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int) -> Decode:
-    """A pass over a text beside one step behind it.
+    """Compares a pass over a text with one decode step after it.
 
     Args:
-        step: Analyses the step.
-        text: Analyses the pass over so many tokens.
-        tokens: Of the text.
+        step: Analyzes the decode step.
+        text: Analyzes the pass over a number of tokens.
+        tokens: Length of the text.
 
     Raises:
         Misuse: The model has no decode step.
@@ -34,9 +34,9 @@ def decode(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int)
         reason = str(error)
     totals = step_result.info.totals
     cache_bytes, weights = totals.kv_cache_bytes, totals.weight_bytes
-    each = cache_bytes // tokens if cache_bytes else None
-    passes = weights // each + 1 if each else None
-    checked, unchecked = _checked(step, passes, weights) if passes else (False, "")
+    bytes_per_token = cache_bytes // tokens if cache_bytes else None
+    crossing = weights // bytes_per_token + 1 if bytes_per_token else None
+    checked, unchecked = _checked(step, crossing, weights) if crossing else (False, "")
     return Decode(
         tokens,
         str(step_result.info.assumptions["decode"]["how"]),
@@ -46,22 +46,22 @@ def decode(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int)
         _rows(step_result, prefill),
         weights,
         cache_bytes,
-        each,
-        passes,
+        bytes_per_token,
+        crossing,
         checked,
         unchecked,
     )
 
 
-def _checked(step: StepBehind, passes: int, weights: int) -> tuple[bool, str]:
-    """Whether the steps at the crossing and one before show it, or why they could not be counted."""
+def _checked(step: StepBehind, crossing: int, weights: int) -> tuple[bool, str]:
+    """Checks by two analyses that the cache exceeds the weights at the crossing; else gives a reason."""
     try:
-        before, after = (step(tokens).info.totals.kv_cache_bytes or 0 for tokens in (passes - 1, passes))
+        bytes_before, bytes_after = (step(tokens).info.totals.kv_cache_bytes or 0 for tokens in (crossing - 1, crossing))
     except ExplorerError as error:
         return False, str(error)
-    if before <= weights < after:
+    if bytes_before <= weights < bytes_after:
         return True, ""
-    return False, f"the cache takes {before:,} and {after:,} bytes there, not {weights:,}: it grows unevenly"
+    return False, f"the cache takes {bytes_before:,} and {bytes_after:,} bytes there, not {weights:,}: it grows unevenly"
 
 
 def _totals(totals: Totals) -> DecodeTotals:
@@ -75,13 +75,13 @@ def _totals(totals: Totals) -> DecodeTotals:
 
 
 def _rows(step_result: AnalysisResult, prefill: AnalysisResult | None) -> tuple[DecodeRow, ...]:
-    """Layers that multiply or read the cache, by the path that both have."""
-    before = {} if prefill is None else {x.path: x for x in prefill.analysis.layers if not x.group}
+    """Rows of the layers that multiply or read the cache, matched by path."""
+    prefill_layers = {} if prefill is None else {x.path: x for x in prefill.analysis.layers if not x.group}
     rows = []
     for layer in step_result.analysis.layers:
         if layer.group or not layer.counted:
             continue
-        text = before.get(layer.path)
+        text = prefill_layers.get(layer.path)
         macs, moved = (None, None) if text is None else (text.macs, bytes_moved(text))
         decode_figures = layer.macs, bytes_moved(layer)
         row = DecodeRow(layer.id, layer.path, layer.kind, macs, moved, *decode_figures, layer.kv_cache_bytes)

@@ -1,7 +1,7 @@
-"""Decode step of a language model: one new token behind N others, for every figure.
+"""Decode step of a language model: analyzes one new token after N cached tokens.
 
-A graph that takes its cache as inputs is analysed at the sizes of one step (`onnx_cache`); a module makes its
-cache by its own code (`module_cache`). What takes no cache has no step but the first.
+A graph with cache inputs is analyzed at the sizes of one step (`onnx_cache`). A module creates its cache
+itself (`module_cache`). A model without a cache only has the step for the first token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from explorer.facts import Dim, TensorInfo
 
 
 class _Examine(Protocol):
-    """Analyses an ONNX model at some sizes."""
+    """Analyzes an ONNX model at given sizes."""
 
     def __call__(self, *, dims: Mapping[str, int], input_shapes: Inputs) -> AnalysisResult: ...
 
@@ -28,28 +28,28 @@ class _Examine(Protocol):
 def step_of_graph(
     model: Model, past: int, dims: Mapping[str, int], input_shapes: Inputs, examine: _Examine
 ) -> AnalysisResult:
-    """The analysis of one decode step of an ONNX model.
+    """Analyzes one decode step of an ONNX model.
 
     Args:
-        model: With its cache as inputs, or over whole texts.
-        past: Tokens in the cache.
-        dims: Sizes of dimensions, where the user gave them.
-        input_shapes: Inputs, where the user gave them.
-        examine: Analyses the model with dimensions and inputs of such sizes.
+        model: Model with cache inputs, or one that processes full texts.
+        past: Number of cached tokens.
+        dims: Sizes of dimensions from the user.
+        input_shapes: Inputs from the user.
+        examine: Analyzes the model at given sizes.
 
     Raises:
-        Misuse: It has no step of one token, or a size has to be given.
+        Misuse: The model has no step of one token, or a size is missing.
     """
     check_past(past)
     cache = onnx_cache.find(model)
     if cache:
         step = onnx_cache.bind(model, cache, past, dims, input_shapes)
-        both = examine(dims=dims, input_shapes=step.input_shapes)
+        step_result = examine(dims=dims, input_shapes=step.input_shapes)
         return AnalysisResult.of(
-            onnx_cache.with_cache(both.analysis, cache, step, past),
-            both.schedule,
-            both.bounds,
-            lambda: both.flow,
+            onnx_cache.with_cache(step_result.analysis, cache, step, past),
+            step_result.schedule,
+            step_result.bounds,
+            lambda: step_result.flow,
         )
     shapes = onnx_cache.whole_text(model, 1, dims, input_shapes)
     if past:
@@ -66,7 +66,7 @@ def step_of_graph(
 def sizes_of_step(
     model: Model, past: int, dims: Mapping[str, int], input_shapes: Inputs
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
-    """Sizes of named dimensions, and of every input, of one decode step of an ONNX model.
+    """Sizes of named dimensions and of every input in one decode step of an ONNX model.
 
     Raises:
         Misuse: See `step_of_graph`.
@@ -93,10 +93,10 @@ def _no_cache() -> Misuse:
 def prefill_of_graph(
     model: Model, tokens: int, dims: Mapping[str, int], input_shapes: Inputs, examine: _Examine
 ) -> AnalysisResult:
-    """A pass over a whole text, with nothing in the cache before it.
+    """Analyzes a pass over a text with an empty cache.
 
     Raises:
-        Misuse: It makes no such pass, or a size has to be given.
+        Misuse: The model cannot process the text at once, or a size is missing.
     """
     cache = onnx_cache.find(model)
     if cache:
@@ -107,29 +107,29 @@ def prefill_of_graph(
 
 
 def text_shapes(inputs: Sequence[TensorInfo], tokens: int) -> dict[str, tuple[str | None, tuple[int, ...]]]:
-    """The inputs of a module for a text of another length.
+    """The input shapes of a module for a text of another length.
 
     Args:
-        inputs: As they are; the first is the text, ids (batch, length) or what they are embedded to.
-        tokens: The length.
+        inputs: Current inputs; the first is the text: ids (batch, length) or their embeddings.
+        tokens: New length.
 
     Raises:
-        Misuse: It takes no text.
+        Misuse: The model takes no text.
     """
     first = inputs[0].shape if inputs else None
     if not first or (len(first) > 2 and not (inputs[0].dtype or "").startswith("int") and len(first) != 3):
         name = inputs[0].name if inputs else "the model"
         raise Misuse("it does not take a text", where=name, hint="a text is ids (batch, length)")
-    at = 1 if len(first) > 1 else 0
-    length = first[at]
+    axis = 1 if len(first) > 1 else 0
+    length = first[axis]
     shapes = {}
     for index, info in enumerate(inputs):
-        sizes = tuple(_stretched(d, length, tokens, i >= at) for i, d in enumerate(info.shape or ()))
-        shapes[info.name] = info.dtype, sizes if index else (*sizes[:at], tokens, *sizes[at + 1 :])
+        sizes = tuple(_resized(d, length, tokens, i >= axis) for i, d in enumerate(info.shape or ()))
+        shapes[info.name] = info.dtype, sizes if index else (*sizes[:axis], tokens, *sizes[axis + 1 :])
     return shapes
 
 
-def _stretched(dim: Dim, length: Dim, tokens: int, along: bool) -> int:
-    """A dimension of an input for a text of another length."""
+def _resized(dim: Dim, length: Dim, tokens: int, is_text_axis: bool) -> int:
+    """The size of an input's dimension for a text of another length."""
     size = dim if isinstance(dim, int) else 1
-    return tokens if along and dim == length else size
+    return tokens if is_text_axis and dim == length else size

@@ -63,7 +63,7 @@ def value_flow(
 
 
 def _add_operator(flow: ValueFlow, leaf: OperatorLeaf, row: int) -> None:
-    """Records the inputs and outputs of an operator. Parameters get no edge; the row lists them as weights."""
+    """Records the inputs and outputs of an operator. A parameter gets no edge: the row lists it as weight."""
     context, node, figures = leaf.context, leaf.node, leaf.figures
     parameter_names: set[str] = set()
     if isinstance(figures, OperatorFigures):

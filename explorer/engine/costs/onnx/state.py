@@ -192,7 +192,7 @@ class VisitState(Struct):
     def finish(
         self, context: GraphContext, node: Node, scopes: tuple[Scope, ...], live_keys: Iterable[Hashable] = ()
     ) -> None:
-        """Adds the step that produces the outputs of a node with a body, with the values `live_keys` still live."""
+        """Adds the step that produces the outputs of a node with a body, while `live_keys` are still live."""
         outputs = [context.info(n) for n in node.outputs if n]
         step_outputs = [(context.key(o.name), o, nbytes(o)) for o in outputs]
         read = [n for n in node.inputs if n and n not in context.stored]

@@ -228,7 +228,7 @@ def attribute_parameters(context: GraphContext, node: Node) -> list[StoredValue]
 
 
 def is_alias(context: GraphContext, node: Node) -> bool:
-    """Whether a node's output is a stored tensor in another form, and so a weight instead of an activation."""
+    """Whether a node's output is a stored tensor in another form, so a weight instead of an activation."""
     return node.op in _ALIASES and any(node.inputs) and all(n in context.stored for n in node.inputs if n)
 
 

@@ -1,8 +1,8 @@
-"""Closed forms of a model's figures over one size, from whole analyses at a few sizes.
+"""Closed forms of a model's figures over one size, fitted to analyses at a few sizes.
 
-Every figure (each layer's MACs and bytes, the bytes alive at each step) is taken for a polynomial, found from
-four sizes and held to what is counted at others. A figure that does not keep to one, or a model that runs
-other layers at another size, has none: then nothing is said but what was counted.
+Every figure (MACs and bytes of each layer, live bytes at each step) is fitted as a polynomial through four
+sizes, and checked at other sizes. If a check fails, or the model runs other layers at another size, there is
+no closed form and only analyzed sizes have values.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from explorer.facts.sizes.curves import CurveName
 Values = dict[CurveName, Fraction]
 
 _ANY = Machine("", 1, 1)
-"""Which layers have a place on a roofline does not depend on the machine."""
+"""Placeholder machine: which layers have a roofline point does not depend on the machine."""
 
 
 class SizeFigures(Struct, frozen=True):
     """The figures of a model at one size.
 
     Attributes:
-        labels: Of the steps in execution order.
-        layers: MACs and bytes moved by each layer that has a place on a roofline; None for what is not known.
-        alive: Bytes of activations alive at each step.
+        labels: Labels of the steps in execution order.
+        layers: MACs and bytes moved of each layer with a roofline point; None if unknown.
+        alive: Live activation bytes at each step.
     """
 
     labels: tuple[str, ...]
@@ -41,7 +41,7 @@ class SizeFigures(Struct, frozen=True):
 
     @classmethod
     def of(cls, examined: AnalysisResult) -> SizeFigures:
-        """The figures of an analysis."""
+        """Reads the figures from an analysis."""
         order = examined.schedule
         points = roofline(examined.analysis, _ANY).points
         return cls(
@@ -51,7 +51,7 @@ class SizeFigures(Struct, frozen=True):
         )
 
     def values(self, weights: int, machine: Machine | None) -> Values:
-        """A value of each curve."""
+        """The value of each curve."""
         macs = sum(macs or 0 for macs, _ in self.layers)
         moved = sum(moved or 0 for _, moved in self.layers)
         pairs = ((m, b) for m, b in self.layers if m is not None and b is not None)
@@ -80,17 +80,17 @@ def _values(
 
 
 Count = Callable[[int], SizeFigures]
-"""Counts the whole model at a size."""
+"""Analyzes the model at a size."""
 
 
 class ClosedForms(Struct, frozen=True):
-    """Closed forms of what a model costs over a range of sizes.
+    """Closed forms of a model's costs over a range of sizes.
 
     Attributes:
-        low, high: The range, both ends in it.
-        layers: Of MACs and bytes, and how many layers have both in common.
-        macs, moved: Of all layers.
-        alive: Those of the steps of which one is the peak somewhere in the range.
+        low, high: Both ends of the range, inclusive.
+        layers: Polynomials of MACs and bytes, with the number of layers that share them.
+        macs, moved: Sums over all layers.
+        alive: Polynomials of the steps that are the peak somewhere in the range.
     """
 
     low: int
@@ -101,7 +101,7 @@ class ClosedForms(Struct, frozen=True):
     alive: tuple[Polynomial, ...]
 
     @classmethod
-    def counted(cls, size: int, figures: SizeFigures) -> ClosedForms:
+    def constant(cls, size: int, figures: SizeFigures) -> ClosedForms:
         """Constant forms of the figures at one size."""
         macs = [None if m is None else Polynomial((m,)) for m, _ in figures.layers]
         moved = [None if b is None else Polynomial((b,)) for _, b in figures.layers]
@@ -110,15 +110,15 @@ class ClosedForms(Struct, frozen=True):
         )
 
     def values(self, size: int, weights: int, machine: Machine | None) -> Values:
-        """A value of each curve at a size."""
-        peak = max((polynomial.at(size) for polynomial in self.alive), default=0)
+        """The value of each curve at a size."""
+        peak = max((polynomial.value_at(size) for polynomial in self.alive), default=0)
         layers: Counter[tuple[int, int]] = Counter()
         for (macs, moved), count in self.layers.items() if machine is not None else ():
-            layers[macs.at(size), moved.at(size)] += count
-        return _values(self.macs.at(size), self.moved.at(size), peak, weights, machine, layers)
+            layers[macs.value_at(size), moved.value_at(size)] += count
+        return _values(self.macs.value_at(size), self.moved.value_at(size), peak, weights, machine, layers)
 
     def of(self, name: CurveName, weights: int, machine: Machine | None) -> tuple[Polynomial, ...]:
-        """The polynomials whose largest a curve is; none for the least time, which is a sum of such."""
+        """The polynomials whose maximum is the curve; empty for the minimum time, which is a sum."""
         polynomials: dict[CurveName, tuple[Polynomial, ...]] = {
             "macs": (self.macs,),
             "moved": (self.moved,),
@@ -132,7 +132,7 @@ class ClosedForms(Struct, frozen=True):
 
 
 class _Fit(Struct, frozen=True):
-    """Forms of every layer and step, and the figures at one of the sizes that they are from."""
+    """Polynomials of every layer and step, and the figures at one of the fitted sizes."""
 
     first: SizeFigures
     macs: Sequence[Polynomial | None]
@@ -141,32 +141,32 @@ class _Fit(Struct, frozen=True):
 
     @classmethod
     def of(cls, count: Count, sizes: Sequence[int]) -> _Fit | None:
-        """The forms through the figures at some sizes; None where other layers run."""
+        """Fits polynomials to the figures at some sizes; None if other layers run at one of them."""
         samples = [count(size) for size in sizes]
-        first, at = samples[0], tuple(sizes)
-        if any(not _alike(first, sample) for sample in samples):
+        first, size_tuple = samples[0], tuple(sizes)
+        if any(not _is_comparable(first, sample) for sample in samples):
             return None
         rows = range(len(first.layers))
         return cls(
             first,
-            [_form(at, [figures.layers[row][0] for figures in samples]) for row in rows],
-            [_form(at, [figures.layers[row][1] for figures in samples]) for row in rows],
-            [fitted(at, sizes) for sizes in zip(*(figures.alive for figures in samples), strict=True)],
+            [_form(size_tuple, [figures.layers[row][0] for figures in samples]) for row in rows],
+            [_form(size_tuple, [figures.layers[row][1] for figures in samples]) for row in rows],
+            [fitted(size_tuple, sizes) for sizes in zip(*(figures.alive for figures in samples), strict=True)],
         )
 
-    def gives(self, size: int, figures: SizeFigures) -> bool:
-        """Whether the forms give the counted figures at a size."""
-        if not _alike(self.first, figures):
+    def matches(self, size: int, figures: SizeFigures) -> bool:
+        """Whether the polynomials equal the analyzed figures at a size."""
+        if not _is_comparable(self.first, figures):
             return False
         forms = [*self.macs, *self.moved, *self.live]
         counted = [*(m for m, _ in figures.layers), *(b for _, b in figures.layers), *figures.alive]
         return all(
-            form is None or form.above(size) == (value or 0) * form.over
+            form is None or form.numerator_at(size) == (value or 0) * form.over
             for form, value in zip(forms, counted, strict=True)
         )
 
     def forms(self, low: int, high: int) -> ClosedForms:
-        """The forms as those of a range."""
+        """The polynomials as closed forms of a range."""
         pairs = zip(self.macs, self.moved, strict=True)
         layers = Counter((m, b) for m, b in pairs if m is not None and b is not None)
         return ClosedForms(
@@ -177,59 +177,59 @@ class _Fit(Struct, frozen=True):
 def closed_forms(
     count: Count, low: int, high: int, check: Collection[int] = (), depth: int = 0
 ) -> list[ClosedForms] | None:
-    """Closed forms of consecutive ranges, the first at the least size; None if the figures keep to none.
+    """Closed forms of consecutive ranges, in ascending order; None if the figures follow none.
 
-    What is looked up in a table, or over a window, grows until that is full: then another form begins. Where
-    it does is found by halving.
+    A table lookup or a window grows with the size until it is full; from there, another form applies.
+    Bisection finds that size.
 
     Args:
-        count: Counts the whole model at a size.
-        low: The least size.
-        high: The largest.
-        check: Further sizes at which the forms are checked.
-        depth: How many forms there are already, of larger sizes.
+        count: Analyzes the model at a size.
+        low: Smallest size.
+        high: Largest size.
+        check: Additional sizes at which the forms are checked.
+        depth: Number of forms found so far, for larger sizes.
     """
     if high - low < _FEW:
-        return [ClosedForms.counted(size, count(size)) for size in range(low, high + 1)]
+        return [ClosedForms.constant(size, count(size)) for size in range(low, high + 1)]
     fit = _Fit.of(count, _spread(low, high))
-    wrong = [] if fit is None else [s for s in _checks(low, high, check) if not fit.gives(s, count(s))]
-    if fit is not None and not wrong:
+    mismatches = [] if fit is None else [s for s in _checks(low, high, check) if not fit.matches(s, count(s))]
+    if fit is not None and not mismatches:
         return [fit.forms(low, high)]
-    if fit is not None and wrong == [low]:
-        return [ClosedForms.counted(low, count(low)), fit.forms(low + 1, high)]
+    if fit is not None and mismatches == [low]:
+        return [ClosedForms.constant(low, count(low)), fit.forms(low + 1, high)]
     upper = high - (high - low) // _UPPER
     fit = _Fit.of(count, _spread(upper, high)) if depth < _DEEP and high - upper >= _FEW else None
-    if fit is None or not all(fit.gives(s, count(s)) for s in _checks(upper, high, check)):
+    if fit is None or not all(fit.matches(s, count(s)) for s in _checks(upper, high, check)):
         return None
-    begins = low + bisect_left(range(low, upper), True, key=lambda s: fit.gives(s, count(s)))
-    below = closed_forms(count, low, begins - 1, check, depth + 1) if begins > low else []
-    holds = all(fit.gives(s, count(s)) for s in _checks(begins, high, check))
-    return None if below is None or not holds else [*below, fit.forms(begins, high)]
+    start = low + bisect_left(range(low, upper), True, key=lambda s: fit.matches(s, count(s)))
+    lower_forms = closed_forms(count, low, start - 1, check, depth + 1) if start > low else []
+    is_confirmed = all(fit.matches(s, count(s)) for s in _checks(start, high, check))
+    return None if lower_forms is None or not is_confirmed else [*lower_forms, fit.forms(start, high)]
 
 
 _FEW = 12
-"""Sizes that are all counted: no form is worth less."""
+"""Length of a range below which every size is analyzed, because a form would save nothing."""
 _UPPER, _DEEP = 8, 6
-"""The part of a range in which another form is looked for, and how many forms there may be."""
+"""Fraction 1/n of a range in which another form is searched, and the maximum number of forms."""
 
 
 def _spread(low: int, high: int) -> tuple[int, ...]:
-    """Sizes to fit a form to: neither all even nor all of one remainder, so that rounding shows."""
+    """Sizes to fit a form to, with mixed remainders, so that the effect of rounding is visible."""
     span = high - low
     return (low + span // 7 + 1, low + span // 3, low + 2 * span // 3 + 1, high)
 
 
-def _checks(low: int, high: int, more: Collection[int]) -> list[int]:
+def _checks(low: int, high: int, additional: Collection[int]) -> list[int]:
     """Sizes at which a form is checked."""
     span = high - low
     probes = {low, low + 1, low + span // 50 + 2, low + span // 2, high - 1}
-    return sorted((probes | {size for size in more if low <= size <= high}) - set(_spread(low, high)))
+    return sorted((probes | {size for size in additional if low <= size <= high}) - set(_spread(low, high)))
 
 
-def _alike(a: SizeFigures, b: SizeFigures) -> bool:
-    """Whether the same steps run, and the same figures are known."""
-    same = [(m is None, n is None) for m, n in a.layers] == [(m is None, n is None) for m, n in b.layers]
-    return same and a.labels == b.labels
+def _is_comparable(a: SizeFigures, b: SizeFigures) -> bool:
+    """Whether the same steps run and the same figures are known."""
+    same_known = [(m is None, n is None) for m, n in a.layers] == [(m is None, n is None) for m, n in b.layers]
+    return same_known and a.labels == b.labels
 
 
 def _form(sizes: tuple[int, ...], values: Sequence[int | None]) -> Polynomial | None:

@@ -1,7 +1,8 @@
-"""Curves of a model over one size: MACs, memory and least time, and the sizes at which one passes another.
+"""Curves of a model over one size: MACs, memory, minimum time, and the sizes at which curves cross.
 
-What is counted anew is told from what follows closed forms: at each crossing, and one size before, the whole
-model is analysed again, and a form that says otherwise is dropped for what was counted.
+A curve follows closed forms or analyses at single sizes. At each crossing of closed forms, and one size
+before it, the model is analyzed again. If an analysis contradicts the forms, all of them are dropped in favor
+of analyses.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ PAIRS: tuple[tuple[CurveName, CurveName], ...] = (
     ("kv_cache", "activations"),
     ("compute", "memory"),
 )
-"""Curves of one unit whose crossings are told."""
+"""Pairs of curves with the same unit whose crossings are reported."""
 
 _LARGEST_OF = 3
-"""Forms of which a curve is the largest that are told."""
+"""Maximum number of polynomials in the text of a curve that is their maximum."""
 _SAMPLED = 40
-"""Sizes that are counted where there are no closed forms."""
+"""Number of sizes that are analyzed if there are no closed forms."""
 _OCTAVE = 24
-"""Sizes between a power of two and the next at which the curves have values."""
+"""Number of values of a curve between a power of two and the next."""
 
 
 class SizeRange(Struct, frozen=True):
-    """Which size, and over which range.
+    """A size and its range.
 
     Attributes:
-        name: Of the size.
-        low, high: Both ends, each counted.
-        at: The model's present size; None where it is open.
-        others: Sizes of the other open dimensions.
+        name: Name of the size.
+        low, high: Both ends of the range, inclusive.
+        at: Current size of the model, or None if it is symbolic.
+        others: Sizes of the other symbolic dimensions.
         notes: Notes on the range.
     """
 
@@ -63,20 +64,20 @@ def size_curves(
     cached: Callable[[int], int] | None,
     machine: Machine | None,
 ) -> SizeCurves:
-    """The curves of a model over a size.
+    """Computes the curves of a model over a size.
 
     Args:
-        over: The size and its range.
-        examine: Analyses the model at a size.
-        cached: Bytes of the key-value cache that holds so many tokens; None for a size that is no length of a
-            text, or a model without a cache.
-        machine: Of the times; None leaves them out.
+        over: Size and its range.
+        examine: Analyzes the model at a size.
+        cached: Bytes of the KV cache for a number of tokens; None if the size is not a text length or the
+            model has no cache.
+        machine: Machine for the times, or None for curves without times.
     """
     return _Curves(over, examine, cached, machine).result()
 
 
 class _Curves:
-    """The work on one size."""
+    """Computes the curves over one size."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class _Curves:
         self.cache_form: Polynomial | None = None
 
     def result(self) -> SizeCurves:
-        """The curves."""
+        """Computes all curves and crossings."""
         over = self.over
         check = () if over.at is None else (over.at,)
         self.cache_form = self._cache_form()
@@ -115,7 +116,7 @@ class _Curves:
             sizes = self._sampled()
             crossings = self._counted_crossings(sizes)
             sizes = sorted(
-                {*sizes, *(at for crossing in crossings for at in (crossing.size - 1, crossing.size))}
+                {*sizes, *(size for crossing in crossings for size in (crossing.size - 1, crossing.size))}
             )
         else:
             sizes = self._grid(crossings)
@@ -132,29 +133,29 @@ class _Curves:
         )
 
     def _cache_form(self) -> Polynomial | None:
-        """Bytes of the cache over the tokens in it, if they keep to a line."""
+        """Bytes of the cache as a function of the tokens, or None if they are not linear."""
         low, high = max(1, self.over.low), self.over.high // 2
         if self.cached is None or high - low < 3:
             return None
         sizes = low, (low + high) // 2, high
         try:
             first, middle, last = (self.cached(size) for size in sizes)
-        except ExplorerError:  # a text that is cut at a length has a step only below it
+        except ExplorerError:  # a model with a maximum text length has no step beyond it
             return None
         line = fitted((low, high), (first, last))
-        return line if line.above(sizes[1]) == middle * line.over else None
+        return line if line.numerator_at(sizes[1]) == middle * line.over else None
 
     # values
 
     def values(self, size: int) -> Values:
-        """A value of each curve at a size, counted where there are no forms."""
+        """The value of each curve at a size, from closed forms, else from an analysis."""
         if self.forms:
-            at = bisect_right(self.forms, size, key=lambda form: form.low) - 1
-            values = self.forms[at].values(size, self.weights, self.machine)
+            index = bisect_right(self.forms, size, key=lambda form: form.low) - 1
+            values = self.forms[index].values(size, self.weights, self.machine)
         else:
             values = self.count(size).values(self.weights, self.machine)
         if self.cache_form is not None:
-            values["kv_cache"] = Fraction(self.cache_form.at(size))
+            values["kv_cache"] = Fraction(self.cache_form.value_at(size))
         return values
 
     def _curves(self, sizes: Sequence[int]) -> Iterator[SizeCurve]:
@@ -165,18 +166,18 @@ class _Curves:
             yield SizeCurve(name, tuple(read(row[name]) for row in rows), "" if times else self._text(name))
 
     def _text(self, name: CurveName) -> str:
-        """The closed form of a curve that has the same one over the whole range, but for single sizes."""
+        """The closed form of a curve with one form over the full range (except single sizes), else ''."""
         if name == "kv_cache":
             return "" if self.cache_form is None else self.cache_form.text(self.over.name)
         wide = [form for form in self.forms if form.low < form.high]
         parts = [form.of(name, self.weights, None) for form in wide]
         if not wide:
             return ""
-        whole = highest({part for form_parts in parts for part in form_parts}, wide[0].low, wide[-1].high)
+        range_parts = highest({part for form_parts in parts for part in form_parts}, wide[0].low, wide[-1].high)
         for form, form_parts in zip(wide, parts, strict=True):
-            if not set(highest(whole, form.low, form.high)) <= set(form_parts):
+            if not set(highest(range_parts, form.low, form.high)) <= set(form_parts):
                 return ""
-        texts = [part.text(self.over.name) for part in whole]
+        texts = [part.text(self.over.name) for part in range_parts]
         if not all(texts) or len(texts) > _LARGEST_OF:
             return ""
         return f"max({', '.join(texts)})" if len(texts) > 1 else "".join(texts)
@@ -184,15 +185,15 @@ class _Curves:
     # crossings
 
     def _crossings(self) -> list[Crossing] | None:
-        """Where the closed forms cross; None if the counted figures there contradict them."""
+        """The crossings of the closed forms; None if an analysis contradicts one of them."""
         candidates: list[Crossing] = []
         for curve, other_curve in PAIRS:
-            near: set[int] = set()
+            candidate_sizes: set[int] = set()
             for forms in self.forms:
                 pairs = [(a, b) for a in self._parts(curve, forms) for b in self._parts(other_curve, forms)]
-                near |= {size for a, b in pairs for size in turns(a - b, forms.low, forms.high)}
-                near |= {forms.low} if forms.low > self.over.low else set()
-            for size in sorted(near):
+                candidate_sizes |= {size for a, b in pairs for size in turns(a - b, forms.low, forms.high)}
+                candidate_sizes |= {forms.low} if forms.low > self.over.low else set()
+            for size in sorted(candidate_sizes):
                 candidates += self._crossing(size, curve, other_curve)
         checked: list[Crossing] = []
         for crossing in candidates:
@@ -208,20 +209,20 @@ class _Curves:
         return forms.of(name, self.weights, self.machine)
 
     def _crossing(self, size: int, curve: CurveName, other_curve: CurveName) -> Iterator[Crossing]:
-        """The crossing of two curves at a size, if one passes the other there."""
-        before, after = self.values(size - 1), self.values(size)
-        if curve in before and other_curve in before:
+        """The crossing of two curves at a size, if one exceeds the other from there on."""
+        values_before, values_after = self.values(size - 1), self.values(size)
+        if curve in values_before and other_curve in values_before:
             for a, b in ((curve, other_curve), (other_curve, curve)):
-                if after[a] > after[b] and not before[a] > before[b]:
+                if values_after[a] > values_after[b] and not values_before[a] > values_before[b]:
                     yield Crossing(size, a, b, True)
 
     def _is_confirmed(self, crossing: Crossing) -> bool | None:
-        """Whether whole analyses show a crossing; None where there can be none."""
+        """Whether analyses confirm a crossing; None if the model cannot be analyzed there."""
         try:
-            before, after = (self._analysed(crossing.size + step, crossing) for step in (-1, 0))
+            values_before, values_after = (self._analysed(crossing.size + step, crossing) for step in (-1, 0))
         except ExplorerError:
             return None
-        return after[0] > after[1] and not before[0] > before[1]
+        return values_after[0] > values_after[1] and not values_before[0] > values_before[1]
 
     def _analysed(self, size: int, crossing: Crossing) -> tuple[Fraction, Fraction]:
         values = self.count(size).values(self.weights, self.machine)
@@ -230,7 +231,7 @@ class _Curves:
         return values[crossing.above], values[crossing.below]
 
     def _counted_crossings(self, sizes: Sequence[int]) -> list[Crossing]:
-        """Where the counted figures cross between two sizes, found by bisection."""
+        """Crossings between analyzed sizes, found by bisection."""
         crossings: list[Crossing] = []
         for curve, other_curve in PAIRS:
             for first, last in pairwise(sizes):
@@ -239,12 +240,12 @@ class _Curves:
                     break
                 if (rows[0][curve] > rows[0][other_curve]) == (rows[1][curve] > rows[1][other_curve]):
                     continue
-                begins, low, high = rows[0][curve] > rows[0][other_curve], first, last
+                is_above, low, high = rows[0][curve] > rows[0][other_curve], first, last
                 while high - low > 1:
                     middle = (low + high) // 2
-                    here = self.values(middle)
+                    middle_values = self.values(middle)
                     low, high = (
-                        (middle, high) if (here[curve] > here[other_curve]) == begins else (low, middle)
+                        (middle, high) if (middle_values[curve] > middle_values[other_curve]) == is_above else (low, middle)
                     )
                 crossings += self._crossing(high, curve, other_curve)
         return sorted(crossings, key=lambda crossing: crossing.size)
@@ -258,9 +259,9 @@ class _Curves:
         return sorted({low, high, *sizes, *_powers(low, high)})
 
     def _grid(self, crossings: Sequence[Crossing]) -> list[int]:
-        """Powers of two, sizes between them, the ends, the size now, and both sides of each crossing."""
-        low, high, at = self.over.low, self.over.high, self.over.at
-        sizes = {low, high, *_powers(low, high), *([at] if at is not None and low <= at <= high else [])}
+        """Powers of two, sizes between them, both ends, the current size, and both sides of each crossing."""
+        low, high, current = self.over.low, self.over.high, self.over.at
+        sizes = {low, high, *_powers(low, high), *([current] if current is not None and low <= current <= high else [])}
         for power in (0, *_powers(low, high)):
             begin = power or low
             end = min(high, 2 * begin)
@@ -284,41 +285,42 @@ def _powers(low: int, high: int) -> list[int]:
 def usable_range(
     over: SizeRange, examine: Callable[[int], AnalysisResult], *, is_requested: bool
 ) -> SizeRange:
-    """The range as far as the model can be counted over it.
+    """The part of a range over which the model can be analyzed.
 
     Args:
-        over: The requested range.
-        examine: Analyses the model at a size.
-        is_requested: Whether a user asked for this range: then an impossible range is refused, not cut.
+        over: Requested range.
+        examine: Analyzes the model at a size.
+        is_requested: Whether the user gave this range; an impossible range is then an error instead of being
+            cut.
 
     Raises:
-        Misuse: The model cannot be of such a size.
+        Misuse: The model cannot have such a size.
     """
-    least = examine(over.low).info.totals.coverage
+    required_coverage = examine(over.low).info.totals.coverage
 
-    def fits(size: int) -> str:
-        """Why the model cannot be of a size; '' if it can."""
+    def find_failure(size: int) -> str:
+        """The reason why the model cannot have a size, or ''."""
         try:
-            reached = examine(size).info.totals.coverage
+            coverage = examine(size).info.totals.coverage
         except ExplorerError as error:
             return str(error)
-        return "" if reached >= least else "the cost of some nodes is not known there"
+        return "" if coverage >= required_coverage else "the cost of some nodes is not known there"
 
-    why = fits(over.high)
-    if not why:
+    failure = find_failure(over.high)
+    if not failure:
         return over
     if is_requested:
-        raise Misuse(f"{over.name}={over.high:,}: {why}", where="--over", hint="ask for a smaller range")
+        raise Misuse(f"{over.name}={over.high:,}: {failure}", where="--over", hint="ask for a smaller range")
     sizes = [over.low, *(size for size in _powers(over.low, over.high) if size > over.low)]
-    fails = {over.high: why}
+    failures = {over.high: failure}
 
-    def wrong(size: int) -> bool:
-        fails[size] = fits(size)
-        return bool(fails[size])
+    def has_failure(size: int) -> bool:
+        failures[size] = find_failure(size)
+        return bool(failures[size])
 
-    at = bisect_left(sizes, True, key=wrong)
-    if at == 0:
-        raise Misuse(f"{over.name}={over.low:,}: {fails[over.low]}", where="--over")
-    least_failing = min(size for size, reason in fails.items() if reason)
-    note = f"not counted above {sizes[at - 1]:,}: {fails[least_failing]}"
-    return SizeRange(over.name, over.low, sizes[at - 1], over.at, over.others, (*over.notes, note))
+    first_failing = bisect_left(sizes, True, key=has_failure)
+    if first_failing == 0:
+        raise Misuse(f"{over.name}={over.low:,}: {failures[over.low]}", where="--over")
+    least_failing = min(size for size, reason in failures.items() if reason)
+    note = f"not counted above {sizes[first_failing - 1]:,}: {failures[least_failing]}"
+    return SizeRange(over.name, over.low, sizes[first_failing - 1], over.at, over.others, (*over.notes, note))

@@ -1,7 +1,7 @@
-"""Polynomials over whole sizes: fitted exactly, evaluated exactly, and where their sign turns.
+"""Polynomials over integers: exact fit, exact evaluation, and sign changes.
 
-Figures of a model are products and sums of its sizes, so over one size they are polynomials of it with
-rational coefficients. Newton's divided differences find one from as many figures as it has coefficients.
+Costs are products and sums of a model's sizes, so over one size they are polynomials with rational
+coefficients. Newton's divided differences determine one from as many values as it has coefficients.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from explorer.engine.symbolic.expressions import Expression, Monomial, Undecided
 
 
 class Polynomial(Struct, frozen=True):
-    """Integer coefficients, that of the constant first, over a common denominator."""
+    """A polynomial: integer coefficients, lowest power first, over the common denominator `over`."""
 
     coefficients: tuple[int, ...]
     over: int = 1
 
     @classmethod
     def of(cls, terms: Sequence[Fraction]) -> Polynomial:
-        """A polynomial of rational coefficients, that of the constant first."""
+        """Creates a polynomial from rational coefficients, lowest power first."""
         coefficients = list(terms)
         while coefficients and not coefficients[-1]:
             coefficients.pop()
@@ -34,22 +34,22 @@ class Polynomial(Struct, frozen=True):
 
     @property
     def terms(self) -> tuple[Fraction, ...]:
-        """The coefficients."""
+        """The rational coefficients."""
         return tuple(Fraction(coefficient, self.over) for coefficient in self.coefficients)
 
-    def above(self, size: int) -> int:
+    def numerator_at(self, size: int) -> int:
         """The value at a size, times the denominator."""
         value = 0
         for coefficient in reversed(self.coefficients):
             value = value * size + coefficient
         return value
 
-    def at(self, size: int) -> int:
-        """The value at a size at which it is whole."""
-        return self.above(size) // self.over
+    def value_at(self, size: int) -> int:
+        """The value at a size where it is an integer."""
+        return self.numerator_at(size) // self.over
 
     def text(self, name: str) -> str:
-        """Its canonical text, as that of any size; '' for one too long to read."""
+        """The canonical text of the polynomial in the variable `name`, or '' if it would be too long."""
         terms: dict[Monomial, int] = {
             (((name, power),) if power else ()): coefficient
             for power, coefficient in enumerate(self.coefficients)
@@ -70,82 +70,82 @@ class Polynomial(Struct, frozen=True):
         return Polynomial.of(_summed(self.terms, [-term for term in other.terms]))
 
     def covers(self, other: Polynomial) -> bool:
-        """Whether no coefficient is below the other's, so that it is nowhere less at sizes of 1 or more."""
+        """Whether no coefficient is below the other's; the value is then never below for sizes from 1."""
         a, b = self.terms, other.terms
-        nothing = [Fraction(0)] * max(len(a), len(b))
-        return all(x >= y for x, y in zip((*a, *nothing), (*b, *nothing), strict=False))
+        zeros = [Fraction(0)] * max(len(a), len(b))
+        return all(x >= y for x, y in zip((*a, *zeros), (*b, *zeros), strict=False))
 
 
 def _summed(a: Sequence[Fraction], b: Sequence[Fraction]) -> list[Fraction]:
     longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
-    return [term + (shorter[at] if at < len(shorter) else 0) for at, term in enumerate(longer)]
+    return [term + (shorter[power] if power < len(shorter) else 0) for power, term in enumerate(longer)]
 
 
 @lru_cache(1 << 16)
 def fitted(sizes: tuple[int, ...], values: tuple[int, ...]) -> Polynomial:
-    """The polynomial of least degree through some values, by Newton's divided differences.
+    """The polynomial of lowest degree through given values, by Newton's divided differences.
 
     Args:
-        sizes: All different.
-        values: As many.
+        sizes: Distinct sizes.
+        values: Value at each size.
     """
     differences = [Fraction(value) for value in values]
     for order in range(1, len(sizes)):
-        for at in range(len(sizes) - 1, order - 1, -1):
-            run = sizes[at] - sizes[at - order]
-            differences[at] = (differences[at] - differences[at - 1]) / run
+        for index in range(len(sizes) - 1, order - 1, -1):
+            distance = sizes[index] - sizes[index - order]
+            differences[index] = (differences[index] - differences[index - 1]) / distance
     terms = [Fraction(0)]
-    for at in range(len(sizes) - 1, -1, -1):
+    for index in range(len(sizes) - 1, -1, -1):
         shifted = [Fraction(0), *terms]
-        terms = _summed(shifted, [-sizes[at] * term for term in terms])
-        terms[0] += differences[at]
+        terms = _summed(shifted, [-sizes[index] * term for term in terms])
+        terms[0] += differences[index]
     return Polynomial.of(terms)
 
 
 def turns(polynomial: Polynomial, low: int, high: int) -> Iterator[int]:
-    """The sizes at which it is above 0 and one size before is not, or the other way round.
+    """The sizes at which the polynomial changes between positive and not positive.
 
-    Where the polynomial of its steps, p(n + 1) - p(n), keeps its sign p runs one way, and bisection finds the
-    one place at most.
+    Where the difference p(n + 1) - p(n) keeps its sign, p is monotonic, and bisection finds its only sign
+    change.
 
     Args:
-        polynomial: Any.
-        low: The first size that is looked at.
-        high: The last one.
+        polynomial: Polynomial to search.
+        low: Start of the range; a result is above it.
+        high: End of the range, inclusive.
     """
     if len(polynomial.coefficients) < 2 or low >= high:
         return
     marks = [low, *turns(_steps(polynomial), low, high - 1), high]
     for first, last in pairwise(marks):
-        begins, ends = polynomial.above(first) > 0, polynomial.above(last) > 0
-        if begins == ends:
+        is_positive_first, is_positive_last = polynomial.numerator_at(first) > 0, polynomial.numerator_at(last) > 0
+        if is_positive_first == is_positive_last:
             continue
         while last - first > 1:
             middle = (first + last) // 2
-            first, last = (middle, last) if (polynomial.above(middle) > 0) == begins else (first, middle)
+            first, last = (middle, last) if (polynomial.numerator_at(middle) > 0) == is_positive_first else (first, middle)
         yield last
 
 
 def _steps(polynomial: Polynomial) -> Polynomial:
-    """p(n + 1) - p(n), by the binomial theorem."""
+    """The difference p(n + 1) - p(n), by the binomial theorem."""
     terms = polynomial.terms
     differences = [
         sum(
-            (term * math.comb(power, below) for power, term in enumerate(terms) if power > below), Fraction(0)
+            (term * math.comb(power, lower_power) for power, term in enumerate(terms) if power > lower_power), Fraction(0)
         )
-        for below in range(len(terms) - 1)
+        for lower_power in range(len(terms) - 1)
     ]
     return Polynomial.of(differences)
 
 
 def highest(polynomials: Collection[Polynomial], low: int, high: int) -> tuple[Polynomial, ...]:
-    """Those that are the largest of all at some size of a range; of equals one.
+    """The polynomials that are the maximum at some size of a range; one of equal ones.
 
-    Between the sizes at which one begins to be above another, or ends, the order stays.
+    The order of two polynomials changes only at the sizes where their difference changes its sign.
     """
     upper: list[Polynomial] = []
     for polynomial in sorted(
-        set(polynomials), key=lambda p: (Fraction(-p.above(high), p.over), p.coefficients)
+        set(polynomials), key=lambda p: (Fraction(-p.numerator_at(high), p.over), p.coefficients)
     ):
         if not any(higher.covers(polynomial) for higher in upper):
             upper.append(polynomial)
@@ -153,9 +153,9 @@ def highest(polynomials: Collection[Polynomial], low: int, high: int) -> tuple[P
         return tuple(upper)
     pairs = ((a, b) for a in upper for b in upper if a is not b)
     marks = {low, *(size for a, b in pairs for size in turns(a - b, low, high))}
-    best = {max(upper, key=lambda p: Fraction(p.above(size), p.over)) for size in marks} if upper else set()
+    best = {max(upper, key=lambda p: Fraction(p.numerator_at(size), p.over)) for size in marks} if upper else set()
     return tuple([polynomial for polynomial in upper if polynomial in best])
 
 
 _MANY = 60
-"""Polynomials of which each is compared with each other one."""
+"""Number of polynomials above which they are not compared pairwise."""

@@ -154,11 +154,11 @@ def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Layer
     if torch.is_grad_enabled() or is_autocast() or not _settings(module, key, storages):
         return None
     inputs: list[torch.Tensor] = []
-    if not meta_cache.read(args, key, inputs) or not inputs:
+    if not meta_cache.read_arguments(args, key, inputs) or not inputs:
         return None
     if kwargs:
         key.append(tuple(kwargs))
-        if not meta_cache.read(kwargs.values(), key, inputs):
+        if not meta_cache.read_arguments(kwargs.values(), key, inputs):
             return None
     addresses = []
     for tensor in inputs:

@@ -547,18 +547,18 @@ class _Watch:
             operator = self.operators[func] = meta_cache.operator_of(func)
         inputs: list[torch.Tensor] = []
         signature: list[Any] = []
-        decided = meta_cache.read(args, signature, inputs)
+        decided = meta_cache.read_arguments(args, signature, inputs)
         if self.policy.valued and "device" in kwargs:
             kwargs = dict(constant_values.keep_values_here(operator.name, args, kwargs))
         if kwargs:
             signature.append(tuple(kwargs))
-            decided = meta_cache.read(kwargs.values(), signature, inputs) and decided
+            decided = meta_cache.read_arguments(kwargs.values(), signature, inputs) and decided
         if not decided and operator.name not in data_dependent.VALUES_BESIDE and self.is_mixed(inputs):
             args, kwargs = self.without_values(operator, args, kwargs, inputs)
             inputs, signature = [], []
-            decided = meta_cache.read(args, signature, inputs)
+            decided = meta_cache.read_arguments(args, signature, inputs)
             signature.append(tuple(kwargs))
-            decided = meta_cache.read(kwargs.values(), signature, inputs) and decided
+            decided = meta_cache.read_arguments(kwargs.values(), signature, inputs) and decided
         if operator.name == "aten::_to_copy" and args[0].is_meta and "device" in kwargs:
             # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
@@ -572,12 +572,12 @@ class _Watch:
         key = tuple(signature) if decided else None
         answer = None if key is None else operator.answers.get(key)
         if answer is not None and answer.kind != meta_cache.CALLED:
-            out = answer.again(args)
+            out = answer.replay(args)
         elif bounded is not None:
             out = bounded[0]
             self.assumed[bounded[1]] += 1
         else:
-            out = None if key is None or answer is not None else meta_cache.answered(operator, args, kwargs)
+            out = None if key is None or answer is not None else meta_cache.compute_result(operator, args, kwargs)
             if quantized:
                 # the layer cache does not distinguish quantized tensors from plain integers
                 self.repeats = False
@@ -672,7 +672,7 @@ class _Watch:
     ) -> tuple[Any, str] | None:
         """The assumed result of an operator that depends on values, and the assumption."""
         if self.policy.valued and self.classes and operator.name in COUNTS:
-            counted = self.classes.counted(operator.name, args, lambda: func(*args, **kwargs))
+            counted = self.classes.count_classes(operator.name, args, lambda: func(*args, **kwargs))
             if counted is not None:
                 return counted, EVENLY
         return data_dependent.answer(func, args, self.classes, least=self.policy.least, valued=self.policy.valued)
@@ -813,7 +813,7 @@ class _Watch:
 
     def mixes_values(self, args: Any, kwargs: Any) -> bool:
         inputs: list[torch.Tensor] = []
-        meta_cache.read((args, tuple(kwargs.values())), [], inputs)
+        meta_cache.read_arguments((args, tuple(kwargs.values())), [], inputs)
         return _is_mixed(inputs)
 
     def on_meta(self, value: Any) -> Any:

@@ -1,7 +1,8 @@
-"""Memory of a training step over time: from tensors that are born and die, or from the layers' outputs.
+"""Memory of a training step over time, from recorded allocations or from the outputs of the layers.
 
-`simulated` has torch run a step on shapes and records births and deaths; here they become moments, a peak and
-who holds it. A format without autograd is counted by the outputs of its layers.
+`simulation` runs a step in torch on shapes and records allocations and deallocations. This module computes
+moments, the peak and its holders from them. A format without autograd is estimated from the outputs of its
+layers.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from explorer.facts.training import (
 )
 
 HOLDERS = 10
-"""How many of those that hold the peak are named."""
+"""Maximum number of holders of the peak that are listed."""
 
 _TRIES = 32
-"""Batch sizes that are tried at most for the largest that fits."""
+"""Maximum number of batch sizes tried to find the largest that fits."""
 
 _KINDS: tuple[Holding, ...] = get_args(Holding)
 
 
 class Allocation(Struct):
-    """Memory that is live for a while: of what kind, made by which module, how large."""
+    """A live memory block: its kind, the module that allocated it, its size in bytes."""
 
     kind: Holding
     path: str
@@ -41,7 +42,7 @@ class Allocation(Struct):
 
 
 class MemoryChange(NamedTuple):
-    """An allocation is born (or dies) in a phase while a module runs."""
+    """An allocation (or deallocation, if not `born`) during a phase, while a module runs."""
 
     phase: Phase
     path: str
@@ -59,17 +60,16 @@ def over_time(
     mode: Literal["train", "eval"] = "train",
     recomputed_macs: int = 0,
 ) -> StepMemory:
-    """Moments, peak and holders of a step.
+    """Computes moments, peak and holders of a step.
 
     Args:
-        start: What is live when it begins.
-        changes: What happens, in order; a moment is the fullest one of changes that follow each other in one
-            module.
-        batch: See `StepMemory`, and for the others too.
-        kept_bytes: Bytes of activations kept at the end of forward.
-        counted: How the memory was counted.
-        mode: Of the modules.
-        recomputed_macs: In the backward pass.
+        start: Memory that is live at the beginning.
+        changes: Changes in order. Consecutive changes in one module form one moment: the fullest one.
+        batch: Batch size, or None if unknown.
+        kept_bytes: Bytes of activations kept at the end of the forward pass.
+        counted: Source of the figures.
+        mode: Mode of the modules.
+        recomputed_macs: MACs that the backward pass recomputes for checkpoints.
     """
     live: Counter[Holding] = Counter()
     bytes_by_holder: Counter[tuple[str, Holding]] = Counter()
@@ -84,16 +84,16 @@ def over_time(
         total += size
         live[change.allocation.kind] += size
         bytes_by_holder[change.allocation.path, change.allocation.kind] += size
-        here = change.phase, change.path
-        if moments and here == (moments[-1].phase, moments[-1].path):
+        position = change.phase, change.path
+        if moments and position == (moments[-1].phase, moments[-1].path):
             if total <= moments[-1].live_bytes:
                 continue
             moments.pop()
-        held_now = {kind: live[kind] for kind in _KINDS}
-        moments.append(TrainingMoment(**held_now, phase=here[0], path=here[1], live_bytes=total))
+        live_by_kind = {kind: live[kind] for kind in _KINDS}
+        moments.append(TrainingMoment(**live_by_kind, phase=position[0], path=position[1], live_bytes=total))
         if total > peak_bytes:
             peak_bytes, peak, holders = total, len(moments) - 1, bytes_by_holder.copy()
-    largest = sorted(((size, *who) for who, size in holders.items() if size > 0), reverse=True)[:HOLDERS]
+    largest = sorted(((size, *holder) for holder, size in holders.items() if size > 0), reverse=True)[:HOLDERS]
     return StepMemory(
         batch=batch,
         counted=counted,
@@ -111,10 +111,10 @@ def over_time(
 
 
 def by_outputs(fact: Training) -> StepMemory:
-    """The step of a model that autograd does not run: an output is kept until its layer's backward.
+    """Computes the memory of a step without autograd: an output is kept until its layer's backward pass.
 
     Raises:
-        Misuse: The size of an output, or of an input, is not known.
+        Misuse: The size of an output or input is unknown.
     """
     unknown = next((row.path for row in fact.layers if row.activation_bytes is None), None)
     if unknown is not None or fact.input_bytes is None:
@@ -125,7 +125,7 @@ def by_outputs(fact: Training) -> StepMemory:
     gradients = [Allocation("gradients", row.path, row.gradient_bytes) for row in fact.layers]
     changes = [MemoryChange("forward", out.path, out) for out in outputs if out.bytes]
     for out, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
-        # the gradient of an output is as large as the output
+        # the gradient of an output has the size of the output
         flowing = Allocation("temporary", out.path, out.bytes)
         for allocation, born in ((flowing, True), (gradient, True), (flowing, False), (out, False)):
             if allocation.bytes:
@@ -141,49 +141,49 @@ def by_outputs(fact: Training) -> StepMemory:
     return over_time(start, changes, batch=fact.batch, kept_bytes=kept_bytes, counted="outputs", mode="eval")
 
 
-def beside_plain(step: StepMemory, plain: StepMemory) -> StepMemory:
-    """A checkpointed step, with the memory of the step without checkpoints."""
+def with_plain_figures(step: StepMemory, plain: StepMemory) -> StepMemory:
+    """Adds the figures of the step without checkpoints to a checkpointed step."""
     return replace(step, plain_kept_bytes=plain.kept_bytes, plain_peak_bytes=plain.peak_bytes)
 
 
 def largest_batch(peak: Callable[[int], int], limit: int) -> int:
-    """The largest batch whose peak is within `limit` bytes; 0 if none is.
+    """The largest batch size whose peak is within `limit` bytes, or 0 if there is none.
 
-    Memory grows with the batch nearly in a straight line, and its slope gives the next guess. The answer
-    was tried, and so was one batch more.
+    Memory grows almost linearly with the batch, so a line through known peaks gives the next guess. Both the
+    result and the result plus one were evaluated.
 
     Args:
-        peak: Bytes of a step at a batch.
-        limit: Bytes.
+        peak: Peak bytes of a step as a function of the batch size.
+        limit: Maximum number of bytes.
 
     Raises:
-        Misuse: The peak does not grow with the batch, or grows in jumps.
+        Misuse: The peak does not grow with the batch, or not steadily.
     """
     peaks: dict[int, int] = {}
 
-    def at(batch: int) -> int:
+    def peak_at(batch: int) -> int:
         if batch not in peaks:
             peaks[batch] = peak(batch)
         return peaks[batch]
 
-    if at(2) > limit:
-        return int(at(1) <= limit)
-    low, high = 2, 0  # high: the least that is known not to fit
+    if peak_at(2) > limit:
+        return int(peak_at(1) <= limit)
+    low, high = 2, 0  # high: the smallest batch known not to fit, 0 if none
     guess = 4
     for tried in range(_TRIES):
-        if at(guess) <= limit:
+        if peak_at(guess) <= limit:
             low = guess
         else:
             high = guess
         if high == low + 1:
             return low
-        # a line through the largest two that are known
+        # a line through two known peaks: the largest two, or those around the limit
         first, second = sorted(peaks)[-2:] if not high else (low, high)
-        slope = (at(second) - at(first)) / (second - first)
+        slope = (peak_at(second) - peak_at(first)) / (second - first)
         if slope <= 0:
             break
-        guess = low + max(1, int((limit - at(low)) / slope))
+        guess = low + max(1, int((limit - peak_at(low)) / slope))
         if high:
-            # where memory is not linear, a line approaches from one side only
+            # on a convex curve, a line approaches from one side only, so alternate with bisection
             guess = (low + high) // 2 if tried % 2 else min(guess, high - 1)
     raise Misuse("the memory of a step does not grow with the batch", where="--card")

@@ -1,6 +1,6 @@
-"""Calls that mix tensors with and without values: they go on without values.
+"""Handles calls that mix tensors with values and meta tensors, by dropping the values.
 
-A model that runs on shapes makes some tensors itself, on a CPU: a mask, a state of zeros.
+A model that runs on shapes may create tensors on the CPU itself, such as a mask or an initial state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _META = torch.device("meta")
 
 
 def is_mixed(args: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether some tensors have values and others not; numbers (of no dimension) go with either."""
+    """Whether some tensors have values and others do not. Scalar tensors fit both kinds."""
     kinds: set[bool] = set()
 
     def note(tensor: torch.Tensor) -> None:
@@ -30,21 +30,21 @@ def is_mixed(args: Any, kwargs: Mapping[str, Any]) -> bool:
 def without_values(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], *, integers: bool = True
 ) -> Any:
-    """The result of a call, with tensors that have values replaced by ones without.
+    """Calls a function with tensors that have values replaced by meta tensors.
 
-    A tensor that the call writes into and returns is returned as the original.
+    If the call writes into a tensor and returns it, the original is returned.
 
     Args:
-        function: What is called.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        integers: Whether whole numbers, which may be lengths, lose their values, too.
+        function: Function to call.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        integers: Whether integer tensors, which may be lengths, also lose their values.
     """
     originals: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def twin_of(tensor: torch.Tensor) -> torch.Tensor:
-        whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
-        if not _is_movable(tensor) or (whole and not integers):
+        is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+        if not _is_movable(tensor) or (is_integer and not integers):
             return tensor
         twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
         originals[id(twin)] = tensor, twin

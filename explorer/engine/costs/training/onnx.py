@@ -1,7 +1,7 @@
-"""Gradients of an ONNX graph: where they would flow in training, and which stored tensors they reach.
+"""Determines the gradients of an ONNX graph in training: which values and stored tensors need one.
 
-The file does not say what is trained. Every stored tensor of a floating-point type that is a parameter
-(`registry.is_parameter`) is taken as trained, but for running statistics and what quantized operators hold.
+The file does not say what is trained. Every stored floating-point tensor that is a parameter
+(`registry.is_parameter`) counts as trained, except running statistics and parameters of quantized operators.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 def at_batch(
     model: Model, batch: int, dims: Mapping[str, int], input_shapes: InputShapes
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
-    """Sizes at which the model is analysed for a batch.
+    """Sizes for an analysis of the model at a batch size.
 
-    A dimension that is called a batch is the batch; without one, the open first dimensions are; without
-    those, the first dimension of every input, and the analysis finds out whether the graph can do that.
+    The batch is, in this order: dimensions named like a batch; symbolic first dimensions; the first dimension
+        of every
+    input. In the last case the analysis shows whether the graph supports the batch.
 
     Raises:
-        Misuse: No input has a dimension that could be it.
+        Misuse: No input has a dimension that could be the batch.
     """
     feeds = [v for v in model.graph.feeds if v.shape]
     symbols = dict.fromkeys(d for v in feeds for d in v.shape or () if isinstance(d, str))
@@ -44,7 +45,7 @@ def at_batch(
     named = named or [d for d in dict.fromkeys(first.values()) if isinstance(d, str)]
     if named:
         shapes = {
-            name: (kind, tuple(batch if _is(model, name, at, named) else d for at, d in enumerate(shape)))
+            name: (kind, tuple(batch if _is_declared_as(model, name, axis, named) else d for axis, d in enumerate(shape)))
             for name, (kind, shape) in input_shapes.items()
         }
         return {**dims, **dict.fromkeys(named, batch)}, shapes
@@ -52,17 +53,17 @@ def at_batch(
         raise Misuse("no input of the model has a dimension that could be the batch", where="--batch")
     shapes = dict(input_shapes)
     for value in feeds:
-        kind, whole = input_shapes.get(value.name, (None, value.shape or ()))
-        rest = [dims.get(d, d) if isinstance(d, str) else d for d in whole[1:]]
-        if all(isinstance(d, int) for d in rest):
-            shapes[value.name] = kind, (batch, *(d for d in rest if isinstance(d, int)))
+        kind, declared_shape = input_shapes.get(value.name, (None, value.shape or ()))
+        trailing = [dims.get(d, d) if isinstance(d, str) else d for d in declared_shape[1:]]
+        if all(isinstance(d, int) for d in trailing):
+            shapes[value.name] = kind, (batch, *(d for d in trailing if isinstance(d, int)))
     return dict(dims), shapes
 
 
-def _is(model: Model, name: str, at: int, symbols: Sequence[str]) -> bool:
-    """Whether a dimension of an input is declared under one of these names."""
+def _is_declared_as(model: Model, name: str, axis: int, symbols: Sequence[str]) -> bool:
+    """Whether dimension `axis` of an input is declared with one of the names in `symbols`."""
     shape: Shape = next((v.shape or () for v in model.graph.feeds if v.name == name), ())
-    return at < len(shape) and shape[at] in symbols
+    return axis < len(shape) and shape[axis] in symbols
 
 
 def step(
@@ -73,17 +74,17 @@ def step(
     input_shapes: InputShapes | None = None,
     rules: Rules | None = None,
 ) -> StepGradients:
-    """One training step of a model.
+    """Analyzes one training step of a model.
 
     Args:
-        model: The model.
-        batch: Its batch size; None leaves the sizes as they are.
-        dims: Sizes of symbolic dimensions.
-        input_shapes: Type and shape of inputs by name.
-        rules: Rules of the user's own.
+        model: Model to train.
+        batch: Batch size, or None to keep the sizes.
+        dims: Sizes of symbolic dimensions by name.
+        input_shapes: dtype and shape by input name.
+        rules: Cost rules of the user.
 
     Raises:
-        Misuse: See `at_batch`, and `onnx_model.examine`.
+        Misuse: See `at_batch` and `onnx.analyse.examine`.
     """
     dim_sizes, shapes = dict(dims or {}), dict(input_shapes or {})
     if batch is not None:
@@ -94,7 +95,7 @@ def step(
         if batch is not None:
             _check_sizes(leaves, batch)
         feeds = {v.name for v in model.graph.feeds}
-        parts.extend(_parts(leaves, rows_of, feeds, _idle(model, leaves)))
+        parts.extend(_leaf_gradients(leaves, rows_of, feeds, _unneeded_leaves(model, leaves)))
 
     options: dict[str, Any] = {"rules": rules} if rules else {}
     examined = analyse.examine(model, dims=dim_sizes, input_shapes=shapes, look=look, **options)
@@ -110,7 +111,7 @@ def step(
 
 
 def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
-    """Refuses a batch for which the graph was not made: sizes may be written into it.
+    """Rejects a batch size if the graph contains sizes for another one.
 
     Raises:
         Misuse: A Reshape would have to change the number of elements.
@@ -135,26 +136,26 @@ def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
 
 
 class _Flow:
-    """Where gradients are wanted, found in execution order."""
+    """Tracks, in execution order, which values need a gradient."""
 
     def __init__(self, feeds: set[str]) -> None:
         self.wanted: dict[Hashable, bool] = dict.fromkeys(feeds, False)
         self.read: set[Hashable] = set()
         self.trained: set[Hashable] = set()
 
-    def want(self, context: GraphContext, node: Node, at: int, unknown: set[str]) -> Want:
-        """What the gradient of an input is for; a value without a known maker is added to `unknown`."""
-        name = node.inputs[at]
+    def want(self, context: GraphContext, node: Node, index: int, unknown: set[str]) -> Want:
+        """The purpose of an input's gradient; adds the input to `unknown` if its producer is unknown."""
+        name = node.inputs[index]
         stored_values = context.stored.get(name)
         if stored_values is not None:
             operator = registry.named(node.op)
-            fixed = at in operator.statistics or operator.quantized
+            fixed = index in operator.statistics or operator.quantized
             trained = [
                 entry
                 for entry in stored_values
                 if not (fixed or entry.quantized)
                 and _floats(entry.dtype)
-                and registry.is_parameter(node.op, at, entry.dtype, entry.shape)
+                and registry.is_parameter(node.op, index, entry.dtype, entry.shape)
             ]
             self.trained.update(entry.identity for entry in trained)
             return "weight" if trained else ""
@@ -171,35 +172,35 @@ def _floats(dtype: str | None) -> bool:
     return dtype is None or dtype.startswith(("float", "bfloat", "complex"))
 
 
-def _idle(model: Model, leaves: Sequence[OperatorLeaf]) -> set[int]:
-    """Positions of the leaves that no output depends on, so that they get no gradient.
+def _unneeded_leaves(model: Model, leaves: Sequence[OperatorLeaf]) -> set[int]:
+    """Indices of the leaves that no output depends on; they get no gradient.
 
-    What goes into a branch or loop under one name and comes out under another is not followed: in a graph
-    with bodies no leaf is taken for idle.
+    Values change their names on the way into and out of bodies, which is not traced. In a graph with bodies,
+    the result is therefore empty.
     """
     if any(subgraphs(node) for node in model.graph.nodes):
         return set()
     needed: set[Hashable] = {v.name for v in model.graph.outputs}
     idle: set[int] = set()
-    for at in range(len(leaves) - 1, -1, -1):
-        context, node = leaves[at].context, leaves[at].node
+    for index in range(len(leaves) - 1, -1, -1):
+        context, node = leaves[index].context, leaves[index].node
         if any(name and context.key(name) in needed for name in node.outputs):
             needed.update(context.key(name) for name in node.inputs if name)
         else:
-            idle.add(at)
+            idle.add(index)
     return idle
 
 
-def _parts(
+def _leaf_gradients(
     leaves: Sequence[OperatorLeaf], rows_of: Sequence[int], feeds: set[str], idle: set[int]
 ) -> list[LeafGradients]:
     flow = _Flow(feeds)
     rows: list[tuple[int, OperatorLeaf, Gradient | None, Status, str]] = []
-    for at, leaf in enumerate(leaves):
+    for index, leaf in enumerate(leaves):
         gradient, status, reason = _backward(leaf, flow)
-        if at in idle:
+        if index in idle:
             gradient, status, reason = Gradient(), "exact", ""
-        rows.append((rows_of[at], leaf, gradient, status, reason))
+        rows.append((rows_of[index], leaf, gradient, status, reason))
     return [
         LeafGradients(
             row,
@@ -216,20 +217,20 @@ def _parts(
 
 
 def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
-    """The products of a leaf's gradients; notes which of its outputs need a gradient."""
+    """The products of a leaf's gradients; also records which of its outputs need a gradient."""
     context, node, constants = leaf.context, leaf.node, leaf.constants
-    carried: set[str] = set()
+    unknown_inputs: set[str] = set()
     wants: list[Want] = []
-    for at, name in enumerate(node.inputs):
-        wants.append(flow.want(context, node, at, carried) if name and name not in constants else "")
+    for index, name in enumerate(node.inputs):
+        wants.append(flow.want(context, node, index, unknown_inputs) if name and name not in constants else "")
     operator = registry.OPERATORS.get((node.domain, node.op))
     if operator is not None and operator.gradient is blocked:
         wants = [""] * len(wants)
-    whole = isinstance(leaf.figures, Layer)
-    if whole:
-        # a body that is not opened contains its own parameters
+    is_unexpanded = isinstance(leaf.figures, Layer)
+    if is_unexpanded:
+        # the leaf of an unexpanded call includes the parameters of its body
         flow.trained.update(identity for identity, elements, size in leaf.stored if size >= 2 * elements)
-    has_gradient = any(wants) or whole
+    has_gradient = any(wants) or is_unexpanded
     for name in node.outputs:
         if name:
             flow.wanted[context.key(name)] = has_gradient and _floats(context.info(name).dtype)
@@ -242,26 +243,26 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     forward = leaf.figures.macs
     if forward is None:
         return None, "unknown", leaf.figures.reason
-    beside = elementwise(leaf.figures.elementwise_ops, ("input", "weight") if whole else wants)
+    elementwise_work = elementwise(leaf.figures.elementwise_ops, ("input", "weight") if is_unexpanded else wants)
     if not forward or not has_gradient:
-        return Gradient(elementwise=beside), "exact", ""
+        return Gradient(elementwise=elementwise_work), "exact", ""
     inputs = tuple([context.info(name) if name else None for name in node.inputs])
     call = Call(node.op, node.domain, node.attributes, inputs, ())
     trips = context.trips if isinstance(context.trips, int) else 1
-    gradient = None if whole else registry.gradient_of(call, wants, forward, trips)
+    gradient = None if is_unexpanded else registry.gradient_of(call, wants, forward, trips)
     if gradient is None:
-        many = whole or node.op == "Einsum"
-        if many:
-            return (Gradient(forward, forward, beside), "bound", "at most two gradients for each product")
+        has_bound = is_unexpanded or node.op == "Einsum"
+        if has_bound:
+            return (Gradient(forward, forward, elementwise_work), "bound", "at most two gradients for each product")
         return None, "unknown", f"there is no rule for the gradient of {node.op}"
-    gradient += Gradient(elementwise=beside)
-    if carried:
+    gradient += Gradient(elementwise=elementwise_work)
+    if unknown_inputs:
         reason = "a value that a branch or loop hands on is taken to have trained weights before it"
         return gradient, "bound", reason
     return gradient, "exact", ""
 
 
 def _is_read_backward(leaf: OperatorLeaf, flow: _Flow) -> bool:
-    """Whether backward reads an output: a gradient flows through the leaf, or through a reader of it."""
+    """Whether the backward pass reads an output, for a gradient through this leaf or through a reader."""
     keys = [leaf.context.key(name) for name in leaf.node.outputs if name]
     return any(flow.wanted.get(key, True) or key in flow.read for key in keys)

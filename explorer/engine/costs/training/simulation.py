@@ -1,12 +1,12 @@
-"""A training step of an nn.Module on shapes, run by torch itself: which tensors live when, and who made them.
+"""Simulates a training step of an nn.Module on shapes: which tensors are live when, and their origin.
 
-Forward, backward and the optimizer run on the meta device, in training mode. Nothing is computed, but
-autograd keeps what it would keep, lets go of it when it would, and gradients are added up in the same order:
-a tensor is live from the operator that makes its storage until nobody holds it. So what each backward saves
-(a convolution its input, an in-place ReLU its result, batch normalisation statistics, dropout its mask) is
-torch's own knowledge (`derivatives.yaml`) and no table of ours. Attention's kernel works
-in memory of one thread, as in `info`. Not in it: workspaces inside other kernels, the allocator's rounding
-and holes, the CUDA context.
+Forward, backward and the optimizer run on the meta device in training mode. Nothing is computed, but autograd
+keeps and releases the same tensors, and adds up gradients in the same order, as in a real step. A tensor is
+live from the operator that allocates its storage until nothing references the storage. What each backward
+formula saves (a convolution its input, an in-place ReLU its result, batch normalization its statistics,
+dropout its mask) therefore comes from torch (`derivatives.yaml`) and needs no rules here. Attention uses the
+memory of a single-threaded kernel, as in `info`. Not included are workspaces of other kernels, rounding and
+fragmentation of the allocator, and the CUDA context.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from explorer.facts.training import Optimizer, Phase, StepMemory
 from explorer.host.gc_pause import gc_pause
 from explorer.host.optional_packages import error_line
 
-_MADE: dict[Optimizer, Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]] = {
-    "sgd": lambda given: torch.optim.SGD(given, lr=0.1, foreach=False),
-    "momentum": lambda given: torch.optim.SGD(given, lr=0.1, momentum=0.9, foreach=False),
-    "adam": lambda given: torch.optim.Adam(given, lr=0.1, foreach=False),
+_OPTIMIZERS: dict[Optimizer, Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, foreach=False),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=False),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1, foreach=False),
 }
 
 
@@ -62,14 +62,14 @@ _KERNELS = (
 
 
 class SimulationError(Exception):
-    """Torch cannot run the step on shapes; the text says why."""
+    """An error of torch while it runs the step on shapes; the text gives the reason."""
 
 
 def checkpointed(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, ...]:
-    """Paths of the modules that match patterns: the outermost ones with a forward of their own.
+    """Paths of the outermost modules with their own forward that match the patterns.
 
     Raises:
-        Misuse: A pattern matches none; the nearest path is named.
+        Misuse: A pattern matches no module; the hint names the nearest path.
     """
     paths = [
         path
@@ -78,10 +78,10 @@ def checkpointed(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, ...]:
     ]
     matches: set[str] = set()
     for glob in globs:
-        mine = {path for path in paths if fnmatchcase(path, glob)}
-        if not mine:
+        glob_matches = {path for path in paths if fnmatchcase(path, glob)}
+        if not glob_matches:
             raise Misuse(f"no module is called '{glob}'", where="--checkpoint", hint=nearest(glob, paths))
-        matches |= mine
+        matches |= glob_matches
     inner = {path for path in paths if any(path.startswith(f"{outer}.") for outer in matches)}
     return tuple(path for path in paths if path in matches - inner)
 
@@ -89,18 +89,18 @@ def checkpointed(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, ...]:
 def step_memory(
     loaded: LoadedModule, bound_inputs: BoundInputs, optimizer: Optimizer, checkpoints: Sequence[str] = ()
 ) -> tuple[StepMemory, tuple[str, ...]]:
-    """The memory of one training step, and notes on it.
+    """Measures the memory of one training step; also returns notes.
 
     Args:
-        loaded: From `loaded_module.load`; its modules are put back as they were.
-        bound_inputs: The inputs of the model.
-        optimizer: Whose state and workspaces are in it.
-        checkpoints: Paths of modules whose activations are recomputed in the backward pass.
+        loaded: Model from `loaded_module.load`; its modules are restored afterwards.
+        bound_inputs: Inputs of the model.
+        optimizer: Optimizer whose state and workspaces are included.
+        checkpoints: Paths of modules whose activations the backward pass recomputes.
 
     Raises:
-        Unsimulated: The model does not run forward and backward on shapes.
+        SimulationError: The model does not run forward and backward on shapes.
     """
-    model, why = loaded.meta(), ""
+    model, failure = loaded.meta(), ""
     modes: tuple[Literal["train", "eval"], ...] = ("train", "eval")
     for mode in modes:
         args, kwargs = bound_inputs.arguments(device="meta")
@@ -113,22 +113,22 @@ def step_memory(
                 if mode == "train":
                     model.train()
                 fact = _run(model, args, kwargs, optimizer, size, mode, checkpoints)
-                return fact, _notes(model, why)
+                return fact, _notes(model, failure)
         except ExplorerError:
             raise
         except Exception as error:
-            why = why or error_line(error)
+            failure = failure or error_line(error)
         finally:
             model.zero_grad(set_to_none=True)
             for _, parameter in unregistered_parameters(named(model)):
                 parameter.grad = None
-    raise SimulationError(why)
+    raise SimulationError(failure)
 
 
-def _notes(model: nn.Module, why: str) -> tuple[str, ...]:
+def _notes(model: nn.Module, failure: str) -> tuple[str, ...]:
     notes = [_KERNELS]
-    if why:
-        notes.append(f"it does not run in training mode ({why}): dropout and batch statistics are not in it")
+    if failure:
+        notes.append(f"it does not run in training mode ({failure}): dropout and batch statistics are not in it")
     layer = next((path for path, part in model.named_modules() if isinstance(part, nn.RNNBase)), None)
     if layer is not None:
         notes.append(
@@ -151,14 +151,14 @@ def _run(
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise SimulationError("no parameter is trained")
-    watch = _Births()
+    watch = _AllocationObserver()
     for path, module in model.named_modules():
         for stored_tensor in (*parameters_of(module).values(), *buffers_of(module).values()):
             if stored_tensor is not None:
                 watch.begin(stored_tensor, "parameters", path)
     for _, input_tensor in tensors([args, kwargs]):
         watch.begin(input_tensor, "inputs", "")
-    updates = _prepared(_MADE[optimizer](trained), trained)
+    updates = _with_state(_OPTIMIZERS[optimizer](trained), trained)
     owners = {id(p): path.rpartition(".")[0] for path, p in model.named_parameters()}
     for parameter, state in updates.state.items():
         for _, value in tensors(list(state.values())):
@@ -166,7 +166,7 @@ def _run(
     start = list(watch.start)
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(_followed(model, watch, checkpoints))
+        stack.enter_context(_observed_modules(model, watch, checkpoints))
         stack.enter_context(_Kernels())
         stack.enter_context(attention_by(partial(kernels.run, _ATTENTION)))
         stack.enter_context(watch)
@@ -174,14 +174,14 @@ def _run(
         outcome = [t for _, t in tensors(result) if t.requires_grad]
         if not outcome:
             raise SimulationError("no result of the model has a gradient")
-        forward = watch.live
+        forward_bytes = watch.live
         if any(map(is_wrapper, outcome)):
-            # a loss that reads such a result keeps it, which hides what the model keeps
+            # a loss that reads such a result would keep it, and hide what the model itself keeps
             raise SimulationError("a result of the model is a tensor subclass")
         loss = torch.stack([t.sum().float() for t in outcome]).sum()
         with_result = watch.live
         del result, outcome
-        kept_bytes = forward - (with_result - watch.live)
+        kept_bytes = forward_bytes - (with_result - watch.live)
         watch.phase, watch.stack = "backward", [""]
         loss.backward()  # type: ignore[no-untyped-call]
         del loss
@@ -197,12 +197,12 @@ def _run(
         kept_bytes=kept_bytes,
         counted="autograd",
         mode=mode,
-        recomputed_macs=watch.again,
+        recomputed_macs=watch.recomputed_macs,
     )
 
 
-def _prepared(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
-    """An optimizer after a first step: its state exists when the next step begins."""
+def _with_state(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+    """Runs a first step, so that the optimizer's state exists before the measured step."""
     for parameter in trained:
         parameter.grad = torch.empty_like(parameter)
     updates.step()
@@ -210,8 +210,8 @@ def _prepared(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -
     return updates
 
 
-class _Births(DispatchMode):
-    """Watches which operators allocate memory on the meta device, and when it is freed."""
+class _AllocationObserver(DispatchMode):
+    """Records allocations and deallocations of operators on the meta device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,12 +219,12 @@ class _Births(DispatchMode):
         self.stack = [""]
         self.start: list[Allocation] = []
         self.changes: list[MemoryChange] = []
-        self.live = self.again = 0
+        self.live = self.recomputed_macs = 0
         self._allocations: dict[int, tuple[Allocation, Any]] = {}
         self._places: tuple[list[int], list[str]] = ([0], [""])
 
     def begin(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
-        """Memory that is there before the step and after it."""
+        """Records memory that exists before the step and after it."""
         for part in inner_tensors(tensor):
             self.begin(part, kind, path)
         if is_wrapper(tensor) or not _has_memory(tensor):
@@ -236,12 +236,12 @@ class _Births(DispatchMode):
             self.start.append(allocation)
 
     def enter(self, path: str) -> None:
-        """A module begins to run, or (in backward) to run again."""
+        """Records that a module starts to run, or starts to run again in the backward pass."""
         self.stack.append(path)
         self._mark(path)
 
     def leave(self, depth: int) -> None:
-        """The modules above `depth` have ended."""
+        """Records that the modules above `depth` on the stack have ended."""
         del self.stack[depth:]
         self._mark(self.stack[-1])
 
@@ -253,7 +253,7 @@ class _Births(DispatchMode):
                 self._places[1].append(path)
 
     def path(self) -> str:
-        """The module that runs; in the backward pass the one whose step of autograd's graph runs."""
+        """Path of the running module; in the backward pass, of the module whose autograd node runs."""
         if self.phase != "backward" or len(self.stack) > 1:
             return self.stack[-1]
         running = running_step()
@@ -266,33 +266,33 @@ class _Births(DispatchMode):
         return paths[max(0, bisect_right(numbers, number) - 1)]
 
     def change(self, allocation: Allocation, born: bool = True) -> None:
-        """Books a birth or a death."""
+        """Records an allocation, or a deallocation if not `born`."""
         self.live += allocation.bytes if born else -allocation.bytes
         self.changes.append(MemoryChange(self.phase, self.path(), allocation, born))
 
     def rename(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
-        """Sets what an allocation is and which module it belongs to."""
+        """Sets the kind and the module of an allocation."""
         for part in inner_tensors(tensor):
             self.rename(part, kind, path)
         entry = self._allocations.get(storage_key(tensor.untyped_storage()))
         if entry is not None:
             entry[0].kind, entry[0].path = kind, path
 
-    def _see(self, tensor: torch.Tensor) -> None:
+    def _record(self, tensor: torch.Tensor) -> None:
         for part in inner_tensors(tensor):
-            self._see(part)
+            self._record(part)
         if is_wrapper(tensor) or not _has_memory(tensor):
             return
         storage = tensor.untyped_storage()
         key = storage_key(storage)
         if key in self._allocations:
             return
-        forward = self.phase == "forward" or len(self.stack) > 1
-        allocation = Allocation("activations" if forward else "temporary", self.path(), storage.nbytes())
-        self._allocations[key] = allocation, weakref.ref(storage, lambda _: self._gone(key))
+        is_forward = self.phase == "forward" or len(self.stack) > 1
+        allocation = Allocation("activations" if is_forward else "temporary", self.path(), storage.nbytes())
+        self._allocations[key] = allocation, weakref.ref(storage, lambda _: self._record_free(key))
         self.change(allocation)
 
-    def _gone(self, key: int) -> None:
+    def _record_free(self, key: int) -> None:
         self.change(self._allocations.pop(key)[0], born=False)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -309,33 +309,33 @@ class _Births(DispatchMode):
                 lambda *positional, **named: kernels.operator(func, positional, named), args, kwargs
             )
         for _, tensor in tensors(outputs):
-            self._see(tensor)
+            self._record(tensor)
         size = kernels.workspace(func.name().partition(".")[0], flat(args))
         if size:
             scratch = Allocation("temporary", self.path(), size)
             self.change(scratch)
             self.change(scratch, born=False)
         if self.phase == "backward" and len(self.stack) > 1:
-            self.again += dispatch.cost(func, args, kwargs or {}, outputs).macs or 0
+            self.recomputed_macs += dispatch.cost(func, args, kwargs or {}, outputs).macs or 0
         return outputs
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is memory of a step: one without values, or several values that decide what is done.
+    """Whether a tensor counts as memory of the step: a meta tensor, or a CPU tensor with dimensions.
 
-    A single number on a CPU (a counter of the optimizer) is on no other device either.
+    A scalar on the CPU (such as an optimizer's step counter) stays on the CPU on any device.
     """
     return tensor.is_meta or (tensor.layout is torch.strided and tensor.is_cpu and tensor.dim() > 0)
 
 
 @contextmanager
-def _followed(model: nn.Module, watch: _Births, checkpoints: Sequence[str]) -> Iterator[None]:
-    """Tells `watch` which module runs, and checkpoints the modules in `checkpoints`."""
+def _observed_modules(model: nn.Module, watch: _AllocationObserver, checkpoints: Sequence[str]) -> Iterator[None]:
+    """Reports running modules to `watch`, and applies checkpointing to the modules in `checkpoints`."""
     checkpointed_paths = set(checkpoints)
     forwards = [(path, module) for path, module in model.named_modules() if path]
-    before = [(module, module.__dict__.get("forward")) for _, module in forwards]
+    originals = [(module, module.__dict__.get("forward")) for _, module in forwards]
 
-    def followed(path: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def reporting_forward(path: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         depth = len(watch.stack)
         watch.enter(path)
         try:
@@ -347,20 +347,20 @@ def _followed(model: nn.Module, watch: _Births, checkpoints: Sequence[str]) -> I
         for path, module in forwards:
             if isinstance(module, torch.jit.ScriptModule):
                 continue
-            forward = partial(followed, path, module.forward)
+            forward = partial(reporting_forward, path, module.forward)
             if path in checkpointed_paths:
                 forward = partial(checkpoint, forward, use_reentrant=False)
             module.__dict__["forward"] = forward
         yield
     finally:
-        for module, original in before:
+        for module, original in originals:
             module.__dict__.pop("forward", None)
             if original is not None:
                 module.__dict__["forward"] = original
 
 
 class _Kernels(TorchFunctionMode):
-    """Functions that choose a kernel or (under autocast) types run as on a CPU, attention for one."""
+    """Runs functions that select a kernel, or a dtype under autocast, as on a CPU; for example attention."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -368,14 +368,14 @@ class _Kernels(TorchFunctionMode):
             answered = device_questions.answer(func, args[0])
             return func(*args, **kwargs) if answered is None else answered
         args, kwargs = device_questions.without_values(args, kwargs)
-        chooses = name in kernels.FUNCTIONS
-        run = partial(kernels.run, func) if chooses or torch.is_autocast_enabled("cpu") else func
-        if chooses and is_mixed(args, kwargs):
+        chooses_kernel = name in kernels.FUNCTIONS
+        run = partial(kernels.run, func) if chooses_kernel or torch.is_autocast_enabled("cpu") else func
+        if chooses_kernel and is_mixed(args, kwargs):
             return without_values(run, args, kwargs, integers=False)
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
-            # some functions refuse tensors of two devices before they call an operator
+            # some functions reject tensors of two devices before they call an operator
             if "device" not in str(error) or not is_mixed(args, kwargs):
                 raise
         return without_values(run, args, kwargs)

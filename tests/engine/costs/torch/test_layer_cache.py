@@ -38,7 +38,7 @@ def without_memory(monkeypatch: Any, make: Any, *shapes: Any, dtype: Any = None)
     with monkeypatch.context() as patch:
         patch.setattr(layer_cache, "enabled", lambda: False)
         patch.setattr(meta_cache, "remember", lambda *args: None)
-        patch.setattr(meta_cache, "answered", lambda *args: None)
+        patch.setattr(meta_cache, "compute_result", lambda *args: None)
         return analysed(make, *shapes, dtype=dtype)
 
 
