@@ -281,7 +281,9 @@ class LeafRows(LayerRows):
                 continue
             shared = {identity: elements for identity, elements, _ in leaf.stored if identity in self._users}
             seen = used.setdefault(leaf.kind, set())
-            if repeated_elements := sum(elements for identity, elements in shared.items() if identity in seen):
+            if repeated_elements := sum(
+                elements for identity, elements in shared.items() if identity in seen
+            ):
                 self._repeated[row_id] = repeated_elements
             seen.update(shared)
 

@@ -240,10 +240,13 @@ def totals(
     used.update({entry[0]: entry for entry in parameters or ()})
     figure_rows = [(_SUMMED(figures), len(counts)) for figures, counts in uses_by_figures.values()]
     macs, elementwise, activations, read, written, weights = (
-        summed([None if row[index] is None else row[index] * times for row, times in figure_rows]) for index in range(6)
+        summed([None if row[index] is None else row[index] * times for row, times in figure_rows])
+        for index in range(6)
     )
     nodes = sum(sum(counts) for _, counts in uses_by_figures.values())
-    known_nodes = sum(sum(counts) for figures, counts in uses_by_figures.values() if figures.status != "unknown")
+    known_nodes = sum(
+        sum(counts) for figures, counts in uses_by_figures.values() if figures.status != "unknown"
+    )
     coverage = known_nodes / nodes if nodes else 1.0
     return Totals(
         nodes=nodes,

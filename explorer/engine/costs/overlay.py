@@ -96,18 +96,24 @@ def narrowed_overlay(whole_overlay: Overlay, layers: Sequence[Layer], filtered: 
         filtered: Rows that the filter kept.
     """
     all_counts, remaining_counts = _leaves(layers), _leaves(filtered)
-    partial = {row_id for row_id, count in remaining_counts.items() if count and count < all_counts[row_id]} | {-1}
+    partial = {
+        row_id for row_id, count in remaining_counts.items() if count and count < all_counts[row_id]
+    } | {-1}
     figures = {}
     for column in whole_overlay.columns:
         tree_figures = whole_overlay.figures[column.name]
         complete_figures = {
-            row.id: tree_figures[row.id] for row in filtered if row.id in tree_figures and row.id not in partial
+            row.id: tree_figures[row.id]
+            for row in filtered
+            if row.id in tree_figures and row.id not in partial
         }
         figures[column.name] = _aggregate(filtered, complete_figures, column.over)
     return replace(whole_overlay, figures=figures)
 
 
-def merge_figures(tree_overlay: Overlay, rows: Sequence[int], ends: Sequence[int]) -> dict[str, OutsideFigure]:
+def merge_figures(
+    tree_overlay: Overlay, rows: Sequence[int], ends: Sequence[int]
+) -> dict[str, OutsideFigure]:
     """Aggregates the figures of rows that are drawn as one, by column name.
 
     Args:
@@ -122,7 +128,10 @@ def merge_figures(tree_overlay: Overlay, rows: Sequence[int], ends: Sequence[int
         for row in (row for row in rows if row in figures):
             # a mean is weighted by the number of its layers
             inner_rows = range(row, ends[row]) if column.over == "mean" and len(rows) > 1 else ()
-            count = sum(inner_row in figures and ends[inner_row] == inner_row + 1 for inner_row in inner_rows) or 1
+            count = (
+                sum(inner_row in figures and ends[inner_row] == inner_row + 1 for inner_row in inner_rows)
+                or 1
+            )
             parts.append((figures[row] * count if column.over == "mean" else figures[row], count))
         if parts:
             value = _value(reduce(_AGGREGATIONS[column.over], parts), column.over)
@@ -185,7 +194,9 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
         else:
             match.unmatched.append(name)
     if file.rows and not globs and not match.matched and not match.ambiguous:
-        names_with_neighbors = (name for name in match.unmatched[:_MAX_NEIGHBOR_SEARCHES] if names.similar_names_only(name))
+        names_with_neighbors = (
+            name for name in match.unmatched[:_MAX_NEIGHBOR_SEARCHES] if names.similar_names_only(name)
+        )
         first = next(names_with_neighbors, match.unmatched[0])
         problem = f"no layer is called {_names_text(first, len(match.unmatched))}"
         raise Misuse(problem, where=file.source, hint=names.near(first))
@@ -246,4 +257,6 @@ def _add(
     for column_parts, cell, column in zip(figures, cells, columns, strict=True):
         if cell is not None:
             part = (cell, 1)
-            column_parts[row] = _AGGREGATIONS[column.over](column_parts[row], part) if row in column_parts else part
+            column_parts[row] = (
+                _AGGREGATIONS[column.over](column_parts[row], part) if row in column_parts else part
+            )

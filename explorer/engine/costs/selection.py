@@ -64,10 +64,15 @@ def narrowed(
     total = whole_model(info.totals, info.model.inputs, info.model.outputs)
     if is_wanted is not None:
         total = replace(total, **sums.fields(sums.top), inputs=(), outputs=())
-    extras = {name: {rows[index].id: sums.extra(sums.values[index], name) for index in remaining} for name in figures}
+    extras = {
+        name: {rows[index].id: sums.extra(sums.values[index], name) for index in remaining}
+        for name in figures
+    }
     for name, numbers in extras.items():
         numbers[total.id] = sums.extra(sums.top, name)
-    match_count = sum(matches[index] and (not rows[index].group or not sums.left[index]) for index in remaining)
+    match_count = sum(
+        matches[index] and (not rows[index].group or not sums.left[index]) for index in remaining
+    )
     return NarrowedTree([sums.row(index) for index in remaining], total, extras, match_count)
 
 
@@ -102,12 +107,16 @@ class _Sums:
             row = rows[index]
             parent = -1 if row.parent is None else index_by_id[row.parent]
             base = [getattr(row, name) for name in _FIELDS]
-            extra = [summed(part) for part in zip(own_values[index], *all_children.pop(index, []), strict=True)]
+            extra = [
+                summed(part) for part in zip(own_values[index], *all_children.pop(index, []), strict=True)
+            ]
             values = [*base, *extra]
             if not row.group:
                 self._leaves[index], self.left[index] = 1, int(matches[index])
                 self._all[index], self._summed[index] = 1, int(matches[index])
-            elif self.left[index] < self._leaves[index] and (self.left[index] or (self.kept[index] and not matches[index])):
+            elif self.left[index] < self._leaves[index] and (
+                self.left[index] or (self.kept[index] and not matches[index])
+            ):
                 self._partial[index] = True
                 values = [summed(part) for part in zip(*kept_children.get(index, []), strict=True)]
             if row.group and not self.left[index]:
@@ -185,7 +194,9 @@ def folded(rows: Sequence[Layer], constants: Sequence[int]) -> list[Layer]:
         if row.id not in folding_groups:
             merged.append(row)
         elif row.parent not in folding_groups and constants_by_group[row.parent][0] is row:
-            merged.append(_constants(constants_by_group[row.parent], leaves.get(row.parent, 0), -2 - len(merged)))
+            merged.append(
+                _constants(constants_by_group[row.parent], leaves.get(row.parent, 0), -2 - len(merged))
+            )
     return merged
 
 

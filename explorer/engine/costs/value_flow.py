@@ -129,7 +129,9 @@ def _identity(info: TensorInfo) -> TensorInfo:
     return info
 
 
-def connections(flow: ValueFlow | None, layers: Sequence[Layer], row_id: int, unknown: str = "") -> Connections:
+def connections(
+    flow: ValueFlow | None, layers: Sequence[Layer], row_id: int, unknown: str = ""
+) -> Connections:
     """The tensors that enter row `row_id` with their producers, and those that leave it with their readers.
 
     Args:
@@ -211,7 +213,9 @@ def _entering(flow: ValueFlow, start: int, end: int) -> Iterator[FlowingValue]:
                 yield value
 
 
-def _leaving(flow: ValueFlow, start: int, end: int, group: bool) -> Iterator[tuple[FlowingValue, Sequence[int]]]:
+def _leaving(
+    flow: ValueFlow, start: int, end: int, group: bool
+) -> Iterator[tuple[FlowingValue, Sequence[int]]]:
     """Tensors that rows from `start` to before `end` produce, with their readers outside this range.
 
     A tensor of a group is included if it leaves the group. A tensor of a layer is also included if no row

@@ -1,4 +1,4 @@
-"""Attributes of a node: a text is parsed as the type that the operator's schema declares."""
+"""Sets attributes of a node: parses a text as the type that the operator's schema declares."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.edit.names import Aliases, FoundNode, find_node
 from explorer.engine.edit.schemas import signature
-from explorer.engine.edit.scopes import put, with_nodes
+from explorer.engine.edit.scopes import replace_body, with_nodes
 from explorer.engine.graph.model import Model, Node, dtype_code
 from explorer.facts.split.edit import EditStep
 
@@ -28,28 +28,30 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
     target = find_node(model, step.name, FLAG, aliases)
     node, name = target.node, step.attribute
     kind, required = _declared_kind(model, target, name)
-    before = node.attributes.get(name)
-    after = None if step.to == "" else _parse_value(step, node, kind)
-    if after is None and (required or before is None):
-        why = f"{node.op} has to have it" if required else "it has none"
+    old_value = node.attributes.get(name)
+    new_value = None if step.to == "" else _parse_value(step, node, kind)
+    if new_value is None and (required or old_value is None):
+        reason = f"{node.op} has to have it" if required else "it has none"
         raise Misuse(
-            f"'{name}' of {target.text} cannot be taken away: {why}", where=FLAG, hint="give a value"
+            f"'{name}' of {target.text} cannot be taken away: {reason}", where=FLAG, hint="give a value"
         )
-    if after == before:
-        raise Misuse(f"'{name}' of {target.text} is {_text(after)} already", where=FLAG)
+    if new_value == old_value:
+        raise Misuse(f"'{name}' of {target.text} is {_text(new_value)} already", where=FLAG)
     attributes: Mapping[str, Any] = {key: value for key, value in node.attributes.items() if key != name}
-    if after is not None:
-        attributes = {**node.attributes, name: after}
+    if new_value is not None:
+        attributes = {**node.attributes, name: new_value}
     body = target.place.body
     nodes = [*body.nodes]
-    nodes[target.at] = node.with_attributes(attributes)
-    was = "not given" if before is None else _text(before)
-    done = f"{name} of {target.text}: {was} -> {'not given' if after is None else _text(after)}"
-    return put(model, target.place, with_nodes(body, nodes)), done
+    nodes[target.index] = node.with_attributes(attributes)
+    old_text = "not given" if old_value is None else _text(old_value)
+    description = (
+        f"{name} of {target.text}: {old_text} -> {'not given' if new_value is None else _text(new_value)}"
+    )
+    return replace_body(model, target.place, with_nodes(body, nodes)), description
 
 
 def _declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str, bool]:
-    """The declared kind of an attribute, and whether it is required."""
+    """The declared kind of an attribute (or the kind of its current value), and whether it is required."""
     node = target.node
     operator = signature(model, node.domain, node.op, target.place.opsets, node.overload)
     declared = None if operator is None else operator.attributes.get(name)
@@ -72,11 +74,11 @@ def _declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str, boo
 
 def _kind_of(value: Any) -> str:
     """The kind of an attribute's current value."""
-    many = isinstance(value, tuple)
-    first = value[0] if many and value else value
+    is_list = isinstance(value, tuple)
+    first = value[0] if is_list and value else value
     kinds = ((bool, "int"), (int, "int"), (float, "float"), (str, "text"))
     kind = next((name for type_, name in kinds if isinstance(first, type_)), "")
-    return f"{kind}s" if many and kind else kind
+    return f"{kind}s" if is_list and kind else kind
 
 
 def _int(text: str) -> int:
@@ -97,7 +99,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {"int": _int, "float": _float, "t
 
 
 def _parse_value(step: EditStep, node: Node, kind: str) -> Any:
-    """The text of a step parsed as a kind of value."""
+    """The text of a step, parsed as a value of this kind."""
     item_kind = kind.removesuffix("s")
     reader = _READERS.get(item_kind)
     if reader is None:
@@ -118,7 +120,7 @@ def _parse_value(step: EditStep, node: Node, kind: str) -> Any:
 
 
 def _list_members(text: str) -> list[str]:
-    """The members of a list that is separated by commas or written in JSON."""
+    """The members of a list, which is separated by commas or written in JSON."""
     if text.lstrip().startswith("["):
         members = json.loads(text)
         if not all(
@@ -130,7 +132,7 @@ def _list_members(text: str) -> list[str]:
 
 
 def _type_code(text: str) -> int:
-    """ONNX's number of an element type, from its name or number."""
+    """ONNX's code of an element type, from its name or code."""
     try:
         return dtype_code(text.strip())
     except KeyError:

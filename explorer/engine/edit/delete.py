@@ -1,8 +1,8 @@
-"""Deletion of a node: allowed if nothing reads it, or if one of its inputs can replace its output.
+"""Deletes a node if nothing reads it, or if one of its inputs can replace its output.
 
-An input can replace the output if both have the same type and shape, and if it is the only such input or the
-only one that depends on the model's inputs. Identity and Dropout pass their input on by definition. Stored
-tensors that only this node read are deleted with it.
+An input can replace the output if both have the same dtype and shape, and it is the only such input or the
+only one that depends on the model's inputs. The input of Identity and Dropout always can. Stored tensors that
+only the deleted node read are deleted with it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.edit.names import Aliases, FoundNode, find_node
 from explorer.engine.edit.rename import renamed
-from explorer.engine.edit.scopes import Body, GraphScope, put, results, with_nodes
+from explorer.engine.edit.scopes import Body, GraphScope, replace_body, results, with_nodes
 from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Graph, Model, Node
 from explorer.engine.shapes import Inference, InputShapes
@@ -42,10 +42,10 @@ def delete(
     """Deletes a node; returns the new model and a description of the change.
 
     Args:
-        model: The model.
-        step: Names the node.
+        model: Model to edit.
+        step: Step that names the node.
         aliases: See `names.Aliases`.
-        sizes: Sizes of open dimensions.
+        sizes: Sizes of symbolic dimensions.
         input_shapes: Shapes of the inputs, which override those of the model.
 
     Raises:
@@ -54,15 +54,17 @@ def delete(
     target = find_node(model, step.name, FLAG, aliases)
     place, node = target.place, target.node
     body = place.body
-    rest = [*body.nodes[: target.at], *body.nodes[target.at + 1 :]]
-    read = {name for node in rest for name in reads(node)} | set(results(body))
-    used = [name for name in node.outputs if name and name in read]
-    edited = _without_idle(body, rest, node)
+    remaining = [*body.nodes[: target.index], *body.nodes[target.index + 1 :]]
+    read_names = {name for node in remaining for name in reads(node)} | set(results(body))
+    used = [name for name in node.outputs if name and name in read_names]
+    edited = _without_unused(body, remaining, node)
     if not used:
-        return put(model, place, edited), f"{node.op} {target.text}: nothing read it"
-    stand_in = _replacement_input(model, target, used, sizes, input_shapes)
-    edited = _rewire(edited, target, used[0], stand_in)
-    return put(model, place, edited), f"{node.op} {target.text}: '{stand_in}' passes where '{used[0]}' was"
+        return replace_body(model, place, edited), f"{node.op} {target.text}: nothing read it"
+    replacement = _replacement_input(model, target, used, sizes, input_shapes)
+    edited = _rewire(edited, target, used[0], replacement)
+    return replace_body(
+        model, place, edited
+    ), f"{node.op} {target.text}: '{replacement}' passes where '{used[0]}' was"
 
 
 def _replacement_input(
@@ -72,7 +74,7 @@ def _replacement_input(
     sizes: Mapping[str, int] | None,
     input_shapes: InputShapes | None,
 ) -> str:
-    """The input that can replace the one output that is read."""
+    """The input that can replace the only output that is read."""
     node = target.node
     if len(used) > 1:
         raise Misuse(
@@ -85,18 +87,18 @@ def _replacement_input(
         return inputs[0]
     types = _visible_types(model, target.place, sizes, input_shapes)
     output_type = types.get(used[0])
-    alike = [name for name in inputs if _is_same_type(types.get(name), output_type)]
-    if len(alike) > 1:
+    candidates = [name for name in inputs if _is_same_type(types.get(name), output_type)]
+    if len(candidates) > 1:
         live = _live_values(target.place.body)
-        alike = [name for name in alike if name in live] or alike
-    if len(alike) == 1:
-        return alike[0]
-    if alike:
-        why = f"{' and '.join(map(repr, alike))} both have the type and shape of its output"
+        candidates = [name for name in candidates if name in live] or candidates
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        reason = f"{' and '.join(map(repr, candidates))} both have the type and shape of its output"
     else:
         inputs_text = ", ".join(f"'{name}' {type_text(types.get(name))}" for name in inputs) or "nothing"
-        why = f"it makes {type_text(output_type)} of {inputs_text}"
-    raise Misuse(f"{node.op} {target.text} cannot be deleted: {why}", where=FLAG, hint=_POSSIBLE)
+        reason = f"it makes {type_text(output_type)} of {inputs_text}"
+    raise Misuse(f"{node.op} {target.text} cannot be deleted: {reason}", where=FLAG, hint=_POSSIBLE)
 
 
 def _is_same_type(first: TensorInfo | None, second: TensorInfo | None) -> bool:
@@ -107,7 +109,7 @@ def _is_same_type(first: TensorInfo | None, second: TensorInfo | None) -> bool:
 
 
 def type_text(info: TensorInfo | None) -> str:
-    """A type in words: 'float32 1x64x56x56'."""
+    """The text of a type and shape, such as 'float32 1x64x56x56'."""
     if info is None or info.dtype is None:
         return "(type not known)"
     if info.shape is None:
@@ -118,7 +120,7 @@ def type_text(info: TensorInfo | None) -> str:
 def _visible_types(
     model: Model, place: GraphScope, sizes: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> Mapping[str, TensorInfo]:
-    """Types of the values that are visible in a scope, valid for every pass through it."""
+    """Types of the values visible in a scope, valid for every run of the scope."""
     inference = Inference(model, sizes, input_shapes)
     if not place.path:
         return inference.main.values
@@ -137,33 +139,33 @@ def _live_values(body: Body) -> set[str]:
     return live
 
 
-def _rewire(body: Body, target: FoundNode, output: str, stand_in: str) -> Body:
-    """A body whose nodes read `stand_in` instead of `output`.
+def _rewire(body: Body, target: FoundNode, output: str, replacement: str) -> Body:
+    """Makes the nodes of a body read `replacement` instead of `output`.
 
-    If `output` is an output of the body, it keeps its name, and `stand_in` is renamed instead.
+    If `output` is an output of the body, it keeps its name, and `replacement` is renamed instead.
     """
     if output not in results(body):
-        return renamed(body, {output: stand_in}, FLAG)
-    if stand_in in results(body) or all(stand_in not in node.outputs for node in body.nodes):
+        return renamed(body, {output: replacement}, FLAG)
+    if replacement in results(body) or all(replacement not in node.outputs for node in body.nodes):
         raise Misuse(
             f"{target.node.op} {target.text} cannot be deleted: it makes the output '{output}' of"
-            f" '{stand_in}', which has to keep its name, too",
+            f" '{replacement}', which has to keep its name, too",
             where=FLAG,
         )
     if isinstance(body, Graph):
-        body = replace(body, values=tuple([value for value in body.values if value.name != stand_in]))
-    return renamed(body, {stand_in: output}, FLAG)
+        body = replace(body, values=tuple([value for value in body.values if value.name != replacement]))
+    return renamed(body, {replacement: output}, FLAG)
 
 
-def _without_idle(body: Body, nodes: Sequence[Node], deleted: Node) -> Body:
-    """A body of these nodes, without the stored tensors that only the deleted node read."""
+def _without_unused(body: Body, nodes: Sequence[Node], deleted: Node) -> Body:
+    """A body with these nodes, without the stored tensors that only the deleted node read."""
     edited = with_nodes(body, nodes)
     if not isinstance(edited, Graph):
         return edited
-    read = {name for node in nodes for name in reads(node)} | set(results(edited))
-    read |= {value.name for value in edited.inputs}
-    idle = {name for name in reads(deleted) if name in edited.initializers and name not in read}
-    initializers = {name: tensor for name, tensor in edited.initializers.items() if name not in idle}
-    away = idle | set(deleted.outputs)
-    values = tuple([value for value in edited.values if value.name not in away])
+    read_names = {name for node in nodes for name in reads(node)} | set(results(edited))
+    read_names |= {value.name for value in edited.inputs}
+    unused = {name for name in reads(deleted) if name in edited.initializers and name not in read_names}
+    initializers = {name: tensor for name, tensor in edited.initializers.items() if name not in unused}
+    removed = unused | set(deleted.outputs)
+    values = tuple([value for value in edited.values if value.name not in removed])
     return replace(edited, initializers=initializers, values=values)

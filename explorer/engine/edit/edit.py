@@ -1,7 +1,7 @@
-"""Edit steps applied to a graph one after the other, with shapes inferred again after each step.
+"""Applies edit steps to a graph one after another, and infers shapes again after each step.
 
-Declarations in the file describe the original model. If a step changes types, declarations that no longer
-hold are removed, and outputs get their new types.
+Declarations in the file describe the original model. If a step changes types, contradicted declarations are
+removed, and outputs get their new types.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from explorer.engine.edit.delete import delete, type_text
 from explorer.engine.edit.names import Aliases
 from explorer.engine.edit.rename import rename
 from explorer.engine.edit.replace_op import replace_operator
-from explorer.engine.edit.scopes import put, scopes
+from explorer.engine.edit.scopes import replace_body, scopes
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Graph, Model, Value
 from explorer.engine.shapes import Inference, InputShapes, infer
@@ -30,8 +30,8 @@ class EditedModel(Struct, frozen=True):
     """A model after one step.
 
     Attributes:
-        model: The new model.
-        done: A description of the change.
+        model: Edited model.
+        done: Description of the change.
         outputs: Outputs whose type or shape changed.
     """
 
@@ -50,44 +50,44 @@ def edit(
     """Applies one step to a model.
 
     Args:
-        model: The model before the step.
-        step: The step.
+        model: Model before the step.
+        step: Step to apply.
         aliases: See `names.Aliases`.
-        sizes: Sizes of open dimensions, needed for some checks.
+        sizes: Sizes of symbolic dimensions, needed for some checks.
         input_shapes: Shapes of the inputs, which override those of the model.
 
     Raises:
-        Misuse: A name does not exist, the step is not possible, or a node would not fit its inputs.
+        Misuse: A name does not exist, the step is impossible, or a node would not accept its inputs.
     """
     if step.kind == "rename":
-        edited, done = rename(model, step, aliases)
-        return EditedModel(_check_names(edited), done)
+        edited, description = rename(model, step, aliases)
+        return EditedModel(_check_names(edited), description)
     if step.kind == "delete":
-        edited, done = delete(model, step, aliases, sizes, input_shapes)
+        edited, description = delete(model, step, aliases, sizes, input_shapes)
     elif step.kind == "set":
-        edited, done = set_attribute(model, step, aliases)
+        edited, description = set_attribute(model, step, aliases)
     else:
-        edited, done = replace_operator(model, step, aliases)
-    return _with_true_types(model, _check_names(edited), done)
+        edited, description = replace_operator(model, step, aliases)
+    return _with_true_types(model, _check_names(edited), description)
 
 
 def _check_names(model: Model) -> Model:
-    """The model, after a check that every name has exactly one definition."""
+    """Checks that every name has exactly one definition, and returns the model."""
     try:
         return validate(model)
     except BadModel as error:
         raise Misuse(f"that makes no model: {error.what}", where=model.path) from None
 
 
-def _with_true_types(before: Model, after: Model, done: str) -> EditedModel:
+def _with_true_types(before: Model, after: Model, description: str) -> EditedModel:
     """The edited model with corrected declarations."""
     bare = _without_declarations(after)
-    inference, was = Inference(bare), infer(before)
+    inference, original = Inference(bare), infer(before)
     shapes = inference.main
-    if broken := [node for node in shapes.impossible if node not in was.impossible]:
+    if broken := [node for node in shapes.impossible if node not in original.impossible]:
         raise Misuse(broken[0], hint="nothing was changed")
     graph = after.graph
-    values = tuple([value for value in graph.values if _holds(value, shapes.values)])
+    values = tuple([value for value in graph.values if _is_consistent(value, shapes.values)])
     outputs = _correct(graph.outputs, shapes.values)
     changed = []
     for before_value, after_value in zip(graph.outputs, outputs, strict=True):
@@ -99,40 +99,40 @@ def _with_true_types(before: Model, after: Model, done: str) -> EditedModel:
             changed.append(TypeChange(before_value.name, *texts))
     edited = _correct_bodies(after, bare, inference)
     edited = replace(edited, graph=replace(edited.graph, values=values, outputs=outputs))
-    return EditedModel(edited, done, tuple(changed))
+    return EditedModel(edited, description, tuple(changed))
 
 
 def _correct_bodies(model: Model, bare: Model, inference: Inference) -> Model:
     """The model with corrected declarations in the bodies of branches and loops."""
-    declaring = [place.path for place in scopes(model) if place.way and isinstance(place.body, Graph)]
+    declaring = [place.path for place in scopes(model) if place.node_path and isinstance(place.body, Graph)]
     if not declaring:
         return model
     types_by_path = {view.path: view.shapes for view in views(bare, inference)}
     for path in declaring:
-        place = next(now for now in scopes(model) if now.path == path)
+        place = next(candidate for candidate in scopes(model) if candidate.path == path)
         body, types = place.body, types_by_path.get(path)
         if types is None or not isinstance(body, Graph):
             continue
-        values = tuple([value for value in body.values if _holds(value, types)])
+        values = tuple([value for value in body.values if _is_consistent(value, types)])
         ends = {name: _correct(getattr(body, name), types) for name in ("inputs", "outputs")}
         edited = replace(body, values=values, **ends)
         if edited != body:
-            model = put(model, place, edited)
+            model = replace_body(model, place, edited)
     return model
 
 
 def _without_declarations(model: Model) -> Model:
-    """The model without the declared types of its results, so that these are inferred."""
+    """The model without the declared types of its results, so that they are inferred."""
     outputs = tuple([Value(value.name, None, None, value.record) for value in model.graph.outputs])
     return replace(model, graph=replace(model.graph, values=(), outputs=outputs))
 
 
 def _correct(values: Sequence[Value], types: Mapping[str, TensorInfo]) -> tuple[Value, ...]:
-    """The declarations, corrected where they contradict the inferred types."""
-    return tuple([value if _holds(value, types) else _redeclare(value, types) for value in values])
+    """The declarations, corrected if they contradict the inferred types."""
+    return tuple([value if _is_consistent(value, types) else _redeclare(value, types) for value in values])
 
 
-def _holds(value: Value, types: Mapping[str, TensorInfo]) -> bool:
+def _is_consistent(value: Value, types: Mapping[str, TensorInfo]) -> bool:
     """Whether a declaration agrees with the inferred type."""
     info = types.get(value.name)
     if info is None or value.dtype is None:

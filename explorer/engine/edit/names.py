@@ -1,7 +1,7 @@
-"""Names of nodes and values as a user types them: the matches, their scopes, and whether one is unique.
+"""Resolves names of nodes and values that a user types, and the scopes that they are in.
 
-An exact match comes first. Only a name without one may start with a scope ('branch.then_branch::y'), because
-exporters put colons into their own names.
+An exact match comes first. Only a name without an exact match may start with a scope
+('branch.then_branch::y'), because exporters use colons in their own names.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TypeVar
 from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.edit.scopes import GraphScope, defined, scopes
+from explorer.engine.edit.scopes import GraphScope, defined_values, scopes
 from explorer.engine.graph.model import Model, Node
 
 Aliases = Callable[[], Mapping[str, str]]
-"""Returns, by layer path or name, a value that the layer's node makes; called if no node has the name."""
+"""Returns, by layer path or name, a value that the layer's node produces; called if no node has the name."""
 
 _SHOWN = 3
 
@@ -27,21 +27,21 @@ class FoundNode(Struct, frozen=True):
     """A node that matches a name."""
 
     place: GraphScope
-    at: int
+    index: int
 
     @property
     def node(self) -> Node:
         """The node."""
-        return self.place.body.nodes[self.at]
+        return self.place.body.nodes[self.index]
 
     @property
     def text(self) -> str:
-        """How messages refer to it."""
+        """The text that refers to the node in messages."""
         return f"'{self.node.label}'{self.place.text}"
 
     @property
     def made(self) -> str:
-        """A value that the node makes, which identifies it."""
+        """A value that the node produces, which identifies it."""
         return next((name for name in self.node.outputs if name), self.node.op)
 
 
@@ -61,7 +61,7 @@ def own_nodes(model: Model, name: str) -> list[FoundNode]:
 
 
 def nodes_named(model: Model, name: str) -> list[FoundNode]:
-    """The nodes that match a name: by their own name, else by a value that they make."""
+    """The nodes that match a name: by their own name, else by a value that they produce."""
     return own_nodes(model, name) or _matches(
         model, name, lambda place, text: _nodes(place, lambda node: text in node.outputs)
     )
@@ -70,7 +70,9 @@ def nodes_named(model: Model, name: str) -> list[FoundNode]:
 def values_named(model: Model, name: str) -> list[FoundValue]:
     """The values that match a name."""
     return _matches(
-        model, name, lambda place, text: [FoundValue(place, text)] if text in defined(place.body) else []
+        model,
+        name,
+        lambda place, text: [FoundValue(place, text)] if text in defined_values(place.body) else [],
     )
 
 
@@ -82,8 +84,8 @@ def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode
     """The only node that matches a name.
 
     Raises:
-        NoSuchNode: There is none.
-        Misuse: There are several.
+        NoSuchNode: No node matches.
+        Misuse: Several nodes match.
     """
     matches = nodes_named(model, name)
     if not matches and name and (value := aliases().get(name)):
@@ -91,14 +93,14 @@ def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode
     if not matches:
         labels = [node.label for place in scopes(model) for node in place.body.nodes]
         raise NoSuchNode(f"no node is called '{name}'", where=flag, hint=nearest(name, labels))
-    return the_one(matches, name, flag)
+    return single_match(matches, name, flag)
 
 
-def the_one(matches: Sequence[_Found], name: str, flag: str) -> _Found:
+def single_match(matches: Sequence[_Found], name: str, flag: str) -> _Found:
     """The only match.
 
     Raises:
-        Misuse: There are several.
+        Misuse: There are several matches.
     """
     if len(matches) > 1:
         in_own_scopes = len({candidate.place.path for candidate in matches}) == len(matches)
@@ -116,16 +118,18 @@ def the_one(matches: Sequence[_Found], name: str, flag: str) -> _Found:
 
 
 def _nodes(place: GraphScope, is_it: Callable[[Node], bool]) -> list[FoundNode]:
-    return [FoundNode(place, at) for at, node in enumerate(place.body.nodes) if is_it(node)]
+    return [FoundNode(place, index) for index, node in enumerate(place.body.nodes) if is_it(node)]
 
 
-def _matches(model: Model, name: str, look: Callable[[GraphScope, str], Iterable[_T]]) -> list[_T]:
-    """Matches in any scope; if there are none, in the scope that the name starts with."""
+def _matches(model: Model, name: str, find_in_scope: Callable[[GraphScope, str], Iterable[_T]]) -> list[_T]:
+    """The matches in any scope; if there are none, those in the scope that the name starts with."""
     if not name:
         return []
-    every = list(scopes(model))
-    matches = [candidate for place in every for candidate in look(place, name)]
+    all_scopes = list(scopes(model))
+    matches = [candidate for place in all_scopes for candidate in find_in_scope(place, name)]
     if matches or "::" not in name:
         return matches
-    within = [place for place in every if name.startswith(f"{place.name}::")]
-    return [candidate for place in within for candidate in look(place, name[len(place.name) + 2 :])]
+    named_scopes = [place for place in all_scopes if name.startswith(f"{place.name}::")]
+    return [
+        candidate for place in named_scopes for candidate in find_in_scope(place, name[len(place.name) + 2 :])
+    ]

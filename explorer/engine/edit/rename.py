@@ -1,6 +1,6 @@
-"""Renaming of nodes and values: inputs, outputs, stored tensors and intermediate values, and all uses.
+"""Renames nodes and values (inputs, outputs, stored tensors, intermediate values), and all uses of them.
 
-Uses inside bodies are renamed, too, unless the body defines a value of that name itself. Encoded types and
+Uses in bodies are renamed as well, unless the body defines a value with that name itself. Encoded types and
 tensors are copied byte for byte, except for the name.
 """
 
@@ -19,10 +19,10 @@ from explorer.engine.edit.names import (
     NoSuchNode,
     find_node,
     own_nodes,
-    the_one,
+    single_match,
     values_named,
 )
-from explorer.engine.edit.scopes import Body, GraphScope, defined, put, scopes, with_nodes
+from explorer.engine.edit.scopes import Body, GraphScope, defined_values, replace_body, scopes, with_nodes
 from explorer.engine.formats.onnx.protobuf_wire import fields, length_delimited
 from explorer.engine.graph.interpreter import free_names
 from explorer.engine.graph.model import FileSpan, Function, Graph, Inline, Model, Node, subgraphs, with_bodies
@@ -31,14 +31,14 @@ from explorer.facts.split.edit import EditStep
 FLAG = "--rename"
 
 _INTERPRETED = (10, 16)
-"""Fields of a graph that contain no value names: its documentation and metadata."""
+"""Fields of a graph without value names: documentation and metadata."""
 
 
 def rename(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
     """Renames a node or a value; returns the new model and a description of the change.
 
     Raises:
-        Misuse: The name matches nothing or several things, or the new name is in use.
+        Misuse: The name matches nothing or several items, or the new name is in use.
     """
     if not step.to or not step.to.isprintable() or step.to != step.to.strip():
         raise Misuse(f"'{step.to}' is no name", where=FLAG, hint="give one that can be printed")
@@ -55,14 +55,14 @@ def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | Found
             f"'{name}' is a node and a value", where=FLAG, hint=f"write 'node:{name}' or 'value:{name}'"
         )
     if values:
-        return the_one(values, values[0].made, FLAG)
+        return single_match(values, values[0].made, FLAG)
     if nodes:
-        return the_one(nodes, name, FLAG)
+        return single_match(nodes, name, FLAG)
     if name.startswith("value:"):
-        rest = name.removeprefix("value:")
-        if values := values_named(model, rest):
-            return the_one(values, values[0].made, FLAG)
-        raise Misuse(f"no value is called '{rest}'", where=FLAG, hint=_nearest_names(model, rest))
+        value_name = name.removeprefix("value:")
+        if values := values_named(model, value_name):
+            return single_match(values, values[0].made, FLAG)
+        raise Misuse(f"no value is called '{value_name}'", where=FLAG, hint=_nearest_names(model, value_name))
     try:
         return find_node(model, name.removeprefix("node:"), FLAG, aliases)
     except NoSuchNode as error:
@@ -71,7 +71,7 @@ def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | Found
 
 
 def _nearest_names(model: Model, name: str) -> str:
-    return nearest(name, {value for place in scopes(model) for value in defined(place.body)})
+    return nearest(name, {value for place in scopes(model) for value in defined_values(place.body)})
 
 
 def _rename_node(model: Model, target: FoundNode, to: str) -> tuple[Model, str]:
@@ -81,9 +81,9 @@ def _rename_node(model: Model, target: FoundNode, to: str) -> tuple[Model, str]:
     if any(node.name == to for node in body.nodes):
         raise Misuse(f"a node is called '{to}' already", where=FLAG, hint="give another name")
     nodes = [*body.nodes]
-    nodes[target.at] = node.with_values(node.inputs, node.outputs, to)
-    done = f"node {target.text} is '{to}'"
-    return put(model, target.place, with_nodes(body, nodes)), done
+    nodes[target.index] = node.with_values(node.inputs, node.outputs, to)
+    description = f"node {target.text} is '{to}'"
+    return replace_body(model, target.place, with_nodes(body, nodes)), description
 
 
 def _rename_value(model: Model, target: FoundValue, to: str) -> tuple[Model, str]:
@@ -93,13 +93,13 @@ def _rename_value(model: Model, target: FoundValue, to: str) -> tuple[Model, str
     _check_free(model, place, to)
     kind = _kind(place.body, name)
     body = renamed(place.body, {name: to}, FLAG)
-    return put(model, place, body), f"{kind} '{name}'{place.text} is '{to}'"
+    return replace_body(model, place, body), f"{kind} '{name}'{place.text} is '{to}'"
 
 
 def _check_free(model: Model, place: GraphScope, to: str) -> None:
-    """Refuses a name in use in the same graph or function, where a body could confuse the two values."""
+    """Rejects a name that is used in the same graph or function; a body could confuse the values."""
     for scope in scopes(model):
-        if scope.root == place.root and to in defined(scope.body):
+        if scope.root == place.root and to in defined_values(scope.body):
             raise Misuse(
                 f"a value is called '{to}' already{scope.text}", where=FLAG, hint="give another name"
             )
@@ -119,11 +119,16 @@ def _kind(body: Body, name: str) -> str:
 
 
 def renamed(body: Body, names: Mapping[str, str], flag: str) -> Body:
-    """A body with values renamed wherever it reads, makes or declares them.
+    """Renames values wherever a body reads, produces or declares them.
+
+    Args:
+        body: Graph or function.
+        names: New names by old name.
+        flag: Option to name in errors.
 
     Raises:
-        Misuse: A part of the graph that is copied unread uses one of the names, or an inner body both defines
-            the new name and reads the value.
+        Misuse: An uninterpreted part of the graph uses one of the names, or an inner body both defines the
+            new name and reads the value.
     """
     nodes = [_rename_in_node(node, names, flag) for node in body.nodes]
     if isinstance(body, Function):
@@ -147,9 +152,9 @@ def _renamed_names(group: tuple[str, ...], names: Mapping[str, str]) -> tuple[st
 def _rename_in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
     changed: dict[str, Body] = {}
     for name, inner in subgraphs(node):
-        defined_names = defined(inner)
-        taken = set(free_names(inner))
-        free = {old: new for old, new in names.items() if old in taken}
+        defined_names = defined_values(inner)
+        outer_names = set(free_names(inner))
+        free = {old: new for old, new in names.items() if old in outer_names}
         if not defined_names.isdisjoint(free.values()):
             raise Misuse(f"'{node.label}' has a value of that name inside", where=flag)
         if free:
@@ -181,7 +186,7 @@ def with_field(record: FileSpan | Inline, number: int, text: str) -> bytes:
 
 
 def _check_extra(graph: Graph, names: Mapping[str, str], flag: str) -> None:
-    """Refuses to rename a value that a part of the graph which is copied unread refers to."""
+    """Rejects a new name for a value that an uninterpreted part of the graph refers to."""
     for span in graph.extra:
         encoded = bytes(span.view())
         if encoded and next(fields(encoded, 0, len(encoded)))[0] in _INTERPRETED:

@@ -1,6 +1,6 @@
-"""Replacement of an operator by another that takes the same inputs: in one node, or in all with it.
+"""Replaces an operator by another one with the same inputs, in one node or in all nodes with the operator.
 
-Attributes that both operators have stay; the others are removed, and the description lists them.
+Attributes that both operators have stay. The others are removed, and the description lists them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.edit.names import Aliases, FoundNode, NoSuchNode, find_node, nodes_named
 from explorer.engine.edit.schemas import Signature, required_signature, with_domain
-from explorer.engine.edit.scopes import GraphScope, put, scopes, with_nodes
+from explorer.engine.edit.scopes import GraphScope, replace_body, scopes, with_nodes
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import places as views
@@ -22,11 +22,11 @@ from explorer.facts.split.edit import EditStep
 FLAG = "--replace-op"
 
 _ONNX_TYPES = {"float32": "float", "float64": "double"}
-"""Element types whose names in schemas differ from numpy's."""
+"""Names of element types in schemas that differ from numpy's."""
 
 
 def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
-    """Replaces the operator of one node, or of all nodes with it; returns the new model and what changed.
+    """Replaces the operator of one node, or of all nodes with it; returns the new model and a description.
 
     Raises:
         Misuse: There is no such node or operator, or the new operator does not accept the inputs.
@@ -37,29 +37,29 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
     if (domain, op) == (targets[0].node.domain, targets[0].node.op):
         raise Misuse(f"'{step.name}' is {_with_article(op)} already", where=FLAG)
     model = _import_domain(model, {target.place.root for target in targets}, domain, op)
-    lost: dict[str, None] = {}
+    lost_attributes: dict[str, None] = {}
     types = {view.path: view.shapes for view in views(model, Inference(model))}
     # innermost bodies first, so that an outer body contains the changed inner ones
     for place in sorted(
-        {target.place.path: target.place for target in targets}.values(), key=lambda p: -len(p.way)
+        {target.place.path: target.place for target in targets}.values(), key=lambda p: -len(p.node_path)
     ):
-        places = [target.at for target in targets if target.place.path == place.path]
-        here = next(now for now in scopes(model) if now.path == place.path)
-        operator = required_signature(model, domain, op, here.opsets, FLAG)
-        nodes = [*here.body.nodes]
-        for at in places:
-            nodes[at], dropped = _replace_node(
-                nodes[at], here, domain, op, operator, types.get(place.path, {})
+        indices = [target.index for target in targets if target.place.path == place.path]
+        scope = next(candidate for candidate in scopes(model) if candidate.path == place.path)
+        operator = required_signature(model, domain, op, scope.opsets, FLAG)
+        nodes = [*scope.body.nodes]
+        for index in indices:
+            nodes[index], dropped = _replace_node(
+                nodes[index], scope, domain, op, operator, types.get(place.path, {})
             )
-            lost |= dict.fromkeys(dropped)
-        model = put(model, here, with_nodes(here.body, nodes))
+            lost_attributes |= dict.fromkeys(dropped)
+        model = replace_body(model, scope, with_nodes(scope.body, nodes))
     name = targets[0].text if len(targets) == 1 else f"{len(targets):,} nodes"
-    done = f"{targets[0].node.op} -> {step.to}: {name}"
-    return model, done + (f"; without {', '.join(lost)}" if lost else "")
+    description = f"{targets[0].node.op} -> {step.to}: {name}"
+    return model, description + (f"; without {', '.join(lost_attributes)}" if lost_attributes else "")
 
 
 def _import_domain(model: Model, roots: Iterable[tuple[str, str, str] | None], domain: str, op: str) -> Model:
-    """The model with the operator set of a domain of the runtime added, where these scopes need it."""
+    """Adds the opset of one of the runtime's domains to the model and functions that need it."""
     if any((space, name) == (domain, op) for space, name, _ in model.functions):
         return model
     functions = dict(model.functions)
@@ -70,23 +70,23 @@ def _import_domain(model: Model, roots: Iterable[tuple[str, str, str] | None], d
 
 
 def _find_nodes(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
-    """The nodes that a name selects: all with an operator, or one node."""
-    every = [FoundNode(place, at) for place in scopes(model) for at in range(len(place.body.nodes))]
-    plain = name.removeprefix("op:")
-    by_op = [node_ref for node_ref in every if _operator(node_ref.node) == plain]
-    named = [] if plain != name and by_op else nodes_named(model, name)
-    if by_op and named:
+    """The nodes that a name selects: all nodes with an operator, or one node."""
+    all_nodes = [FoundNode(place, index) for place in scopes(model) for index in range(len(place.body.nodes))]
+    operator_name = name.removeprefix("op:")
+    by_op = [node_ref for node_ref in all_nodes if _operator(node_ref.node) == operator_name]
+    by_name = [] if operator_name != name and by_op else nodes_named(model, name)
+    if by_op and by_name:
         raise Misuse(
             f"'{name}' is an operator and a node",
             where=FLAG,
-            hint=f"write 'op:{name}', or '{next(iter(named[0].node.outputs))}' for the node",
+            hint=f"write 'op:{name}', or '{next(iter(by_name[0].node.outputs))}' for the node",
         )
     if by_op:
         return by_op
     try:
         return [find_node(model, name, FLAG, aliases)]
     except NoSuchNode as error:
-        hint = nearest(name, {_operator(node_ref.node) for node_ref in every}) or error.hint
+        hint = nearest(name, {_operator(node_ref.node) for node_ref in all_nodes}) or error.hint
         raise Misuse(f"no node or operator is called '{name}'", where=FLAG, hint=hint) from None
 
 
@@ -98,10 +98,10 @@ def _replace_node(
     node: Node, place: GraphScope, domain: str, op: str, operator: Signature, types: Mapping[str, TensorInfo]
 ) -> tuple[Node, list[str]]:
     """The node with the new operator, and the names of the removed attributes."""
-    least, most = operator.inputs
+    minimum, maximum = operator.inputs
     count, output_count = len(node.inputs), len(node.outputs)
-    if not least <= count <= most:
-        takes = f"{least}" if least == most else f"{least} to {most}"
+    if not minimum <= count <= maximum:
+        takes = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
         raise Misuse(
             f"{operator.name} takes {takes} inputs, and '{node.label}'{place.text} has {count}", where=FLAG
         )
@@ -130,9 +130,9 @@ def _replace_node(
 def _check_types(
     node: Node, place: GraphScope, operator: Signature, inputs: Sequence[TensorInfo | None]
 ) -> None:
-    """Refuses inputs whose type the new operator does not accept."""
-    for at, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
-        allowed = operator.types[min(at, len(operator.types) - 1)] if operator.types else frozenset()
+    """Rejects inputs whose dtype the new operator does not accept."""
+    for index, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
+        allowed = operator.types[min(index, len(operator.types) - 1)] if operator.types else frozenset()
         if info is None or info.dtype is None or not allowed:
             continue
         kind = _ONNX_TYPES.get(info.dtype, info.dtype)

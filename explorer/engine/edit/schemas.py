@@ -1,7 +1,7 @@
-"""Operator schemas of onnxruntime: the attributes of an operator, their types, and the number of inputs.
+"""Operator schemas of onnxruntime: attributes of an operator with their types, and its numbers of inputs.
 
-They come from the runtime, not from the onnx package, because the runtime also knows its own domains, and a
-model that the runtime refuses must not be written.
+They come from the runtime instead of the onnx package. The runtime also knows its own domains, and a model
+that the runtime rejects must not be written.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Signature(Struct, frozen=True):
     """The attributes, inputs and outputs of an operator.
 
     Attributes:
-        name: Its name, with its domain unless that is the default one.
-        attributes: For each attribute its kind ('' if not declared), and whether it is required.
-        inputs: The least and the greatest number of inputs.
-        outputs: The greatest number of outputs.
-        types: The allowed types of each input ('tensor(float)'); the last entry holds for all further inputs.
-            Empty if not declared.
+        name: Name of the operator, with its domain unless that is the default one.
+        attributes: Kind ('' if not declared) of each attribute, and whether it is required.
+        inputs: Minimum and maximum number of inputs.
+        outputs: Maximum number of outputs.
+        types: Allowed types of each input ('tensor(float)'), or empty if not declared. The last entry applies
+            to all further inputs.
     """
 
     name: str
@@ -64,10 +64,10 @@ def signature(
 
 
 def required_signature(model: Model, domain: str, op: str, opsets: Mapping[str, int], flag: str) -> Signature:
-    """As `signature`, for an operator that must exist.
+    """Like `signature`, for an operator that must exist.
 
     Raises:
-        Misuse: The model's operator sets do not have it.
+        Misuse: The model's opsets do not contain it.
     """
     operator = signature(model, domain, op, opsets)
     if operator is None:
@@ -81,7 +81,7 @@ def required_signature(model: Model, domain: str, op: str, opsets: Mapping[str, 
 
 
 def with_domain(opsets: Mapping[str, int], domain: str, op: str) -> Mapping[str, int]:
-    """The operator sets, with a domain of the runtime added that they lack and the operator needs."""
+    """The opsets, with the runtime's domain of the operator added if they lack it."""
     versions = _versions().get((domain, op), {})
     return opsets if domain in opsets or not versions else {**opsets, domain: max(versions)}
 
@@ -100,7 +100,7 @@ def _kind(kind: Any) -> str:
 
 @functools.cache
 def _versions() -> Mapping[Key, Mapping[int, Any]]:
-    """All schemas, by operator and by the operator set that introduced them."""
+    """All schemas, by operator and by the opset version that introduced them."""
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
     schemas: dict[Key, dict[int, Any]] = {}

@@ -1,6 +1,6 @@
-"""Scopes of a model: the main graph, bodies of branches and loops, and functions; and how to replace one.
+"""Scopes of a model: the main graph, bodies of branches and loops, and functions; and their replacement.
 
-A name is defined in one scope; several scopes may each define it.
+Each scope has its own names, so several scopes may define the same name.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ class GraphScope(Struct, frozen=True):
     """One scope of a model.
 
     Attributes:
-        path: Functions and bodies around it, outermost first (as `SubgraphView.path`).
-        root: The function that contains it; None for the main graph.
-        way: The way to it from there: the place of each node on the way, and the name of its body.
-        body: The graph or function.
-        opsets: Its operator sets.
+        path: Names of the functions and bodies that contain it, outermost first (as `SubgraphView.path`).
+        root: Key of the function that contains it, or None for the main graph.
+        node_path: Path from the root to the scope: index of each node, and name of its body.
+        body: Graph or function.
+        opsets: Opset version by domain.
     """
 
     path: tuple[str, ...]
     root: tuple[str, str, str] | None
-    way: tuple[tuple[int, str], ...]
+    node_path: tuple[tuple[int, str], ...]
     body: Body
     opsets: Mapping[str, int]
 
     @property
     def name(self) -> str:
-        """Its name before '::'; '' for the main graph."""
+        """The prefix before '::' for names in this scope; '' for the main graph."""
         return "/".join(self.path)
 
     @property
     def text(self) -> str:
-        """How messages refer to it, after the name of something in it."""
+        """The text that messages append to a name in this scope."""
         return f" in {self.name}" if self.path else ""
 
 
 def scopes(model: Model) -> Iterator[GraphScope]:
-    """All scopes, outer ones first, without the functions that tiling added."""
+    """All scopes, outer before inner, without the functions that tiling added."""
     yield from _below(GraphScope((), None, (), model.graph, model.opsets))
     for key, function in model.functions.items():
         if function.domain != DOMAIN:
@@ -57,37 +57,39 @@ def scopes(model: Model) -> Iterator[GraphScope]:
 
 def _below(place: GraphScope) -> Iterator[GraphScope]:
     yield place
-    for at, node in enumerate(place.body.nodes):
+    for index, node in enumerate(place.body.nodes):
         for name, body in subgraphs(node):
             path = (*place.path, body_name(node, name))
-            yield from _below(replace(place, path=path, way=(*place.way, (at, name)), body=body))
+            yield from _below(
+                replace(place, path=path, node_path=(*place.node_path, (index, name)), body=body)
+            )
 
 
-def put(model: Model, place: GraphScope, body: Body) -> Model:
-    """The model with the body of a scope replaced; everything around it is rebuilt."""
+def replace_body(model: Model, place: GraphScope, body: Body) -> Model:
+    """Replaces the body of a scope; all enclosing graphs are rebuilt."""
     if place.root is None:
         assert isinstance(model.graph, Graph)
-        graph = _put(model.graph, place.way, body)
+        graph = _replace_inner(model.graph, place.node_path, body)
         assert isinstance(graph, Graph)
         return replace(model, graph=graph)
-    function = _put(model.functions[place.root], place.way, body)
+    function = _replace_inner(model.functions[place.root], place.node_path, body)
     assert isinstance(function, Function)
     edited = replace(function, record=None)
     return replace(model, functions={**model.functions, place.root: edited})
 
 
-def _put(around: Body, way: Sequence[tuple[int, str]], body: Body) -> Body:
-    if not way:
+def _replace_inner(outer: Body, node_path: Sequence[tuple[int, str]], body: Body) -> Body:
+    if not node_path:
         return body
-    (at, name), *rest = way
-    node = around.nodes[at]
+    (index, name), *remaining = node_path
+    node = outer.nodes[index]
     inner = dict(subgraphs(node))[name]
-    changed = with_bodies(node, {name: _put(inner, rest, body)})
-    return replace(around, nodes=(*around.nodes[:at], changed, *around.nodes[at + 1 :]))
+    changed = with_bodies(node, {name: _replace_inner(inner, remaining, body)})
+    return replace(outer, nodes=(*outer.nodes[:index], changed, *outer.nodes[index + 1 :]))
 
 
 def with_nodes(body: Body, nodes: Sequence[Node]) -> Body:
-    """A body with other nodes."""
+    """A body with these nodes instead."""
     return replace(body, nodes=tuple(nodes))
 
 
@@ -104,6 +106,6 @@ def results(body: Body) -> list[str]:
     return list(body.outputs) if isinstance(body, Function) else [value.name for value in body.outputs]
 
 
-def defined(body: Body) -> set[str]:
-    """All values that a body makes or receives, without those of bodies inside it."""
+def defined_values(body: Body) -> set[str]:
+    """All values that a body produces or receives, without those of inner bodies."""
     return sources(body) | {name for node in body.nodes for name in node.outputs if name}

@@ -1,6 +1,7 @@
-"""Data set in a file, .npz, .npy or .csv: its inputs and labels, read a batch at a time.
+"""Data set in a file (.npz, .npy or .csv): inputs and labels, read batch by batch.
 
-Arrays have a sample along their first axis. A table has one in each line, and its label in the last column.
+The first axis of an array counts the samples. A table has one sample per line, with the label in the last
+column.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ Width = Callable[[], int | None]
 
 
 class SampleArray(Struct, frozen=True):
-    """An array of the data: its type, the shape of one sample, and its reader, a sample at a time."""
+    """An array of the data: dtype, shape of one sample, and a function that iterates over the samples."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    each: Callable[[], Iterator[Array]]
+    iterate: Callable[[], Iterator[Array]]
 
 
 class DataFile(Struct, frozen=True):
     """A file of samples.
 
     Attributes:
-        path: The file.
+        path: Path of the file.
         count: Number of samples.
         parts: Arrays by name.
-        labels: The name of the part with the labels; '' for none.
-        table: Whether the file is a table, whose numbers have no type of their own.
-        columns: The input columns of a table.
+        labels: Name of the part with the labels, or ''.
+        table: Whether the file is a table, whose numbers have no dtype.
+        columns: Input columns of a table.
     """
 
     path: str
@@ -64,10 +65,10 @@ class DataFile(Struct, frozen=True):
         Raises:
             Misuse: A number is NaN or Inf, or the file is cut short.
         """
-        each = {name: part.each() for name, part in self.parts.items()}
+        iterators = {name: part.iterate() for name, part in self.parts.items()}
         for first in range(0, self.count, size):
             batch = {}
-            for name, rows in each.items():
+            for name, rows in iterators.items():
                 batch_rows = list(islice(rows, count := min(size, self.count - first)))
                 if len(batch_rows) < count:
                     raise Misuse("the file is cut short", where=self.path)
@@ -76,9 +77,9 @@ class DataFile(Struct, frozen=True):
             yield batch
 
     def _check(self, name: str, values: Array, first: int) -> None:
-        if values.dtype.kind not in "fc" or (good := np.isfinite(values)).all():
+        if values.dtype.kind not in "fc" or (is_finite := np.isfinite(values)).all():
             return
-        row = int(np.argwhere(~good)[0][0])
+        row = int(np.argwhere(~is_finite)[0][0])
         message = f"'{printable(name)}' has a NaN or Inf in sample {first + row + 1:,}"
         raise Misuse(message, where=self.path)
 
@@ -86,12 +87,12 @@ class DataFile(Struct, frozen=True):
         """The part of the data for each input of a model.
 
         Args:
-            specs: The inputs of the model.
-            named: Parts that the user named, in the order of the inputs, or as 'input=array'.
-            model: Its name, for messages.
+            specs: Inputs of the model.
+            named: Parts that the user named, in the order of the inputs or as 'input=array'.
+            model: Name of the model for messages.
 
         Raises:
-            Misuse: The part of an input is unclear, or does not fit.
+            Misuse: The part of an input is ambiguous, or does not fit the input.
         """
         inputs = [name for name in self.parts if name != self.labels]
         names = [spec.name for spec in specs]
@@ -118,10 +119,10 @@ class DataFile(Struct, frozen=True):
             hint = f"name them: --inputs {missing[0]}=NAME; it has {', '.join(inputs) or 'labels only'}"
             raise Misuse(message, where=self.path, hint=hint)
         for spec in specs:
-            self._fits(spec, self.parts[part_names[spec.name]], model)
+            self._check_part(spec, self.parts[part_names[spec.name]], model)
         return part_names
 
-    def _fits(self, spec: InputSpec, part: SampleArray, model: str) -> None:
+    def _check_part(self, spec: InputSpec, part: SampleArray, model: str) -> None:
         name = f"'{printable(spec.name)}'"
         if spec.dtype is not None and not self.table and not _converts(part.dtype, spec.dtype):
             message = f"{name} is {part.dtype} there and {spec.dtype} in {model}"
@@ -131,16 +132,16 @@ class DataFile(Struct, frozen=True):
         sample = spec.shape[1:]
         if self.table and _elements(sample) in (None, math.prod(part.shape)):
             return
-        fits = len(sample) == len(part.shape) and all(
+        is_match = len(sample) == len(part.shape) and all(
             not isinstance(d, int) or d == size for d, size in zip(sample, part.shape, strict=True)
         )
-        if not fits:
+        if not is_match:
             texts = shape_text(part.shape), shape_text(sample)
             raise Misuse(f"a sample of {name} is {texts[0]} there and {texts[1]} in {model}", where=self.path)
 
 
 def feed(values: Array, spec: InputSpec) -> Array:
-    """Samples in the type that an input of a model takes, and a table's rows in its shape."""
+    """Converts samples to the dtype of a model's input, and rows of a table to its shape."""
     array = values if spec.dtype is None else values.astype(spec.dtype)
     sample = None if spec.shape is None else spec.shape[1:]
     if sample is not None and len(sample) != values.ndim - 1:
@@ -150,31 +151,38 @@ def feed(values: Array, spec: InputSpec) -> Array:
 
 
 def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Width = lambda: None) -> DataFile:
-    """Opens a data file; of an .npz it reads the headers only.
+    """Opens a data file; reads only the headers of an .npz.
 
     Args:
-        path: An .npz, .npy or .csv.
-        labels: The array or column of labels; by default an array with a usual name, or the last column.
+        path: Path of an .npz, .npy or .csv.
+        labels: Array or column with the labels; by default an array with a usual name, or the last column.
         inputs: Columns of a table that are inputs.
-        width: Returns the count of numbers in a sample of the model's input, None if unknown: a table with
-            exactly as many columns has no labels.
+        width: Function that returns the number of elements in a sample of the model's input, or None if
+            unknown. A table with exactly as many columns has no labels.
 
     Raises:
-        Misuse: It cannot be read, or has no such array or column.
+        Misuse: The file cannot be read, or lacks such an array or column.
     """
     if path.lower().endswith((".csv", ".tsv", ".txt")):
         return _table(path, labels, inputs, width)
     entries = samples.headers(path)
     entries = {name or "x": entry for name, entry in entries.items()}
     counts = {name: entry.whole[0] for name, entry in entries.items() if entry.whole}
-    if flat := [name for name, entry in entries.items() if not entry.whole or entry.dtype.kind not in "biuf"]:
-        raise Misuse(f"'{printable(flat[0])}' is no array of numbers with a sample in each row", where=path)
-    most = next(iter(counts.values()), 0)
-    if odd := [name for name, count in counts.items() if count != most]:
+    if unusable := [
+        name for name, entry in entries.items() if not entry.whole or entry.dtype.kind not in "biuf"
+    ]:
+        raise Misuse(
+            f"'{printable(unusable[0])}' is no array of numbers with a sample in each row", where=path
+        )
+    sample_count = next(iter(counts.values()), 0)
+    if mismatched := [name for name, count in counts.items() if count != sample_count]:
         first = next(iter(counts))
-        message = f"'{printable(odd[0])}' has {counts[odd[0]]:,} samples and '{printable(first)}' {most:,}"
+        other = mismatched[0]
+        message = (
+            f"'{printable(other)}' has {counts[other]:,} samples and '{printable(first)}' {sample_count:,}"
+        )
         raise Misuse(message, where=path)
-    if not most:
+    if not sample_count:
         raise Misuse("there is no sample in it", where=path)
     if labels and labels not in entries:
         raise Misuse(f"it has no array '{labels}'", where=path, hint=nearest(labels, list(entries)))
@@ -183,31 +191,31 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
         for name, entry in entries.items()
     }
     label_name = labels or next((name for name in samples.LABELS if name in parts and len(parts) > 1), "")
-    return DataFile(path, most, parts, label_name)
+    return DataFile(path, sample_count, parts, label_name)
 
 
 def read_to_hold(path: str, *, labels: str = "", inputs: Sequence[str] = ()) -> DataFile:
-    """As `read`, for samples that have to be in memory all at once.
+    """Like `read`, for samples that must all fit in memory.
 
     Raises:
-        Misuse: As `read`; or the samples need more memory than there is.
+        Misuse: `read` fails, or the samples need more memory than there is.
     """
     file = read(path, labels=labels, inputs=[name for name in inputs if "=" not in name])
     sizes = (file.count * math.prod(part.shape) * part.dtype.itemsize for part in file.parts.values())
-    size, most = sum(sizes), memory_limit.in_force() or memory_limit.machine()
-    if most is not None and size > most:
-        message = f"its samples take {bytes_text(size)} in memory, of {bytes_text(most)} that there are"
+    size, limit = sum(sizes), memory_limit.in_force() or memory_limit.machine()
+    if limit is not None and size > limit:
+        message = f"its samples take {bytes_text(size)} in memory, of {bytes_text(limit)} that there are"
         raise Misuse(message, where=path, hint="train on a part of them")
     return file
 
 
 def _reader(path: str, entry: samples.ArrayEntry) -> Callable[[], Iterator[Array]]:
-    cut = replace(entry, shape=entry.whole[1:], count=entry.whole[0])
-    return lambda: samples.pieces(path, cut)
+    sample_entry = replace(entry, shape=entry.whole[1:], count=entry.whole[0])
+    return lambda: samples.pieces(path, sample_entry)
 
 
 def _converts(source: np.dtype[Any], target_name: str) -> bool:
-    """Whether numbers of the source type may be converted: floats to floats, integers to wider integers."""
+    """Whether numbers may be converted: floats to floats, integers to wider integers."""
     target = np.dtype(target_name) if target_name in _NUMPY else np.dtype(np.float32)
     if source.kind == "f":
         return target.kind == "f"
@@ -225,7 +233,7 @@ _NUMPY = frozenset(
 
 
 def _elements(sample: Sequence[Any]) -> int | None:
-    """Numbers of one sample; None if a size is open."""
+    """Number of elements in one sample; None if a size is symbolic."""
     return math.prod(sample) if all(isinstance(d, int) for d in sample) else None
 
 
@@ -236,11 +244,13 @@ def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataF
     """Opens a table and counts its lines; numbers are read on demand."""
     lines = _lines(path)
     _, head = next(lines, (0, []))
-    headless = all(map(_is_number, head))
+    has_no_header = all(map(_is_number, head))
     names = (
-        [f"column {at}" for at in range(1, len(head) + 1)] if headless else [cell.strip() for cell in head]
+        [f"column {at}" for at in range(1, len(head) + 1)]
+        if has_no_header
+        else [cell.strip() for cell in head]
     )
-    count = int(headless and bool(head))
+    count = int(has_no_header and bool(head))
     for number, line in lines:
         if len(line) != len(names):
             message = f"it has {len(line):,} cells and the first line {len(names):,}"
@@ -254,44 +264,46 @@ def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataF
         if name not in names:
             raise Misuse(f"it has no column '{printable(name)}'", where=path, hint=nearest(name, names))
     label_name = labels or ("" if (inputs and names[-1] in inputs) or len(names) == width() else names[-1])
-    taken = [name for name in names if name != label_name and (not inputs or name in inputs)]
-    if not taken:
+    input_names = [name for name in names if name != label_name and (not inputs or name in inputs)]
+    if not input_names:
         raise Misuse("no column is left that goes in", where=path)
-    columns: dict[str, Any] = {TABLE: [names.index(name) for name in taken]}
+    columns: dict[str, Any] = {TABLE: [names.index(name) for name in input_names]}
     columns |= {label_name: names.index(label_name)} if label_name else {}
-    waiting: list[Iterator[Array]] = []
+    row_iterators: list[Iterator[Array]] = []
 
-    def each(into: Any) -> Iterator[Array]:
-        # parts are read side by side, a batch of each: so each line is read only once
-        if not waiting:
-            waiting.extend(tee(_numbers(path, names, 0 if headless else 1), len(columns)))
-        return (row[into] for row in waiting.pop())
+    def iterate_rows(selection: Any) -> Iterator[Array]:
+        # parts are read in lockstep, one batch of each, so that each line is read only once
+        if not row_iterators:
+            row_iterators.extend(tee(_numbers(path, names, 0 if has_no_header else 1), len(columns)))
+        return (row[selection] for row in row_iterators.pop())
 
     kind = np.dtype(np.float64)
-    parts = {name: SampleArray(kind, np.shape(into), partial(each, into)) for name, into in columns.items()}
-    return DataFile(path, count, parts, label_name, True, tuple(taken))
+    parts = {
+        name: SampleArray(kind, np.shape(into), partial(iterate_rows, into)) for name, into in columns.items()
+    }
+    return DataFile(path, count, parts, label_name, True, tuple(input_names))
 
 
 def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
-    """The lines that are not empty, as cells, and their numbers."""
+    """The non-empty lines, with their numbers, split into cells."""
     try:
         with input_files.text(path, encoding="utf-8-sig", newline="") as file:
             head = file.readline(1 << 20)
             file.seek(0)
-            mark = max(",;\t", key=head.count)
-            read = csv.reader(_bounded(file, path), delimiter=mark)
-            yield from ((at, line) for at, line in enumerate(read, 1) if line)
+            delimiter = max(",;\t", key=head.count)
+            rows = csv.reader(_bounded_lines(file, path), delimiter=delimiter)
+            yield from ((line_number, line) for line_number, line in enumerate(rows, 1) if line)
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise Misuse(f"this is no table of numbers: {error}", where=path) from None
 
 
-def _bounded(file: TextIO, path: str) -> Iterator[str]:
-    """Lines of a text, which may be a device's image and hold none.
+def _bounded_lines(file: TextIO, path: str) -> Iterator[str]:
+    """Lines of a text file of limited length, because the file may be a device image without line breaks.
 
     Raises:
-        Misuse: One is longer than any row of a table.
+        Misuse: A line is longer than any row of a table.
     """
     while line := file.readline(_LONGEST):
         if len(line) == _LONGEST:
@@ -307,8 +319,10 @@ def _numbers(path: str, names: Sequence[str], first: int) -> Iterator[Array]:
         try:
             yield np.array([float(cell) for cell in line])
         except ValueError:
-            at = next(at for at, cell in enumerate(line) if not _is_number(cell))
-            message = f"'{printable(line[at][:40])}' in the column '{printable(names[at])}' is no number"
+            column = next(column for column, cell in enumerate(line) if not _is_number(cell))
+            message = (
+                f"'{printable(line[column][:40])}' in the column '{printable(names[column])}' is no number"
+            )
             hint = "classes are numbered from 0, in the order of the model's scores"
             raise Misuse(message, where=f"{path}:{number}", hint=hint) from None
 

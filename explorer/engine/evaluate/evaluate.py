@@ -1,4 +1,4 @@
-"""Evaluation of models on a data file: every batch through every model, figures added up, nothing held."""
+"""Evaluates models on a data file: runs every batch through every model and accumulates the metrics."""
 
 from __future__ import annotations
 
@@ -27,62 +27,64 @@ def evaluate(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Evaluation:
-    """Models side by side on the samples of a file.
+    """Evaluates several models on the samples of a file.
 
     Args:
-        file: The samples.
-        models: The others are compared to the first.
-        batch: Samples that run together.
-        task: The meaning of the labels; None: taken from their type and the shape of the output.
+        file: Samples and labels.
+        models: Models; all others are compared with the first.
+        batch: Number of samples that run together.
+        task: Meaning of the labels, or None to derive it from their dtype and the output shape.
         named: Parts of the data for the inputs; see `DataFile.assigned`.
         on_progress: Called with the number of finished samples.
-        cancel: Called at every batch; True stops.
+        cancel: Called at every batch; a true result stops the evaluation.
 
     Raises:
-        Misuse: The data does not fit a model, a label is out of range, a number is NaN or Inf.
+        Misuse: The data does not fit a model, a label is out of range, or a number is NaN or Inf.
         BadModel: A model fails.
-        Cancelled: `cancel` returned True.
+        Cancelled: `cancel` returned true.
     """
     began = time.perf_counter()
     _assign(file, models, named)
     metrics: Sequence[Metrics] = ()
-    beside, scored_task, done, outputs = [Agreement() for _ in models[1:]], task, 0, 0
+    agreements, scored_task, finished, outputs = [Agreement() for _ in models[1:]], task, 0, 0
     for samples in file.batches(batch):
         stop_if(cancel)
         if on_progress is not None:
-            on_progress(Progress("evaluating", done, file.count))
+            on_progress(Progress("evaluating", finished, file.count))
         predictions = [model.predict(samples) for model in models]
         labels = samples[file.labels] if file.labels else None
         scored_task = scored_task or (task_of(labels, predictions[0]) if labels is not None else "agreement")
-        for agreement, model, output in zip(beside, models[1:], predictions[1:], strict=True):
+        for agreement, model, output in zip(agreements, models[1:], predictions[1:], strict=True):
             _agree(agreement, predictions[0], output, labels, models[0], model)
         outputs = outputs or _outputs(predictions[0], labels, scored_task)
         if labels is not None:
             metrics = metrics or [metrics_of(scored_task) for _ in models]
             for metric, output in zip(metrics, predictions, strict=True):
-                metric.add(output, labels, file.path, done)
-        done += len(predictions[0])
+                metric.add(output, labels, file.path, finished)
+        finished += len(predictions[0])
     assert scored_task is not None  # a file without samples was refused
-    taken = file.columns or tuple(dict.fromkeys(part for model in models for part in model.parts.values()))
+    used_parts = file.columns or tuple(
+        dict.fromkeys(part for model in models for part in model.parts.values())
+    )
     return Evaluation(
         file.path,
         file.count,
         scored_task,
         LOSSES[scored_task],
-        taken,
+        used_parts,
         file.labels,
         batch,
         outputs,
-        tuple(_score(model, at, metrics, beside, scored_task) for at, model in enumerate(models)),
+        tuple(_score(model, index, metrics, agreements, scored_task) for index, model in enumerate(models)),
         time.perf_counter() - began,
     )
 
 
 def _assign(file: DataFile, models: Sequence[Predictor], named: Sequence[str]) -> None:
-    """Gives every model its parts of the data.
+    """Assigns every model its parts of the data.
 
     Raises:
-        Misuse: There are neither labels nor a second model to score it by.
+        Misuse: There are neither labels nor a second model to compare with.
     """
     if not file.labels and len(models) < 2:
         message = "it has no labels, and one model agrees with itself"
@@ -93,18 +95,18 @@ def _assign(file: DataFile, models: Sequence[Predictor], named: Sequence[str]) -
 
 
 def _score(
-    model: Predictor, at: int, metrics: Sequence[Metrics], beside: Sequence[Agreement], task: Task
+    model: Predictor, index: int, metrics: Sequence[Metrics], agreements: Sequence[Agreement], task: Task
 ) -> ModelScore:
-    """The score of the model at position `at`, from its metrics."""
-    agreement = _agreement(beside[at - 1], task) if at else None
-    figures = metrics[at].figures() if metrics else {}
+    """The score of the model at an index, from its metrics."""
+    agreement = _agreement(agreements[index - 1], task) if index else None
+    figures = metrics[index].figures() if metrics else {}
     return ModelScore(
         model.name, model.output, agreement=agreement, seconds=model.seconds, notes=model.notes, **figures
     )
 
 
 def _outputs(output: Array, labels: Array | None, task: Task) -> int:
-    """Classes, or numbers of a sample."""
+    """Number of classes, or of elements per sample for a regression."""
     if task == "regression":
         return int(output[0].size)
     return int(choices(output, labels).shape[1]) if output.ndim > 1 else 1
@@ -123,13 +125,13 @@ def _agree(
 
 
 def _agreement(agreement: Agreement, task: Task) -> ModelAgreement:
-    some = bool(agreement.elements)
+    has_elements = bool(agreement.elements)
     classifies = task != "regression"
     return ModelAgreement(
         agreement.snr_db,
         agreement.cosine,
         agreement.rms,
-        agreement.max_abs if some else None,
+        agreement.max_abs if has_elements else None,
         agreement.top1 if classifies else None,
         agreement.top5 if classifies else None,
     )

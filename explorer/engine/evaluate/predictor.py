@@ -1,4 +1,4 @@
-"""Predictor: a model of any format as a function of samples, whatever its batch."""
+"""Predictor: runs a model of any format on samples, for any number of samples."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Predictor:
     """Runs a model on samples.
 
     Args:
-        name: The user's name for it.
-        inputs: Its inputs; the first size of a shape is the batch.
-        run: Returns outputs by name.
-        output: The output to score; '' for the first.
-        batch: The fixed batch of the model; None for any number.
-        fallback: The batch to use if the model turns out to be fixed to it.
-        notes: Notes on its weights.
+        name: The user's name for the model.
+        inputs: Inputs of the model; the first size of a shape is the batch.
+        run: Function that returns the outputs by name.
+        output: Name of the output to score, or '' for the first.
+        batch: Fixed batch size of the model, or None for any size.
+        fallback: Batch size to use if the model turns out to have a fixed one.
+        notes: Notes on the weights.
 
     Attributes:
-        parts: The part of the data for each input, once assigned.
-        seconds: Time of its runs.
+        parts: Part of the data for each input, once assigned.
+        seconds: Total run time in seconds.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Predictor:
         self._fallback = fallback
 
     def predict(self, samples: Mapping[str, Array]) -> Array:
-        """The output that is scored, a row for each sample.
+        """The output to score, with one row per sample.
 
         Raises:
-            Misuse: There is no output of that name, or its first axis is not the batch.
+            Misuse: There is no output with that name, or its first axis is not the batch.
             BadModel: The model fails.
         """
         feeds = {spec.name: feed(samples[self.parts[spec.name]], spec) for spec in self.inputs}
@@ -80,7 +80,7 @@ class Predictor:
         pieces = []
         for first in range(0, rows, size):
             count = min(size, rows - first)
-            # a model with a fixed batch gets the last sample repeated where there are too few
+            # fill up the last batch of a fixed size with copies of the last sample
             take = np.minimum(np.arange(first, first + size), rows - 1)
             scores = self._scored(self._run({name: values[take] for name, values in feeds.items()}))
             if scores.ndim == 0 or len(scores) != size:
@@ -102,11 +102,11 @@ class Predictor:
 
 
 def of_graph(model: Model, name: str, output: str = "", notes: tuple[str, ...] = ()) -> Predictor:
-    """An ONNX graph in onnxruntime.
+    """A predictor that runs an ONNX graph in onnxruntime.
 
     Raises:
-        BadModel: onnxruntime cannot load it.
-        Misuse: Its inputs are fixed to batches that differ.
+        BadModel: onnxruntime cannot load the graph.
+        Misuse: Its inputs have different fixed batch sizes.
     """
     session = RuntimeSession(model, what=f"'{printable(name)}'")
     inputs = [InputSpec(value.name, value.dtype, value.shape) for value in model.graph.feeds]

@@ -1,7 +1,8 @@
-"""Metrics of outputs against labels, added up batch by batch: accuracy, top-5, cross entropy, squared error.
+"""Metrics of outputs against labels, accumulated by batch: accuracy, top-5, cross entropy, squared error.
 
-All sums are in float64. The predicted class is that of argmax: of equal scores the lower number. If every row
-is a distribution, scores are probabilities, otherwise logits; both sums are kept until all rows were read.
+All sums are in float64. The predicted class is the argmax; of equal scores, the lower index wins. If every
+row is a distribution, scores are probabilities, otherwise logits. Both sums are kept until all rows have been
+read.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from explorer.engine.values.agreement import places, unordered
 from explorer.facts.evaluate.evaluation import ClassScore, Confusion, Task
 
 _MOST = 100
-"""Confusions that are listed."""
+"""Maximum number of confusions that are listed."""
 _ONE = 1e-3
-"""Tolerance of the sum of probabilities around 1, for half precision too."""
+"""Tolerance of a sum of probabilities around 1, also for half precision."""
 
 
 def task_of(labels: Array, output: Array) -> Task:
-    """The task that labels and output suggest: whole numbers are classes if the output has several scores."""
+    """The task that labels and output suggest: integer labels are classes if a sample has several scores."""
     if not bool((labels == np.floor(labels)).all()) or math.prod(output.shape[1:]) == 1:
         return "regression"
     if math.prod(labels.shape[1:]) == math.prod(output.shape[1:]):
@@ -43,16 +44,28 @@ def _one_hot(labels: Array) -> bool:
 def choices(output: Array, labels: Array | None) -> Array:
     """Scores with the classes on the last axis: [rows, classes].
 
-    The classes lie on the axis that the labels have not: [N, classes, H, W] for labels [N, H, W].
+    The classes are the axis that the labels lack: [N, classes, H, W] for labels [N, H, W].
     """
-    lead = None if labels is None else labels.shape
-    if lead is not None and output.ndim > 2 and lead == (output.shape[0], *output.shape[2:]):
+    label_shape = None if labels is None else labels.shape
+    if label_shape is not None and output.ndim > 2 and label_shape == (output.shape[0], *output.shape[2:]):
         output = np.moveaxis(output, 1, -1)
     return output.reshape(-1, output.shape[-1])
 
 
 class ClassMetrics(Struct):
-    """Metrics of a classification."""
+    """Accumulated metrics of a classification.
+
+    Attributes:
+        rows: Number of classified rows.
+        hits: Number of rows whose label has the highest score.
+        fives: Number of rows whose label is among the five highest scores.
+        classes: Number of classes.
+        undefined: Number of rows whose scores contain NaN or Inf.
+        distributions: Whether every row so far is a distribution.
+        of_logits, of_probabilities: Sums of the cross entropy for either meaning of the scores.
+        seen, correct: Numbers of rows and of hits by class.
+        pairs: Numbers of wrong rows by label and prediction.
+    """
 
     rows: int = 0
     hits: int = 0
@@ -67,16 +80,16 @@ class ClassMetrics(Struct):
     pairs: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def add(self, output: Array, labels: Array, where: str, first: int) -> None:
-        """Takes a batch in.
+        """Adds a batch.
 
         Args:
             output: Scores: [rows, classes], or with the classes on another axis (`choices`).
-            labels: A class for each row, or rows that are 1 at it.
-            where: The data file, for messages.
-            first: The index of the batch's first sample in the file.
+            labels: One class per row, or one-hot rows.
+            where: Path of the data file for messages.
+            first: Index of the batch's first sample in the file.
 
         Raises:
-            Misuse: A label is no class, or the shapes do not match.
+            Misuse: A label is not a class, or the shapes do not match.
         """
         if labels.shape == output.shape and _one_hot(labels):
             labels = labels.argmax(axis=-1)
@@ -87,45 +100,46 @@ class ClassMetrics(Struct):
             texts = shape_text(labels.shape), shape_text(output.shape)
             raise Misuse(f"labels {texts[0]} do not go with an output {texts[1]}", where=where)
         truth = labels.reshape(-1)
-        wrong = (truth < 0) | (truth >= scores.shape[1]) | (truth != np.floor(truth))
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            sample = first + at * len(labels) // max(truth.size, 1) + 1
-            message = (
-                f"the label {truth[at]:.12g} in sample {sample:,} is no class: there are {scores.shape[1]:,}"
-            )
+        is_invalid = (truth < 0) | (truth >= scores.shape[1]) | (truth != np.floor(truth))
+        if is_invalid.any():
+            index = int(np.argmax(is_invalid))
+            sample = first + index * len(labels) // max(truth.size, 1) + 1
+            label, classes = truth[index], scores.shape[1]
+            message = f"the label {label:.12g} in sample {sample:,} is no class: there are {classes:,}"
             raise Misuse(message, where=where, hint=f"classes are 0 to {scores.shape[1] - 1}")
         self.classes = scores.shape[1]
         self._count(scores, truth.astype(np.int64))
 
     def _count(self, scores: Array, truth: Array) -> None:
-        place = places(scores, truth)
-        bad = ~np.isfinite(scores.max(axis=1))
+        rank = places(scores, truth)
+        is_undefined = ~np.isfinite(scores.max(axis=1))
         self.rows += len(truth)
-        self.hits += int(np.count_nonzero(place == 0))
-        self.fives += int(np.count_nonzero((place >= 0) & (place < 5)))
-        self.undefined += int(np.count_nonzero(bad))
+        self.hits += int(np.count_nonzero(rank == 0))
+        self.fives += int(np.count_nonzero((rank >= 0) & (rank < 5)))
+        self.undefined += int(np.count_nonzero(is_undefined))
         self.seen.update(truth.tolist())
-        self.correct.update(truth[place == 0].tolist())
-        missed = (place != 0) & ~unordered(scores)
-        self.pairs.update(zip(truth[missed].tolist(), scores[missed].argmax(axis=1).tolist(), strict=True))
-        good, true = scores[~bad], truth[~bad]
-        if not len(good):
+        self.correct.update(truth[rank == 0].tolist())
+        is_missed = (rank != 0) & ~unordered(scores)
+        self.pairs.update(
+            zip(truth[is_missed].tolist(), scores[is_missed].argmax(axis=1).tolist(), strict=True)
+        )
+        valid_scores, valid_truth = scores[~is_undefined], truth[~is_undefined]
+        if not len(valid_scores):
             return
-        true_scores = good[np.arange(len(good)), true]
-        top = good.max(axis=1)
+        true_scores = valid_scores[np.arange(len(valid_scores)), valid_truth]
+        top = valid_scores.max(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            spread = top + np.log(np.exp(good - top[:, None]).sum(axis=1))
+            spread = top + np.log(np.exp(valid_scores - top[:, None]).sum(axis=1))
             self.of_logits += float((spread - true_scores).sum())
             self.of_probabilities -= float(np.log(np.maximum(true_scores, 0)).sum())
-        total = good.sum(axis=1)
-        self.distributions &= bool(((good >= 0).all(axis=1) & (np.abs(total - 1) <= _ONE)).all())
+        total = valid_scores.sum(axis=1)
+        self.distributions &= bool(((valid_scores >= 0).all(axis=1) & (np.abs(total - 1) <= _ONE)).all())
 
     def figures(self) -> dict[str, Any]:
-        """The fields of `ModelScore` that it fills."""
-        good = self.rows - self.undefined
-        are_probabilities = self.distributions and good > 0
-        loss = (self.of_probabilities if are_probabilities else self.of_logits) / good if good else None
+        """The fields of `ModelScore` for these metrics."""
+        defined = self.rows - self.undefined
+        are_probabilities = self.distributions and defined > 0
+        loss = (self.of_probabilities if are_probabilities else self.of_logits) / defined if defined else None
         return {
             "accuracy": self.hits / self.rows,
             "top5": self.fives / self.rows if self.classes > 5 else None,
@@ -139,12 +153,12 @@ class ClassMetrics(Struct):
 
 
 def _frequent(pairs: Counter[tuple[int, int]]) -> list[tuple[tuple[int, int], int]]:
-    """The most frequent first, and of equal ones the lower numbers: no order of batches shows."""
+    """The most frequent pairs; equal counts are ordered by label, so that the batch order has no effect."""
     return sorted(pairs.items(), key=lambda pair_and_count: (-pair_and_count[1], pair_and_count[0]))[:_MOST]
 
 
 class NumberMetrics(Struct):
-    """Metrics of a regression; sums for each number of a sample, as R2 needs them."""
+    """Accumulated metrics of a regression; sums are kept per element of a sample, as R2 needs them."""
 
     elements: Any = 0
     undefined: int = 0
@@ -154,40 +168,40 @@ class NumberMetrics(Struct):
     mean: Any = 0.0
 
     def add(self, output: Array, labels: Array, where: str, first: int) -> None:
-        """Takes a batch in: numbers of the same shape, but for axes of size 1 at the end.
+        """Adds a batch of numbers whose shapes match, except for trailing axes of size 1.
 
         Raises:
-            Misuse: The shapes do not belong together.
+            Misuse: The shapes do not match.
         """
         predicted, true = (np.asarray(a, np.float64) for a in (output, labels))
         if predicted.shape != true.shape and math.prod(predicted.shape[1:]) != math.prod(true.shape[1:]):
             texts = shape_text(labels.shape), shape_text(output.shape)
             raise Misuse(f"labels {texts[0]} do not go with an output {texts[1]}", where=where)
         predicted, true = predicted.reshape(len(predicted), -1), true.reshape(len(true), -1)
-        good = np.isfinite(predicted)
-        self.undefined += int(np.count_nonzero(~good))
-        gap = np.where(good, predicted - true, 0)
+        is_finite = np.isfinite(predicted)
+        self.undefined += int(np.count_nonzero(~is_finite))
+        gap = np.where(is_finite, predicted - true, 0)
         self.squares = self.squares + (gap**2).sum(axis=0)
         self.absolute += float(np.abs(gap).sum())
-        # Chan, Golub and LeVeque's update of a sum of squares around a mean that moves
-        count = good.sum(axis=0)
-        mean = np.where(good, true, 0).sum(axis=0) / np.maximum(count, 1)
-        shift, both = mean - self.mean, self.elements + count
-        share = count / np.maximum(both, 1)
-        around = (np.where(good, true - mean, 0) ** 2).sum(axis=0)
-        self.spread = self.spread + around + shift**2 * self.elements * share
+        # Chan, Golub and LeVeque's update of the sum of squared deviations from a running mean
+        count = is_finite.sum(axis=0)
+        mean = np.where(is_finite, true, 0).sum(axis=0) / np.maximum(count, 1)
+        shift, total_count = mean - self.mean, self.elements + count
+        share = count / np.maximum(total_count, 1)
+        batch_spread = (np.where(is_finite, true - mean, 0) ** 2).sum(axis=0)
+        self.spread = self.spread + batch_spread + shift**2 * self.elements * share
         self.mean = self.mean + shift * share
-        self.elements = both
+        self.elements = total_count
 
     def figures(self) -> dict[str, Any]:
-        """The fields of `ModelScore` that it fills."""
-        some, squares = int(np.sum(self.elements)), np.atleast_1d(self.squares)
+        """The fields of `ModelScore` for these metrics."""
+        count, squares = int(np.sum(self.elements)), np.atleast_1d(self.squares)
         varied = np.atleast_1d(self.spread) > 0
-        each = 1 - squares[varied] / np.atleast_1d(self.spread)[varied]
+        r2_values = 1 - squares[varied] / np.atleast_1d(self.spread)[varied]
         return {
-            "loss": float(squares.sum()) / some if some else None,
-            "mean_absolute": self.absolute / some if some else None,
-            "r2": float(each.mean()) if each.size else None,
+            "loss": float(squares.sum()) / count if count else None,
+            "mean_absolute": self.absolute / count if count else None,
+            "r2": float(r2_values.mean()) if r2_values.size else None,
             "undefined": self.undefined,
         }
 

@@ -1,8 +1,9 @@
-"""Training of a small nn.Module on a data file: the loop is PyTorch Lightning's, on the CPU.
+"""Trains a small nn.Module on a data file with PyTorch Lightning's loop on the CPU.
 
-A course's exercise and no trainer: the data is in memory, the loss is cross entropy or squared error, a seed
-makes the run the same again. The weights of the best epoch are written as Lightning's checkpoint, which
-`--weights-file` takes.
+It is meant for exercises: the data is held in memory, the loss is cross entropy or squared error, and a seed
+    makes
+runs reproducible. The weights of the best epoch are written as a Lightning checkpoint, which `--weights-file`
+accepts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from explorer.facts.evaluate.training_run import EpochScore, TrainingRun
 from explorer.host.optional_packages import error_line
 
 _SMALL = 1 << 18
-"""Parameters below which threads wait for each other longer than they work."""
+"""Number of parameters below which threads wait for each other longer than they work."""
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
@@ -46,7 +47,7 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 class TrainingOptions(Spec, frozen=True):
-    """Options of a training, as in `Session.train`; `save_to` is the path for the best weights."""
+    """Options of a training run, as in `Session.train`; `save_to` is the path for the best weights."""
 
     epochs: Count = 20
     rate: Positive = 1e-2
@@ -61,7 +62,7 @@ class TrainingOptions(Spec, frozen=True):
 
 
 class _Loop(lightning.LightningModule):
-    """The model and its loss, as Lightning wants them; `epochs` are its figures, `best` is one of them."""
+    """The model and its loss as a LightningModule; `epochs` holds the scores of each epoch."""
 
     def __init__(self, model: nn.Module, bound_inputs: BoundInputs, options: TrainingOptions) -> None:
         super().__init__()
@@ -74,16 +75,16 @@ class _Loop(lightning.LightningModule):
 
     @property
     def best(self) -> int:
-        """The epoch with the least held-out loss, the first of several."""
+        """Number of the epoch with the lowest held-out loss; the first of equal ones."""
         return min(self.epochs, key=lambda epoch: epoch.held_loss).epoch
 
-    def training_step(self, batch: Sequence[torch.Tensor], at: int) -> torch.Tensor:
+    def training_step(self, batch: Sequence[torch.Tensor], index: int) -> torch.Tensor:
         stop_if(self.options.cancel)
         loss = self._figures(batch)["loss"]
         self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
         return loss
 
-    def validation_step(self, batch: Sequence[torch.Tensor], at: int) -> None:
+    def validation_step(self, batch: Sequence[torch.Tensor], index: int) -> None:
         scores = {f"held_{name}": value for name, value in self._figures(batch).items()}
         self.log_dict(scores, on_epoch=True, batch_size=len(batch[0]))
 
@@ -95,8 +96,8 @@ class _Loop(lightning.LightningModule):
         loss, held_loss, epoch = metrics["loss"], metrics["held_loss"], len(self.epochs) + 1
         if not (math.isfinite(loss) and math.isfinite(held_loss)):
             raise Misuse(f"the loss is NaN or Inf in epoch {epoch}", where="--lr", hint="try a smaller one")
-        took = time.perf_counter() - self.began
-        self.epochs.append(EpochScore(epoch, loss, held_loss, metrics.get("held_accuracy"), took))
+        seconds = time.perf_counter() - self.began
+        self.epochs.append(EpochScore(epoch, loss, held_loss, metrics.get("held_accuracy"), seconds))
         if self.options.save_to is not None and self.best == epoch:
             self.trainer.save_checkpoint(self.options.save_to, weights_only=True)
         report(self.options.on_progress, None, f"training, loss {held_loss:.4g}", epoch, self.options.epochs)
@@ -122,15 +123,15 @@ def train(
     parts: Sequence[tuple[InputSpec, str]],
     options: TrainingOptions,
 ) -> TrainingRun:
-    """Trains a copy of a model; `parts` are its inputs, each with the name of its part of the data."""
+    """Trains a copy of a model; `parts` pairs each input with the name of its part of the data."""
     began = time.perf_counter()
     held_count = min(max(round(file.count * options.held), 1), file.count - 1)
     if not file.labels:
         raise Misuse("it has no labels", where=file.path, hint="name them with --labels NAME")
     if held_count < 1 or file.count - held_count < 2:
         raise Misuse("there are too few samples to train on", where=file.path)
-    whole = next(file.batches(file.count))
-    inputs = [torch.from_numpy(feed(whole[name], spec)) for spec, name in parts]
+    all_samples = next(file.batches(file.count))
+    inputs = [torch.from_numpy(feed(all_samples[name], spec)) for spec, name in parts]
     model = copy.deepcopy(loaded.materialise())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if not trained:
@@ -138,37 +139,39 @@ def train(
     with loaded.quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
         loop = _Loop(model, bound_inputs, options)
-        loop.task = task = _task(loop, inputs, whole[file.labels], file)
-        labels = whole[file.labels].astype(np.float32 if task == "regression" else np.int64)
+        loop.task = task = _task(loop, inputs, all_samples[file.labels], file)
+        labels = all_samples[file.labels].astype(np.float32 if task == "regression" else np.int64)
         _fit(loop, TensorDataset(*inputs, torch.from_numpy(labels)), held_count, loaded.source, trained)
     fields: dict[str, Any] = {"source": loaded.source, "data": file.path, "weights": loaded.weights_text}
     fields |= {name: getattr(options, name) for name in ("rate", "batch", "optimizer", "seed")}
     fields |= {"loss": LOSSES[task], "epochs": tuple(loop.epochs), "best": loop.best, "parameters": trained}
-    took = time.perf_counter() - began
-    return TrainingRun(task=task, samples=file.count - held_count, held=held_count, seconds=took, **fields)
+    seconds = time.perf_counter() - began
+    return TrainingRun(task=task, samples=file.count - held_count, held=held_count, seconds=seconds, **fields)
 
 
 def _task(loop: _Loop, inputs: Sequence[torch.Tensor], labels: Any, file: DataFile) -> Task:
-    """The task that the labels describe; a run on two samples shows whether they fit the model's output."""
+    """The task of the labels; a run on two samples checks that they fit the model's output."""
     try:
         with torch.no_grad():
             output = loop.eval()(*(tensor[:2] for tensor in inputs)).float().numpy()
     except Exception as error:
-        again = partial(loop.model, *(tensor[:2] for tensor in inputs))
-        raise BadModel(failure(loop.model, again, error), where=file.path) from error
-    # the check does not depend on scores, so those of one sample stand for all
-    like = np.broadcast_to(output[:1], (len(labels), *output.shape[1:]))
-    task = loop.task or task_of(labels, like)
-    metrics_of(task).add(like, labels, file.path, 0)
+        repeat = partial(loop.model, *(tensor[:2] for tensor in inputs))
+        raise BadModel(failure(loop.model, repeat, error), where=file.path) from error
+    # the check does not depend on scores, so one sample's scores are repeated for all
+    expanded = np.broadcast_to(output[:1], (len(labels), *output.shape[1:]))
+    task = loop.task or task_of(labels, expanded)
+    metrics_of(task).add(expanded, labels, file.path, 0)
     return task
 
 
 def _fit(loop: _Loop, samples: TensorDataset, held_count: int, source: str, parameters: int) -> None:
     options, count = loop.options, len(samples) - held_count
     generator = torch.Generator().manual_seed(options.seed)
-    training_part, rest = random_split(samples, [count, held_count], generator)
-    alone = count % options.batch == 1  # one sample has no spread for a batch norm
-    batches = DataLoader(training_part, options.batch, shuffle=True, drop_last=alone, generator=generator)
+    training_part, held_part = random_split(samples, [count, held_count], generator)
+    has_single_rest = count % options.batch == 1  # one sample has no spread for a batch norm
+    batches = DataLoader(
+        training_part, options.batch, shuffle=True, drop_last=has_single_rest, generator=generator
+    )
     trainer = lightning.Trainer(
         max_epochs=options.epochs,
         accelerator="cpu",
@@ -182,7 +185,7 @@ def _fit(loop: _Loop, samples: TensorDataset, held_count: int, source: str, para
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if parameters < _SMALL else threads)
     try:
-        trainer.fit(loop.train(), batches, DataLoader(rest, 1024))
+        trainer.fit(loop.train(), batches, DataLoader(held_part, 1024))
     except Exception as error:
         if isinstance(error, ExplorerError):
             raise

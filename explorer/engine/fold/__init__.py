@@ -1,1 +1,1 @@
-"""Folding: batch normalization into weights, constant computations into tensors, no-ops removed."""
+"""Folds batch normalization into weights and constant nodes into tensors, and removes no-ops."""

@@ -1,6 +1,6 @@
-"""Activations fused into the Conv or Gemm before them, in the form that onnxruntime's optimizer writes.
+"""Fuses activations into the Conv or Gemm before them, in the form that onnxruntime's optimizer writes.
 
-No command writes such a model; a diff uses it for comparison with a model that has fused operators.
+No command writes such a model. A diff uses it to compare a model with one that has fused operators.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from explorer.engine.graph.model import Node
 DOMAIN = "com.microsoft"
 
 FUSED = {"Conv": "FusedConv", "Gemm": "FusedGemm"}
-"""Operators, and the names of their fused forms."""
+"""Operators, with the names of their fused forms."""
 
 ACTIVATIONS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "Relu": (),
@@ -30,43 +30,43 @@ _NAMES = ("activation_alpha", "activation_beta")
 
 
 def fuse(work: FoldingGraph) -> None:
-    """Fuses every activation that can be fused into the product before it."""
-    for at, node in work.candidates(*ACTIVATIONS):
-        place = work.maker.get(node.inputs[0])
-        maker = None if place is None else work.nodes[place]
-        if place is None or maker is None or maker.domain or maker.op not in FUSED:
+    """Fuses every activation into the product before it, where possible."""
+    for index, node in work.candidates(*ACTIVATIONS):
+        maker_index = work.producers.get(node.inputs[0])
+        producer = None if maker_index is None else work.nodes[maker_index]
+        if maker_index is None or producer is None or producer.domain or producer.op not in FUSED:
             continue
-        if len(work.read_by(node.inputs[0])) > 1 or work.why_seen(node.inputs[0]):
+        if len(work.readers_of(node.inputs[0])) > 1 or work.why_visible(node.inputs[0]):
             continue
         parameters = _parameters(work, node)
         if parameters is None:
             continue
-        work.remove(at, (place,))
-        work.put(place, _fuse_node(maker, node, parameters))
+        work.remove(index, (maker_index,))
+        work.put(maker_index, _fuse_node(producer, node, parameters))
 
 
 def _parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None:
     """The parameters of an activation; None if one of them is not stored."""
     if node.op != "Clip":
         return tuple([float(node.attributes.get(name, usual)) for name, usual in ACTIVATIONS[node.op]])
-    ends = [work.constant(name) for name in node.inputs[1:3]]
-    if len(ends) < 2 or any(end is None or end.elements != 1 for end in ends):
+    limits = [work.constant(name) for name in node.inputs[1:3]]
+    if len(limits) < 2 or any(end is None or end.elements != 1 for end in limits):
         return None
-    return tuple([float(end.array().reshape(-1)[0]) for end in ends if end is not None])
+    return tuple([float(end.array().reshape(-1)[0]) for end in limits if end is not None])
 
 
-def _fuse_node(maker: Node, node: Node, parameters: tuple[float, ...]) -> Node:
-    attributes: dict[str, Any] = {**maker.attributes, "activation": node.op}
-    if maker.op == "Gemm":
+def _fuse_node(producer: Node, node: Node, parameters: tuple[float, ...]) -> Node:
+    attributes: dict[str, Any] = {**producer.attributes, "activation": node.op}
+    if producer.op == "Gemm":
         attributes |= zip(_NAMES, parameters, strict=False)
     elif parameters:
         attributes["activation_params"] = parameters
     return Node(
-        FUSED[maker.op],
-        maker.inputs,
+        FUSED[producer.op],
+        producer.inputs,
         node.outputs,
-        maker.label,
+        producer.label,
         DOMAIN,
         attributes=attributes,
-        metadata=maker.metadata,
+        metadata=producer.metadata,
     )

@@ -1,8 +1,8 @@
-"""Function calls inlined: each call is replaced by the nodes of the function's body, under the call's name.
+"""Inlines function calls: replaces each call by the nodes of the function's body, named after the call.
 
-Code that looks only at the main graph then sees every layer. Functions for tiles or number formats count as
-single operators and stay. The model also stays as it is if inlining makes too many nodes, or if operator sets
-differ.
+Code that reads only the main graph then sees every layer. Functions for tiles and number formats count as
+single operators and are not inlined. The model is not changed if inlining would produce too many nodes, or if
+opset versions conflict.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from explorer.engine.graph.repeated_nodes import free_name, gathered, node_seque
 from explorer.engine.shapes.bodies import substituted
 
 MOST = 100_000
-"""The most nodes that inlining may make: a file of a few hundred bytes can describe billions."""
+"""Maximum number of nodes after inlining; a file of a few hundred bytes can describe billions."""
 
 Key = tuple[str, str, str]
 
@@ -35,7 +35,7 @@ def opened(model: Model, domains: Collection[str]) -> Model:
     """
     functions = {key: function for key, function in model.functions.items() if key[0] not in domains}
     calls = [node for node in node_sequence(model.graph.nodes) if node.key in functions]
-    opsets, taken = _merged_opsets(model, functions), set(value_names(model.graph))
+    opsets, used_names = _merged_opsets(model, functions), set(value_names(model.graph))
     sizes: dict[Key, int] = {}
     if (
         not calls
@@ -43,22 +43,24 @@ def opened(model: Model, domains: Collection[str]) -> Model:
         or sum(_expanded_size(functions, node.key, sizes) for node in calls) > MOST
     ):
         return model
-    inside = [body for function in functions.values() for body in _bodies(function.nodes)]
-    if any(name in taken for body in inside for name in _own_names(body)):
+    bodies = [body for function in functions.values() for body in _bodies(function.nodes)]
+    if any(name in used_names for body in bodies for name in _own_names(body)):
         return model  # names inside the body would clash
-    to = _Opening(functions, taken)
+    expansion = _Opening(functions, used_names)
     for node in node_sequence(model.graph.nodes):
-        to.add(node)
-    called = any(node.key in functions for body in _bodies(to.nodes) for node in node_sequence(body.nodes))
+        expansion.add(node)
+    has_calls_left = any(
+        node.key in functions for body in _bodies(expansion.nodes) for node in node_sequence(body.nodes)
+    )
     functions_left = {
-        key: function for key, function in model.functions.items() if called or key not in functions
+        key: function for key, function in model.functions.items() if has_calls_left or key not in functions
     }
-    graph = replace(model.graph, nodes=gathered(to.nodes))
+    graph = replace(model.graph, nodes=gathered(expansion.nodes))
     return replace(model, graph=graph, opsets=opsets, functions=functions_left)
 
 
 def _merged_opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[str, int] | None:
-    """The operator sets of the model and its functions together; None if two of them differ."""
+    """The opset versions of the model and its functions; None if two of them conflict."""
     opsets = dict(model.opsets)
     for function in functions.values():
         for domain, version in function.opsets.items():
@@ -68,7 +70,7 @@ def _merged_opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[s
 
 
 def _expanded_size(functions: Mapping[Key, Function], key: Key, sizes: dict[Key, int]) -> int:
-    """The number of nodes that a call expands to; more than `MOST` for a function that calls itself."""
+    """The number of nodes that a call expands to; more than `MOST` for a recursive function."""
     if key not in sizes:
         sizes[key] = MOST + 1
         inner = (node.key for node in functions[key].nodes)
@@ -79,10 +81,10 @@ def _expanded_size(functions: Mapping[Key, Function], key: Key, sizes: dict[Key,
 
 
 class _Opening:
-    """Collects the inlined nodes, and the names in use."""
+    """Collects the inlined nodes and the used names."""
 
-    def __init__(self, functions: Mapping[Key, Function], taken: set[str]) -> None:
-        self.functions, self.taken = functions, taken
+    def __init__(self, functions: Mapping[Key, Function], used_names: set[str]) -> None:
+        self.functions, self.taken = functions, used_names
         self.nodes: list[Node] = []
 
     def add(self, node: Node) -> None:
@@ -93,9 +95,11 @@ class _Opening:
             return
         names = dict(zip(function.inputs, node.inputs, strict=False))
         names |= dict.fromkeys(function.inputs[len(node.inputs) :], "")
-        passed = [name for name in function.outputs if name in names]
-        outer_of = dict(zip(function.outputs, node.outputs, strict=False))
-        names |= {inner: outer for inner, outer in outer_of.items() if outer and inner not in passed}
+        passed_through = [name for name in function.outputs if name in names]
+        outer_names = dict(zip(function.outputs, node.outputs, strict=False))
+        names |= {
+            inner: outer for inner, outer in outer_names.items() if outer and inner not in passed_through
+        }
         values = {**function.defaults, **node.attributes}
         for inner in node_sequence(function.nodes):
             called_node = substituted(inner, values)
@@ -103,22 +107,24 @@ class _Opening:
                 if output and output not in names:
                     names[output] = free_name(f"{node.label}/{output}", self.taken)
             name = f"{node.label}/{called_node.label}"
-            read = [names.get(value, "") for value in called_node.inputs]
-            new = called_node.with_values(read, [names.get(value, "") for value in called_node.outputs], name)
-            self.add(with_bodies(new, {at: _rename_outer(body, names) for at, body in subgraphs(new)}))
-        for value in passed:  # an input that is an output as well
-            if outer := outer_of.get(value):
+            inputs = [names.get(value, "") for value in called_node.inputs]
+            new = called_node.with_values(
+                inputs, [names.get(value, "") for value in called_node.outputs], name
+            )
+            self.add(with_bodies(new, {key: _rename_outer(body, names) for key, body in subgraphs(new)}))
+        for value in passed_through:  # an input that is also an output
+            if outer := outer_names.get(value):
                 self.nodes.append(Node("Identity", (names[value],), (outer,), name=f"{node.label}/{value}"))
 
 
 def _rename_outer(body: Graph, names: Mapping[str, str]) -> Graph:
-    """A body with new names for the values that it takes from around it."""
+    """A body with new names for the values that it reads from enclosing graphs."""
     own_names = {*_own_names(body)}
     outer = {name: outer_name for name, outer_name in names.items() if name not in own_names}
     nodes = []
     for node in node_sequence(body.nodes):
         new = node.with_values([outer.get(value, value) for value in node.inputs], node.outputs)
-        nodes.append(with_bodies(new, {at: _rename_outer(inner, outer) for at, inner in subgraphs(new)}))
+        nodes.append(with_bodies(new, {key: _rename_outer(inner, outer) for key, inner in subgraphs(new)}))
     outputs = (
         Value(outer[value.name], value.dtype, value.shape) if value.name in outer else value
         for value in body.outputs
@@ -134,7 +140,7 @@ def _own_names(body: Graph) -> Iterator[str]:
 
 
 def _bodies(nodes: Sequence[Node]) -> Iterator[Graph]:
-    """All bodies inside nodes, nested ones included."""
+    """All bodies of the nodes, nested ones included."""
     for node in node_sequence(nodes):
         for _, body in subgraphs(node):
             yield body

@@ -1,7 +1,8 @@
-"""Constant folding: nodes whose result never changes are replaced by the tensors that they compute.
+"""Constant folding: replaces nodes whose result never changes by the tensors that they compute.
 
 The runtime computes the tensors, so they equal its own results bit for bit. A node stays if its result is
-much larger than its inputs: an Expand of a number to a mask, a Cast of small weights to large ones.
+much larger than its inputs, such as an Expand of a number to a mask, or a Cast of small weights to a wider
+dtype.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from explorer.engine.graph.random_operators import draws
 from explorer.facts import TensorInfo
 
 _SMALL = 64 << 10
-"""Bytes that a result may always have."""
+"""Maximum bytes of a result that is stored whatever the size of the inputs."""
 
 _ROUNDS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
@@ -27,48 +28,50 @@ Types = Mapping[str, TensorInfo]
 
 
 def fold(work: FoldingGraph) -> None:
-    """Replaces nodes that depend on constants alone by their stored results."""
+    """Replaces nodes that depend on constants only by their stored results."""
     shape_values: dict[str, Tensor] = {}
     computed: dict[int, Node] = {}
-    maker: dict[str, int] = {}
-    for at, node in work.candidates():
-        if node.op == "Constant" or not _is_constant(work, node, maker):
+    producers: dict[str, int] = {}
+    for index, node in work.candidates():
+        if node.op == "Constant" or not _is_constant(work, node, producers):
             continue
         if reason := _reason_to_stay(work, node):
-            work.stay(node, reason)
+            work.record_unfolded(node, reason)
             continue
-        computed[at] = node
-        maker |= {name: at for name in node.outputs if name}
+        computed[index] = node
+        producers |= {name: index for name in node.outputs if name}
         if node.op == "Shape":
             shape_values[node.outputs[0]] = _sizes_of(node, work.types)
-    results = [name for name in maker if name in work.captured or {*work.read_by(name)} - computed.keys()]
+    results = [
+        name for name in producers if name in work.captured or {*work.readers_of(name)} - computed.keys()
+    ]
     try:
         values = shape_values | _run_nodes(
             work, [node for node in computed.values() if node.op != "Shape"], results, shape_values
         )
     except BadModel as why:
         for node in computed.values():
-            work.stay(node, str(why))
+            work.record_unfolded(node, str(why))
         return
-    for at in computed:
-        work.remove(at)
+    for index in computed:
+        work.remove(index)
     work.stored |= {name: values[name] for name in results}
     work.sizes |= dict.fromkeys(results)
 
 
 def store(work: FoldingGraph) -> None:
     """Replaces Constant nodes by initializers with the same contents."""
-    ends = {value.name for value in work.model.graph.outputs}
-    for at, node in work.candidates("Constant"):
+    output_names = {value.name for value in work.model.graph.outputs}
+    for index, node in work.candidates("Constant"):
         tensor = constant_of(node)
-        if tensor is not None and node.outputs[0] not in ends:
-            work.remove(at)
+        if tensor is not None and node.outputs[0] not in output_names:
+            work.remove(index)
             work.stored[node.outputs[0]] = replace(tensor, name=node.outputs[0], record=None)
             work.sizes[node.outputs[0]] = None
 
 
-def _is_constant(work: FoldingGraph, node: Node, maker: Mapping[str, int]) -> bool:
-    """Whether a node's result depends on constants alone."""
+def _is_constant(work: FoldingGraph, node: Node, producers: Mapping[str, int]) -> bool:
+    """Whether a node's result depends on constants only."""
     if node.op == "Shape" and not node.domain:
         # the inputs of a body may have different sizes in each run
         info = None if work.path else work.types.get(node.inputs[0])
@@ -77,17 +80,17 @@ def _is_constant(work: FoldingGraph, node: Node, maker: Mapping[str, int]) -> bo
         return info.origin in ("declared", "inferred") and all(isinstance(size, int) for size in info.shape)
     if node.key in work.model.functions or subgraphs(node):
         return False
-    return all(not name or name in maker or work.constant(name) is not None for name in node.inputs)
+    return all(not name or name in producers or work.constant(name) is not None for name in node.inputs)
 
 
 def _reason_to_stay(work: FoldingGraph, node: Node) -> str:
-    """Why a node's result cannot be stored; '' if it can."""
+    """The reason why a node's result cannot be stored, or ''."""
     if draws(work.model, [node]):
         return "it draws random numbers"
     if node.op in _ROUNDS:
         return "it makes numbers of stored codes"
-    ends = {value.name for value in work.model.graph.outputs}
-    if reason := next((work.why_seen(name) for name in node.outputs if name in ends), ""):
+    output_names = {value.name for value in work.model.graph.outputs}
+    if reason := next((work.why_visible(name) for name in node.outputs if name in output_names), ""):
         return f"what it makes {reason}"
     types = work.types
     sizes = [_stored_bytes(types.get(name)) for name in node.outputs if name]
@@ -95,10 +98,10 @@ def _reason_to_stay(work: FoldingGraph, node: Node) -> str:
         return "how large its result is, is not known"
     size = sum(size or 0 for size in sizes)
     tensors = ((work.constant(name), name) for name in node.inputs if name)
-    read = sum(
+    input_bytes = sum(
         _stored_bytes(types.get(name)) or 0 if tensor is None else tensor.nbytes for tensor, name in tensors
     )
-    return f"its result has {bytes_text(size)}" if size > max(_SMALL, read) else ""
+    return f"its result has {bytes_text(size)}" if size > max(_SMALL, input_bytes) else ""
 
 
 def _stored_bytes(info: TensorInfo | None) -> int | None:
@@ -128,9 +131,11 @@ def _run_nodes(
     to_run = [name for name in results if name not in shape_values]
     if not to_run:
         return {}
-    read = {name for node in nodes for name in node.inputs if name}
+    input_names = {name for node in nodes for name in node.inputs if name}
     initializers = {
-        name: tensor for name in read if (tensor := shape_values.get(name) or work.constant(name)) is not None
+        name: tensor
+        for name in input_names
+        if (tensor := shape_values.get(name) or work.constant(name)) is not None
     }
     graph = Graph("constants", tuple(nodes), (), tuple([Value(n, None, None) for n in to_run]), initializers)
     from explorer.engine.runtime.onnxruntime import RuntimeSession  # 100 ms, and few graphs need it

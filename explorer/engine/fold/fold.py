@@ -1,7 +1,7 @@
-"""Fold passes: they return a smaller model, and which nodes went or stayed, and why.
+"""Fold passes: return a smaller model, the folded nodes, and the reason why other nodes stay.
 
-onnxruntime's optimizer and onnxsim fold, too, but their results cannot be proved rewrite by rewrite, they do
-not say why a node stays, and they hold every weight in memory. Here values are computed in float64 and
+onnxruntime's optimizer and onnxsim also fold. However, their rewrites cannot be proved one by one, they do
+not explain why a node stays, and they hold every weight in memory. Here values are computed in float64 and
 rounded once.
 """
 
@@ -30,31 +30,31 @@ _PASSES: Mapping[FoldKind, Callable[[FoldingGraph], None]] = {
 
 
 def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
-    """Applies the rewrites of one kind, including in bodies and functions.
+    """Applies the rewrites of one kind to the main graph, bodies and functions.
 
     Args:
-        model: A model from `validate`; it is not changed.
-        kind: The kind of rewrites.
+        model: Model from `validate`; it is not changed.
+        kind: Kind of the rewrites.
 
     Returns:
-        The new model and what was done; the same model if no node was folded.
+        The new model and a summary; the same model object if no node was folded.
     """
     run = _PASSES[kind]
     work = FoldingGraph(model)
     run(work)
     work.fold_bodies(run)
-    folded_model = work.model_now() if work.folded else model
-    folded, unfolded = work.folded, work.left
+    folded_model = work.build_model() if work.folded else model
+    folded, unfolded = work.folded, work.unfolded
     functions = dict(model.functions)
     for key, function in model.functions.items():
-        if function.domain == DOMAIN:  # a tile's
+        if function.domain == DOMAIN:  # a tile operator
             continue
         inner = _function_graph(model, function)
         run(inner)
         inner.fold_bodies(run)
-        folded, unfolded = folded + inner.folded, unfolded + inner.left
+        folded, unfolded = folded + inner.folded, unfolded + inner.unfolded
         if inner.folded:
-            functions[key] = _rewrite_function(function, inner.model_now().graph)
+            functions[key] = _rewrite_function(function, inner.build_model().graph)
     folded_model = replace(folded_model, functions=functions)
     step = FoldStep(
         kind=kind,
@@ -71,8 +71,8 @@ def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
 
 def _function_graph(model: Model, function: Function) -> FoldingGraph:
     """A function as a graph to rewrite."""
-    around = replace(model, graph=_graph(function), opsets={**model.opsets, **function.opsets})
-    return FoldingGraph(around, path=f"{call_name(model, function)}/")
+    function_model = replace(model, graph=_graph(function), opsets={**model.opsets, **function.opsets})
+    return FoldingGraph(function_model, path=f"{call_name(model, function)}/")
 
 
 def _graph(function: Function) -> Graph:
@@ -95,12 +95,12 @@ class FoldedAway(Struct, frozen=True, eq=False):
     """A model after folding some of its nodes.
 
     Attributes:
-        model: The folded model.
-        kinds: The kind of rewrite for each folded node.
-        folded: The folded nodes.
-        places: The place of each folded node in the original, and the new places of the nodes that took over.
-        ops: The original operator at each new place.
-        sizes: Magnitude of the terms of each new tensor, by name; None for the tensor itself.
+        model: Folded model.
+        kinds: Kind of rewrite for each folded node.
+        folded: Folded nodes.
+        places: Index of each folded node in the original, and the new indices of the nodes that replace it.
+        ops: Original operator at each of these new indices.
+        sizes: Magnitude of the summed terms of each new tensor, by name; None if it is the tensor's own.
     """
 
     model: Model
@@ -112,12 +112,12 @@ class FoldedAway(Struct, frozen=True, eq=False):
 
 
 def fold_away(model: Model, only: Collection[int], fused: bool) -> FoldedAway:
-    """Folds the selected nodes where possible, so that a diff can compare the rest with another model.
+    """Folds the selected nodes where possible, so that a diff can compare the other nodes with another model.
 
     Args:
-        model: The original.
-        only: Places of the nodes that may be folded.
-        fused: Whether to fuse activations into FusedConv and FusedGemm as well.
+        model: Original model.
+        only: Indices of the nodes that may be folded.
+        fused: Whether to also fuse activations into FusedConv and FusedGemm.
     """
     work = FoldingGraph(model, only)
     kinds: list[str] = []
@@ -125,14 +125,16 @@ def fold_away(model: Model, only: Collection[int], fused: bool) -> FoldedAway:
     for kind, run in (*passes, *([("activation", activations.fuse)] if fused else [])):
         run(work)
         kinds += [kind] * (len(work.folded) - len(kinds))
-    folded_model = work.model_now()
-    now = {at: place for place, at in enumerate(at for at, node in enumerate(work.nodes) if node is not None)}
+    folded_model = work.build_model()
+    new_indices = {
+        at: place for place, at in enumerate(at for at, node in enumerate(work.nodes) if node is not None)
+    }
     return FoldedAway(
         model=folded_model,
         kinds=tuple(kinds),
         folded=tuple(work.folded),
-        places=tuple([(at, tuple([now[to] for to in into])) for at, into in work.places]),
-        ops={now[to]: model.graph.nodes[to].op for _, into in work.places for to in into},
+        places=tuple([(at, tuple([new_indices[to] for to in into])) for at, into in work.places]),
+        ops={new_indices[to]: model.graph.nodes[to].op for _, into in work.places for to in into},
         sizes=work.sizes,
     )
 
@@ -161,7 +163,7 @@ def _node_count(model: Model) -> int:
 
 
 def _all_graphs(model: Model) -> Iterator[Graph]:
-    """The main graph, the functions as graphs, and all bodies inside them."""
+    """The main graph, the functions as graphs, and all bodies in them."""
     yield from graphs(model.graph)
     for function in model.functions.values():
         yield from graphs(_graph(function))

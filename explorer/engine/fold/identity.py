@@ -1,4 +1,4 @@
-"""Identity, and Dropout in inference: readers of the output read the input instead."""
+"""Removes Identity nodes, and Dropout nodes in inference: readers of the output read the input instead."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from explorer.engine.fold.rewriting import FoldingGraph
 from explorer.engine.graph.model import Node
 
 _SIMPLE = 7
-"""The operator set from which Dropout passes its input on by default."""
+"""The opset from which Dropout returns its input by default."""
 
 
 def fold(work: FoldingGraph) -> None:
-    """Removes every Identity, and every Dropout that cannot train."""
-    for at, node in work.candidates("Identity", "Dropout"):
+    """Removes every Identity, and every Dropout that is never in training mode."""
+    for index, node in work.candidates("Identity", "Dropout"):
         reason = _reason_to_keep(work, node) if node.op == "Dropout" else ""
-        reason = reason or _bypass(work, at, node)
+        reason = reason or _bypass(work, index, node)
         if reason:
-            work.stay(node, reason)
+            work.record_unfolded(node, reason)
 
 
 def _reason_to_keep(work: FoldingGraph, node: Node) -> str:
-    """Why a Dropout must stay: it may drop, or its mask is read; '' if it does nothing."""
+    """The reason why a Dropout must stay (training mode, or its mask is read), or ''."""
     opset = work.model.opset
     if opset < _SIMPLE and not node.attributes.get("is_test", 0):
         return "it trains: is_test is not set"
     mask = node.outputs[1] if len(node.outputs) > 1 else ""
-    if mask and (work.read_by(mask) or work.why_seen(mask)):
+    if mask and (work.readers_of(mask) or work.why_visible(mask)):
         return f"its mask '{mask}' is read"
     mode = node.inputs[2] if len(node.inputs) > 2 else ""
     if not mode:
@@ -35,15 +35,15 @@ def _reason_to_keep(work: FoldingGraph, node: Node) -> str:
     return "it trains: training_mode = 1" if training.array().any() else ""
 
 
-def _bypass(work: FoldingGraph, at: int, node: Node) -> str:
-    """Removes a node by joining its output with its input; returns why not if that fails, else ''."""
+def _bypass(work: FoldingGraph, index: int, node: Node) -> str:
+    """Removes a node by connecting its input to its readers; returns the reason if that fails, else ''."""
     source, output = node.inputs[0], node.outputs[0]
-    reason = work.why_seen(output)
+    reason = work.why_visible(output)
     if not reason:
-        work.remove(at)
+        work.remove(index)
         work.redirect(output, source)
-    elif work.renamable(source):
-        work.remove(at)
+    elif work.is_renamable(source):
+        work.remove(index)
         work.rename(source, output)
     else:
         return f"'{output}' {reason}, and '{source}' cannot be called so"

@@ -1,4 +1,4 @@
-"""Folded tensors: computed in float64 and rounded once, in slabs, both for checking and for writing."""
+"""Folded tensors: computed in float64 and rounded once, in slabs, to check and to write them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Factors = Array
 """Float64 factors, in a shape that broadcasts to the weight's."""
 
 FLOATS = ("float16", "float32", "float64")
-"""Types to which numpy rounds float64 in one step."""
+"""dtypes to which numpy rounds float64 in one step."""
 
 _SLAB = 1 << 18
-"""Elements in one slab."""
+"""Number of elements in one slab."""
 
 
 def scaled(tensor: Tensor, factors: Factors) -> Tensor:
@@ -39,7 +39,7 @@ def rounded(name: str, values: Array, dtype: str) -> Tensor:
 
 
 def slabs(tensor: Tensor) -> Iterator[tuple[slice, Array]]:
-    """Slabs of a weight's rows: the slice and its float64 values; mapped pages are released afterwards."""
+    """Slabs of a weight's rows, as slice and float64 values; releases the mapped pages afterwards."""
     values = tensor.array()
     rows = max(1, _SLAB // max(1, tensor.elements // max(1, len(values))))
     for start in range(0, len(values), rows):
@@ -50,7 +50,7 @@ def slabs(tensor: Tensor) -> Iterator[tuple[slice, Array]]:
 
 
 def fits(tensor: Tensor, factors: Factors) -> bool:
-    """Whether every element of a weight stays finite when multiplied and rounded."""
+    """Whether every element of a weight stays finite after multiplication and rounding."""
     return all(np.isfinite(part).all() for _, part in _rows(tensor, factors))
 
 

@@ -1,1 +1,1 @@
-"""The IR: a model as a graph of nodes, values and tensors, whatever it was read from."""
+"""The intermediate representation (IR): a model as a graph of nodes, values and tensors, for every format."""

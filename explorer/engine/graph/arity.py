@@ -1,8 +1,8 @@
-"""Least inputs of operators, which every version of an operator needs, first to last.
+"""Minimum number of inputs of each operator, over all its versions.
 
-Code that walks a graph may read `node.inputs[1]` of a MatMul without a check: `formats.onnx.validate` refuses
-a model in which a MatMul has one input. The numbers come from the schemas of onnx and onnxruntime and are the
-least of all versions. Optional and repeated inputs do not count.
+Code that reads a graph may use `node.inputs[1]` of a MatMul without a check, because `formats.onnx.validate`
+rejects a model in which a MatMul has one input. The numbers are the minimum over the schemas of onnx and
+onnxruntime. Optional and repeated inputs do not count.
 """
 
 from __future__ import annotations
@@ -94,4 +94,4 @@ LEAST: Mapping[tuple[str, str], int] = {
     for least, operators in table.items()
     for op in operators.split()
 }
-"""Least number of inputs by domain and operator; an operator that is not listed may have none."""
+"""Minimum number of inputs by domain and operator; an operator that is not listed may have none."""

@@ -1,4 +1,4 @@
-"""Blocked channels: how many an onnxruntime `ReorderInput` writes, which only the weights after it tell."""
+"""Blocked channels: the number of channels that an onnxruntime `ReorderInput` writes, from later weights."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _KEEPS_CHANNELS = frozenset(
 
 
 def blocked_channels(graph: Graph) -> Mapping[int, int]:
-    """Channels that each `ReorderInput` node of a graph writes, by `id` of the node.
+    """Number of channels that each `ReorderInput` node writes, by `id` of the node.
 
-    Channels are padded to whole blocks, of 8 or 16 depending on the processor that wrote the file. Only
-    weights tell the size: those of the convolution that reads the channels, or of one that adds to them.
+    Channels are padded to full blocks of 8 or 16, depending on the processor that wrote the file. Only
+    weights show the
+    number: those of a convolution that reads the channels, or of one whose result is added to them.
     """
     if not any(node.domain == NCHWC for node in graph.nodes):
         return {}
@@ -38,7 +39,7 @@ def blocked_channels(graph: Graph) -> Mapping[int, int]:
 
 
 def _channels_read(graph: Graph, readers: Mapping[str, list[Node]], start: Node) -> int | None:
-    """Channels that a node writes according to the weights after it; None if no weight tells."""
+    """Number of channels that a node writes, from the weights of later convolutions; None if unknown."""
     waiting, visited = [*start.outputs], set(start.outputs)
     while waiting:
         name = waiting.pop()

@@ -1,4 +1,4 @@
-"""Constant nodes: the tensor of a Constant, whichever attribute holds it."""
+"""Constant nodes: reads the tensor of a Constant from whichever attribute holds it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCALARS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def constant_of(node: Node) -> Tensor | None:
-    """The tensor of a Constant node; None for any other node, and for a value that is no tensor."""
+    """The tensor of a Constant node; None for any other node, and for a value that is not a tensor."""
     if node.op != "Constant" or node.domain:
         return None
     for name, value in node.attributes.items():

@@ -1,6 +1,6 @@
-"""Element types of ONNX, as plain tuples, so that code that reads only a file's header imports nothing heavy.
+"""Element types of ONNX as plain tuples, so that code that only reads a file's header imports nothing slow.
 
-The numpy types for them are here, too.
+Also converts them to numpy types, and unpacks narrow types.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ELEMENT_TYPES = (
 
 
 def element_type(array: np.ndarray[Any, Any]) -> str:
-    """The element type of an array by its name in models; texts (objects in numpy) are 'string'."""
+    """The element type of an array by ONNX name; texts (objects in numpy) are 'string'."""
     return "string" if array.dtype.kind in "OUS" else str(array.dtype)
 
 
@@ -53,7 +53,7 @@ def numpy_type(name: str) -> np.dtype[Any]:
     """The numpy or ml_dtypes type of an element type of at least one byte.
 
     Raises:
-        AttributeError: Neither has it.
+        AttributeError: Neither library has the type.
     """
     import numpy as np
 
@@ -67,21 +67,21 @@ def numpy_type(name: str) -> np.dtype[Any]:
 
 
 def unpacked(piece: memoryview, bits: int, dtype: str) -> np.ndarray[Any, Any]:
-    """Packed numbers of 2, 4 or 6 bits (the first in the lowest bits) as one number per byte."""
+    """Unpacks numbers of 2, 4 or 6 bits (the first in the lowest bits) to one number per byte."""
     import numpy as np
 
     packed = np.frombuffer(piece, np.uint8)
     if bits == 6:
         stream = np.unpackbits(packed, bitorder="little")
-        whole = stream[: stream.size // bits * bits].reshape(-1, bits)
-        flat = np.packbits(whole, axis=-1, bitorder="little")[:, 0]
+        rows = stream[: stream.size // bits * bits].reshape(-1, bits)
+        flat = np.packbits(rows, axis=-1, bitorder="little")[:, 0]
         return flat.view(numpy_type(dtype))
-    each = 8 // bits
-    out = np.empty((packed.size, each), np.uint8)
-    for index in range(each):
+    per_byte = 8 // bits
+    out = np.empty((packed.size, per_byte), np.uint8)
+    for index in range(per_byte):
         out[:, index] = packed >> (bits * index) & ((1 << bits) - 1)
     flat = out.reshape(-1)
     if dtype.startswith("int"):
-        # moving the sign bit to the top and back fills the bits above it
+        # shifting the sign bit to the top and back extends the sign
         return (flat << (8 - bits)).view(np.int8) >> (8 - bits)
     return flat.view(numpy_type(dtype)) if dtype.startswith("float") else flat

@@ -1,8 +1,9 @@
-"""Interpreter of ONNX nodes, for two kinds of value.
+"""Interprets ONNX nodes on values of different kinds.
 
-The proof runs a graph twice: with symbols, to see which tile meets which slice of a weight (`structure`), and
-with float64 numbers, to see how far float32 is from the exact result (`float64`). Scopes, local functions and
-control flow are the same for both and live here. The domain defines what an operator does.
+The proof runs a graph twice: with symbols, to find which tile meets which slice of a weight (`structure`),
+    and with
+float64 numbers, to measure how far float32 is from the exact result (`float64`). Both share the scopes, local
+functions and control flow in this module. A `Domain` defines the values and the operators.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ _CONTROL = frozenset(("If", "Loop", "Scan"))
 
 
 class Domain(Protocol):
-    """Defines what a value is, and what operators do with it."""
+    """Defines the values of an interpretation, and the results of operators on them."""
 
     def constant(self, tensor: Tensor) -> Any:
-        """The value of an initializer or of a Constant."""
+        """Converts an initializer or Constant to a value."""
 
     def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
-        """The outputs of one operator; an absent optional input is None."""
+        """The outputs of one operator; an omitted optional input is None."""
 
     def take(self, value: Any, axis: int, index: int) -> Any:
-        """value[index] along `axis`, the axis removed."""
+        """value[index] along `axis`, with the axis removed."""
 
     def stack(self, values: Sequence[Any], axis: int) -> Any:
-        """The values side by side along a new `axis`."""
+        """Stacks the values along a new `axis`."""
 
     def number(self, value: Any) -> Any:
-        """The Python number of a scalar that controls a branch or a loop."""
+        """The Python number of a scalar that controls a branch or loop."""
 
 
 class ValueScope(dict[str, Any]):
-    """Values by name. A name that is not in this scope is looked up in the enclosing graph."""
+    """Values by name. A name that is missing in this scope is looked up in the enclosing scope."""
 
     def __init__(
         self, parent: ValueScope | None = None, constants: Mapping[str, Tensor] | None = None
@@ -61,9 +62,9 @@ class Interpreter:
     """Runs nodes in a domain.
 
     Args:
-        domain: Defines values and operators.
-        functions: The model's local functions.
-        bodies: Runs the nodes of a body in its scope; None: `run` does.
+        domain: Definition of values and operators.
+        functions: Local functions of the model.
+        bodies: Function that runs the nodes of a body in its scope, or None for `run`.
     """
 
     def __init__(
@@ -81,10 +82,10 @@ class Interpreter:
             if (alias := _alias(function, functions)) is not None
         }
         self.calls: list[Node] = []
-        """The function calls in progress, outermost first."""
+        """Function calls in progress, outermost first."""
 
     def scope(self, constants: Mapping[str, Tensor], values: Mapping[str, Any]) -> ValueScope:
-        """An outermost scope: the inputs, and the initializers, which become values when first read."""
+        """Creates an outermost scope with input values; initializers become values at first access."""
         scope = ValueScope(None, constants)
         scope.domain = self.domain
         scope.update(values)
@@ -97,16 +98,16 @@ class Interpreter:
         bindings: Mapping[str, Any] | None = None,
         keep: Iterable[str] | None = None,
     ) -> None:
-        """Runs `nodes`, leaving their outputs in `scope`.
+        """Runs `nodes` and stores their outputs in `scope`.
 
         Args:
-            nodes: In an order in which they can run.
-            scope: Holds their inputs.
-            bindings: The attributes of the function call, if the nodes are its body.
-            keep: Values to keep; if given, every other value is dropped after its last use.
+            nodes: Nodes in topological order.
+            scope: Scope with their inputs.
+            bindings: Attributes of the function call, if the nodes are the function's body.
+            keep: Names of the values to keep; if given, every other value is dropped after its last use.
         """
-        last = _last_uses(nodes, frozenset(keep)) if keep is not None else {}
-        for at, node in enumerate(nodes):
+        last_uses = _last_uses(nodes, frozenset(keep)) if keep is not None else {}
+        for index, node in enumerate(nodes):
             args = [scope[name] if name else None for name in node.inputs]
             attributes = node.attributes
             if bindings is not None:
@@ -115,7 +116,7 @@ class Interpreter:
             for name, value in zip(node.outputs, results, strict=False):
                 if name:
                     scope[name] = value
-            for name in last.get(at, ()):
+            for name in last_uses.get(index, ()):
                 scope.pop(name, None)
 
     def _node(
@@ -161,16 +162,16 @@ class Interpreter:
 
         body: Graph = attributes["body"]
         limit = self.domain.number(args[0]) if args[0] is not None else None
-        going = bool(self.domain.number(args[1])) if len(args) > 1 and args[1] is not None else True
+        continues = bool(self.domain.number(args[1])) if len(args) > 1 and args[1] is not None else True
         state = list(args[2:])
         collected: list[list[Any]] = [[] for _ in body.outputs[1 + len(state) :]]
         trip = 0
-        while going and (limit is None or trip < limit):
+        while continues and (limit is None or trip < limit):
             results = self._body(body, [np.int64(trip), np.bool_(True), *state], scope)
-            going = bool(self.domain.number(results[0]))
+            continues = bool(self.domain.number(results[0]))
             state = results[1 : 1 + len(state)]
-            for into, value in zip(collected, results[1 + len(state) :], strict=True):
-                into.append(value)
+            for stacked, value in zip(collected, results[1 + len(state) :], strict=True):
+                stacked.append(value)
             trip += 1
         return [*state, *(self.domain.stack(values, 0) for values in collected)]
 
@@ -188,31 +189,31 @@ class Interpreter:
         collected: list[list[Any]] = [[] for _ in range(outputs)]
         for trip in range(trips):
             slices = [
-                self.domain.take(value, axis, trips - 1 - trip if back else trip)
-                for value, axis, back in zip(sequences, axes, reverse, strict=True)
+                self.domain.take(value, axis, trips - 1 - trip if is_reversed else trip)
+                for value, axis, is_reversed in zip(sequences, axes, reverse, strict=True)
             ]
             results = self._body(body, [*state, *slices], scope)
             state = results[:states]
-            for into, value in zip(collected, results[states:], strict=True):
-                into.append(value)
+            for pieces, value in zip(collected, results[states:], strict=True):
+                pieces.append(value)
         stacked = [
-            self.domain.stack(values[::-1] if back else values, axis)
-            for values, axis, back in zip(collected, out_axes, out_reverse, strict=True)
+            self.domain.stack(values[::-1] if is_reversed else values, axis)
+            for values, axis, is_reversed in zip(collected, out_axes, out_reverse, strict=True)
         ]
         return [*state, *stacked]
 
 
 def _alias(function: Function, functions: Mapping[tuple[str, str, str], Function]) -> Node | None:
-    """The only operator of a function, if calling the operator equals calling the function.
+    """The only operator of a function, if the call and the operator are equivalent; else None.
 
     A tile operator is called thousands of times, and its body is a single MatMul.
     """
     if len(function.nodes) != 1:
         return None
     (node,) = function.nodes
-    same = node.inputs == function.inputs and node.outputs == function.outputs
-    operator = node.op not in _CONTROL and node.key not in functions
-    return node if same and operator and not node.attributes else None
+    passes_values = node.inputs == function.inputs and node.outputs == function.outputs
+    is_operator = node.op not in _CONTROL and node.key not in functions
+    return node if passes_values and is_operator and not node.attributes else None
 
 
 def _padded(values: Sequence[int] | None, count: int) -> Sequence[int]:
@@ -220,7 +221,7 @@ def _padded(values: Sequence[int] | None, count: int) -> Sequence[int]:
 
 
 def _with_call_attributes(attributes: Mapping[str, Any], bindings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Attributes of a node in a function body, with references to the call's attributes replaced."""
+    """Attributes of a node in a function body, with references replaced by the call's attributes."""
     if not attributes or not any(isinstance(v, AttributeRef) for v in attributes.values()):
         return attributes
     filled = {k: bindings.get(v.name) if isinstance(v, AttributeRef) else v for k, v in attributes.items()}
@@ -228,14 +229,14 @@ def _with_call_attributes(attributes: Mapping[str, Any], bindings: Mapping[str, 
 
 
 def reads(node: Node) -> Iterator[str]:
-    """Every value that a node needs, including those that its bodies take from the enclosing graph."""
+    """Every value that a node needs, including those that its bodies read from the enclosing graph."""
     yield from (name for name in node.inputs if name)
     for _, body in subgraphs(node):
         yield from free_names(body)
 
 
 def free_names(graph: Graph) -> Iterator[str]:
-    """The values that a body takes from the enclosing graph."""
+    """The values that a body reads from the enclosing graph."""
     defined = {v.name for v in graph.inputs} | set(graph.initializers)
     for node in node_sequence(graph.nodes):
         for name in reads(node):
@@ -246,53 +247,53 @@ def free_names(graph: Graph) -> Iterator[str]:
 
 
 class Wiring:
-    """An index of nodes by the values they make, for repeated queries of subgraphs.
+    """An index from values to their producers, for repeated queries of subgraphs.
 
     Args:
-        nodes: In an order in which they can run.
-        known_values: Names that no node makes (initializers).
+        nodes: Nodes in topological order.
+        known_values: Names of values that no node produces (initializers).
     """
 
     def __init__(self, nodes: Sequence[Node], known_values: Iterable[str] = ()) -> None:
         self.nodes = nodes
         self.known = frozenset(known_values)
-        self._makers = {o: at for at, node in enumerate(nodes) for o in node.outputs if o}
+        self._producer_indices = {o: index for index, node in enumerate(nodes) for o in node.outputs if o}
         self._reads: dict[int, tuple[str, ...]] = {}
-        """Values that a node reads, by its position; a cache, because reading bodies takes long."""
+        """Names of the values that a node reads, by index; cached because reading bodies is slow."""
 
     @classmethod
     def of(cls, graph: Graph) -> Wiring:
-        """The wiring of a graph; its initializers are the known values."""
+        """The index of a graph, with its initializers as known values."""
         return cls(graph.nodes, graph.initializers)
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:
-        """Pairs of a value and the node that makes it."""
-        return {name: self.nodes[at] for name, at in self._makers.items()}
+        """The node that produces each value, by name."""
+        return {name: self.nodes[index] for name, index in self._producer_indices.items()}
 
     def maker(self, name: str) -> Node | None:
-        """The node that makes a value."""
-        at = self._makers.get(name)
-        return None if at is None else self.nodes[at]
+        """The node that produces a value, or None."""
+        index = self._producer_indices.get(name)
+        return None if index is None else self.nodes[index]
 
     def needed(self, outputs: Iterable[str], stop: Iterable[str] = ()) -> tuple[list[Node], set[str]]:
         """The nodes that `outputs` depend on, in order; the search ends at the values in `stop`.
 
         Returns:
-            (nodes, names that they read and none of them makes: stops, inputs, unknown values).
+            The nodes, and the names that they read but none of them produces (stops, inputs, unknown values).
         """
         ends = set(stop)
-        positions, names = self._behind(outputs, ends)
-        nodes = [self.nodes[at] for at in sorted(positions)]
+        positions, names = self._search(outputs, ends)
+        nodes = [self.nodes[position] for position in sorted(positions)]
         outputs_written = {o for node in nodes for o in node.outputs if o not in ends}
         return nodes, names - outputs_written - self.known
 
     def positions(self, outputs: Iterable[str]) -> list[int]:
-        """Positions of the nodes that `outputs` depend on, in order."""
-        return sorted(self._behind(outputs, set())[0])
+        """Indices of the nodes that `outputs` depend on, in ascending order."""
+        return sorted(self._search(outputs, set())[0])
 
-    def _behind(self, outputs: Iterable[str], ends: set[str]) -> tuple[set[int], set[str]]:
-        """Positions of the nodes that `outputs` depend on, and every name that the search met."""
+    def _search(self, outputs: Iterable[str], ends: set[str]) -> tuple[set[int], set[str]]:
+        """Indices of the nodes that `outputs` depend on, and every name that the search visited."""
         positions: set[int] = set()
         names: set[str] = set()
         pending = list(outputs)
@@ -301,23 +302,23 @@ class Wiring:
             if name in names:
                 continue
             names.add(name)
-            at = None if name in ends else self._makers.get(name)
-            if at is not None and at not in positions:
-                positions.add(at)
-                inputs = self._reads.get(at)
+            position = None if name in ends else self._producer_indices.get(name)
+            if position is not None and position not in positions:
+                positions.add(position)
+                inputs = self._reads.get(position)
                 if inputs is None:
-                    inputs = self._reads[at] = tuple(reads(self.nodes[at]))
+                    inputs = self._reads[position] = tuple(reads(self.nodes[position]))
                 pending += inputs
         return positions, names
 
 
 def _last_uses(nodes: Sequence[Node], keep: frozenset[str]) -> dict[int, list[str]]:
-    last: dict[str, int] = {}
-    for at, node in enumerate(nodes):
+    last_uses: dict[str, int] = {}
+    for index, node in enumerate(nodes):
         for name in (*reads(node), *node.outputs):
-            last[name] = at
+            last_uses[name] = index
     drops: dict[int, list[str]] = {}
-    for name, at in last.items():
+    for name, index in last_uses.items():
         if name not in keep:
-            drops.setdefault(at, []).append(name)
+            drops.setdefault(index, []).append(name)
     return drops

@@ -1,9 +1,8 @@
-"""Image layouts: channels second, as in ONNX, or last.
+"""Image layouts: converts shapes between channels-first (ONNX) and channels-last.
 
-onnxruntime's optimizer writes operators with channels last into files
-(`SessionOptions.optimized_model_filepath`). Rules are written for channels second: the shape is converted
-before a rule is applied, and its result is converted back. Weights keep their order (outputs, inputs,
-kernel).
+onnxruntime's optimizer writes channels-last operators into files (`SessionOptions.optimized_model_filepath`).
+Shape rules are written for channels-first: the shape is converted before a rule is applied, and its result is
+converted back. Weights keep their order (outputs, inputs, kernel).
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ def channels_last(shape: Shape | None) -> Shape | None:
 
 
 BLOCKED = "channels in whole blocks"
-"""Attribute that the reader gives a node that blocks channels: the number of channels that it writes."""
+"""Attribute that the reader adds to a node that blocks channels: the number of channels that it writes."""
 
 _WIDEST_BLOCK = 16
 
 
 def in_blocks(channels: Dim) -> Dim:
-    """Channels padded to whole blocks of unknown width: None if the width matters."""
+    """Number of channels padded to full blocks of unknown width; None if it depends on the width."""
     return channels if isinstance(channels, int) and channels % _WIDEST_BLOCK == 0 else None

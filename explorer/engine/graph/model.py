@@ -1,11 +1,11 @@
-"""IR: the engine's form of an ONNX model, with the full structure and without the weights.
+"""Intermediate representation (IR): the engine's form of an ONNX model, with structure but without weights.
 
-onnx's ModelProto copies every weight into memory, and onnx-ir reads initializers through it. Here a
-weight is a `Payload`: the place of its bytes, or a way to compute them. A model of 550 MB is a few hundred
-kilobytes of these objects. A transformed model shares every unchanged payload with its source, and both are
-written as one stream (`formats.onnx.writer`).
+onnx's ModelProto copies every weight into memory, and onnx-ir reads initializers through it. Here a weight is
+a `Payload`: the location of its bytes, or a function that computes them. A model of 550 MB takes a few
+hundred kilobytes of these objects. A transformed model shares unchanged payloads with its source, and the
+writer streams both (`formats.onnx.writer`).
 
-Models are treated as immutable once built: a transform makes a new one.
+Models are immutable once built: a transform creates a new model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class DType(Struct, frozen=True):
-    """A tensor element type: ONNX's code, numpy's (or ml_dtypes') spelling, width in bits."""
+    """A tensor element type: ONNX's code, numpy's (or ml_dtypes') name, width in bits."""
 
     code: int
     name: str
@@ -45,7 +45,7 @@ _BITS = {d.name: d.bits for d in DTYPES.values()}
 
 
 def dtype_code(name: str) -> int:
-    """ONNX's code of an element type given in numpy's spelling.
+    """ONNX's code of an element type, by numpy's name.
 
     Raises:
         KeyError: ONNX has no such type.
@@ -54,10 +54,10 @@ def dtype_code(name: str) -> int:
 
 
 class Source:
-    """A file that is mapped read-only and stays open as long as a payload points into it.
+    """A file that is mapped read-only and stays open while a payload refers to it.
 
     Attributes:
-        looked: Offset and size of every span whose bytes were read.
+        looked: Offset and size of every span that was read.
     """
 
     __slots__ = ("looked", "map", "path", "size")
@@ -67,7 +67,7 @@ class Source:
         self.looked: set[tuple[int, int]] = set()
         descriptor, self.size = input_files.descriptor(path)
         try:
-            # an empty file cannot be mapped; an empty buffer behaves the same for every reader
+            # an empty file cannot be mapped, but an empty buffer behaves the same for readers
             self.map: mmap.mmap | bytes = b""
             if self.size:
                 self.map = input_files.mapping(descriptor, self.size)
@@ -76,34 +76,34 @@ class Source:
             os.close(descriptor)
 
     def forget(self) -> None:
-        """Releases the pages that were read, which count as this process's memory until then."""
+        """Releases the mapped pages that were read, which count as memory of the process until then."""
         if isinstance(self.map, mmap.mmap):
             self.map.madvise(mmap.MADV_DONTNEED)
 
 
 class FileSpan(Struct, frozen=True, gc=False):
-    """Bytes that lie in a file."""
+    """Bytes in a file."""
 
     source: Source
     offset: int
     size: int
 
     def view(self) -> memoryview:
-        """The bytes, mapped, not copied."""
+        """The mapped bytes, without a copy."""
         self.source.looked.add((self.offset, self.size))
         return memoryview(self.source.map)[self.offset : self.offset + self.size]
 
     def pieces(self) -> Iterator[memoryview]:
         """The bytes in pieces of at most 16 MiB, for streamed writing."""
         view = self.view()
-        for at in range(0, self.size, 1 << 24):
-            yield view[at : at + (1 << 24)]
-            self.release(at, at + (1 << 24))
+        for start in range(0, self.size, 1 << 24):
+            yield view[start : start + (1 << 24)]
+            self.release(start, start + (1 << 24))
 
     def release(self, start: int, stop: int) -> None:
         """Releases the mapped pages between two offsets of this span.
 
-        Mapped pages count as this process's memory until then; reading them again is still possible.
+        Mapped pages count as memory of the process until then. They can still be read again.
         """
         page = mmap.PAGESIZE
         first = -(-(self.offset + start) // page) * page
@@ -113,7 +113,7 @@ class FileSpan(Struct, frozen=True, gc=False):
 
 
 class Inline(Struct, frozen=True):
-    """Bytes held in memory: small constants."""
+    """Bytes in memory, for small constants."""
 
     data: bytes
 
@@ -132,10 +132,10 @@ class Inline(Struct, frozen=True):
 
 
 class ComputedPayload(Struct, frozen=True):
-    """Bytes that are computed while they are written, a slab at a time: the tiles of a weight.
+    """Bytes that are computed slab by slab while they are written, such as the tiles of a weight.
 
     `make` yields buffers whose sizes add up to `size`. `parts` are the same bytes in pieces that can be
-    computed out of order: those marked `alone` in parallel, the others one at a time.
+    computed in any order. Pieces with `alone` set can be computed in parallel, the others one at a time.
     """
 
     size: int
@@ -144,7 +144,7 @@ class ComputedPayload(Struct, frozen=True):
     alone: bool = False
 
     def view(self) -> memoryview:
-        """All bytes at once (a copy)."""
+        """All bytes as a copy."""
         return memoryview(b"".join(self.make()))
 
     def pieces(self) -> Iterator[memoryview]:
@@ -153,15 +153,15 @@ class ComputedPayload(Struct, frozen=True):
 
 
 class DerivedPayload(Struct, frozen=True):
-    """Bytes that are computed from another tensor when they are read; the latest are cached."""
+    """Bytes that are computed from another tensor when they are read; the most recent ones are cached."""
 
     size: int
     make: Callable[[], bytes]
 
     def view(self) -> memoryview:
-        """All bytes at once."""
+        """All bytes."""
         if not _DERIVED or _DERIVED[0][0] is not self:
-            _DERIVED.clear()  # frees the old bytes before the new ones take memory
+            _DERIVED.clear()  # free the old bytes before the new ones are allocated
             _DERIVED.append((self, self.make()))
         return memoryview(_DERIVED[0][1])
 
@@ -176,16 +176,18 @@ Payload = FileSpan | Inline | ComputedPayload | DerivedPayload
 
 
 class Tensor(Struct, frozen=True):
-    """An initializer or constant: name, element type, shape, and the place of its bytes.
+    """An initializer or constant.
 
-    `payload` holds little-endian raw data (packed for types below 8 bits). It is None for a tensor
-    whose data is missing, for strings, and for sparse tensors.
-
-    `record` is the encoded TensorProto in its file, from which an unchanged tensor is copied. `external`
-    names the file beside the model that holds the data (empty: in the model).
-
-    Some formats store scales and zero points apart from the data: `beside` is the number of their bytes.
-    `held` is the number of stored elements if not all of them are stored.
+    Attributes:
+        name: Name of the value.
+        dtype: Element type in numpy's or ml_dtypes' spelling.
+        shape: Shape of the tensor.
+        payload: Little-endian raw data (packed for types below 8 bits), or None for missing data, strings and
+            sparse tensors.
+        record: Encoded TensorProto in the file, from which an unchanged tensor is copied.
+        external: File next to the model with the data, or '' if the model holds it.
+        beside: Bytes of scales and zero points that the format stores separately.
+        held: Number of stored elements if not all are stored, else None.
     """
 
     name: str
@@ -204,7 +206,7 @@ class Tensor(Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Bytes as stored: packed types count their packed bytes, strings their bytes in the file."""
+        """Stored bytes: packed bytes for packed types, bytes in the file for strings."""
         return self.extent[1]
 
     @property
@@ -217,10 +219,10 @@ class Tensor(Struct, frozen=True):
         return count, self.payload.size if self.payload is not None else 0
 
     def array(self) -> np.ndarray[Any, Any]:
-        """The values, mapped where they lie in a file (read-only); 4-bit types are unpacked.
+        """The values as a read-only array, mapped if they are in a file; 4-bit types are unpacked.
 
         Raises:
-            BadModel: There is no data, it has the wrong size, or numpy has no such type.
+            BadModel: There is no data, its size is wrong, or numpy lacks the type.
         """
         import numpy as np
 
@@ -247,7 +249,7 @@ def sources(tensors: Iterable[Tensor]) -> list[Source]:
 class Value(Struct, frozen=True):
     """A declared graph input, output or intermediate value.
 
-    `dtype` is None if no tensor type is declared (sequences, optionals), `shape` is None if no shape is
+    `dtype` is None if no tensor type is declared (sequences, optionals), and `shape` is None if no shape is
     declared. `record` is the encoded ValueInfoProto.
     """
 
@@ -261,7 +263,7 @@ _NONE: Mapping[str, Any] = {}
 
 
 class Node:
-    """One operator. The attributes of a node from a file are decoded when first read."""
+    """One operator. Attributes of a node from a file are decoded at first access."""
 
     __slots__ = (
         "_attributes",
@@ -299,7 +301,7 @@ class Node:
         self.metadata: Mapping[str, str] = metadata or _NONE
         self.record = record
         self._attributes: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = decode or attributes or _NONE
-        # nodes with the same bytes have equal attributes; None: unknown
+        # nodes with the same bytes have equal attributes; None if unknown
         self.alike = b"" if alike is None and not (decode or attributes) else alike
 
     @property
@@ -320,7 +322,7 @@ class Node:
 
     @property
     def label(self) -> str:
-        """The name for display and matching: the node's own, or that of its first output."""
+        """The name for display and matching: the node's own name, or that of its first output."""
         return self.name or next((o for o in self.outputs if o), "") or self.op
 
     def with_attributes(self, attributes: Mapping[str, Any]) -> Node:
@@ -328,7 +330,7 @@ class Node:
         return self._with(attributes=attributes)
 
     def with_values(self, inputs: Sequence[str], outputs: Sequence[str], name: str | None = None) -> Node:
-        """The same node with other inputs and outputs, and another name if one is given."""
+        """The same node with other inputs and outputs, and with another name if given."""
         return self._with(inputs=inputs, outputs=outputs, **({} if name is None else {"name": name}))
 
     def _with(self, **changes: Any) -> Node:
@@ -340,9 +342,9 @@ class Node:
 
 
 class AttributeRef(Struct, frozen=True):
-    """In a function body: the value of the calling node's attribute of this name.
+    """A reference in a function body to an attribute of the calling node.
 
-    `kind` is AttributeProto.AttributeType, which the reference must carry.
+    `kind` is the AttributeProto.AttributeType that the reference must carry.
     """
 
     name: str
@@ -413,9 +415,9 @@ class Model(Struct, frozen=True):
 
     @property
     def defaults(self) -> frozenset[str]:
-        """Stored tensors that a caller may replace: the initializers of inputs.
+        """Initializers that a caller may replace, because they are also listed as inputs.
 
-        Before IR version 4 every initializer had to be listed among the inputs, and they are constants.
+        Before IR version 4 every initializer had to be listed among the inputs, so these are constants.
         """
         if self.ir_version < 4:
             return frozenset()
@@ -423,9 +425,10 @@ class Model(Struct, frozen=True):
 
 
 def renamed(model: Model, path: str) -> Model | None:
-    """The model after its file was renamed to `path`, still mapped; None if external files belong to it.
+    """The model after its file was renamed to `path`, still mapped; None if the model has external files.
 
-    The old model object must not be used any more: sessions look for its weights under the new name.
+    The old model object must not be used afterwards, because sessions look for its weights under the new
+    name.
     """
     if model.source is None or model.externals:
         return None
@@ -438,10 +441,10 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
-    """The graphs in a node (branches of If, bodies of Loop and Scan), each with a name.
+    """The graphs of a node (branches of If, bodies of Loop and Scan), with names.
 
-    Only operators that can contain a graph are examined: decoding the attributes of every Conv would take
-    longer than reading the file.
+    Only operators that can contain a graph are examined, because decoding the attributes of every Conv would
+    take longer than reading the file.
     """
     if not node.domain and node.op not in CONTROL_FLOW:
         return ()
@@ -455,17 +458,17 @@ def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
 
 
 def with_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
-    """A node with other bodies; `changed` has them by the names from `subgraphs`."""
+    """A node with other bodies; `changed` maps the names from `subgraphs` to new bodies."""
     attributes: dict[str, Any] = {}
     for name, value in node.attributes.items():
         if isinstance(value, tuple):
-            value = tuple(changed.get(f"{name}[{at}]", element) for at, element in enumerate(value))
+            value = tuple(changed.get(f"{name}[{index}]", element) for index, element in enumerate(value))
         attributes[name] = changed.get(name, value)
     return node.with_attributes(attributes)
 
 
 def graphs(graph: Graph) -> Iterator[Graph]:
-    """A graph and all graphs inside it, outer before inner."""
+    """A graph and all graphs in it, outer before inner."""
     yield graph
     for node in graph.nodes:
         for _, body in subgraphs(node):

@@ -1,6 +1,6 @@
-"""Random numbers: which operators draw them, and which outputs of a model depend on them.
+"""Random numbers: the operators that draw them, and the model outputs that depend on them.
 
-Random numbers differ in every run, so a difference between two runs after such an operator proves nothing.
+Random numbers differ between runs, so a difference between two runs after such an operator proves nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from explorer.engine.graph.model import Model, Node, subgraphs
 RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
-"""Operators that give different values for the same inputs; Dropout does so in training."""
+"""Operators with different results for the same inputs; Dropout is one in training mode only."""
 
 NOT_SHARED = "it draws random numbers, which no two runs share"
-"""The reason why a value is not compared."""
+"""Reason why a value is not compared."""
 
 
 def draws(model: Model, nodes: Iterable[Node]) -> bool:
@@ -35,7 +35,7 @@ def random_outputs(model: Model) -> frozenset[str]:
 
 
 def all_nodes(model: Model, nodes: Iterable[Node]) -> Iterator[Node]:
-    """Nodes, the nodes of their bodies, and those of the functions that they call (each function once)."""
+    """The nodes, those of their bodies, and those of the functions that they call (each function once)."""
     pending, functions_visited = list(nodes), set()
     while pending:
         node = pending.pop()

@@ -1,8 +1,8 @@
-"""Repeated nodes: thousands of nodes or weights that differ by name only, held and written as one object.
+"""Repeated nodes: stores thousands of nodes or weights that differ only by name as one object.
 
-Making, walking and writing one tile product as a node and a weight takes 30 microseconds in Python, and
-AlexNet has 14,336. Held together they take a few microseconds each. Code that reads the graph still sees
-nodes and tensors, which are built when first read.
+Creating, reading and writing a tile product as a node and a weight takes 30 microseconds in Python, and
+AlexNet has 14,336 of them. Stored together, they take a few microseconds each. Code that reads the graph
+still sees nodes and tensors, which are built at first access.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from explorer.engine.graph.model import Graph, Node, Tensor, subgraphs
 
 
 class NodeRun(Node):
-    """A run of nodes without attributes that differ by name only.
+    """A run of nodes without attributes that differ only by name.
 
     As a node it has the inputs and outputs of all of them.
 
@@ -27,8 +27,8 @@ class NodeRun(Node):
         outputs: Value names of the outputs, one per node.
         names: Names of the nodes.
         metadata: Metadata common to all nodes.
-        label: Key of the metadata that differs by node.
-        labels: Its values, one per node.
+        label: Key of the metadata entry that differs between nodes.
+        labels: Values of that entry, one per node.
     """
 
     __slots__ = ("label_key", "labels", "names", "wires")
@@ -53,7 +53,7 @@ class NodeRun(Node):
         self.labels = labels
 
     def singly(self) -> Iterator[Node]:
-        """The nodes."""
+        """Builds the individual nodes."""
         for inputs, output, name, label in zip(
             zip(*self.wires, strict=True), self.outputs, self.names, self.labels, strict=True
         ):
@@ -62,7 +62,7 @@ class NodeRun(Node):
 
 
 class Nodes(Sequence[Node]):
-    """The nodes of a graph, some of them held as runs.
+    """The nodes of a graph, some of them stored as runs.
 
     Attributes:
         held: Nodes and runs.
@@ -74,18 +74,18 @@ class Nodes(Sequence[Node]):
 
     def _singly(self) -> tuple[Node, ...]:
         if self._all is None:
-            each = (node.singly() if isinstance(node, NodeRun) else (node,) for node in self.held)
-            self._all = tuple(node for nodes in each for node in nodes)
+            groups = (node.singly() if isinstance(node, NodeRun) else (node,) for node in self.held)
+            self._all = tuple(node for nodes in groups for node in nodes)
         return self._all
 
     @overload
-    def __getitem__(self, at: int) -> Node: ...
+    def __getitem__(self, index: int) -> Node: ...
 
     @overload
-    def __getitem__(self, at: slice) -> tuple[Node, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[Node, ...]: ...
 
-    def __getitem__(self, at: int | slice) -> Node | tuple[Node, ...]:
-        return self._singly()[at]
+    def __getitem__(self, index: int | slice) -> Node | tuple[Node, ...]:
+        return self._singly()[index]
 
     def __len__(self) -> int:
         return len(self._singly())
@@ -95,18 +95,18 @@ class Nodes(Sequence[Node]):
 
 
 def gathered(nodes: Iterable[Node]) -> Sequence[Node]:
-    """The nodes of a graph from nodes and runs."""
+    """Combines nodes and runs into the node sequence of a graph."""
     sequence = tuple(nodes)
     return Nodes(sequence) if any(isinstance(node, NodeRun) for node in sequence) else sequence
 
 
 def node_sequence(nodes: Sequence[Node]) -> Sequence[Node]:
-    """The nodes of a graph as held: a run stays one element."""
+    """The nodes of a graph as stored: a run is a single element."""
     return nodes.held if isinstance(nodes, Nodes) else nodes
 
 
 def value_names(graph: Graph) -> Iterator[str]:
-    """Every value name in a graph and the graphs inside it."""
+    """Every value name in a graph and in the graphs inside it."""
     yield from graph.initializers
     for value in (*graph.inputs, *graph.outputs, *graph.values):
         yield value.name
@@ -116,24 +116,24 @@ def value_names(graph: Graph) -> Iterator[str]:
             yield from value_names(inner)
 
 
-def free_name(stem: str, taken: set[str]) -> str:
-    """A name that is not in `taken`: `stem`, with a number if needed. The name is added to `taken`."""
+def free_name(stem: str, used_names: set[str]) -> str:
+    """`stem`, with a number appended if it is in `used_names`; adds the name to `used_names`."""
     name, number = stem, 2
-    while name in taken:
+    while name in used_names:
         name, number = f"{stem}_{number}", number + 1
-    taken.add(name)
+    used_names.add(name)
     return name
 
 
 class WeightBundle(Struct, frozen=True):
-    """Tensors of one type that are written one after the other.
+    """Tensors of one dtype that are written one after another.
 
     Attributes:
-        dtype: Their type.
-        names: Their names.
-        shapes: Their shapes.
-        single: Builds the tensor at an index.
-        data: Yields their bytes, a tensor at a time.
+        dtype: Element type.
+        names: Names of the tensors.
+        shapes: Shapes of the tensors.
+        single: Function that builds the tensor at an index.
+        data: Function that yields the bytes, one tensor at a time.
         bands: The same bytes in parts that can be computed in parallel: number of tensors, and their bytes.
     """
 
@@ -146,15 +146,15 @@ class WeightBundle(Struct, frozen=True):
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Pairs of a name and its tensor."""
-        return ((name, self.single(at)) for at, name in enumerate(self.names))
+        return ((name, self.single(index)) for index, name in enumerate(self.names))
 
 
 class Tensors(Mapping[str, Tensor]):
-    """Weights by name, some of them held as bundles.
+    """Weights by name, some of them stored in bundles.
 
     Attributes:
-        single: The tensors outside bundles.
-        bundles: The bundles.
+        single: Tensors outside bundles.
+        bundles: Bundles of tensors.
     """
 
     def __init__(self, single: Mapping[str, Tensor], bundles: Sequence[WeightBundle]) -> None:

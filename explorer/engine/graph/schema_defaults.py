@@ -1,7 +1,7 @@
-"""Schema defaults: the value that an operator gives an attribute that a node leaves out.
+"""Schema defaults: the value of an attribute that a node omits, by operator.
 
-ONNX's own schemas have these values but take 200 ms to import. A test compares this table with them and with
-onnxruntime's schemas. A default that changed with the operator set is a `Since`.
+ONNX's own schemas contain these values but take 200 ms to import. A test compares this table with them and
+with onnxruntime's schemas. A default that changed with the opset is a `Since`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from msgspec import Struct
 
 
 class Since(Struct, frozen=True):
-    """A default that changed with an operator set.
+    """A default that changed with an opset version.
 
     Attributes:
-        before: The value in older operator sets.
-        version: The operator set that changed it.
-        after: The value from then on.
+        before: Value in older opsets.
+        version: Opset version that changed it.
+        after: Value from that version on.
     """
 
     before: Any
@@ -28,7 +28,7 @@ class Since(Struct, frozen=True):
 
 
 def _single(value: float) -> float:
-    """A number rounded to float32, as attributes are stored."""
+    """A number rounded to float32, the type of stored attributes."""
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
@@ -169,9 +169,9 @@ def default_attributes(domain: str, op: str, opset: int) -> Mapping[str, Any]:
     """The default attributes of an operator.
 
     Args:
-        domain: Of the operator.
-        op: Its name.
-        opset: Version of the domain's operator set that the model means.
+        domain: Domain of the operator.
+        op: Name of the operator.
+        opset: Version of the domain's opset that the model imports.
     """
     values = DEFAULTS.get((domain, op), _NONE)
     if not any(isinstance(value, Since) for value in values.values()):

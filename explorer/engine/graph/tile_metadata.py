@@ -1,7 +1,7 @@
-"""Metadata of a tiled model: the site of each node, and the plans in the model.
+"""Metadata of a tiled model: the site of each node, and the plans stored in the model.
 
-A tiled model can be tiled again, for example its convolutions first and then other layers with another tile.
-Its metadata then holds both plans.
+A tiled model can be tiled again, for example first its convolutions and then other layers with another tile.
+Its metadata then contains both plans.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from explorer.engine.graph.model import Model
 from explorer.facts import Plan, to_json
 
 DOMAIN = "tile_hw"
-"""Domain of the tile operators. Without a dot: some importers refuse one."""
+"""Domain of the tile operators, without a dot because some importers reject one."""
 
 SITE_KEY = "tile_hw.site"
-"""Metadata of a node: the site that it belongs to."""
+"""Metadata key of a node: the site that it belongs to."""
 
 MNK_KEY = "tile_hw.mnk"
-"""Metadata of a tile product: which one it is, 'm,k,n'."""
+"""Metadata key of a tile product: its indices as 'm,k,n'."""
 
 PLAN_KEY = "tile_hw.plan"
-"""Model metadata that holds the last plan as JSON, so that a tiled file can be verified by itself.
+"""Metadata key of a model: the last plan as JSON, so that a tiled file can be verified without other files.
 
-Earlier plans lie under the same key with a number, counted from the first plan.
+Earlier plans use the same key with a number appended, counted from the first plan.
 """
 
 _NUMBERED = re.compile(rf"{re.escape(PLAN_KEY)}\.([1-9]\d{{0,5}})", re.ASCII)
@@ -50,7 +50,7 @@ def earlier_plans(model: Model) -> list[str]:
 
 
 def plans(model: Model) -> list[dict[str, Any]]:
-    """The readable plans as JSON objects, the last one first. They are claims, not facts."""
+    """The readable plans as JSON objects, the last one first. They are unverified claims of the file."""
     records = []
     for text in (model.metadata.get(PLAN_KEY, "null"), *earlier_plans(model)):
         try:

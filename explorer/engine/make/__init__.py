@@ -1,1 +1,1 @@
-"""Small models made from a line of text: a matrix product, a convolution, a small network."""
+"""Creates small models from a line of text: a matrix product, a convolution, a small network."""

@@ -1,7 +1,7 @@
-"""Builder of small ONNX graphs whose weights are the same everywhere, byte for byte.
+"""Builds small ONNX graphs whose weights are identical on every machine, byte for byte.
 
-The weights come from the raw bits of a seeded generator. NumPy promises that these are the same in every
-release, but does not promise that of its distributions. Names of nodes and values follow torch's TorchScript
+The weights come from the raw bits of a seeded generator. NumPy guarantees that these do not change between
+releases, but not that its distributions do not change. Names of nodes and values follow torch's TorchScript
 exporter, so that the layer tree has a hierarchy.
 """
 
@@ -24,12 +24,12 @@ Array = np.ndarray[Any, Any]
 
 
 class SeededGraph:
-    """A graph under construction; most methods return the name of the value that they make.
+    """A graph under construction; most methods return the name of the value that they produce.
 
     Args:
-        name: Name of the graph; each name has its own stream of random numbers.
-        seed: Seed of that stream.
-        store_weights: Whether to store the weights; else they are inputs without values.
+        name: Name of the graph; each name has its own random numbers.
+        seed: Seed of the random numbers.
+        store_weights: Whether to store the weights; otherwise they are inputs without values.
     """
 
     def __init__(self, name: str, seed: int = 0, *, store_weights: bool = True) -> None:
@@ -42,12 +42,12 @@ class SeededGraph:
         self.bits = np.random.PCG64(zlib.crc32(name.encode()) + seed)
 
     def input(self, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> str:
-        """An input of the graph."""
+        """Adds an input of the graph."""
         self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
         return name
 
     def output(self, value: str, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> None:
-        """Renames `value`, which must be the last node's, to the output `name` of the graph."""
+        """Renames `value`, an output of the last node, to the graph output `name`."""
         self.nodes[-1].output[:] = [name if out == value else out for out in self.nodes[-1].output]
         assert name in self.nodes[-1].output, value
         self.outputs.append(helper.make_tensor_value_info(name, dtype, shape))
@@ -59,17 +59,17 @@ class SeededGraph:
         return (np.float32(low) + unit * np.float32(high - low)).reshape(shape)
 
     def parameter(self, name: str, array: Array) -> str:
-        """A stored tensor."""
+        """Adds a stored tensor."""
         self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
         return name
 
     def weight(self, name: str, shape: Sequence[int], fan_in: int, gain: float = 1.0) -> str:
-        """A weight as torch initializes it: uniform within gain / sqrt(fan in); or an input in its place."""
+        """Adds a weight as torch initializes it: uniform within gain / sqrt(fan_in); or an input instead."""
         limit = gain / math.sqrt(fan_in)
         return self.between(name, shape, -limit, limit)
 
     def between(self, name: str, shape: Sequence[int], low: float, high: float) -> str:
-        """A weight, uniform between two numbers; or an input in its place."""
+        """Adds a weight, uniform between two numbers; or an input instead."""
         if not self.stored:
             return self.input(name, list(shape))
         return self.parameter(name, self.uniform(shape, low, high))
@@ -85,7 +85,7 @@ class SeededGraph:
         return out
 
     def constant(self, scope: str, value: Any, dtype: Any) -> str:
-        """A Constant."""
+        """Adds a Constant node."""
         return self.op("Constant", scope, value=numpy_helper.from_array(np.array(value, dtype=dtype)))
 
     def conv(
@@ -100,11 +100,12 @@ class SeededGraph:
         bias: bool = True,
         **attributes: int,
     ) -> str:
-        """A square convolution; attributes: stride, padding, groups."""
+        """Adds a square convolution; attributes: stride, padding, groups."""
         stride, padding = attributes.get("stride", 1), attributes.get("padding", 0)
         groups = attributes.get("groups", 1)
         fan_in = cin // groups * kernel * kernel
-        # in front of a batch norm whose statistics are made up: keep the variance through a ReLU (He et al.,
+        # before a batch norm with random statistics, preserve the variance through a ReLU (He et al., 2015);
+        # otherwise a deep network's output would hardly depend on its input
         # 2015), or a deep network's output would hardly depend on its input
         gain = 1.0 if bias else math.sqrt(6)
         names = [self.weight(f"{path}.weight", (cout, cin // groups, kernel, kernel), fan_in, gain)]
@@ -123,13 +124,13 @@ class SeededGraph:
         )
 
     def linear(self, scope: str, path: str, x: str, cin: int, cout: int) -> str:
-        """A fully connected layer on rows: Gemm with the weight as torch stores it."""
+        """Adds a fully connected layer on rows: Gemm with the weight in torch's layout."""
         weight = self.weight(f"{path}.weight", (cout, cin), cin)
         bias = self.weight(f"{path}.bias", (cout,), cin)
         return self.op("Gemm", scope, x, weight, bias, alpha=1.0, beta=1.0, transB=1)
 
     def batch_norm(self, scope: str, path: str, x: str, width: int) -> str:
-        """A batch normalization with random statistics: ones and zeros would hide a fault."""
+        """Adds a batch normalization with random statistics, because ones and zeros would hide errors."""
         parts = [
             self.between(f"{path}.weight", (width,), 0.5, 1.5),
             self.between(f"{path}.bias", (width,), -0.2, 0.2),
@@ -139,7 +140,7 @@ class SeededGraph:
         return self.op("BatchNormalization", scope, x, *parts, epsilon=1e-5, momentum=0.9, training_mode=0)
 
     def pool(self, scope: str, x: str, kernel: int, stride: int) -> str:
-        """A square MaxPool."""
+        """Adds a square MaxPool."""
         return self.op(
             "MaxPool",
             scope,
@@ -152,7 +153,7 @@ class SeededGraph:
         )
 
     def model(self, producer: str) -> onnx.ModelProto:
-        """The model."""
+        """Builds the model."""
         graph = helper.make_graph(
             self.nodes, self.name, self.inputs, self.outputs, list(self.initializers.values())
         )

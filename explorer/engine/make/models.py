@@ -1,4 +1,4 @@
-"""Models from a text such as 'linear:128x128x128:bias', 'conv:3x32x32:16x3x3' or 'mlp:bn16-relu-16x5'."""
+"""Creates models from texts such as 'linear:128x128x128:bias' or 'mlp:bn16-relu-16x5'."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from explorer.base.units import bytes_text
 from explorer.engine.make.builder import SeededGraph, Shape
 
 _MOST = 1 << 31
-"""The most bytes of weights: no protobuf parser reads a larger message."""
+"""Maximum bytes of weights; protobuf parsers reject larger messages."""
 _LAYER = re.compile(r"(?!0)(\d+)x(?!0)(\d+)|bn(?!0)(\d+)|(relu|sigmoid|tanh|softmax)")
 _ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softmax": "Softmax"}
 
@@ -29,23 +29,23 @@ EXAMPLES = (
 def graph_of_text(
     text: str, *, name: str | None = None, seed: int = 0, batch: int | str = 1, store_weights: bool = True
 ) -> SeededGraph:
-    """The model that a line of text describes.
+    """Creates the model that a line of text describes.
 
     Args:
-        text: A kind, its sizes and its options, separated by colons; see `EXAMPLES`.
-        name: Name of the graph, which with the seed decides the weights; None for its kind.
+        text: Kind, sizes and options, separated by colons; see `EXAMPLES`.
+        name: Name of the graph, or None for the kind. Name and seed determine the weights.
         seed: Seed of the weights.
-        batch: Rows of an mlp or images of a convolution; a name leaves the size open.
-        store_weights: Whether to store the weights; else they are inputs.
+        batch: Number of rows of an mlp or images of a convolution; a string makes the size symbolic.
+        store_weights: Whether to store the weights; otherwise they are inputs.
 
     Raises:
-        Misuse: The text cannot be parsed, or the model is too large for a file.
+        Misuse: The text is invalid, or the model is too large for a file.
     """
-    kind, _, rest = text.partition(":")
+    kind, _, arguments = text.partition(":")
     if kind not in _KINDS:
         hint = nearest(kind, list(_KINDS)) or f"such as {EXAMPLES[0]}"
         raise Misuse(f"'{kind}' is no model that can be made", where="make", hint=hint)
-    sizes, _, options = rest.partition(":")
+    sizes, _, options = arguments.partition(":")
     if batch != 1 and kind in _SIZED:
         raise Misuse(f"the sizes of '{kind}' say how many rows", where="--batch", hint="leave it out")
     net = SeededGraph(name or kind, seed, store_weights=store_weights)
@@ -66,8 +66,8 @@ def _linear(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
 
 
 def _conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
-    image, _, rest = (f"{sizes}:{options}").partition(":")
-    kernel, _, options = rest.partition(":")
+    image, _, kernel_text = (f"{sizes}:{options}").partition(":")
+    kernel, _, options = kernel_text.partition(":")
     usage = "conv:CxHxW:OxKxK:stride=1,pad=0,groups=1,bias"
     channels, height, width = _parse_sizes(image, 3, usage)
     out, kernel_height, kernel_width = _parse_sizes(kernel, 3, usage)
@@ -79,14 +79,16 @@ def _conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
         raise Misuse(
             f"{groups:,} groups do not divide {channels:,} and {out:,} channels", where="make", hint=usage
         )
-    high, wide = ((size + 2 * pad - kernel_height) // stride + 1 for size in (height, width))
-    if high < 1 or wide < 1:
+    out_height, out_width = ((size + 2 * pad - kernel_height) // stride + 1 for size in (height, width))
+    if out_height < 1 or out_width < 1:
         raise Misuse("the kernel is larger than the image", where="make", hint="pad=1, or a smaller one")
     _check_size(net, out * channels // groups * kernel_height**2)
     x = net.input("x", [batch, channels, height, width])
-    sizes_ = {"stride": stride, "padding": pad, "groups": groups}
-    x = net.conv("/conv", "conv", x, channels, out, kernel_height, bias=bool(option_values["bias"]), **sizes_)
-    net.output(x, "y", [batch, out, high, wide])
+    settings = {"stride": stride, "padding": pad, "groups": groups}
+    x = net.conv(
+        "/conv", "conv", x, channels, out, kernel_height, bias=bool(option_values["bias"]), **settings
+    )
+    net.output(x, "y", [batch, out, out_height, out_width])
 
 
 def _attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
@@ -138,13 +140,13 @@ def _mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     first = x = ""
     steps = sizes.split("-")
     matches = [_LAYER.fullmatch(step) for step in steps]
-    for at, (step, layer) in enumerate(zip(steps, matches, strict=True)):
+    for index, (step, layer) in enumerate(zip(steps, matches, strict=True)):
         if layer is None:
             raise Misuse(f"'{step}' is no layer", where="make", hint=f"{usage}; sigmoid, tanh, softmax")
-        needs = layer[1] or layer[3]
-        if needs and width is not None and int(needs) != width:
+        input_width = layer[1] or layer[3]
+        if input_width and width is not None and int(input_width) != width:
             raise Misuse(
-                f"'{step}' takes {int(needs):,} features, and gets {width:,}", where="make", hint=usage
+                f"'{step}' takes {int(input_width):,} features, and gets {width:,}", where="make", hint=usage
             )
         if not first:
             features = next(
@@ -154,7 +156,7 @@ def _mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
                 raise Misuse("no layer says how many features there are", where="make", hint=usage)
             width = int(features)
             first = x = net.input("x", [batch, width])
-        scope, path = f"/layers/layers.{at}", f"layers.{at}"
+        scope, path = f"/layers/layers.{index}", f"layers.{index}"
         if layer[1]:
             cin, cout = int(layer[1]), int(layer[2])
             _check_size(net, parameters := parameters + cin * cout)
@@ -187,7 +189,7 @@ def _parse_sizes(text: str, count: int, usage: str) -> list[int]:
 
 
 def _parse_options(text: str, defaults: Mapping[str, int]) -> dict[str, int]:
-    """Options separated by commas, such as 'stride=2,bias'; an option without a value is 1."""
+    """Parses options such as 'stride=2,bias'; an option without a value is 1."""
     values = dict(defaults)
     for word in filter(None, text.split(",")):
         name, equals, value = word.partition("=")

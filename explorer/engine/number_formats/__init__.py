@@ -1,4 +1,4 @@
-"""Number formats to which a tensor's numbers are rounded, by their names for users."""
+"""Number formats that a tensor's numbers can be rounded to, by name."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from explorer.base.errors import Misuse, nearest_alone
 from explorer.engine.number_formats import integer, microscaling, minifloat, narrow
 from explorer.engine.number_formats.number_format import NumberFormat
 
-_ROOMS = (integer, minifloat, microscaling, narrow)
+_MODULES = (integer, minifloat, microscaling, narrow)
 
 FAMILIES: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = tuple(
-    family for room in _ROOMS for family in room.FAMILY
+    family for module in _MODULES for family in module.FAMILY
 )
-"""A regular expression for the names of a family, and the function that makes the format of a match.
+"""Regular expressions for the names of each family, with the function that creates the format of a match.
 
-The function raises ValueError with the reason if no format has these numbers.
+The function raises ValueError with the reason if no format has these parameters.
 """
 
-EXAMPLES = ("float32", *(name for room in _ROOMS for name in room.EXAMPLES))
-"""Names for help texts and guesses."""
+EXAMPLES = ("float32", *(name for module in _MODULES for name in module.EXAMPLES))
+"""Names for help texts and suggestions."""
 
 
 def format_of(name: str, where: str = "--to") -> NumberFormat | None:
-    """The number format of this name; None for 'float32', which changes nothing.
+    """The number format with this name; None for 'float32', which changes nothing.
 
     Raises:
         Misuse: There is no such format.

@@ -1,6 +1,6 @@
-"""Integers with scale and zero point, as QuantizeLinear has them (int8, uint4), and fixed point.
+"""Integers with scale and zero point as in QuantizeLinear (int8, uint4), and fixed-point numbers.
 
-fixed8.4 is 8 bits, 4 of them behind the point; ufixed8.4 the same without a sign.
+fixed8.4 has 8 bits, 4 of them after the binary point. ufixed8.4 is the same without a sign.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
 
 MOST_BITS = 24
-"""float32, in which the model computes, holds integers of so many bits exactly."""
+"""Number of bits of integers that float32, in which the model computes, represents exactly."""
 
 MOST_FRACTION = 126
-"""2**-126 is the smallest power of two that float32 has with all of its bits."""
+"""2**-126 is the smallest power of two that float32 represents as a normal number."""
 
 
 class Integer(NumberFormat, frozen=True):
-    """An integer of some bits; value = (code - zero) x scale, rounded half to even, saturated.
+    """An integer format; value = (code - zero) x scale, rounded half to even, saturated.
 
     https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
     """
@@ -30,12 +30,12 @@ class Integer(NumberFormat, frozen=True):
 
     @property
     def writing(self) -> Writing:
-        """QuantizeLinear has all of them."""
+        """'linear', because QuantizeLinear supports all of them."""
         return "linear"
 
     @property
     def element_type(self) -> str:
-        """The integer type with as many bits; '' if only a function can express the format."""
+        """The integer dtype with this number of bits; '' if only a function can express the format."""
         return f"{'' if self.signed else 'u'}int{self.bits}" if self.writing == "linear" else ""
 
     @property
@@ -49,9 +49,10 @@ class Integer(NumberFormat, frozen=True):
         return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Symmetric: +-largest for the larger end. Else 0 and both ends are on the grid, as near as may be.
+        """The grid of a range: symmetric, or with a zero point.
 
-        Symmetric unsigned integers have their zero point in the middle.
+        A symmetric grid maps the larger end of the range to the largest code; unsigned codes then have their
+        zero point in the middle. Otherwise the grid contains 0 exactly, and both ends approximately.
         """
         low = np.minimum(np.asarray(low, np.float32), 0)
         high = np.maximum(np.asarray(high, np.float32), 0)
@@ -67,35 +68,35 @@ class Integer(NumberFormat, frozen=True):
         return scale_grid(scale, axis, np.asarray(zero, np.int32))
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
-        """Codes rounded half to even, with the zero point, saturated; odd sizes use the next larger type."""
-        wide = next(bits for bits in (8, 16, 32) if self.bits <= bits)
-        return self._whole(values, grid).astype(f"{'' if self.signed else 'u'}int{wide}")
+        """Saturated codes, rounded half to even; unusual widths use the next wider dtype."""
+        width = next(bits for bits in (8, 16, 32) if self.bits <= bits)
+        return self._saturated_codes(values, grid).astype(f"{'' if self.signed else 'u'}int{width}")
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """The values that DequantizeLinear computes from the codes."""
         return self.of_steps(self.steps(values, grid), grid)
 
     def steps(self, values: Array, grid: Grid) -> Array:
-        """Codes minus their zero point, in a float that holds all of them exactly."""
-        whole = self._whole(values, grid)
+        """Codes minus their zero point, in a float dtype that represents them exactly."""
+        whole = self._saturated_codes(values, grid)
         if grid.zero.any():
             whole -= along(grid.zero.astype(whole.dtype), values.shape, grid)
         return whole
 
     def of_steps(self, steps: Array, grid: Grid) -> Array:
-        """The values of `steps`, computed in place."""
+        """The values of `steps`, computed in place if possible."""
         values = steps.astype(np.float32, copy=False)
         values *= along(grid.scale, steps.shape, grid)
         return values
 
-    def _whole(self, values: Array, grid: Grid) -> Array:
-        """The codes, in a float that holds all of them exactly."""
-        wide = np.float32 if self.bits <= 24 else np.float64
-        with np.errstate(over="ignore", invalid="ignore"):  # values beyond the float saturate anyway
-            whole = np.asarray(np.divide(values, along(grid.scale, values.shape, grid), dtype=wide))
+    def _saturated_codes(self, values: Array, grid: Grid) -> Array:
+        """The saturated codes, in a float dtype that represents them exactly."""
+        width = np.float32 if self.bits <= 24 else np.float64
+        with np.errstate(over="ignore", invalid="ignore"):  # values beyond the dtype saturate below
+            whole = np.asarray(np.divide(values, along(grid.scale, values.shape, grid), dtype=width))
         np.rint(whole, out=whole)
         if grid.zero.any():
-            whole += along(grid.zero.astype(wide), values.shape, grid)
+            whole += along(grid.zero.astype(width), values.shape, grid)
         return np.clip(whole, self.least, self.largest, out=whole)
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
@@ -106,7 +107,7 @@ class Integer(NumberFormat, frozen=True):
 
 
 class FixedPoint(Integer, frozen=True):
-    """An integer whose scale is 2**-fraction, whatever the tensor: rounded half to even, saturated.
+    """An integer format with the fixed scale 2**-fraction: rounded half to even, saturated.
 
     With 4, 8 and 16 bits it equals QuantizeLinear with that scale and zero point 0.
     """
@@ -116,15 +117,15 @@ class FixedPoint(Integer, frozen=True):
 
     @property
     def writing(self) -> Writing:
-        """QuantizeLinear has integers of 4, 8 and 16 bits."""
+        """'linear' for 4, 8 and 16 bits, which QuantizeLinear supports; else 'function'."""
         return "linear" if self.bits in (4, 8, 16) else "function"
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """One fixed scale, whatever `low` and `high` are."""
+        """The fixed scale, independent of the range."""
         return Grid(np.asarray(np.ldexp(np.float32(1), -self.fraction)), np.zeros((), np.int32))
 
 
-def _made(match: re.Match[str]) -> Integer:
+def _integer(match: re.Match[str]) -> Integer:
     return Integer(match[0], int(match[2]), not match[1])
 
 
@@ -138,7 +139,7 @@ def _fixed_point(match: re.Match[str]) -> FixedPoint:
     return FixedPoint(match[0], bits, signed, fraction)
 
 
-FAMILY = ((r"(u?)int(4|8|16)", _made), (r"(u?)fixed(\d+)\.(\d+)", _fixed_point))
+FAMILY = ((r"(u?)int(4|8|16)", _integer), (r"(u?)fixed(\d+)\.(\d+)", _fixed_point))
 
 EXAMPLES = (
     *("int8", "uint8", "int4", "uint4", "int16", "uint16"),

@@ -1,4 +1,4 @@
-"""Floats: float16 and bfloat16, a Cast there and a Cast back; minifloats, among them ONNX's float8."""
+"""Floats: float16 and bfloat16 (a Cast and a Cast back), and minifloats such as ONNX's float8."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
 
 SLAB = 1 << 18
-"""Elements computed at a time: intermediate values take a few MiB, however large a weight is."""
+"""Number of elements computed at a time, which limits intermediate values to a few MiB."""
 
 MOST_EXPONENT, MOST_MANTISSA = 7, 14
-"""Beyond these limits libraries round float32 numbers differently, because a logarithm gives the exponent."""
+"""Limits beyond which libraries round float32 differently, because they compute the exponent by a log."""
 
 
 class Half(NumberFormat, frozen=True):
@@ -22,16 +22,16 @@ class Half(NumberFormat, frozen=True):
 
     @property
     def writing(self) -> Writing:
-        """Cast has both, from operator set 13 on."""
+        """'cast', because Cast supports both from opset 13 on."""
         return "cast"
 
     @property
     def element_type(self) -> str:
-        """Its own name."""
+        """The name of the format."""
         return self.name
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
-        """Codes rounded half to even."""
+        """The values cast to the dtype, rounded half to even."""
         with np.errstate(over="ignore"):
             return values.astype(numpy_type(self.name))
 
@@ -41,22 +41,22 @@ class Half(NumberFormat, frozen=True):
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
         """Plus and minus the largest finite number; larger values become infinite."""
-        # 65504; all bits of bfloat16's eight below 2**128
+        # 65504 for float16; for bfloat16, 8 significant bits below 2**128
         high = np.asarray(65504 if self.name == "float16" else 2.0**128 - 2.0**120, np.float32)
         return cast(Array, -high), high
 
 
 class Minifloat(NumberFormat, frozen=True):
-    """value = (-1)**sign x 2**(e - bias) x 1.m, or 2**(1 - bias) x 0.m where e is 0.
+    """value = (-1)**sign x 2**(e - bias) x 1.m, or 2**(1 - bias) x 0.m if e is 0.
 
-    Every code is a number, none is left for infinity or NaN unless `largest` leaves it: as QONNX's FloatQuant
-    has it by default, so that floatE4M3 reaches 480, and float8e4m3 448. Rounded to nearest, ties to the even
-    significand (without a mantissa: to the larger, as IEEE 754 says), saturated.
+    By default every code is a number, as in QONNX's FloatQuant, so floatE4M3 reaches 480. `largest` may
+    reserve codes for infinity or NaN, so float8e4m3 reaches 448. Values are rounded to nearest, ties to the
+    even significand (without a mantissa to the larger one, as in IEEE 754), and saturate.
 
     Attributes:
-        exponent, mantissa: Bits of them.
-        bias: Of the exponent; 2**(exponent - 1) - 1 as a rule.
-        largest: The largest finite number.
+        exponent, mantissa: Numbers of bits.
+        bias: Bias of the exponent, by default 2**(exponent - 1) - 1.
+        largest: Largest finite number.
     """
 
     exponent: int
@@ -65,7 +65,7 @@ class Minifloat(NumberFormat, frozen=True):
     largest: float
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Scale 1, for a format that is not `scaled`; else the larger end becomes `largest`."""
+        """Scale 1 if the format is not `scaled`; else the larger end of the range becomes `largest`."""
         if not self.scaled:
             return Grid(np.ones((), np.float32), np.zeros((), np.int32))
         return scale_grid(larger_end(low, high) / np.float32(self.largest), axis)
@@ -82,15 +82,16 @@ class Minifloat(NumberFormat, frozen=True):
         return out
 
     def nearest(self, values: Array) -> Array:
-        """The nearest numbers of scale 1, saturated; a NaN stays one."""
-        near: Array = np.clip(values, np.float32(-self.largest), np.float32(self.largest))
-        exponent = (near.view(np.int32) >> 23 & 255) - 127
-        # between two powers of two the step is the mantissa's last bit; subnormals have that of the smallest
+        """The nearest numbers at scale 1, saturated; NaN stays NaN."""
+        result: Array = np.clip(values, np.float32(-self.largest), np.float32(self.largest))
+        exponent = (result.view(np.int32) >> 23 & 255) - 127
+        # between two powers of two, the step is the last bit of the mantissa; subnormals use the smallest
+        # exponent
         step = np.maximum(exponent, 1 - self.bias) - self.mantissa
-        near *= _power_of_two(-step)
-        np.rint(near, out=near)
-        near *= _power_of_two(step)
-        return near
+        result *= _power_of_two(-step)
+        np.rint(result, out=result)
+        result *= _power_of_two(step)
+        return result
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
         """Plus and minus the largest number."""
@@ -99,27 +100,27 @@ class Minifloat(NumberFormat, frozen=True):
 
 
 def larger_end(low: Array, high: Array) -> Array:
-    """Larger distance of the ends of a range from zero, float32."""
+    """The larger magnitude of the ends of a range, as float32."""
     return np.maximum(np.abs(np.asarray(low, np.float32)), np.abs(np.asarray(high, np.float32)))
 
 
 def _power_of_two(exponent: Array) -> Array:
-    """2**exponent, float32, of an int32 between -126 and 127."""
+    """2**exponent as float32, for int32 exponents from -126 to 127."""
     return (exponent + 127 << 23).view(np.float32)
 
 
 class Float8(Minifloat, frozen=True):
-    """8-bit floats as ONNX has them (float8e4m3fn, float8e5m2), with a scale: QuantizeLinear, saturating.
+    """ONNX's 8-bit floats (float8e4m3fn, float8e5m2) with a scale, saturated like QuantizeLinear.
 
-    The scale takes the range of the tensor to the format's largest number. QuantizeLinear has them from
-    operator set 19 on: https://onnx.ai/onnx/technical/float8.html
+    The scale maps the tensor's range to the largest number. QuantizeLinear supports them from opset 19 on:
+    https://onnx.ai/onnx/technical/float8.html
     """
 
     scaled: ClassVar[bool] = True
 
     @property
     def writing(self) -> Writing:
-        """QuantizeLinear has both."""
+        """'linear', because QuantizeLinear supports both."""
         return "linear"
 
     @property
@@ -128,7 +129,7 @@ class Float8(Minifloat, frozen=True):
         return "float8_e4m3fn" if self.exponent == 4 else "float8_e5m2"
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
-        """Codes of ml_dtypes' type."""
+        """Codes in the dtype of ml_dtypes."""
         unit_grid = Grid(np.ones((), np.float32), np.zeros((), np.int32))
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.divide(values, along(grid.scale, values.shape, grid), dtype=np.float32)
@@ -136,7 +137,7 @@ class Float8(Minifloat, frozen=True):
 
 
 def minifloat(name: str, exponent: int, mantissa: int, bias: int | None = None) -> Minifloat:
-    """A minifloat whose codes are all numbers."""
+    """A minifloat without codes for infinity or NaN."""
     bias = (1 << (exponent - 1)) - 1 if bias is None else bias
     largest = 2.0 ** ((1 << exponent) - 1 - bias) * (2 - 2.0**-mantissa)
     return Minifloat(name, 1 + exponent + mantissa, exponent, mantissa, bias, largest)
@@ -146,7 +147,7 @@ E4M3 = Float8("float8e4m3", 8, 4, 3, 7, 448.0)
 E5M2 = Float8("float8e5m2", 8, 5, 2, 15, 57344.0)
 
 
-def _named(match: re.Match[str]) -> Minifloat:
+def _custom(match: re.Match[str]) -> Minifloat:
     exponent, mantissa = int(match[1]), int(match[2])
     if not (1 <= exponent <= MOST_EXPONENT and mantissa <= MOST_MANTISSA):
         why = f"a minifloat has 1 to {MOST_EXPONENT} bits of exponent and at most {MOST_MANTISSA} of mantissa"
@@ -155,10 +156,10 @@ def _named(match: re.Match[str]) -> Minifloat:
 
 
 FAMILY = (
-    (r"b?float16", lambda found: Half(found[0], 16)),
-    (r"float8e4m3", lambda found: E4M3),
-    (r"float8e5m2", lambda found: E5M2),
-    (r"floatE(\d+)M(\d+)", _named),
+    (r"b?float16", lambda match: Half(match[0], 16)),
+    (r"float8e4m3", lambda match: E4M3),
+    (r"float8e5m2", lambda match: E5M2),
+    (r"floatE(\d+)M(\d+)", _custom),
 )
 
 EXAMPLES = ("float16", "bfloat16", "float8e4m3", "float8e5m2", "floatE4M3", "floatE5M10")

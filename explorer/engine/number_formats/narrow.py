@@ -1,4 +1,4 @@
-"""Binary and ternary numbers: +-scale, and +-scale or 0."""
+"""Binary numbers (scale or -scale) and ternary numbers (scale, 0 or -scale)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from explorer.engine.number_formats.minifloat import larger_end
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
 
 SLAB = 1 << 20
-"""Elements that are summed at a time."""
+"""Number of elements summed at a time."""
 
 
 class Binary(NumberFormat, frozen=True):
-    """+scale for values that are not below zero (and for NaN), else -scale: QONNX's BipolarQuant."""
+    """+scale for values from 0 on, else (also for NaN) -scale. Like QONNX's BipolarQuant."""
 
     scaled: ClassVar[bool] = True
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Half the larger end: the least-squares choice if all magnitudes up to it are equally frequent."""
+        """Half the larger end: the least-squares choice if all magnitudes up to it are equally likely."""
         return _grid(larger_end(low, high) / np.float32(2), axis)
 
     def fitted(
@@ -42,16 +42,16 @@ class Binary(NumberFormat, frozen=True):
 
 
 class Ternary(Integer, frozen=True):
-    """The nearest of -scale, 0 and +scale: an integer of 2 bits without its smallest code."""
+    """The nearest of -scale, 0 and +scale: a 2-bit integer without its smallest code."""
 
     @property
     def writing(self) -> Writing:
-        """QuantizeLinear has no such range."""
+        """'function', because QuantizeLinear has no such range."""
         return "function"
 
     @property
     def least(self) -> int:
-        """-1."""
+        """The smallest code, -1."""
         return -1
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
@@ -63,8 +63,8 @@ class Ternary(Integer, frozen=True):
     ) -> Grid:
         """The scale with the least squared error.
 
-        Where the n largest magnitudes become +-scale, their mean is the best scale, and the squared error is
-        sum w**2 - (their sum)**2 / n: the best n has the largest (sum)**2 / n.
+        If the n largest magnitudes are rounded to +-scale, their mean is the best scale, and the squared
+        error is sum w**2 - (their sum)**2 / n. The best n therefore has the largest (sum)**2 / n.
         """
         return _grid(np.stack([np.asarray(_ternary_scale(part)) for part in _channels(values, axis)]), axis)
 
@@ -98,16 +98,16 @@ def _ternary_scale(values: Array) -> float:
         sums = total + np.cumsum(piece, dtype=np.float64)
         counts = np.arange(ordered.size - stop + 1, ordered.size - stop + 1 + piece.size, dtype=np.float64)
         gain = sums * sums / counts
-        at = int(np.argmax(gain))
-        if gain[at] > best:
-            best, scale = float(gain[at]), float(sums[at] / counts[at])
+        best_index = int(np.argmax(gain))
+        if gain[best_index] > best:
+            best, scale = float(gain[best_index]), float(sums[best_index] / counts[best_index])
         total = float(sums[-1])
     return scale
 
 
 FAMILY = (
-    (r"binary", lambda found: Binary(found[0], 1)),
-    (r"ternary", lambda found: Ternary(found[0], 2)),
+    (r"binary", lambda match: Binary(match[0], 1)),
+    (r"ternary", lambda match: Ternary(match[0], 2)),
 )
 
 EXAMPLES = ("binary", "ternary")

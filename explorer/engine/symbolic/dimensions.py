@@ -1,4 +1,4 @@
-"""Symbolic dimensions, each an int, the text of an expression, or None if unknown."""
+"""Arithmetic of symbolic dimensions: each is an int, the text of an expression, or None if unknown."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ __all__ = [
 
 
 def expression(value: int | str) -> Expression:
-    """A dimension as an expression."""
+    """Converts a dimension to an expression."""
     return Expression({(): value}) if isinstance(value, int) else parsed(value)
 
 
 def dim(value: Expression | int | None) -> Dim:
-    """An expression as a dimension; None if it is not known, too long, or no whole number."""
+    """Converts an expression to a dimension; None if it is unknown, too long, or not an integer."""
     if value is None or isinstance(value, int):
         return value
     constant = value.constant
@@ -74,12 +74,12 @@ def dim(value: Expression | int | None) -> Dim:
 
 
 def fresh(number: int) -> str:
-    """The name of a size that depends on data: at least 0."""
+    """A name for a data-dependent size, which is at least 0."""
     return f"'#{number}'"
 
 
-def _combined(a: Dim, b: Dim, rule: Callable[[Expression, Expression], Expression]) -> Dim:
-    """The result of a rule for two dimensions; None where one is unknown, or a size decides."""
+def _apply(a: Dim, b: Dim, rule: Callable[[Expression, Expression], Expression]) -> Dim:
+    """Applies a rule to two dimensions; None if one is unknown, or if the result depends on a size."""
     if a is None or b is None:
         return None
     try:
@@ -90,23 +90,23 @@ def _combined(a: Dim, b: Dim, rule: Callable[[Expression, Expression], Expressio
 
 def add(a: Dim, b: Dim) -> Dim:
     """A + b; None if one is unknown."""
-    return a + b if isinstance(a, int) and isinstance(b, int) else _combined(a, b, operator.add)
+    return a + b if isinstance(a, int) and isinstance(b, int) else _apply(a, b, operator.add)
 
 
 def subtract(a: Dim, b: Dim) -> Dim:
     """A - b; None if one is unknown."""
-    return a - b if isinstance(a, int) and isinstance(b, int) else _combined(a, b, operator.sub)
+    return a - b if isinstance(a, int) and isinstance(b, int) else _apply(a, b, operator.sub)
 
 
 def multiply(a: Dim, b: Dim) -> Dim:
     """A x b; None if one is unknown and the other is not 0."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
-    return 0 if a == 0 or b == 0 else _combined(a, b, operator.mul)
+    return 0 if a == 0 or b == 0 else _apply(a, b, operator.mul)
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    """The product of all, 1 of none."""
+    """The product of all dimensions; 1 for none."""
     result: Dim = 1
     for size in dims:
         result = multiply(result, size)
@@ -117,7 +117,7 @@ def floor_div(a: Dim, b: Dim) -> Dim:
     """floor(a / b) for positive b."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b else None
-    return None if b == 0 else _combined(a, b, floor)
+    return None if b == 0 else _apply(a, b, floor)
 
 
 def ceil_div(a: Dim, b: Dim) -> Dim:
@@ -126,37 +126,37 @@ def ceil_div(a: Dim, b: Dim) -> Dim:
 
 
 def quotient(a: Dim, b: Dim) -> Dim:
-    """A / b where that is whole by construction, as the open size of a Reshape is."""
+    """A / b for a quotient that is always an integer, such as the -1 size of a Reshape."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b and a % b == 0 else None
-    return None if b == 0 else _combined(a, b, _whole_quotient)
+    return None if b == 0 else _apply(a, b, _whole_quotient)
 
 
 def _whole_quotient(a: Expression, b: Expression) -> Expression:
     exact = divided(a, b)
-    # a quotient without a remainder may be rounded
+    # an inexact quotient with integer coefficients needs no floor; otherwise round down
     return exact if exact is not None and exact.over == 1 else floor(a, b)
 
 
 def greatest(a: Dim, b: Dim) -> Dim:
-    """The larger of two; for two that broadcast, the one that is not 1."""
-    return _combined(a, b, partial(compared, "max"))
+    """The larger of two dimensions; if they broadcast, the one that is not 1."""
+    return _apply(a, b, partial(compared, "max"))
 
 
 def least(a: Dim, b: Dim) -> Dim:
-    """The smaller of two."""
-    return _combined(a, b, partial(compared, "min"))
+    """The smaller of two dimensions."""
+    return _apply(a, b, partial(compared, "min"))
 
 
 def known_least(value: Dim) -> int | None:
-    """A size that the dimension does not fall below; None if there is none."""
+    """A lower bound of the dimension, or None if there is none."""
     if value is None or isinstance(value, int):
         return value
     return least_value(expression(value))
 
 
 def names(shape: Shape) -> set[str]:
-    """The names in a shape's expressions, as people write them."""
+    """The names in a shape's expressions, without quotes."""
     symbols: set[str] = set()
     for size in shape:
         if isinstance(size, str):
@@ -175,61 +175,61 @@ def _collect(value: Expression, symbols: set[str]) -> None:
 
 
 def substituted(value: Dim, sizes: Mapping[str, Dim]) -> Dim:
-    """The dimension with names replaced by sizes (or by other dimensions)."""
+    """Replaces names in a dimension by sizes or other dimensions."""
     if not isinstance(value, str):
         return value
     try:
-        return dim(_replaced(expression(value), sizes))
+        return dim(_substitute(expression(value), sizes))
     except UndecidedSize:
         return None
 
 
-def _replaced(value: Expression, sizes: Mapping[str, Dim]) -> Expression:
+def _substitute(value: Expression, sizes: Mapping[str, Dim]) -> Expression:
     result = Expression({})
     for monomial, factor in value.terms.items():
         term = Expression({(): factor})
         for atom, power in monomial:
             for _ in range(power):
-                term = term * _replaced_atom(atom, sizes)
+                term = term * _substitute_atom(atom, sizes)
         result = result + term
     return Expression(result.terms, result.over * value.over)
 
 
-def _replaced_atom(atom: str, sizes: Mapping[str, Dim]) -> Expression:
+def _substitute_atom(atom: str, sizes: Mapping[str, Dim]) -> Expression:
     parts = parts_of(atom)
     if parts is None:
         size = sizes.get(atom, sizes.get(display(atom)))
         return Expression({((atom, 1),): 1}) if size is None else expression(size)
     kind, a, b = parts
-    a, b = _replaced(a, sizes), _replaced(b, sizes)
+    a, b = _substitute(a, sizes), _substitute(b, sizes)
     return floor(a, b) if kind == "floor" else compared(kind, a, b)
 
 
 def upper(value: Dim, limits: Mapping[str, Dim]) -> Dim:
-    """The upper bound of the dimension when names do not exceed their limits.
+    """An upper bound of a dimension whose data-dependent names have limits.
 
     Args:
-        value: The dimension.
-        limits: By made-up name (`fresh`), the most that it can be; None: nothing is known.
+        value: Dimension.
+        limits: Maximum by name (see `fresh`); None if unknown.
 
     Returns:
-        `value` itself if none of those names is in it, None if there is no such bound.
+        `value` itself if it contains no such name, or None if there is no upper bound.
     """
     if not isinstance(value, str) or "'#" not in value:
         return value
-    here = {name for name in limits if name in value}
-    if not _rises(expression(value), here):
+    relevant = {name for name in limits if name in value}
+    if not _is_monotonic(expression(value), relevant):
         return None
-    if any(limits[name] is None for name in here):
+    if any(limits[name] is None for name in relevant):
         return None
-    return upper(substituted(value, {name: limits[name] for name in here}), limits)
+    return upper(substituted(value, {name: limits[name] for name in relevant}), limits)
 
 
-def _rises(value: Expression, rising: set[str]) -> bool:
-    """Whether the expression grows, or stays, with every name in `rising`."""
+def _is_monotonic(value: Expression, growing: set[str]) -> bool:
+    """Whether the expression does not decrease when a name in `growing` increases."""
     for monomial, factor in value.terms.items():
         for atom, _ in monomial:
-            if not any(name in atom for name in rising):
+            if not any(name in atom for name in growing):
                 continue
             if factor < 0:
                 return False
@@ -237,8 +237,12 @@ def _rises(value: Expression, rising: set[str]) -> bool:
             if parts is None:
                 continue
             kind, first, second = parts
-            if not _rises(first, rising):
+            if not _is_monotonic(first, growing):
                 return False
-            if any(n in second.text for n in rising) if kind == "floor" else not _rises(second, rising):
+            if (
+                any(n in second.text for n in growing)
+                if kind == "floor"
+                else not _is_monotonic(second, growing)
+            ):
                 return False
     return True

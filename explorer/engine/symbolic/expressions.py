@@ -1,15 +1,16 @@
 """Symbolic expressions of dimensions, such as `N+3`, `2*N` and `floor((H-1)/2)+1`.
 
-A dimension is an int, a text, or None. A text is an expression in canonical form, so that two dimensions
-are known to be equal if and only if their texts are, and facts stay plain strings. sympy can do this and
-more, and takes half a second to import; shapes need polynomials, one division, min and max.
+A dimension is an int, a text, or None. A text is an expression in canonical form. Two dimensions are known to
+be equal if and only if their texts are equal, so facts can store plain strings. sympy offers more, but takes
+half a second to import. Shapes need only polynomials, one kind of division, min and max.
 
-The canonical form is a polynomial with integer coefficients over a common denominator. Its atoms are
-names, `floor(p/q)`, `max(a,b)` and `min(a,b)`. Rounding is brought into one form, `floor`, with everything
-whole taken out of it, so that a convolution behind a convolution stays short:
-floor((floor((H+1)/2)+1)/2) is floor((H+3)/4) (Graham, Knuth, Patashnik, Concrete Mathematics, 3.11).
+The canonical form is a polynomial with integer coefficients over a common denominator. Its atoms are names,
+`floor(p/q)`, `max(a,b)` and `min(a,b)`. All rounding is expressed by `floor`, with integer terms moved out of
+it, so
+that the expression for a chain of convolutions stays short: floor((floor((H+1)/2)+1)/2) is floor((H+3)/4)
+(Graham, Knuth, Patashnik, Concrete Mathematics, 3.11).
 
-Every named dimension is taken to be at least 1, as `--dim` demands.
+Every named dimension is assumed to be at least 1, as `--dim` requires.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from typing import NoReturn
 MAX_TERMS = 24
 MAX_POWER = 16
 MAX_TEXT = 160
-"""An expression beyond these says nothing to a reader; the dimension is unknown then."""
+"""Limits of an expression; beyond them it is unreadable, and the dimension counts as unknown."""
 
 Monomial = tuple[tuple[str, int], ...]
 
 
 class UndecidedSize(ArithmeticError):
-    """The answer depends on the size of a name."""
+    """The result depends on the size of a name."""
 
 
 class Expression:
     """A polynomial over atoms, divided by a positive integer.
 
     Attributes:
-        terms: Coefficient by monomial, none of them 0; a monomial is a sorted tuple of (atom, power).
-        over: The denominator, without a divisor in common with all coefficients.
+        terms: Nonzero coefficients by monomial; a monomial is a sorted tuple of (atom, power).
+        over: Denominator, which has no common divisor with all coefficients.
     """
 
     __slots__ = ("_text", "over", "terms")
@@ -55,7 +56,7 @@ class Expression:
 
     @property
     def constant(self) -> int | None:
-        """The number that this is; None if it holds a name or a fraction."""
+        """The integer value, or None if the expression contains a name or a fraction."""
         if not self.terms:
             return 0
         if len(self.terms) == 1 and self.over == 1:
@@ -115,7 +116,7 @@ class Expression:
         terms: dict[Monomial, int] = {}
         for m, c in self.terms.items():
             for n, d in b.terms.items():
-                key = _times(m, n)
+                key = _multiply_monomials(m, n)
                 terms[key] = terms.get(key, 0) + c * d
         return Expression(terms, self.over * b.over)
 
@@ -141,24 +142,24 @@ def _undecided(expression: Expression) -> NoReturn:
 
 
 def number_expression(value: Expression | int | float) -> Expression:
-    """A number as an expression; a fraction only if binary numbers hold it exactly.
+    """Converts a number to an expression.
 
     Raises:
-        Undecided: It is a rounded fraction.
+        UndecidedSize: The number is a fraction that 10 binary digits cannot represent exactly.
     """
     if isinstance(value, Expression):
         return value
     number = float(value)
     if number == int(number):
         return Expression({(): int(value)})
-    # a fraction counts only if binary numbers hold it exactly: 0.1 is no tenth
+    # a fraction must be exact in binary: 0.1 is not a tenth
     scaled = number * 1024
     if scaled != int(scaled):
         raise UndecidedSize(f"{value} is rounded")
     return Expression({(): int(scaled)}, 1024)
 
 
-def _times(a: Monomial, b: Monomial) -> Monomial:
+def _multiply_monomials(a: Monomial, b: Monomial) -> Monomial:
     if not a or not b:
         return a or b
     powers = dict(a)
@@ -169,7 +170,7 @@ def _times(a: Monomial, b: Monomial) -> Monomial:
     return tuple(sorted(powers.items()))
 
 
-def _over(a: Monomial, b: Monomial) -> Monomial | None:
+def _divide_monomials(a: Monomial, b: Monomial) -> Monomial | None:
     """A / b, or None if b does not divide a."""
     powers = dict(a)
     for atom, power in b:
@@ -188,42 +189,42 @@ def _order(monomial: Monomial) -> tuple[int, Monomial]:
 
 
 def divided(a: Expression, b: Expression) -> Expression | None:
-    """A / b if that is an expression again (with whole powers of names), by long division."""
+    """A / b by long division; None if the quotient is not an expression with nonnegative powers of names."""
     if not b.terms:
         raise UndecidedSize("a division by zero")
     if set(b.terms) == {()}:
         sign = 1 if b.terms[()] > 0 else -1
         return Expression({m: c * b.over * sign for m, c in a.terms.items()}, a.over * abs(b.terms[()]))
-    lead = _leading(b.terms)
-    rest: dict[Monomial, int] = {m: c * b.over for m, c in a.terms.items()}
+    leading = _leading(b.terms)
+    dividend: dict[Monomial, int] = {m: c * b.over for m, c in a.terms.items()}
     quotient: dict[Monomial, int] = {}
     for _ in range(4 * MAX_TERMS):
-        if not rest:
+        if not dividend:
             return Expression(quotient, a.over)
-        top = _leading(rest)
-        part = _over(top, lead)
-        if part is None or rest[top] % b.terms[lead]:
+        top = _leading(dividend)
+        part = _divide_monomials(top, leading)
+        if part is None or dividend[top] % b.terms[leading]:
             return None
-        factor = rest[top] // b.terms[lead]
+        factor = dividend[top] // b.terms[leading]
         quotient[part] = quotient.get(part, 0) + factor
         for m, c in b.terms.items():
-            key = _times(m, part)
-            remainder = rest.get(key, 0) - c * factor
+            key = _multiply_monomials(m, part)
+            remainder = dividend.get(key, 0) - c * factor
             if remainder:
-                rest[key] = remainder
+                dividend[key] = remainder
             else:
-                rest.pop(key, None)
+                dividend.pop(key, None)
     return None
 
 
 def _leading(terms: Mapping[Monomial, int]) -> Monomial:
-    """The greatest monomial in an order that multiplication keeps (lexicographic by atom and power)."""
+    """The largest monomial in an order that multiplication preserves (lexicographic by atom and power)."""
     atoms = sorted({atom for m in terms for atom, _ in m})
     return max(terms, key=lambda m: tuple(dict(m).get(atom, 0) for atom in atoms))
 
 
 def floor(top: Expression, below: Expression | int = 1) -> Expression:
-    """The largest whole number that is not above `top` / `below`, which must be positive."""
+    """The largest integer not above `top` / `below`, which must be positive."""
     divisor = number_expression(below)
     exact = divided(top, divisor)
     if exact is None:
@@ -237,14 +238,14 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
     if not named:
         return number_expression(exact.terms.get((), 0) // q)
     if max(named) < 0:
-        # rounded up instead, so that ceil(N/2) has one form only: floor((N+1)/2)
+        # round up instead, so that ceil(N/2) has one canonical form: floor((N+1)/2)
         return -floor(-exact + number_expression(q - 1) / number_expression(q))
-    # whole terms stand outside of floor
-    whole = {m: c - c % q if m == () or c > 0 else -(-c // q * q) for m, c in exact.terms.items()}
-    inside = {m: c - whole[m] for m, c in exact.terms.items()}
-    if any(whole.values()):
-        return floor(Expression(inside, q)) + Expression({m: c // q for m, c in whole.items()})
-    fractions = {m: c for m, c in inside.items() if c}
+    # move integer terms out of floor
+    whole_terms = {m: c - c % q if m == () or c > 0 else -(-c // q * q) for m, c in exact.terms.items()}
+    fraction_terms = {m: c - whole_terms[m] for m, c in exact.terms.items()}
+    if any(whole_terms.values()):
+        return floor(Expression(fraction_terms, q)) + Expression({m: c // q for m, c in whole_terms.items()})
+    fractions = {m: c for m, c in fraction_terms.items() if c}
     constant = fractions.pop((), 0)
     if len(fractions) == 1:
         (monomial, factor) = next(iter(fractions.items()))
@@ -261,39 +262,39 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
     return _atom(f"floor({text}/{q})", "floor", body, number_expression(q))
 
 
-_MADE: dict[str, tuple[str, Expression, Expression]] = {}
-"""What the rounded and compared atoms are made of, by text."""
+_PARTS_BY_TEXT: dict[str, tuple[str, Expression, Expression]] = {}
+"""Kind and operands of the floor, max and min atoms, by text."""
 
 
 def _atom(text: str, kind: str, a: Expression, b: Expression) -> Expression:
     if len(text) > MAX_TEXT:
         raise UndecidedSize("an expression too long to read")
-    _MADE[text] = kind, a, b
+    _PARTS_BY_TEXT[text] = kind, a, b
     return Expression({((text, 1),): 1})
 
 
 def parts_of(atom: str) -> tuple[str, Expression, Expression] | None:
-    """The parts of a rounded or compared atom: its kind and two sides; None for a name."""
-    return _MADE.get(atom)
+    """Kind and operands of a floor, max or min atom; None for a name."""
+    return _PARTS_BY_TEXT.get(atom)
 
 
 def atoms(value: Expression) -> Iterator[str]:
-    """The atoms of an expression, each as often as it occurs."""
+    """The atoms of an expression, with repetitions."""
     for monomial in value.terms:
         for atom, _ in monomial:
             yield atom
 
 
 def least_value(value: Expression) -> int | None:
-    """The least that the expression can be when every name is at least 1; None if there is no least."""
+    """The minimum of the expression if every name is at least 1; None if there is none."""
     total = 0
     for monomial, factor in value.terms.items():
-        end_of = _least_of_atom if factor > 0 else _most_of_atom
+        bound_of = _least_of_atom if factor > 0 else _most_of_atom
         for atom, power in monomial:
-            end = end_of(atom)
-            if end is None or end < 0:
+            bound = bound_of(atom)
+            if bound is None or bound < 0:
                 return None
-            factor *= end**power
+            factor *= bound**power
         total += factor
     return math.floor(total / value.over) if value.over > 1 else total
 
@@ -304,8 +305,8 @@ def _least_of_atom(atom: str) -> int | None:
         return 0 if atom.startswith("'#") else 1
     kind, a, b = parts
     if kind == "floor":
-        low, by = least_value(a), b.constant
-        return None if low is None else low // by if by else 0 if low >= 0 else None
+        low, divisor = least_value(a), b.constant
+        return None if low is None else low // divisor if divisor else 0 if low >= 0 else None
     low, second_low = least_value(a), least_value(b)
     if kind == "max":
         bounds = [v for v in (low, second_low) if v is not None]
@@ -322,7 +323,7 @@ def _most_of_atom(atom: str) -> int | None:
 
 
 def compared(kind: str, a: Expression | int, b: Expression | int) -> Expression:
-    """Max or min of two."""
+    """The maximum or minimum of two expressions."""
     a, b = number_expression(a), number_expression(b)
     low, high = least_value(b - a), least_value(a - b)
     if low is not None and low >= 0:
@@ -339,10 +340,10 @@ def compared(kind: str, a: Expression | int, b: Expression | int) -> Expression:
 
 
 def equal(a: Expression | int, b: Expression | int) -> bool:
-    """Whether the two are the same, whatever the names are.
+    """Whether two expressions are equal for all sizes of the names.
 
     Raises:
-        Undecided: It depends on them.
+        UndecidedSize: The answer depends on the sizes.
     """
     difference = number_expression(a) - b
     if not difference.terms:
@@ -355,10 +356,10 @@ def equal(a: Expression | int, b: Expression | int) -> bool:
 
 
 def less(a: Expression | int, b: Expression | int) -> bool:
-    """Whether a < b, whatever the names are.
+    """Whether a < b for all sizes of the names.
 
     Raises:
-        Undecided: It depends on them.
+        UndecidedSize: The answer depends on the sizes.
     """
     least = least_value(number_expression(b) - a)
     if least is not None and least > 0:
@@ -370,10 +371,10 @@ def less(a: Expression | int, b: Expression | int) -> bool:
 
 
 def truncated(a: Expression | int, b: Expression | int) -> Expression:
-    """Integer division as ONNX does it, towards zero.
+    """Integer division as in ONNX, rounded towards zero.
 
     Raises:
-        Undecided: A sign or a divisor is not known.
+        UndecidedSize: The sign of an operand is unknown, or the divisor may be zero.
     """
     top, below = number_expression(a), number_expression(b)
     exact = divided(top, below)

@@ -1,4 +1,4 @@
-"""Parser of dimensions as text, as files write them (`s0 + 1`, `past//2`) and as expressions print them."""
+"""Parses dimensions as files write them (`s0 + 1`, `past//2`) and as expressions are printed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _HYPHEN = re.compile(r"[A-Za-z_]-[A-Za-z_]")
 
 @lru_cache(maxsize=8192)
 def parsed(text: str) -> Expression:
-    """The expression that a canonical text stands for."""
+    """The expression of a canonical text."""
     try:
-        return _Parser(text).whole()
-    except ValueError:  # a name from a file, with characters that no name has
+        return _Parser(text).parse()
+    except ValueError:  # a name from a file with characters that are not allowed in names
         return Expression({((text, 1),): 1})
     except UndecidedSize:
         if _PLAIN.match(text) or text.startswith("'"):
@@ -37,59 +37,59 @@ def parsed(text: str) -> Expression:
 
 @lru_cache(maxsize=8192)
 def canonical(name: str) -> str | None:
-    """The text that a dimension's name in a file stands for.
+    """The canonical text of a dimension's name in a file, or None if it is empty or too long.
 
-    A name that is written as arithmetic (`past + 1`, `2*s0`) is read as such; any other text is one
-    name, put in quotes if it would be mistaken for arithmetic.
+    A name in the form of arithmetic (`past + 1`, `2*s0`) is parsed. Any other text is a single name, which is
+    quoted if it could be mistaken for arithmetic.
     """
     if _PLAIN.match(name):
         return name
     if _COMPOUND.search(name) and not _HYPHEN.search(name) and len(name) <= MAX_TEXT:
         try:
-            value = _Parser(name).whole()
+            value = _Parser(name).parse()
         except (ValueError, ArithmeticError):
             value = None
         if value is not None and value.constant is None:
             return value.text
-    # the names that are made up here begin with #
+    # names that start with # are reserved for `dimensions.fresh`
     quoted = name.replace("'", "`").lstrip("#")
     return f"'{quoted}'" if quoted.strip() and len(name) <= MAX_TEXT else None
 
 
 def display(text: str) -> str:
-    """A dimension's text for people: a name alone needs no quotes."""
+    """The text of a dimension for display: a single name loses its quotes."""
     if text.startswith("'") and text.find("'", 1) == len(text) - 1:
         return text[1:-1]
     return text
 
 
 class _Parser:
-    """Reads the texts of `_text` and of exporters: `s0 + 1`, `2*s1`, `s0//2`, `Max(1, s0)`."""
+    """Parses texts of `expressions` and of exporters: `s0 + 1`, `2*s1`, `s0//2`, `Max(1, s0)`."""
 
     def __init__(self, text: str) -> None:
         self.tokens: list[re.Match[str]] = []
-        at = 0
+        position = 0
         text = text.rstrip()
-        while at < len(text):
-            match = _TOKEN.match(text, at)
+        while position < len(text):
+            match = _TOKEN.match(text, position)
             if match is None:
                 raise ValueError(text)
             self.tokens.append(match)
-            at = match.end()
-        self.at = 0
+            position = match.end()
+        self.position = 0
         self.depth = 0
 
     def peek(self) -> str:
-        return self.tokens[self.at].group(5) or "" if self.at < len(self.tokens) else "end"
+        return self.tokens[self.position].group(5) or "" if self.position < len(self.tokens) else "end"
 
-    def take(self, sign: str) -> None:
+    def expect(self, sign: str) -> None:
         if self.peek() != sign:
             raise ValueError(sign)
-        self.at += 1
+        self.position += 1
 
-    def whole(self) -> Expression:
+    def parse(self) -> Expression:
         value = self.sum()
-        if self.at < len(self.tokens):
+        if self.position < len(self.tokens):
             raise ValueError("more")
         return value
 
@@ -99,11 +99,11 @@ class _Parser:
             raise ValueError("depth")
         negative = self.peek() == "-"
         if negative:
-            self.at += 1
+            self.position += 1
         value = -self.product() if negative else self.product()
         while self.peek() in ("+", "-"):
             sign = self.peek()
-            self.at += 1
+            self.position += 1
             value = value + self.product() if sign == "+" else value - self.product()
         self.depth -= 1
         return value
@@ -112,7 +112,7 @@ class _Parser:
         value = self.power()
         while self.peek() in ("*", "/", "//"):
             sign = self.peek()
-            self.at += 1
+            self.position += 1
             operand = self.power()
             value = (
                 value * operand if sign == "*" else value / operand if sign == "/" else floor(value, operand)
@@ -122,7 +122,7 @@ class _Parser:
     def power(self) -> Expression:
         value = self.single()
         if self.peek() == "^":
-            self.at += 1
+            self.position += 1
             exponent = self.single().constant
             if exponent is None or not 0 <= exponent <= MAX_POWER:
                 raise ValueError("power")
@@ -132,10 +132,10 @@ class _Parser:
         return value
 
     def single(self) -> Expression:
-        if self.at >= len(self.tokens):
+        if self.position >= len(self.tokens):
             raise ValueError("end")
-        number, function, name, quoted, sign = self.tokens[self.at].groups()
-        self.at += 1
+        number, function, name, quoted, sign = self.tokens[self.position].groups()
+        self.position += 1
         if number is not None:
             return Expression({(): int(number)})
         if name is not None:
@@ -143,37 +143,39 @@ class _Parser:
         if quoted is not None:
             return Expression({((f"'{quoted}'", 1),): 1})
         if function is not None:
-            self.take("(")
+            self.expect("(")
             value = self.call(function.lower())
-            self.take(")")
+            self.expect(")")
             return value
         if sign == "(":
             value = self.sum()
-            self.take(")")
+            self.expect(")")
             return value
         raise ValueError(sign)
 
     def call(self, function: str) -> Expression:
         if function in ("floor", "ceil"):
-            top, below = self.fraction()
-            return floor(top, below) if function == "floor" else math.ceil(top / below)
+            numerator, denominator = self.fraction()
+            return (
+                floor(numerator, denominator) if function == "floor" else math.ceil(numerator / denominator)
+            )
         value = self.sum()
         while self.peek() == ",":
-            self.at += 1
+            self.position += 1
             value = compared(function, value, self.sum())
         return value
 
     def fraction(self) -> tuple[Expression, Expression]:
-        """The inside of floor(...): a fraction of two expressions where it is written as one."""
-        start = self.at
+        """The argument of floor or ceil as numerator and denominator (1 if it is not a fraction)."""
+        start = self.position
         try:
-            top = self.power()
+            numerator = self.power()
             if self.peek() == "/":
-                self.at += 1
-                below = self.power()
+                self.position += 1
+                denominator = self.power()
                 if self.peek() == ")":
-                    return top, below
+                    return numerator, denominator
         except (UndecidedSize, ValueError):
             pass
-        self.at = start
+        self.position = start
         return self.sum(), Expression({(): 1})

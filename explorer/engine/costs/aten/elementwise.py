@@ -1,4 +1,4 @@
-"""ATen operators without matrix products: pointwise operators, reductions, normalizations, windows and losses."""
+"""ATen operators without matrix products: pointwise, reductions, normalizations, windows, losses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _reduction(call: AtenCall) -> Cost:
 
 
 def _extreme(call: AtenCall) -> Cost:
-    """max and min: reductions of one tensor, pointwise on two."""
+    """Max and min: reductions of one tensor, pointwise on two."""
     return (_pointwise if call.has("other") else _reduction)(call)
 
 
@@ -52,7 +52,7 @@ def _pool(name: str) -> Rule:
 
 
 def _adaptive_pool(call: AtenCall) -> Cost:
-    """Windows overlap if sizes do not divide: along an axis, they read size + cells - gcd(size, cells) elements."""
+    """Windows overlap if sizes do not divide: along an axis, they read size + cells - gcd elements."""
     source, target = call.sizes(), call.out_sizes()
     rank = len(call.get("output_size"))
     taps = 1
@@ -83,7 +83,7 @@ def _grid_sample(linear: int) -> Rule:
 
 
 def _bags(call: AtenCall) -> Cost:
-    """embedding_bag: each row that is looked up is added (or compared), after multiplication by its weight."""
+    """embedding_bag: each looked-up row is added (or compared), after multiplication by its weight."""
     weighted = call.has("per_sample_weights")
     label = "multiply, add" if weighted else "add"
     return cost_formulas.elementwise(label, (*call.shape("indices"), call.shape("weight")[1]), 1 + weighted)

@@ -210,12 +210,14 @@ class Classes:
         self._masks[out_key] = division, key, elements
 
     def _intersect_masks(self, args: Sequence[Any], out: Any) -> None:
-        """Records a mask of all classes from which another mask removes tokens, such as those above the capacity."""
+        """Records a mask of all classes from which another mask removes tokens (above the capacity)."""
         for source in args[:2]:
             entry = self._masks.get(_key(source)) if isinstance(source, torch.Tensor) else None
             if entry is not None and entry[1] is None and out.numel() == entry[2]:
                 full_division = entry[0]
-                reduced_division = _Division(full_division.total, full_division.count, self.uneven, self.least, full_division.columns)
+                reduced_division = _Division(
+                    full_division.total, full_division.count, self.uneven, self.least, full_division.columns
+                )
                 self._masks[_key(out)] = reduced_division, None, out.numel()
 
     def _compare(self, classes: Any, operand: Any, out: Any) -> None:

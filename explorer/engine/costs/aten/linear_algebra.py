@@ -69,7 +69,9 @@ def _elimination(call: AtenCall) -> Cost:
     """LU factorization of a matrix of any shape."""
     batch, rows, columns = _matrix(call)
     operations = _elimination_operations(rows, columns)
-    return _as_upper_bound(cost_formulas.elementwise(f"elimination of {rows}x{columns}", (*batch, operations)))
+    return _as_upper_bound(
+        cost_formulas.elementwise(f"elimination of {rows}x{columns}", (*batch, operations))
+    )
 
 
 def _determinant(call: AtenCall) -> Cost:
@@ -132,7 +134,9 @@ _RULES: Mapping[str, Rule] = {
     "linalg_qr": _unknown_iterations("an orthogonalisation", "the way it is done"),
     "linalg_matrix_exp": _unknown_iterations("the exponential of a matrix"),
     "_linalg_svd": _unknown_iterations("a singular value decomposition"),
-    **dict.fromkeys(("_linalg_eigh", "_linalg_eigvals", "linalg_eig"), _unknown_iterations("finding eigenvalues")),
+    **dict.fromkeys(
+        ("_linalg_eigh", "_linalg_eigvals", "linalg_eig"), _unknown_iterations("finding eigenvalues")
+    ),
     "linalg_lstsq": _unknown_iterations("a least-squares solution"),
 }
 

@@ -192,9 +192,18 @@ def _group_norm(
         or x.numel() != batch * channels * cells
     ):
         return None
-    if groups < 1 or channels % groups or not x.numel() or not _match_vectors((weight, bias), (channels,), x.dtype):
+    if (
+        groups < 1
+        or channels % groups
+        or not x.numel()
+        or not _match_vectors((weight, bias), (channels,), x.dtype)
+    ):
         return None
-    return [*_same_layout(x), *_dense_result((batch, groups), x.dtype), *_dense_result((batch, groups), x.dtype)]
+    return [
+        *_same_layout(x),
+        *_dense_result((batch, groups), x.dtype),
+        *_dense_result((batch, groups), x.dtype),
+    ]
 
 
 def _can_multiply(x: Any, y: Any) -> bool:
@@ -263,7 +272,7 @@ def _grouped_mm(
 
 
 def _triangle(x: Any, diagonal: int = 0) -> ResultTypes | None:
-    """tril and triu, for any dtype, such as the booleans of a causal mask."""
+    """Tril and triu, for any dtype, such as the booleans of a causal mask."""
     is_supported = isinstance(x, torch.Tensor) and x.is_meta and x.dim() >= 2 and x.stride() == dense(x.shape)
     return _same_layout(x) if is_supported else None
 

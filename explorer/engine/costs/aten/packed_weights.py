@@ -85,7 +85,7 @@ def _linear(call: AtenCall) -> Any:
 
 
 def recurrent_results(call: AtenCall) -> Any:
-    """The results of a recurrent layer, with padded or packed input: outputs of all steps, then final states."""
+    """The results of a recurrent layer, padded or packed: outputs of all steps, then final states."""
     source, states = call.tensors()[0], call.tensors("hx")
     width = int(states[0].shape[-1]) * (2 if call.get("bidirectional") else 1)
     return (source.new_empty((*source.shape[:-1], width)), *(s.new_empty(s.shape) for s in states))

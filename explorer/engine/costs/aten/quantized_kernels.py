@@ -57,7 +57,9 @@ def _conv_sizes(call: AtenCall, transposed: bool) -> tuple[tuple[int, ...], tupl
         settings.append(_numbers(handle, rank, "output_padding"))
         sizes = [
             (size - 1) * stride - 2 * pad + dilation * (taps - 1) + output_pad + 1
-            for size, taps, stride, pad, dilation, output_pad in zip(source[2:], weight[2:], *settings, strict=True)
+            for size, taps, stride, pad, dilation, output_pad in zip(
+                source[2:], weight[2:], *settings, strict=True
+            )
         ]
         return (source[0], weight[1] * groups, *sizes), weight
     sizes = [
@@ -212,7 +214,9 @@ _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
         _conv_cost,
     ),
     **_entries(
-        [f"conv_transpose{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_dynamic")], _conv, _conv_cost
+        [f"conv_transpose{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_dynamic")],
+        _conv,
+        _conv_cost,
     ),
     **_entries(
         [
@@ -224,10 +228,18 @@ _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
         _linear_cost,
     ),
     **_entries(["matmul"], _matmul, lambda call: cost_formulas.matmul(call.shape(0), call.shape(1))),
-    **_entries([name.format("add") for name in _PAIRS if "relu" not in name], _pair, _elementwise_rule("add")),
-    **_entries([name.format("add") for name in _PAIRS if "relu" in name], _pair, _elementwise_rule("add", "relu")),
-    **_entries([name.format("mul") for name in _PAIRS if "relu" not in name], _pair, _elementwise_rule("mul")),
-    **_entries([name.format("mul") for name in _PAIRS if "relu" in name], _pair, _elementwise_rule("mul", "relu")),
+    **_entries(
+        [name.format("add") for name in _PAIRS if "relu" not in name], _pair, _elementwise_rule("add")
+    ),
+    **_entries(
+        [name.format("add") for name in _PAIRS if "relu" in name], _pair, _elementwise_rule("add", "relu")
+    ),
+    **_entries(
+        [name.format("mul") for name in _PAIRS if "relu" not in name], _pair, _elementwise_rule("mul")
+    ),
+    **_entries(
+        [name.format("mul") for name in _PAIRS if "relu" in name], _pair, _elementwise_rule("mul", "relu")
+    ),
     **_entries(["cat"], _cat, lambda call: cost_formulas.FREE),
     **_entries(["cat_relu"], _cat, _elementwise_rule("relu")),
     **_entries([f"max_pool{rank}d" for rank in (1, 2)], _pool, _pool_cost),
@@ -318,7 +330,9 @@ class QuantizedTensors:
             result = None
         if result is None or not _keeps_dtype(result, kind):
             result = func(*map(self._as_float, args), **{key: self._as_float(v) for key, v in kwargs.items()})
-            result = _map_tensors(result, lambda t: torch.empty_like(t, dtype=kind) if t.is_floating_point() else t)
+            result = _map_tensors(
+                result, lambda t: torch.empty_like(t, dtype=kind) if t.is_floating_point() else t
+            )
         return _map_tensors(result, lambda t: self._mark(t) if t.dtype == kind else t)
 
     def _as_float(self, value: Any) -> Any:

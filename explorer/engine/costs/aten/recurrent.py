@@ -14,7 +14,7 @@ from explorer.engine.operators.gradients import Gradient, Want
 
 
 class _Layer(Struct):
-    """Sizes of a recurrent layer; `source` is (steps, batch, features), or (all steps, features) if packed."""
+    """Sizes of a recurrent layer; `source` is (steps, batch, features), or (rows, features) if packed."""
 
     source: tuple[Any, ...]
     state: tuple[Any, ...]
@@ -69,7 +69,9 @@ def _gradient(kind: str) -> Callable[[AtenCall, int, Callable[[Any], Want]], Gra
         initial_state_macs = layer.layers * gates * state[-1] * (state[-2] if len(state) == 3 else 1)
         weights = [want(t) for t in call.tensors("params") if len(t.shape) > 1]
         first: Want = next((w for w in map(want, call.tensors("hx")) if w), "")
-        return gradients.recurrent(macs, input_macs, initial_state_macs, want(call.tensors()[0]), first, weights)
+        return gradients.recurrent(
+            macs, input_macs, initial_state_macs, want(call.tensors()[0]), first, weights
+        )
 
     return rule
 

@@ -89,13 +89,17 @@ def rewritten(
         name = module_rows[0].kind
         if family(name) in settled or len(kinds) < 2:
             continue
-        work[name] += sum(getattr(n, figure) or 0 for n in nodes) - sum(getattr(y, figure) or 0 for y in module_rows)
+        work[name] += sum(getattr(n, figure) or 0 for n in nodes) - sum(
+            getattr(y, figure) or 0 for y in module_rows
+        )
         kinds_by_module.setdefault(name, Counter()).update(kinds.keys())
     amounts = []
     for kind, amount in work.items():
         count = kinds_by_module[kind].most_common()[0][1]
         text = f"{count:,} {kind} written as {', '.join(kinds_by_module[kind])}"
-        if graph.info.tiled is not None and (figure == "macs" or kinds_by_module[kind].keys() & {"Sum", "ReduceSum"}):
+        if graph.info.tiled is not None and (
+            figure == "macs" or kinds_by_module[kind].keys() & {"Sum", "ReduceSum"}
+        ):
             text = f"{count:,} {kind} on tiles: {_TILED[figure]}"
         amounts.append((text if sign > 0 else f"{text} in the first", sign * amount))
     return amounts
@@ -199,7 +203,9 @@ class IdleLayers(Struct, frozen=True):
         work = sum(getattr(layer, figure) or 0 for layer in self.layers)
         names = ", ".join(printable(layer.path) for layer in self.layers[:NAMED])
         more_text = f" and {len(self.layers) - NAMED:,} more" if len(self.layers) > NAMED else ""
-        return [(f"{names}{more_text}: no output of the graph needs it, which leaves it out", self.sign * work)]
+        return [
+            (f"{names}{more_text}: no output of the graph needs it, which leaves it out", self.sign * work)
+        ]
 
 
 def idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedule]) -> IdleLayers:

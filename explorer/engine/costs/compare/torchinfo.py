@@ -215,7 +215,9 @@ _CALLED = "its parameters are multiplied by a function, not by a leaf module, an
 _ELEMENTWISE = "its parameters are applied elementwise"
 _SEQUENCE = "the first two dimensions of the output are taken for steps and batch"
 _BARE = "a module without parameters of its own counts 0, whatever it multiplies"
-_SUBTRACTED_TWICE = "parameters of no leaf layer are what the layers leave over, and tied ones are taken off twice"
+_SUBTRACTED_TWICE = (
+    "parameters of no leaf layer are what the layers leave over, and tied ones are taken off twice"
+)
 _UNKNOWN = "no rule that is known accounts for this"
 
 

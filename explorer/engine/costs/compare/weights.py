@@ -300,7 +300,11 @@ def weight_causes(
     unmatched: dict[int, list[ComparedTensor]] = {1: [], -1: []}
     first_norms, second_norms = _count_batch_norms(first), _count_batch_norms(second)
     any_graphless = graphless(first) or graphless(second)
-    folds = not any_graphless and first_norms != second_norms and not any(_is_multiplied_weight(t) for t in (*lost, *gained))
+    folds = (
+        not any_graphless
+        and first_norms != second_norms
+        and not any(_is_multiplied_weight(t) for t in (*lost, *gained))
+    )
     joined_ids = _concatenated_ids(lost, gained) | _concatenated_ids(gained, lost)
     any_tiled = first.info.tiled is not None or second.info.tiled is not None
     padded_pairs = _padded_pairs(lost, gained) + _padded_pairs(gained, lost) if any_tiled else []
@@ -455,7 +459,11 @@ def _classify(
         return _SCALES
     if not owner.calls:
         return _IDLE
-    if onnx and not owner.macs and (name.startswith(_EXPORTER_NAMES) or "Constant" in name or _is_size(tensor)):
+    if (
+        onnx
+        and not owner.macs
+        and (name.startswith(_EXPORTER_NAMES) or "Constant" in name or _is_size(tensor))
+    ):
         return _MADE
     return None
 

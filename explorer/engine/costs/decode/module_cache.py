@@ -148,7 +148,9 @@ class OwnCache(Struct):
                 where=type(self.model).__name__,
                 hint="a step is counted behind the cache that a forward returns",
             )
-        return cache, {"encoder_outputs": encoder_results[-1]} if encoder_results else self._encoder_output(result)
+        return cache, {"encoder_outputs": encoder_results[-1]} if encoder_results else self._encoder_output(
+            result
+        )
 
     def _encoder_module(self) -> nn.Module | None:
         """The encoder, whose output a step reads; None if unknown."""

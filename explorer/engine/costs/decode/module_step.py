@@ -142,7 +142,10 @@ def step_behind(
     info = replace(
         info,
         totals=replace(info.totals, kv_cache_bytes=sum(entry.nbytes for entry in cache)),
-        assumptions={**info.assumptions, "decode": {"past": past, "tokens": 1, "how": _description(cache, past)}},
+        assumptions={
+            **info.assumptions,
+            "decode": {"past": past, "tokens": 1, "how": _description(cache, past)},
+        },
     )
     note = _mixing_note(own_cache, step_result, past, batch)
     info = replace(info, model=replace(info.model, notes=(*info.model.notes, *note)))

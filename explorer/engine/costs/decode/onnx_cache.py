@@ -189,7 +189,8 @@ def bind(
         shape = _shape_of(value, input_shapes)
         mask = len(shape) - 1 if "mask" in value.name.lower() else 0  # the axis of all positions, if not 0
         bound_shape = tuple(
-            sizes.of(dim, value.name, total=past + new, mask=0 < mask == axis) for axis, dim in enumerate(shape)
+            sizes.of(dim, value.name, total=past + new, mask=0 < mask == axis)
+            for axis, dim in enumerate(shape)
         )
         step_inputs[value.name] = declared[0], bound_shape
         if value.name in cache:
@@ -268,7 +269,12 @@ def _are_buffers(model: Model, cache: Cache) -> bool:
     declared = {v.name: v.shape for v in model.graph.outputs}
     for slot in cache.values():
         cache_shape, present_shape = slot.value.shape, declared.get(slot.present)
-        if cache_shape is None or present_shape is None or len(cache_shape) != len(present_shape) or slot.axis >= len(cache_shape):
+        if (
+            cache_shape is None
+            or present_shape is None
+            or len(cache_shape) != len(present_shape)
+            or slot.axis >= len(cache_shape)
+        ):
             return False
         if cache_shape[slot.axis] is None or cache_shape[slot.axis] != present_shape[slot.axis]:
             return False
@@ -357,7 +363,9 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
         for tensor in layer.inputs:
             if tensor.name in unread:
                 parts_by_layer.setdefault(layer.id, []).append(unread.pop(tensor.name))
-    layers = with_cache_bytes(analysis.layers, {row_id: whole(parts) for row_id, parts in parts_by_layer.items()})
+    layers = with_cache_bytes(
+        analysis.layers, {row_id: whole(parts) for row_id, parts in parts_by_layer.items()}
+    )
     totals = replace(analysis.info.totals, kv_cache_bytes=whole(sizes.values()))
     kind = "buffers, written in place" if step.buffers else "one token longer when they come out"
     description = (

@@ -37,5 +37,7 @@ def with_cache_bytes(layers: Sequence[Layer], cache_bytes: Mapping[int, int | No
     for layer in reversed(layers):
         if layer.id in sums and layer.parent is not None:
             own_bytes, parent_bytes = sums[layer.id], sums.get(layer.parent, 0)
-            sums[layer.parent] = None if own_bytes is None or parent_bytes is None else own_bytes + parent_bytes
+            sums[layer.parent] = (
+                None if own_bytes is None or parent_bytes is None else own_bytes + parent_bytes
+            )
     return tuple(replace(x, kv_cache_bytes=sums[x.id]) if x.id in sums else x for x in layers)

@@ -56,12 +56,17 @@ def decode(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int)
 def _checked(step: StepBehind, crossing: int, weights: int) -> tuple[bool, str]:
     """Checks by two analyses that the cache exceeds the weights at the crossing; else gives a reason."""
     try:
-        bytes_before, bytes_after = (step(tokens).info.totals.kv_cache_bytes or 0 for tokens in (crossing - 1, crossing))
+        bytes_before, bytes_after = (
+            step(tokens).info.totals.kv_cache_bytes or 0 for tokens in (crossing - 1, crossing)
+        )
     except ExplorerError as error:
         return False, str(error)
     if bytes_before <= weights < bytes_after:
         return True, ""
-    return False, f"the cache takes {bytes_before:,} and {bytes_after:,} bytes there, not {weights:,}: it grows unevenly"
+    return (
+        False,
+        f"the cache takes {bytes_before:,} and {bytes_after:,} bytes there, not {weights:,}: it grows unevenly",
+    )
 
 
 def _totals(totals: Totals) -> DecodeTotals:

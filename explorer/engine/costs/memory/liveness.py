@@ -204,7 +204,11 @@ def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -
     live_tensors = [life for life in lifetimes if life.size and life.born <= peak_step <= life.dies]
     live_tensors.sort(key=lambda life: -(life.size or 0))
     is_known = best or not lifetimes
-    return Peak(best if is_known else None, steps[peak_step].label, tuple(described(x.info) for x in live_tensors[:SHOWN]))
+    return Peak(
+        best if is_known else None,
+        steps[peak_step].label,
+        tuple(described(x.info) for x in live_tensors[:SHOWN]),
+    )
 
 
 def described(info: TensorInfo | Named) -> TensorInfo:

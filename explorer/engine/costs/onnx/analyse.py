@@ -17,9 +17,9 @@ from explorer.engine.costs.memory.liveness import (
     AnalysisResult,
     MadeRows,
     Schedule,
-    with_descriptions,
     live_peak,
     schedule,
+    with_descriptions,
 )
 from explorer.engine.costs.onnx import tile_coverage, visitor
 from explorer.engine.costs.onnx.boundaries import boundaries
@@ -225,7 +225,9 @@ def _notes(model: Model, visited: VisitResult) -> list[str]:
         unused = [t for t in unused if t.name not in used]
     if unused:
         size = sum(t.nbytes for t in unused)
-        notes.append(f"{len(unused):,} stored tensors ({size:,} bytes) are used by no operator and not counted")
+        notes.append(
+            f"{len(unused):,} stored tensors ({size:,} bytes) are used by no operator and not counted"
+        )
     disputed = [(shapes.values, name) for shapes in visited.shapes.values() for name in shapes.disputed]
     conflicts = [values[name].conflict for values, name in disputed if name in values]
     for words, template in (

@@ -59,7 +59,12 @@ def boundaries(
         edge_context, names = edge.context, edge.node.inputs
         for key, name in zip(_keys(edge_context, names), names, strict=True):
             origin = producers.get(key, root)
-            if origin is not scopes and name and name not in edge_context.stored and name not in edge.constants:
+            if (
+                origin is not scopes
+                and name
+                and name not in edge_context.stored
+                and name not in edge.constants
+            ):
                 info = described((edge_context.shapes.values, name))
                 size = edge.node.op in _SIZE_READERS or info.dtype == "int64"
                 _cross(key, info, origin, scopes, ins, sizes if size else outs)

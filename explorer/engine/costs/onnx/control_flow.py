@@ -73,7 +73,9 @@ def _branches(owner: ControlFlowNode) -> None:
         ends.append([state.memory(body_context.key(v.name)) for v in body.outputs])
         branches.append((name, branch_result))
         counted_figures = [x.figures for x in branch_result.leaves if x.counted]
-        costs.append((summed(x.macs for x in counted_figures), summed(x.elementwise_ops for x in counted_figures)))
+        costs.append(
+            (summed(x.macs for x in counted_figures), summed(x.elementwise_ops for x in counted_figures))
+        )
     # if the branch is unknown, memory is that of the branch with the highest peak
     peaks = [live_peak(b.steps, end).bytes or 0 for (_, b), end in zip(branches, ends, strict=True)]
     if branch_index is None:
@@ -91,7 +93,9 @@ def _branches(owner: ControlFlowNode) -> None:
     for index, (name, branch_result) in enumerate(branches):
         is_counted = index == costliest
         first_leaf = len(result.leaves)
-        result.leaves += branch_result.leaves if is_counted else [replace(x, counted=False) for x in branch_result.leaves]
+        result.leaves += (
+            branch_result.leaves if is_counted else [replace(x, counted=False) for x in branch_result.leaves]
+        )
         result.edges += branch_result.edges
         result.ends += branch_result.ends
         result.groups.update(branch_result.groups)
@@ -104,7 +108,9 @@ def _branches(owner: ControlFlowNode) -> None:
     for output_name, key in zip(node.outputs, ends[largest], strict=False):
         if output_name:
             state.memory_of[context.key(output_name)] = key
-    costs_text = "; ".join(f"{name}: {_cost_text(cost)}" for (name, _), cost in zip(branches, costs, strict=True))
+    costs_text = "; ".join(
+        f"{name}: {_cost_text(cost)}" for (name, _), cost in zip(branches, costs, strict=True)
+    )
     result.groups[scopes[-1].path] = state.group(
         context,
         node,
@@ -134,7 +140,9 @@ def _loop(owner: ControlFlowNode) -> None:
     state, context, node = owner.state, owner.context, owner.node
     body = node.attributes["body"]
     constants = context.shapes.constants
-    max_trips, is_fixed = iterations(node, constants) if isinstance(constants, ConstantContents) else (None, False)
+    max_trips, is_fixed = (
+        iterations(node, constants) if isinstance(constants, ConstantContents) else (None, False)
+    )
     trips = dimensions.display(max_trips) if isinstance(max_trips, str) else max_trips
     types = state.inference.loop_types(node, context.shapes.values, constants, context.opsets)
     shapes = owner.shapes(body, types)
@@ -255,7 +263,11 @@ def _repeat(
             state.memory_of[body_context.key(value.name)] = state.memory(context.key(outer_name))
     output_offset = max(len(body.outputs) - len(node.outputs), 0)
     stacked = [
-        (context.key(outer_name), context.info(outer_name), scaled(nbytes(body_context.info(value.name)), count))
+        (
+            context.key(outer_name),
+            context.info(outer_name),
+            scaled(nbytes(body_context.info(value.name)), count),
+        )
         for outer_name, value in list(zip(node.outputs, body.outputs[output_offset:], strict=False))[carried:]
         if outer_name
     ]

@@ -134,7 +134,12 @@ class FunctionCalls:
         key = id(body_context.shapes), frozenset(body_context.stored)
         if key not in self._closed:
             stored_arguments = dict(body_context.stored)
-            body_context.trips, body_context.early, body_context.chosen, body_context.closed = 1, "", False, True
+            body_context.trips, body_context.early, body_context.chosen, body_context.closed = (
+                1,
+                "",
+                False,
+                True,
+            )
             body_context.number = self._state.number()
             with self._state.separate_result() as body_result:
                 visit(body_context, nodes)
@@ -187,10 +192,14 @@ class FunctionCalls:
         state.result.edges.append(leaf)
         step_outputs = [(context.key(o.name), o, nbytes(o)) for o in outputs]
         # at its peak, the body also holds its outputs or the tensors that become them
-        inner_bytes = None if body.peak is None else max(body.peak - sum(s or 0 for _, _, s in step_outputs), 0)
+        inner_bytes = (
+            None if body.peak is None else max(body.peak - sum(s or 0 for _, _, s in step_outputs), 0)
+        )
         step_outputs.append(((path, "inside"), TensorInfo(f"inside {path}", None, None), inner_bytes))
         bound_reason = "a function that is not opened is taken to hold its inputs to its end"
-        state.step(path, [context.key(n) for n in read], step_outputs, leaf=position, bound_reason=bound_reason)
+        state.step(
+            path, [context.key(n) for n in read], step_outputs, leaf=position, bound_reason=bound_reason
+        )
 
 
 class ClosedBody(Struct, frozen=True):

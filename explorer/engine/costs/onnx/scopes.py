@@ -159,7 +159,9 @@ def from_name(name: str, cache: Known | None = None) -> ScopedName:
     elif front in (cached_groups := cache[sign]):
         groups = cached_groups[front]
     else:
-        groups = cached_groups[front] = _groups(front, sign) if sign == "." else _known_groups(front, cached_groups)
+        groups = cached_groups[front] = (
+            _groups(front, sign) if sign == "." else _known_groups(front, cached_groups)
+        )
     # intern, because thousands of nodes are named Conv
     return ScopedName((), name) if groups is None else ScopedName(groups, intern(last))
 

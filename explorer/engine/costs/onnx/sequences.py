@@ -60,7 +60,13 @@ def _elements_of(
         return None
     if node.op == "SequenceInsert" and len(node.inputs) > 1:
         new = context.info(node.inputs[1])
-        element = new if source_elements.length == 0 else None if source_elements.each is None else _common_info([source_elements.each, new])
+        element = (
+            new
+            if source_elements.length == 0
+            else None
+            if source_elements.each is None
+            else _common_info([source_elements.each, new])
+        )
         return SequenceElements(_changed_length(source_elements.length, 1), element)
     if node.op == "SequenceErase":
         return replace(source_elements, length=_changed_length(source_elements.length, -1))
@@ -90,7 +96,11 @@ def _split(context: GraphContext, node: Node) -> SequenceElements:
     size = shape[axis_index]
     if not split_name:
         keep = node.attributes.get("keepdims", 1)
-        piece_shape = (*shape[:axis_index], 1, *shape[axis_index + 1 :]) if keep else (*shape[:axis_index], *shape[axis_index + 1 :])
+        piece_shape = (
+            (*shape[:axis_index], 1, *shape[axis_index + 1 :])
+            if keep
+            else (*shape[:axis_index], *shape[axis_index + 1 :])
+        )
         return SequenceElements(size, replace(source, shape=piece_shape))
     if sizes is None:
         return SequenceElements(None)

@@ -172,7 +172,9 @@ class VisitState(Struct):
         )
         # inputs of a body have no producer outside it
         input_names = [v.name for v in body.inputs]
-        self.result.edges.append((scopes, (), (), [*map(body_context.key, input_names)], [*map(body_context.info, input_names)]))
+        self.result.edges.append(
+            (scopes, (), (), [*map(body_context.key, input_names)], [*map(body_context.info, input_names)])
+        )
         self.result.ends.append((scopes, [body_context.key(v.name) for v in body.outputs]))
         return body_context
 

@@ -172,7 +172,9 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
         else:
             if leaf.function in labels.operators:
                 key = leaf.function, id(leaf.figures)
-                tile_count, reason = products_by_figures.get(key) or products_by_figures.setdefault(key, _product(labels, leaf, operator_by_context))
+                tile_count, reason = products_by_figures.get(key) or products_by_figures.setdefault(
+                    key, _product(labels, leaf, operator_by_context)
+                )
             else:
                 tile_count, reason = _product(labels, leaf, operator_by_context)
             if tile_count is not None:
@@ -204,7 +206,9 @@ def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:
     return reason or (_NOT_CHOSEN if labels.sites else "")
 
 
-def _product(labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int, str]) -> tuple[int | None, str]:
+def _product(
+    labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int, str]
+) -> tuple[int | None, str]:
     """The number of tile products in a leaf, 0 if unknown; or None and the reason if it is not on tiles."""
     context, node = leaf.context, leaf.node
     name = next((name for name in (leaf.function, node.op) if name in labels.operators), "")
@@ -222,7 +226,9 @@ def _product(labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[i
     if operand_indices is None or node.domain not in ("", DOMAIN) or len(node.inputs) <= operand_indices[1]:
         return None, _TOO_LARGE
     macs_and_count = _count_products(
-        context.info(node.inputs[operand_indices[0]]).shape, context.info(node.inputs[operand_indices[1]]).shape, tile
+        context.info(node.inputs[operand_indices[0]]).shape,
+        context.info(node.inputs[operand_indices[1]]).shape,
+        tile,
     )
     if macs_and_count is None or (macs_and_count[1] not in (1, None) and not batched):
         return None, _TOO_LARGE

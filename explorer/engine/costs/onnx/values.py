@@ -194,7 +194,9 @@ def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, 
     for index, name in enumerate(node.inputs):
         for position, entry in enumerate(context.stored.get(name, ())):
             if entry.quantized or registry.is_parameter(node.op, index, entry.dtype, entry.shape):
-                places.append((index, position, registry.packed_bits(node.op, index, entry.dtype, node.attributes)))
+                places.append(
+                    (index, position, registry.packed_bits(node.op, index, entry.dtype, node.attributes))
+                )
     return places
 
 

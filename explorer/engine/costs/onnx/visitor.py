@@ -24,13 +24,13 @@ from explorer.engine.costs.onnx.values import (
     VIEWS,
     GraphContext,
     StoredValue,
-    propagate_stored,
-    is_alias,
     attribute_parameters,
+    is_alias,
     nbytes,
     parameter_places,
     plain_attributes,
     plain_storage,
+    propagate_stored,
     scaled,
     stored_in,
     traffic,
@@ -170,7 +170,9 @@ class GraphVisitor:
             if len(entries) > 1 and len({identity for identity, _, _ in entries}) < len(entries):
                 entries = list({entry[0]: entry for entry in entries}.values())
         if op in registry.LEARNED:
-            entries += [(entry.identity, entry.elements, entry.size) for entry in attribute_parameters(context, node)]
+            entries += [
+                (entry.identity, entry.elements, entry.size) for entry in attribute_parameters(context, node)
+            ]
         may_share = op in _SPECIAL
         if may_share:
             propagate_stored(context, node)

@@ -151,7 +151,10 @@ class _Fit(Struct, frozen=True):
             first,
             [_form(size_tuple, [figures.layers[row][0] for figures in samples]) for row in rows],
             [_form(size_tuple, [figures.layers[row][1] for figures in samples]) for row in rows],
-            [fitted(size_tuple, sizes) for sizes in zip(*(figures.alive for figures in samples), strict=True)],
+            [
+                fitted(size_tuple, sizes)
+                for sizes in zip(*(figures.alive for figures in samples), strict=True)
+            ],
         )
 
     def matches(self, size: int, figures: SizeFigures) -> bool:
@@ -228,7 +231,9 @@ def _checks(low: int, high: int, additional: Collection[int]) -> list[int]:
 
 def _is_comparable(a: SizeFigures, b: SizeFigures) -> bool:
     """Whether the same steps run and the same figures are known."""
-    same_known = [(m is None, n is None) for m, n in a.layers] == [(m is None, n is None) for m, n in b.layers]
+    same_known = [(m is None, n is None) for m, n in a.layers] == [
+        (m is None, n is None) for m, n in b.layers
+    ]
     return same_known and a.labels == b.labels
 
 

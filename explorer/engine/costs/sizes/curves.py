@@ -173,7 +173,9 @@ class _Curves:
         parts = [form.of(name, self.weights, None) for form in wide]
         if not wide:
             return ""
-        range_parts = highest({part for form_parts in parts for part in form_parts}, wide[0].low, wide[-1].high)
+        range_parts = highest(
+            {part for form_parts in parts for part in form_parts}, wide[0].low, wide[-1].high
+        )
         for form, form_parts in zip(wide, parts, strict=True):
             if not set(highest(range_parts, form.low, form.high)) <= set(form_parts):
                 return ""
@@ -245,7 +247,9 @@ class _Curves:
                     middle = (low + high) // 2
                     middle_values = self.values(middle)
                     low, high = (
-                        (middle, high) if (middle_values[curve] > middle_values[other_curve]) == is_above else (low, middle)
+                        (middle, high)
+                        if (middle_values[curve] > middle_values[other_curve]) == is_above
+                        else (low, middle)
                     )
                 crossings += self._crossing(high, curve, other_curve)
         return sorted(crossings, key=lambda crossing: crossing.size)
@@ -261,7 +265,12 @@ class _Curves:
     def _grid(self, crossings: Sequence[Crossing]) -> list[int]:
         """Powers of two, sizes between them, both ends, the current size, and both sides of each crossing."""
         low, high, current = self.over.low, self.over.high, self.over.at
-        sizes = {low, high, *_powers(low, high), *([current] if current is not None and low <= current <= high else [])}
+        sizes = {
+            low,
+            high,
+            *_powers(low, high),
+            *([current] if current is not None and low <= current <= high else []),
+        }
         for power in (0, *_powers(low, high)):
             begin = power or low
             end = min(high, 2 * begin)

@@ -117,12 +117,19 @@ def turns(polynomial: Polynomial, low: int, high: int) -> Iterator[int]:
         return
     marks = [low, *turns(_steps(polynomial), low, high - 1), high]
     for first, last in pairwise(marks):
-        is_positive_first, is_positive_last = polynomial.numerator_at(first) > 0, polynomial.numerator_at(last) > 0
+        is_positive_first, is_positive_last = (
+            polynomial.numerator_at(first) > 0,
+            polynomial.numerator_at(last) > 0,
+        )
         if is_positive_first == is_positive_last:
             continue
         while last - first > 1:
             middle = (first + last) // 2
-            first, last = (middle, last) if (polynomial.numerator_at(middle) > 0) == is_positive_first else (first, middle)
+            first, last = (
+                (middle, last)
+                if (polynomial.numerator_at(middle) > 0) == is_positive_first
+                else (first, middle)
+            )
         yield last
 
 
@@ -131,7 +138,8 @@ def _steps(polynomial: Polynomial) -> Polynomial:
     terms = polynomial.terms
     differences = [
         sum(
-            (term * math.comb(power, lower_power) for power, term in enumerate(terms) if power > lower_power), Fraction(0)
+            (term * math.comb(power, lower_power) for power, term in enumerate(terms) if power > lower_power),
+            Fraction(0),
         )
         for lower_power in range(len(terms) - 1)
     ]
@@ -153,7 +161,11 @@ def highest(polynomials: Collection[Polynomial], low: int, high: int) -> tuple[P
         return tuple(upper)
     pairs = ((a, b) for a in upper for b in upper if a is not b)
     marks = {low, *(size for a, b in pairs for size in turns(a - b, low, high))}
-    best = {max(upper, key=lambda p: Fraction(p.numerator_at(size), p.over)) for size in marks} if upper else set()
+    best = (
+        {max(upper, key=lambda p: Fraction(p.numerator_at(size), p.over)) for size in marks}
+        if upper
+        else set()
+    )
     return tuple([polynomial for polynomial in upper if polynomial in best])
 
 

@@ -452,7 +452,9 @@ def _idle(
     if not run.failed:
         if run.unseen and weights:
             reason = "it was not seen to run, and the model does work that is not seen"
-            return layer_tree.LayerLeaf(scopes, replace(_with_unknown_cost(layer), reason=reason), _facts(weights), 1)
+            return layer_tree.LayerLeaf(
+                scopes, replace(_with_unknown_cost(layer), reason=reason), _facts(weights), 1
+            )
         if path in run.elsewhere:
             reason = "assumed: it runs only where a value of a tensor is another than the one that was taken"
             layer = replace(layer, formula="0 (does not run)", status="bound", reason=reason, assumed=True)

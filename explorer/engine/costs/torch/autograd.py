@@ -109,7 +109,9 @@ class Gradients:
         if all(_storage(t) in self._weights or _storage(t) in self._constants for t in inputs):
             self._weights.update(_storage(t) for t in outputs)
         if any(t.requires_grad and has_gradient_hooks(t) for t in inputs):
-            self._last_product = _Product(f"{name}, on an input of which the model has a hook", None, list(outputs))
+            self._last_product = _Product(
+                f"{name}, on an input of which the model has a hook", None, list(outputs)
+            )
             self._row_sum(row).products.append(self._last_product)
             return
         if not cost.macs and cost.elementwise_ops == 0:
@@ -143,9 +145,7 @@ class Gradients:
             last.steps = [t.grad_fn for t in last.outputs if t.grad_fn is not None]
             last.outputs = []
 
-    def tie(
-        self, make: Callable[[], list[torch.Tensor]], used: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def tie(self, make: Callable[[], list[torch.Tensor]], used: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Creates tensors that require a gradient if a tensor in `used` does."""
         return list(_GradientTie.apply(make, *used))
 
@@ -185,7 +185,11 @@ class Gradients:
             if final is not row:
                 merged.setdefault(id(final), []).append(partial_sum)
         for index, leaf in enumerate(leaves):
-            own_sum = self._sums[id(rows[index])][1] if index < len(rows) and id(rows[index]) in self._sums else _Sum()
+            own_sum = (
+                self._sums[id(rows[index])][1]
+                if index < len(rows) and id(rows[index]) in self._sums
+                else _Sum()
+            )
             sums = [own_sum, *(merged.get(id(rows[index]), ()) if index < len(rows) else ())]
             unknown, gradient = "", Gradient()
             for product in (p for partial_sum in sums for p in partial_sum.products):

@@ -188,7 +188,9 @@ class _Runs:
         self.remaining_runs -= 1
         return _run_to_end(self.model, self.args, self.kwargs, policy, self.options)
 
-    def explore(self, best: Trace, policy: AnswerPolicy, other_runs: _OtherRuns) -> tuple[Trace, AnswerPolicy]:
+    def explore(
+        self, best: Trace, policy: AnswerPolicy, other_runs: _OtherRuns
+    ) -> tuple[Trace, AnswerPolicy]:
         """Returns the run with the most MACs, and collects runs with other answers in `other_runs`."""
         policy = replace(policy, events=_EVENT_FACTOR * len(best.events) + 1000)
         tried: set[CodePlace] = set()
@@ -263,9 +265,13 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     run.elsewhere = frozenset(asked_paths - figures.keys()) | frozenset(sized - figures.keys())
     reach: Reach | None = None
     variants = [variant for _, variant in other_runs.asked] + other_runs.sized
-    if not (other_runs.open or run.failed or bounds) and all(_macs(o) == _macs(run) and not o.cut for o in variants):
+    if not (other_runs.open or run.failed or bounds) and all(
+        _macs(o) == _macs(run) and not o.cut for o in variants
+    ):
         reach = "exact"
-    elif not any(row.bound and row.macs for row in _rows(run)) and any(_macs(o) > _macs(run) for o in variants):
+    elif not any(row.bound and row.macs for row in _rows(run)) and any(
+        _macs(o) > _macs(run) for o in variants
+    ):
         # layers that run only with other answers have no row in this run
         reach = "assumed"
     notes = _notes(run, other_runs, figures)
@@ -278,7 +284,11 @@ def _differing_paths(figures: Mapping[str, tuple[int, ...]], other_runs: Iterabl
     paths: set[str] = set()
     for variant in other_runs:
         variant_figures = _figures(variant)
-        paths.update(path for path in figures.keys() | variant_figures.keys() if figures.get(path) != variant_figures.get(path))
+        paths.update(
+            path
+            for path in figures.keys() | variant_figures.keys()
+            if figures.get(path) != variant_figures.get(path)
+        )
     return paths
 
 
@@ -290,12 +300,20 @@ def _notes(run: Trace, other_runs: _OtherRuns, figures: Mapping[str, tuple[int, 
         if variant.cut or _changes_totals(variant, total):
             places[place] = None
     branches = [p for p in places if run.asked.get(p, "branch") == "branch"]
-    notes = [f"assumed: the branch at {place_text(place)} goes the policy that costs more" for place in branches]
-    changes = any(_changes_totals(variant, total) for variant in other_runs.sized) or "sized" in other_runs.open
+    notes = [
+        f"assumed: the branch at {place_text(place)} goes the policy that costs more" for place in branches
+    ]
+    changes = (
+        any(_changes_totals(variant, total) for variant in other_runs.sized) or "sized" in other_runs.open
+    )
     for text, times in run.assumed.items():
         is_value_assumption = text in _VALUE_ASSUMPTIONS
         numbers = len(places) > len(branches) or "asked" in other_runs.open or (text == ONCE and places)
-        if numbers if is_value_assumption else changes and (text != EVENLY or _depends_on_class_shares(figures, other_runs)):
+        if (
+            numbers
+            if is_value_assumption
+            else changes and (text != EVENLY or _depends_on_class_shares(figures, other_runs))
+        ):
             notes.append(f"{text} ({times:,} times)")
     return tuple(notes)
 
@@ -311,7 +329,9 @@ def _changes_totals(run: Trace, total: tuple[int, ...]) -> bool:
     A small difference, such as one additional mask, is reported on its row only.
     """
     macs, *figure_pairs = zip(_sums(_figures(run)), total, strict=True)
-    return macs[0] != macs[1] or any(abs(figure - expected) > _TOLERANCE * expected for figure, expected in figure_pairs)
+    return macs[0] != macs[1] or any(
+        abs(figure - expected) > _TOLERANCE * expected for figure, expected in figure_pairs
+    )
 
 
 def _sums(figures: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:

@@ -46,7 +46,9 @@ def value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]
     return flow
 
 
-def _read(flow: ValueFlow, versions: _Versions, row_id: int, tensor: torch.Tensor, version: int | None) -> None:
+def _read(
+    flow: ValueFlow, versions: _Versions, row_id: int, tensor: torch.Tensor, version: int | None
+) -> None:
     """Records that a row reads a tensor. A parameter gets no edge, because the row lists it as a weight."""
     if version is not None:
         flow.take(row_id, version, partial(_info, "", tensor))

@@ -86,7 +86,9 @@ def _iterate(
     was_undecided = False
     while True:
         loop.step()
-        (continues,) = leaves(cond_fn(*carried, *additional))  # the graph of an exported program gives a tuple
+        (continues,) = leaves(
+            cond_fn(*carried, *additional)
+        )  # the graph of an exported program gives a tuple
         is_undecided = isinstance(continues, torch.Tensor) and continues.is_meta
         if is_undecided and was_undecided:
             loop.cut()

@@ -295,7 +295,11 @@ def _part(
         return None
     if place >= inputs:
         is_full_storage = part.storage_offset() == 0 and size_of(part) == part.untyped_storage().nbytes()
-        return ResultTensor(meta_cache.FRESH, place, part.shape, part.stride(), part.dtype) if is_full_storage else None
+        return (
+            ResultTensor(meta_cache.FRESH, place, part.shape, part.stride(), part.dtype)
+            if is_full_storage
+            else None
+        )
     for index, tensor in enumerate(input_tensors):
         if storage_key(tensor.untyped_storage()) == address and tensor.dtype == part.dtype:
             distance = part.storage_offset() - tensor.storage_offset()

@@ -78,10 +78,15 @@ class Outsiders:
         owner_entry = self._used.get((key, -1))
         # a tensor of the run for which the forward requires a gradient
         is_run_tensor = in_run_memory and not isinstance(tensor, nn.Parameter)
-        if owner_entry is None and (is_run_tensor or id(tensor) in self._input_ids or not is_parameter(tensor)):
+        if owner_entry is None and (
+            is_run_tensor or id(tensor) in self._input_ids or not is_parameter(tensor)
+        ):
             return False
         # name it after the last use, because an operator that initializes a new parameter also reads it
-        self._used[key, -1] = f"a tensor that {row.path} uses", tensor if owner_entry is None else owner_entry[1]
+        self._used[key, -1] = (
+            f"a tensor that {row.path} uses",
+            tensor if owner_entry is None else owner_entry[1],
+        )
         return True
 
     def used(self) -> Sequence[TensorInfo]:

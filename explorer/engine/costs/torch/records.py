@@ -131,7 +131,9 @@ class TensorTrail:
     def __init__(self) -> None:
         self.events: list[tuple[Row, Literal["reads", "makes", "writes"], Sequence[torch.Tensor]]] = []
 
-    def reads(self, row: Row, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None = None) -> None:
+    def reads(
+        self, row: Row, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None = None
+    ) -> None:
         """Records the tensors that a row is called with, at position `index` of the events if given."""
         read_tensors = _snapshot(args) if not kwargs else _snapshot((args, kwargs))
         self.events.insert(len(self.events) if index is None else index, (row, "reads", read_tensors))

@@ -577,7 +577,11 @@ class _Watch:
             out = bounded[0]
             self.assumed[bounded[1]] += 1
         else:
-            out = None if key is None or answer is not None else meta_cache.compute_result(operator, args, kwargs)
+            out = (
+                None
+                if key is None or answer is not None
+                else meta_cache.compute_result(operator, args, kwargs)
+            )
             if quantized:
                 # the layer cache does not distinguish quantized tensors from plain integers
                 self.repeats = False
@@ -675,7 +679,9 @@ class _Watch:
             counted = self.classes.count_classes(operator.name, args, lambda: func(*args, **kwargs))
             if counted is not None:
                 return counted, EVENLY
-        return data_dependent.answer(func, args, self.classes, least=self.policy.least, valued=self.policy.valued)
+        return data_dependent.answer(
+            func, args, self.classes, least=self.policy.least, valued=self.policy.valued
+        )
 
     def record(
         self,
@@ -723,7 +729,11 @@ class _Watch:
             self.alive.setdefault(key, storage)
             if reason:
                 self.bound[key] = reason
-            if sparse_reasons and key not in inputs and (not answer.cost.macs or len(sparse_reasons) == len(read_tensors)):
+            if (
+                sparse_reasons
+                and key not in inputs
+                and (not answer.cost.macs or len(sparse_reasons) == len(read_tensors))
+            ):
                 # the product of a sparse and a dense tensor is dense
                 self.sparse.setdefault(key, sparse_reasons[0])
             if key in inputs and not mutates:
@@ -842,7 +852,14 @@ class _Watch:
 
 _ATTENTION: Any = nn.functional.scaled_dot_product_attention
 
-_DISPLAY_NAMES = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "iadd": "add", "imul": "mul"}
+_DISPLAY_NAMES = {
+    "rsub": "sub",
+    "rdiv": "div",
+    "rpow": "pow",
+    "rmatmul": "matmul",
+    "iadd": "add",
+    "imul": "mul",
+}
 """Display names of operators whose Python names differ."""
 
 
@@ -951,9 +968,14 @@ def trace(
         except ExplorerError:
             raise
         except Exception as error:
-            failed_path = watch.failed[0] if watch.failed and watch.failed[1] is error else watch.frames[-1].path
+            failed_path = (
+                watch.failed[0] if watch.failed and watch.failed[1] is error else watch.frames[-1].path
+            )
             text = " ".join(str(error).split())
-            run.failed = failed_path, f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+            run.failed = (
+                failed_path,
+                f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__,
+            )
             run.refused = _is_raised_by_model(error)
     run.decided, run.endless, run.asked = tuple(questions.decided), questions.endless, questions.asked
     run.sized, run.shared, run.cut = watch.sized, watch.classes.used, watch.cut
@@ -986,7 +1008,10 @@ def _is_raised_by_model(error: BaseException) -> bool:
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    if traceback is None or traceback.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "explorer"):
+    if traceback is None or traceback.tb_frame.f_globals.get("__name__", "").partition(".")[0] in (
+        "torch",
+        "explorer",
+    ):
         return False
     return traceback.tb_frame.f_code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 

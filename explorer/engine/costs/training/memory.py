@@ -93,7 +93,9 @@ def over_time(
         moments.append(TrainingMoment(**live_by_kind, phase=position[0], path=position[1], live_bytes=total))
         if total > peak_bytes:
             peak_bytes, peak, holders = total, len(moments) - 1, bytes_by_holder.copy()
-    largest = sorted(((size, *holder) for holder, size in holders.items() if size > 0), reverse=True)[:HOLDERS]
+    largest = sorted(((size, *holder) for holder, size in holders.items() if size > 0), reverse=True)[
+        :HOLDERS
+    ]
     return StepMemory(
         batch=batch,
         counted=counted,

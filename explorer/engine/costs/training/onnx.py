@@ -45,7 +45,12 @@ def at_batch(
     named = named or [d for d in dict.fromkeys(first.values()) if isinstance(d, str)]
     if named:
         shapes = {
-            name: (kind, tuple(batch if _is_declared_as(model, name, axis, named) else d for axis, d in enumerate(shape)))
+            name: (
+                kind,
+                tuple(
+                    batch if _is_declared_as(model, name, axis, named) else d for axis, d in enumerate(shape)
+                ),
+            )
             for name, (kind, shape) in input_shapes.items()
         }
         return {**dims, **dict.fromkeys(named, batch)}, shapes
@@ -222,7 +227,9 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     unknown_inputs: set[str] = set()
     wants: list[Want] = []
     for index, name in enumerate(node.inputs):
-        wants.append(flow.want(context, node, index, unknown_inputs) if name and name not in constants else "")
+        wants.append(
+            flow.want(context, node, index, unknown_inputs) if name and name not in constants else ""
+        )
     operator = registry.OPERATORS.get((node.domain, node.op))
     if operator is not None and operator.gradient is blocked:
         wants = [""] * len(wants)
@@ -243,7 +250,9 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     forward = leaf.figures.macs
     if forward is None:
         return None, "unknown", leaf.figures.reason
-    elementwise_work = elementwise(leaf.figures.elementwise_ops, ("input", "weight") if is_unexpanded else wants)
+    elementwise_work = elementwise(
+        leaf.figures.elementwise_ops, ("input", "weight") if is_unexpanded else wants
+    )
     if not forward or not has_gradient:
         return Gradient(elementwise=elementwise_work), "exact", ""
     inputs = tuple([context.info(name) if name else None for name in node.inputs])
@@ -253,7 +262,11 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     if gradient is None:
         has_bound = is_unexpanded or node.op == "Einsum"
         if has_bound:
-            return (Gradient(forward, forward, elementwise_work), "bound", "at most two gradients for each product")
+            return (
+                Gradient(forward, forward, elementwise_work),
+                "bound",
+                "at most two gradients for each product",
+            )
         return None, "unknown", f"there is no rule for the gradient of {node.op}"
     gradient += Gradient(elementwise=elementwise_work)
     if unknown_inputs:

@@ -128,7 +128,9 @@ def step_memory(
 def _notes(model: nn.Module, failure: str) -> tuple[str, ...]:
     notes = [_KERNELS]
     if failure:
-        notes.append(f"it does not run in training mode ({failure}): dropout and batch statistics are not in it")
+        notes.append(
+            f"it does not run in training mode ({failure}): dropout and batch statistics are not in it"
+        )
     layer = next((path for path, part in model.named_modules() if isinstance(part, nn.RNNBase)), None)
     if layer is not None:
         notes.append(
@@ -329,7 +331,9 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 @contextmanager
-def _observed_modules(model: nn.Module, watch: _AllocationObserver, checkpoints: Sequence[str]) -> Iterator[None]:
+def _observed_modules(
+    model: nn.Module, watch: _AllocationObserver, checkpoints: Sequence[str]
+) -> Iterator[None]:
     """Reports running modules to `watch`, and applies checkpointing to the modules in `checkpoints`."""
     checkpointed_paths = set(checkpoints)
     forwards = [(path, module) for path, module in model.named_modules() if path]
