@@ -274,13 +274,13 @@ class LeafRows(LayerRows):
 
     def _count_repeated(self) -> None:
         """Counts, for each leaf, the parameters that an earlier leaf of the same kind also uses."""
-        used: dict[str, set[Hashable]] = {}
+        used_by_kind: dict[str, set[Hashable]] = {}
         for row_id, entry in enumerate(self._item):
             leaf = self._leaves[entry] if entry >= 0 else None
             if leaf is None or not leaf.counted:
                 continue
             shared = {identity: elements for identity, elements, _ in leaf.stored if identity in self._users}
-            seen = used.setdefault(leaf.kind, set())
+            seen = used_by_kind.setdefault(leaf.kind, set())
             if repeated_elements := sum(
                 elements for identity, elements in shared.items() if identity in seen
             ):
@@ -310,8 +310,8 @@ class LeafRows(LayerRows):
         signatures: dict[Hashable, int] = {}
         kinds = array("i", bytes(4 * len(self._item)))
         children: dict[int, list[int]] = {}
-        for at in range(len(self._item) - 1, -1, -1):
-            parent, entry = self._parent[at], self._item[at]
+        for row_id in range(len(self._item) - 1, -1, -1):
+            parent, entry = self._parent[row_id], self._item[row_id]
             parent_sum: _Sum | None = None
             if parent >= 0:
                 parent_sum = sums.get(parent)
@@ -326,9 +326,9 @@ class LeafRows(LayerRows):
                 signature = leaf.kind, params, figures.macs, figures.activation_bytes
             else:
                 layer, facts = self._groups[-1 - entry], group_facts[-1 - entry]
-                child_rows = children.get(at, [])
+                child_rows = children.get(row_id, [])
                 child_rows.reverse()
-                group_sum = sums.pop(at, None) or _Sum()
+                group_sum = sums.pop(row_id, None) or _Sum()
                 _fill_sums(layer, facts, group_sum)
                 if self._trained is not None:
                     pairs = [(identity, elements) for identity, (elements, _) in group_sum.stored.items()]
@@ -338,16 +338,16 @@ class LeafRows(LayerRows):
                 elif parent_sum is not None:
                     parent_sum.add_sum(group_sum)
                 signature = (layer.kind, tuple([kinds[i] for i in child_rows]))
-            kinds[at] = signatures.setdefault(signature, len(signatures))
+            kinds[row_id] = signatures.setdefault(signature, len(signatures))
             if parent in children:
-                children[parent].append(at)
+                children[parent].append(row_id)
             else:
-                children[parent] = [at]
+                children[parent] = [row_id]
         children.get(-1, []).reverse()
         items = self._item
         for run in identical_runs(children.values(), kinds, lambda row_id: items[row_id] < 0):
-            for at in run:
-                _set_fields(self._groups[-1 - items[at]], repeat=len(run) if at == run[0] else 0)
+            for row_id in run:
+                _set_fields(self._groups[-1 - items[row_id]], repeat=len(run) if row_id == run[0] else 0)
 
     def leaf_row_ids(self) -> array[int]:
         """The row id of every leaf, in the order of the leaves."""

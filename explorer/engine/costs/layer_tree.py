@@ -179,14 +179,14 @@ def add_bounds_note(info: Info, bound_counts: Bounds) -> Info:
     count, path, assumed = bound_counts
     if not count:
         return info
-    many = f"{count:,} layers are" if count > 1 else f"'{printable(path)}' is"
+    subject = f"{count:,} layers are" if count > 1 else f"'{printable(path)}' is"
     condition = "under an assumption" if assumed == count else "at an upper bound"
     if 0 < assumed < count:
-        many, condition = (
+        subject, condition = (
             f"{count - assumed:,} layers are",
             f"{condition} and {assumed:,} under an assumption",
         )
-    note = f"{many} counted {condition}"
+    note = f"{subject} counted {condition}"
     if info.totals.status == "exact":
         note += "; MACs in total do not depend on it"
     elif assumed:
@@ -224,12 +224,12 @@ def totals(
         parameters: All stored parameters, needed if some of them are used by no leaf.
         groups: Facts of groups that their leaves do not state, by scope path.
     """
-    used: dict[Hashable, tuple[Hashable, int, int]] = {}
+    stored_parameters: dict[Hashable, tuple[Hashable, int, int]] = {}
     # a large graph has a few dozen distinct operators; equal ones share one figures object
     uses_by_figures: dict[int, tuple[CostFigures | Layer, list[int]]] = {}
     for leaf in leaves:
         for entry in leaf.stored:
-            used[entry[0]] = entry
+            stored_parameters[entry[0]] = entry
         if leaf.counted:
             figures = leaf.figures
             same_figures = uses_by_figures.get(id(figures))
@@ -237,7 +237,7 @@ def totals(
                 uses_by_figures[id(figures)] = figures, [leaf.nodes]
             else:
                 same_figures[1].append(leaf.nodes)
-    used.update({entry[0]: entry for entry in parameters or ()})
+    stored_parameters.update({entry[0]: entry for entry in parameters or ()})
     figure_rows = [(_SUMMED(figures), len(counts)) for figures, counts in uses_by_figures.values()]
     macs, elementwise, activations, read, written, weights = (
         summed([None if row[index] is None else row[index] * times for row, times in figure_rows])
@@ -250,9 +250,9 @@ def totals(
     coverage = known_nodes / nodes if nodes else 1.0
     return Totals(
         nodes=nodes,
-        params=sum([elements for _, elements, _ in used.values()]),
+        params=sum([elements for _, elements, _ in stored_parameters.values()]),
         trainable_params=trainable_params,
-        weight_bytes=sum([size for _, _, size in used.values()]),
+        weight_bytes=sum([size for _, _, size in stored_parameters.values()]),
         macs=macs,
         flops=None if macs is None else 2 * macs,
         elementwise_ops=elementwise,

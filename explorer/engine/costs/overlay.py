@@ -222,8 +222,8 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
 
 
 def _names_text(name: str, count: int) -> str:
-    more = f" or {many_text(count - 1, 'other name')}" if count > 1 else ""
-    return f"'{printable(name)[:60]}'{more}"
+    more_text = f" or {many_text(count - 1, 'other name')}" if count > 1 else ""
+    return f"'{printable(name)[:60]}'{more_text}"
 
 
 def _with_paths(file: OutsideFigures, layers: Sequence[Layer]) -> OutsideFigures:

@@ -222,7 +222,7 @@ def arranged(
     flat: bool,
     sort: LayerColumn | None,
     turned: bool,
-    beside: ColumnFigures,
+    columns: ColumnFigures,
 ) -> list[Layer]:
     """The rows to show, in display order.
 
@@ -233,19 +233,19 @@ def arranged(
         sort: Column to sort siblings by (all rows of a flat list): numbers descending, texts ascending.
             Unknown values come last.
         turned: Whether to reverse the sort order.
-        beside: Figures of additional columns.
+        columns: Figures of additional columns.
     """
     visible = [row for row in rows if depth is None or row.depth < depth]
     if flat:
         groups = {row.parent for row in visible}
-        return _sorted([row for row in visible if row.id not in groups], sort, turned, beside)
+        return _sorted([row for row in visible if row.id not in groups], sort, turned, columns)
     if sort is None:
         return visible
     children: dict[int | None, list[Layer]] = {}
     for visible_row in visible:
         children.setdefault(visible_row.parent, []).append(visible_row)
     ordered: list[Layer] = []
-    stack = [iter(_sorted(children.pop(None, []), sort, turned, beside))]
+    stack = [iter(_sorted(children.pop(None, []), sort, turned, columns))]
     while stack:
         row = next(stack[-1], None)
         if row is None:
@@ -253,17 +253,17 @@ def arranged(
             continue
         ordered.append(row)
         if row.id in children:
-            stack.append(iter(_sorted(children.pop(row.id), sort, turned, beside)))
+            stack.append(iter(_sorted(children.pop(row.id), sort, turned, columns)))
     return ordered
 
 
-def _sorted(rows: list[Layer], sort: LayerColumn | None, turned: bool, beside: ColumnFigures) -> list[Layer]:
+def _sorted(rows: list[Layer], sort: LayerColumn | None, turned: bool, columns: ColumnFigures) -> list[Layer]:
     if sort is None:
         return rows
     comparable: list[tuple[Any, Layer]] = []
     unknown: list[Layer] = []
     for row in rows:
-        value = sort.of(row, beside)
+        value = sort.of(row, columns)
         if value is None:
             unknown.append(row)
         else:

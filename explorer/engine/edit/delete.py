@@ -56,37 +56,37 @@ def delete(
     body = place.body
     remaining = [*body.nodes[: target.index], *body.nodes[target.index + 1 :]]
     read_names = {name for node in remaining for name in reads(node)} | set(results(body))
-    used = [name for name in node.outputs if name and name in read_names]
+    used_outputs = [name for name in node.outputs if name and name in read_names]
     edited = _without_unused(body, remaining, node)
-    if not used:
+    if not used_outputs:
         return replace_body(model, place, edited), f"{node.op} {target.text}: nothing read it"
-    replacement = _replacement_input(model, target, used, sizes, input_shapes)
-    edited = _rewire(edited, target, used[0], replacement)
+    replacement = _replacement_input(model, target, used_outputs, sizes, input_shapes)
+    edited = _rewire(edited, target, used_outputs[0], replacement)
     return replace_body(
         model, place, edited
-    ), f"{node.op} {target.text}: '{replacement}' passes where '{used[0]}' was"
+    ), f"{node.op} {target.text}: '{replacement}' passes where '{used_outputs[0]}' was"
 
 
 def _replacement_input(
     model: Model,
     target: FoundNode,
-    used: Sequence[str],
+    used_outputs: Sequence[str],
     sizes: Mapping[str, int] | None,
     input_shapes: InputShapes | None,
 ) -> str:
     """The input that can replace the only output that is read."""
     node = target.node
-    if len(used) > 1:
+    if len(used_outputs) > 1:
         raise Misuse(
-            f"{node.op} {target.text} cannot be deleted: {len(used)} outputs of it are read",
+            f"{node.op} {target.text} cannot be deleted: {len(used_outputs)} outputs of it are read",
             where=FLAG,
             hint=_POSSIBLE,
         )
     inputs = [name for name in dict.fromkeys(node.inputs) if name]
-    if node.op in _PASSING and not node.domain and used[0] == node.outputs[0] and inputs:
+    if node.op in _PASSING and not node.domain and used_outputs[0] == node.outputs[0] and inputs:
         return inputs[0]
     types = _visible_types(model, target.place, sizes, input_shapes)
-    output_type = types.get(used[0])
+    output_type = types.get(used_outputs[0])
     candidates = [name for name in inputs if _is_same_type(types.get(name), output_type)]
     if len(candidates) > 1:
         live = _live_values(target.place.body)

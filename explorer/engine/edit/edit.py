@@ -79,14 +79,14 @@ def _check_names(model: Model) -> Model:
         raise Misuse(f"that makes no model: {error.what}", where=model.path) from None
 
 
-def _with_true_types(before: Model, after: Model, description: str) -> EditedModel:
+def _with_true_types(original_model: Model, edited_model: Model, description: str) -> EditedModel:
     """The edited model with corrected declarations."""
-    bare = _without_declarations(after)
-    inference, original = Inference(bare), infer(before)
+    bare = _without_declarations(edited_model)
+    inference, original = Inference(bare), infer(original_model)
     shapes = inference.main
     if broken := [node for node in shapes.impossible if node not in original.impossible]:
         raise Misuse(broken[0], hint="nothing was changed")
-    graph = after.graph
+    graph = edited_model.graph
     values = tuple([value for value in graph.values if _is_consistent(value, shapes.values)])
     outputs = _correct(graph.outputs, shapes.values)
     changed = []
@@ -97,7 +97,7 @@ def _with_true_types(before: Model, after: Model, description: str) -> EditedMod
                 for value in (before_value, after_value)
             ]
             changed.append(TypeChange(before_value.name, *texts))
-    edited = _correct_bodies(after, bare, inference)
+    edited = _correct_bodies(edited_model, bare, inference)
     edited = replace(edited, graph=replace(edited.graph, values=values, outputs=outputs))
     return EditedModel(edited, description, tuple(changed))
 

@@ -101,9 +101,10 @@ def _replace_node(
     minimum, maximum = operator.inputs
     count, output_count = len(node.inputs), len(node.outputs)
     if not minimum <= count <= maximum:
-        takes = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
+        range_text = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
         raise Misuse(
-            f"{operator.name} takes {takes} inputs, and '{node.label}'{place.text} has {count}", where=FLAG
+            f"{operator.name} takes {range_text} inputs, and '{node.label}'{place.text} has {count}",
+            where=FLAG,
         )
     if output_count > operator.outputs:
         raise Misuse(

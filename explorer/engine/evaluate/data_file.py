@@ -246,7 +246,7 @@ def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataF
     _, head = next(lines, (0, []))
     has_no_header = all(map(_is_number, head))
     names = (
-        [f"column {at}" for at in range(1, len(head) + 1)]
+        [f"column {column_number}" for column_number in range(1, len(head) + 1)]
         if has_no_header
         else [cell.strip() for cell in head]
     )

@@ -127,13 +127,14 @@ def fold_away(model: Model, only: Collection[int], fused: bool) -> FoldedAway:
         kinds += [kind] * (len(work.folded) - len(kinds))
     folded_model = work.build_model()
     new_indices = {
-        at: place for place, at in enumerate(at for at, node in enumerate(work.nodes) if node is not None)
+        index: place
+        for place, index in enumerate(index for index, node in enumerate(work.nodes) if node is not None)
     }
     return FoldedAway(
         model=folded_model,
         kinds=tuple(kinds),
         folded=tuple(work.folded),
-        places=tuple([(at, tuple([new_indices[to] for to in into])) for at, into in work.places]),
+        places=tuple([(index, tuple([new_indices[to] for to in into])) for index, into in work.places]),
         ops={new_indices[to]: model.graph.nodes[to].op for _, into in work.places for to in into},
         sizes=work.sizes,
     )

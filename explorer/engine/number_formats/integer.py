@@ -78,10 +78,10 @@ class Integer(NumberFormat, frozen=True):
 
     def steps(self, values: Array, grid: Grid) -> Array:
         """Codes minus their zero point, in a float dtype that represents them exactly."""
-        whole = self._saturated_codes(values, grid)
+        codes = self._saturated_codes(values, grid)
         if grid.zero.any():
-            whole -= along(grid.zero.astype(whole.dtype), values.shape, grid)
-        return whole
+            codes -= along(grid.zero.astype(codes.dtype), values.shape, grid)
+        return codes
 
     def of_steps(self, steps: Array, grid: Grid) -> Array:
         """The values of `steps`, computed in place if possible."""
@@ -93,11 +93,11 @@ class Integer(NumberFormat, frozen=True):
         """The saturated codes, in a float dtype that represents them exactly."""
         width = np.float32 if self.bits <= 24 else np.float64
         with np.errstate(over="ignore", invalid="ignore"):  # values beyond the dtype saturate below
-            whole = np.asarray(np.divide(values, along(grid.scale, values.shape, grid), dtype=width))
-        np.rint(whole, out=whole)
+            codes = np.asarray(np.divide(values, along(grid.scale, values.shape, grid), dtype=width))
+        np.rint(codes, out=codes)
         if grid.zero.any():
-            whole += along(grid.zero.astype(width), values.shape, grid)
-        return np.clip(whole, self.least, self.largest, out=whole)
+            codes += along(grid.zero.astype(width), values.shape, grid)
+        return np.clip(codes, self.least, self.largest, out=codes)
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
         """The values of the smallest and the largest code."""

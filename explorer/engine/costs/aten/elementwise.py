@@ -165,7 +165,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     "renorm": OperatorRecord(each_input("power, sum, scale", 3)),
     "_weight_norm_interface": OperatorRecord(each_input("square, sum, scale", 3), auxiliary=True),
     **_entries(_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
-    # -- normalisations
+    # -- normalizations
     **_entries(_batch_norm, "batch_norm _batch_norm_no_update"),
     **_entries(
         _batch_norm,

@@ -305,9 +305,9 @@ def _totals(
 
 def _outside_leaves(summary: Any, model: nn.Module) -> Iterator[nn.Parameter]:
     """Parameters that belong to no called leaf layer."""
-    counted = {id(i.module) for i in summary.summary_list if i.is_leaf_layer}
+    leaf_ids = {id(i.module) for i in summary.summary_list if i.is_leaf_layer}
     for module in model.modules():
-        if id(module) not in counted:
+        if id(module) not in leaf_ids:
             yield from (p for p in parameters_of(module).values() if p is not None)
 
 

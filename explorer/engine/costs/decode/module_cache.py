@@ -122,11 +122,11 @@ class OwnCache(Struct):
         initial_tokens = 1 if self.encoder else _INITIAL_TOKENS
         cache, _ = self.cache(initial_tokens, batch, prompt)
         try:
-            grown = _grow(cache, _TEST_GROWTH)
+            grown_cache = _grow(cache, _TEST_GROWTH)
         except Exception:
             return False
         expected, _ = self._cache_after(initial_tokens + _TEST_GROWTH, batch, prompt)
-        return [entry.tensor.shape for entry in tensors_of(grown)] == [
+        return [entry.tensor.shape for entry in tensors_of(grown_cache)] == [
             entry.tensor.shape for entry in tensors_of(expected)
         ]
 
@@ -202,15 +202,15 @@ def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> O
         Misuse: The module's forward takes no cache.
     """
     arguments = compat.forward_arguments(model)
-    takes = _names(model, arguments)
-    encoder = "decoder_input_ids" in takes
+    argument_names = _names(model, arguments)
+    encoder = "decoder_input_ids" in argument_names
 
     def check(done: int, modules: int) -> None:
         stop_if(cancel)
 
-    if "input_ids" in takes or encoder:
+    if "input_ids" in argument_names or encoder:
         name = compat.cache_argument(arguments)
-        own_cache = OwnCache(model, name or "", takes, encoder, check=check)
+        own_cache = OwnCache(model, name or "", argument_names, encoder, check=check)
         own_cache.name = name or _returned_argument(own_cache, arguments)
         if own_cache.name:
             return own_cache

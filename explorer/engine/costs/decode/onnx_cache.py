@@ -195,8 +195,8 @@ def bind(
         step_inputs[value.name] = declared[0], bound_shape
         if value.name in cache:
             positions[value.name] = _check_capacity(bound_shape[cache[value.name].axis], past, value.name)
-    written = buffers or any(n > past for n in positions.values())
-    return DecodeStep(step_inputs, positions, written, tuple(assumed), sizes.known)
+    is_written_in_place = buffers or any(n > past for n in positions.values())
+    return DecodeStep(step_inputs, positions, is_written_in_place, tuple(assumed), sizes.known)
 
 
 def _check_capacity(positions: int, past: int, name: str) -> int:

@@ -65,7 +65,8 @@ def _checked(step: StepBehind, crossing: int, weights: int) -> tuple[bool, str]:
         return True, ""
     return (
         False,
-        f"the cache takes {bytes_before:,} and {bytes_after:,} bytes there, not {weights:,}: it grows unevenly",
+        f"the cache takes {bytes_before:,} and {bytes_after:,} bytes there, not {weights:,}:"
+        " it grows unevenly",
     )
 
 

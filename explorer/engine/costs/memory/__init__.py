@@ -1,1 +1,1 @@
-"""Memory over time, and the roofline."""
+"""Activation memory over time, and the roofline model."""

@@ -58,9 +58,9 @@ class LiveRange(Struct, gc=False):
 
 
 class Peak(Struct, frozen=True):
-    """The step at which most bytes are live, and the tensors live there, largest first.
+    """The step at which most bytes are live, and the tensors that are live there, largest first.
 
-    `bytes` is None when there are tensors and the size of none is known.
+    `bytes` is None if there are tensors but no size is known.
     """
 
     bytes: int | None
@@ -69,15 +69,15 @@ class Peak(Struct, frozen=True):
 
 
 class Schedule(Struct, frozen=True):
-    """The execution order of an analyzed model; `memory` makes facts of it.
+    """The execution order of an analyzed model, from which `memory` computes the timeline.
 
     Attributes:
-        steps: In execution order; the model's inputs are the outputs of the first.
+        steps: Steps in execution order; the outputs of the first step are the model's inputs.
         keep: Keys that are never freed: the model's outputs.
-        rows: For every step the id of its row in `Analysis.layers`, None where it has none of its own.
-        failed: Why the order ends early; empty if it does not.
-        hint: What to do about it.
-        failure: Where a model failed that was run, and why: "layers.3: ..."; empty if it did not.
+        rows: For each step, the id of its row in `Analysis.layers`, or None if it has no row.
+        failed: Reason why the order ends early, or ''.
+        hint: Suggestion for the user if the order ends early.
+        failure: Path of the layer that failed in the run, and the error: "layers.3: ..."; '' if none failed.
     """
 
     steps: Sequence[ExecutionStep]
@@ -89,22 +89,22 @@ class Schedule(Struct, frozen=True):
 
 
 MadeRows = tuple[tuple[Layer, ...], Callable[[], Schedule], Callable[[], ValueFlow | None]]
-"""The rows of a tree, what makes the execution order, what makes the edges."""
+"""The rows of a tree, a function that builds the execution order, and a function that builds the edges."""
 
 
 class AnalysisResult:
-    """The result of an analysis: the totals, and the rest on demand.
+    """The result of an analysis: totals at once, rows, execution order and edges on demand.
 
     Args:
-        info: The facts of the whole model.
-        rows: Makes the rows of the layer tree, a function that makes the execution order, and a function
-            that makes the edges between rows (None where they are unknown).
-        bounds: What `tree.bounds` found.
+        info: Facts of the whole model.
+        rows: Function that builds the rows of the layer tree, a function for the execution order, and a
+            function for the edges between rows (which returns None if they are unknown).
+        bounds: Counts of inexact figures, from `layer_tree.bounds`.
 
     Attributes:
-        info: What is known of the whole model.
-        bounds: As given.
-        rows: As given, done once.
+        info: Facts of the whole model.
+        bounds: Counts of inexact figures.
+        rows: The function `rows` with its result cached.
     """
 
     __slots__ = ("bounds", "info", "rows")
@@ -124,7 +124,7 @@ class AnalysisResult:
         bounds: tuple[int, str, int] = (0, "", 0),
         flow: Callable[[], ValueFlow | None] = lambda: None,
     ) -> AnalysisResult:
-        """A result whose rows are already made."""
+        """Creates a result from rows that are built already."""
         return cls(analysis.info, lambda: (analysis.layers, lambda: order, flow), bounds)
 
     @property
@@ -139,20 +139,20 @@ class AnalysisResult:
 
     @property
     def flow(self) -> ValueFlow | None:
-        """The edges between the rows; None where they are unknown."""
+        """The edges between the rows, or None if they are unknown."""
         return self.rows()[2]()
 
     def with_info(self, info: Info) -> AnalysisResult:
-        """The same result with other facts of the whole model."""
+        """A copy of the result with other facts of the whole model."""
         return AnalysisResult(info, self.rows, self.bounds)
 
 
 def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> list[LiveRange]:
-    """Every tensor that takes memory of its own, in the order of birth.
+    """The lifetime of every tensor that has memory of its own, in order of birth.
 
     Args:
-        steps: Execution order; the graph's inputs are the outputs of step 0.
-        keep: Keys that are never freed: the graph's outputs, and inputs that the caller holds.
+        steps: Steps in execution order; the outputs of step 0 are the graph's inputs.
+        keep: Keys that are never freed: the graph's outputs, and inputs that the caller keeps.
     """
     lifetimes: dict[Hashable, LiveRange] = {}
     for index, step in enumerate(steps):
@@ -189,11 +189,11 @@ def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -
     """The largest set of tensors live at one step.
 
     Args:
-        steps: Execution order; the graph's inputs are the outputs of step 0.
-        keep: Keys that are never freed: the graph's outputs, and inputs that the caller holds.
+        steps: Steps in execution order; the outputs of step 0 are the graph's inputs.
+        keep: Keys that are never freed: the graph's outputs, and inputs that the caller keeps.
 
     Returns:
-        The peak, at the first step that reaches it. Bytes are 0 when there is nothing to count.
+        The peak, at the first step that reaches it. `bytes` is 0 if there are no tensors.
     """
     lifetimes = lives(steps, keep)
     live = _live_bytes_by_step(lifetimes, len(steps))
@@ -212,7 +212,7 @@ def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -
 
 
 def described(info: TensorInfo | Named) -> TensorInfo:
-    """The description of a tensor that may be there by its name only."""
+    """The description of a tensor that may be given by name only."""
     if isinstance(info, TensorInfo):
         return info
     values, name = info
@@ -220,7 +220,7 @@ def described(info: TensorInfo | Named) -> TensorInfo:
 
 
 def with_descriptions(steps: Iterable[ExecutionStep]) -> Sequence[ExecutionStep]:
-    """The steps with all descriptions made."""
+    """The steps with the description of each tensor built."""
     return [
         replace(step, outputs=[(key, described(info), size) for key, info, size in step.outputs])
         for step in steps
@@ -236,15 +236,15 @@ def schedule(
     failed: str = "",
     failure: str = "",
 ) -> Schedule:
-    """The execution order with the row of every step.
+    """Assigns a row to every step of an execution order.
 
     Args:
-        steps: Execution order.
+        steps: Steps in execution order.
         keep: Keys that are never freed.
-        layers: Of the analysis.
-        rows_of: Row of a leaf by its position, from `tree_rows.build`.
-        failed: Why the order ends early.
-        failure: Where the model failed, and why.
+        layers: Rows of the analysis.
+        rows_of: Row id of each leaf, from `layer_rows.build`.
+        failed: Reason why the order ends early, or ''.
+        failure: Path of the layer that failed in the run, and the error, or ''.
     """
     groups = {layer.path: layer.id for layer in layers if layer.group}
     rows = [rows_of[step.leaf] if step.leaf >= 0 else groups.get(step.label) for step in steps]
@@ -252,10 +252,10 @@ def schedule(
 
 
 def memory(examined: AnalysisResult) -> Memory:
-    """Activation memory over the execution order of an analysed model.
+    """Activation memory over the execution order of an analyzed model.
 
-    The arena is laid out by first fit, in the order of birth and by decreasing size, and the smaller one
-    is taken. Tensors of unknown size are counted in `reason` and in nothing else.
+    The arena is laid out by first fit, in order of birth and by decreasing size; the smaller arena is used.
+    Tensors of unknown size are left out, and `reason` states their number.
     """
     order, layers = examined.schedule, examined.analysis.layers
     lifetimes = lives(order.steps, order.keep)
@@ -291,7 +291,7 @@ def memory(examined: AnalysisResult) -> Memory:
 
 
 def _status(order: Schedule, tensors: int, missing: int) -> tuple[Status, str]:
-    """How far the figures can be believed, and why no further."""
+    """The status of the figures, and the reason if they are not exact."""
     reasons = [order.failed] if order.failed else []
     if missing:
         reasons.append(f"{missing:,} of {tensors:,} tensors are left out: their sizes are not known")

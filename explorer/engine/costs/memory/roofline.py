@@ -1,9 +1,9 @@
-"""Roofline model: every layer against the peak MACs and the bandwidth of a machine.
+"""Roofline model: compares every layer with the peak MACs and the memory bandwidth of a machine.
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore
-architectures" (2009). A layer takes at least the time of its multiply-accumulates at the machine's peak,
-and at least the time of its bytes at full bandwidth; the longer one is what bounds it. Bytes are those
-of `Layer`: each input read once, each output written once, nothing kept on chip between layers.
+architectures" (2009). The MACs of a layer take a minimum time at the machine's peak, and its bytes take a
+minimum time at full bandwidth. The larger of the two bounds the layer. Bytes are those of `Layer`: each input
+is read once, each output is written once, and nothing stays on chip between layers.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from explorer.facts.roofline import Limit, Machine, Roofline, RooflinePoint
 
 
 def roofline(analysis: Analysis, machine: Machine) -> Roofline:
-    """The layers of a model on the roofline of a machine.
+    """Places the layers of a model on the roofline of a machine.
 
     Args:
-        analysis: Its rows; groups, layers that do not run and layers that neither compute nor move a byte
-            (views) have no point.
-        machine: Its two limits, both above 0.
+        analysis: Analysis of the model. Groups, layers that do not run, and layers without MACs and bytes
+            (views) get no point.
+        machine: Machine with its two limits, both above 0.
 
     Returns:
-        Points in the order of the rows. A layer whose MACs or bytes are not known has no time, and the sums
-        are over the others.
+        Points in the order of the rows. A layer whose MACs or bytes are unknown has no time and is left out
+        of the sums.
     """
     points = [
         _point(layer, machine)
@@ -61,7 +61,7 @@ def bytes_moved(layer: Layer) -> int | None:
 
 
 def least_seconds(macs: int, moved: int, machine: Machine) -> float:
-    """The longer of all MACs at the peak and all bytes at full bandwidth."""
+    """Minimum time in seconds: the larger of MACs at the peak and bytes at full bandwidth."""
     return max(macs / machine.peak_macs, moved / machine.bandwidth)
 
 

@@ -215,14 +215,14 @@ def _on_tiles(
 def _notes(model: Model, visited: VisitResult) -> list[str]:
     """Notes on unused tensors and contradicting shapes."""
     notes = []
-    used = {name for node in model.graph.nodes for name in node.inputs}
-    used.update(v.name for v in model.graph.outputs)
-    unused = [t for t in model.graph.initializers.values() if t.name not in used]
+    used_names = {name for node in model.graph.nodes for name in node.inputs}
+    used_names.update(v.name for v in model.graph.outputs)
+    unused = [t for t in model.graph.initializers.values() if t.name not in used_names]
     if unused:
         # captured values are not listed among a node's inputs
         captured = (captured_names(body) for node in model.graph.nodes for _, body in subgraphs(node))
-        used.update(*captured)
-        unused = [t for t in unused if t.name not in used]
+        used_names.update(*captured)
+        unused = [t for t in unused if t.name not in used_names]
     if unused:
         size = sum(t.nbytes for t in unused)
         notes.append(

@@ -145,9 +145,11 @@ class Gradients:
             last.steps = [t.grad_fn for t in last.outputs if t.grad_fn is not None]
             last.outputs = []
 
-    def tie(self, make: Callable[[], list[torch.Tensor]], used: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Creates tensors that require a gradient if a tensor in `used` does."""
-        return list(_GradientTie.apply(make, *used))
+    def tie(
+        self, make: Callable[[], list[torch.Tensor]], sources: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Creates tensors that require a gradient if a tensor in `sources` does."""
+        return list(_GradientTie.apply(make, *sources))
 
     def result(self, row: Row, value: Any) -> None:
         """Records the results of a row, after autograd has seen them."""

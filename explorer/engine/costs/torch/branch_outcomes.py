@@ -252,17 +252,17 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     """Marks the rows whose figures change with the answers, and collects notes on the assumptions."""
     figures = _figures(run)
     asked_paths = _differing_paths(figures, (variant for _, variant in other_runs.asked))
-    sized = _differing_paths(figures, other_runs.sized)
+    sized_paths = _differing_paths(figures, other_runs.sized)
     bounds = any(row.bound and row.macs for row in _rows(run))
     for row in _rows(run):
         reason = ""
-        if row.path in sized or (row.sized and "sized" in other_runs.open):
+        if row.path in sized_paths or (row.sized and "sized" in other_runs.open):
             reason = row.sized or _SIZED
         if row.path in asked_paths or (row.asked and "asked" in other_runs.open):
             reason = row.asked or _DIFFERS
         if is_assumption(reason) or not row.bound:
             row.bound = reason
-    run.elsewhere = frozenset(asked_paths - figures.keys()) | frozenset(sized - figures.keys())
+    run.elsewhere = frozenset(asked_paths - figures.keys()) | frozenset(sized_paths - figures.keys())
     reach: Reach | None = None
     variants = [variant for _, variant in other_runs.asked] + other_runs.sized
     if not (other_runs.open or run.failed or bounds) and all(
@@ -276,7 +276,7 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
         reach = "assumed"
     notes = _notes(run, other_runs, figures)
     is_settled = reach == "exact" and not notes
-    return Verdict(run, notes, reach, frozenset(asked_paths | sized) if is_settled else frozenset())
+    return Verdict(run, notes, reach, frozenset(asked_paths | sized_paths) if is_settled else frozenset())
 
 
 def _differing_paths(figures: Mapping[str, tuple[int, ...]], other_runs: Iterable[Trace]) -> set[str]:

@@ -481,19 +481,22 @@ class _Watch:
         layer = getattr(torch.ops.aten, name)
         func = layer.data if packed else layer.input
         call = dispatch.call_of(func, args, kwargs, None)
-        used = [t for argument in ("data", "input", "hx", "params") for t in call.tensors(argument)]
+        read_tensors = [t for argument in ("data", "input", "hx", "params") for t in call.tensors(argument)]
 
         def make() -> list[torch.Tensor]:
             return list(packed_weights.recurrent_results(call))
 
-        outputs = make() if self.gradients is None else self.gradients.tie(make, used)
+        outputs = make() if self.gradients is None else self.gradients.tie(make, read_tensors)
         cost = dispatch.cost(func, args, kwargs, outputs)
         row = self.current(name)
         self.record(
-            row, used, outputs, meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, used, outputs)
+            row,
+            read_tensors,
+            outputs,
+            meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, read_tensors, outputs),
         )
         if self.gradients is not None:
-            self.gradients.operator(row, "a recurrent layer", func, args, kwargs, used, outputs, cost)
+            self.gradients.operator(row, "a recurrent layer", func, args, kwargs, read_tensors, outputs, cost)
         if row is self.function_row:
             self.function_row = None
             self.finish(row, name, args, kwargs, tuple(outputs))
@@ -791,7 +794,7 @@ class _Watch:
         written: int,
     ) -> None:
         """Adds the bytes that one operator reads (by storage) and writes to its row; records the event."""
-        used = []
+        read_keys = []
         read = stored_read = 0
         for key, size in inputs.items():
             if key in self.packed:
@@ -801,11 +804,11 @@ class _Watch:
             if key in self.stored:
                 stored_read += size
             else:
-                used.append(key)
+                read_keys.append(key)
         row.read += read
         row.stored_read += stored_read
         row.written += written
-        event = OperatorEvent(row, tuple(used), tuple(outputs))
+        event = OperatorEvent(row, tuple(read_keys), tuple(outputs))
         self.events.append(event)
         if self.tape is not None:
             self.tape.append(

@@ -125,13 +125,13 @@ def by_outputs(fact: Training) -> StepMemory:
         )
     outputs = [Allocation("activations", row.path, row.activation_bytes or 0) for row in fact.layers]
     gradients = [Allocation("gradients", row.path, row.gradient_bytes) for row in fact.layers]
-    changes = [MemoryChange("forward", out.path, out) for out in outputs if out.bytes]
-    for out, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
+    changes = [MemoryChange("forward", output.path, output) for output in outputs if output.bytes]
+    for output, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
         # the gradient of an output has the size of the output
-        flowing = Allocation("temporary", out.path, out.bytes)
-        for allocation, born in ((flowing, True), (gradient, True), (flowing, False), (out, False)):
+        flowing = Allocation("temporary", output.path, output.bytes)
+        for allocation, born in ((flowing, True), (gradient, True), (flowing, False), (output, False)):
             if allocation.bytes:
-                changes.append(MemoryChange("backward", out.path, allocation, born))
+                changes.append(MemoryChange("backward", output.path, allocation, born))
     changes.append(MemoryChange("step", "", Allocation("optimizer", "", 0)))
     start = [Allocation("inputs", "", fact.input_bytes)]
     for row in fact.layers:
