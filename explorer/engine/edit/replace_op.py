@@ -101,9 +101,9 @@ def _replace_node(
     minimum, maximum = operator.inputs
     count, output_count = len(node.inputs), len(node.outputs)
     if not minimum <= count <= maximum:
-        range_text = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
+        accepted = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
         raise Misuse(
-            f"{operator.name} takes {range_text} inputs, and '{node.label}'{place.text} has {count}",
+            f"{operator.name} takes {accepted} inputs, and '{node.label}'{place.text} has {count}",
             where=FLAG,
         )
     if output_count > operator.outputs:

@@ -126,10 +126,8 @@ def fold_away(model: Model, only: Collection[int], fused: bool) -> FoldedAway:
         run(work)
         kinds += [kind] * (len(work.folded) - len(kinds))
     folded_model = work.build_model()
-    new_indices = {
-        index: place
-        for place, index in enumerate(index for index, node in enumerate(work.nodes) if node is not None)
-    }
+    remaining = (index for index, node in enumerate(work.nodes) if node is not None)
+    new_indices = {index: new_index for new_index, index in enumerate(remaining)}
     return FoldedAway(
         model=folded_model,
         kinds=tuple(kinds),

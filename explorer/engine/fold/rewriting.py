@@ -235,15 +235,13 @@ class FoldingGraph:
     def build_model(self) -> Model:
         """The rewritten model, without nodes and tensors that only removed nodes used."""
         graph = self.model.graph
-        used_names = {
-            name for node in self.nodes if node is not None for name in reads(node)
-        } | self._output_names
-        self.nodes = [None if self._is_unused_constant(node, used_names) else node for node in self.nodes]
+        used = {name for node in self.nodes if node is not None for name in reads(node)} | self._output_names
+        self.nodes = [None if self._is_unused_constant(node, used) else node for node in self.nodes]
         nodes = tuple([node for node in self.nodes if node is not None])
         initializers = {
             name: tensor
             for name, tensor in self.stored.items()
-            if name in used_names or (name in graph.initializers and name not in self._unread)
+            if name in used or (name in graph.initializers and name not in self._unread)
         }
         defined = {name for node in nodes for name in node.outputs} | {*initializers}
         inputs = [v for v in graph.inputs if v.name not in graph.initializers or v.name in initializers]
@@ -253,11 +251,11 @@ class FoldingGraph:
             graph=replace(graph, nodes=nodes, inputs=tuple(inputs), initializers=initializers, values=values),
         )
 
-    def _is_unused_constant(self, node: Node | None, used_names: Collection[str]) -> bool:
+    def _is_unused_constant(self, node: Node | None, used: Collection[str]) -> bool:
         """Whether a Constant was used only by removed nodes."""
         if node is None or constant_of(node) is None:
             return False
-        return node.outputs[0] not in used_names and node.outputs[0] in self._unread
+        return node.outputs[0] not in used and node.outputs[0] in self._unread
 
     def _unregister(self, index: int) -> Node:
         node = self.nodes[index]

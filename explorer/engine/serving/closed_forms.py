@@ -27,7 +27,7 @@ def over_prompt(value: Counted, sizes: tuple[int, int, int], checks: Sequence[in
         checks: Sizes at which it has to match.
     """
     polynomial = fitted(sizes, tuple([value(size) for size in sizes]))
-    matching = [size for size in checks if polynomial.above(size) == value(size) * polynomial.over]
+    matching = [size for size in checks if polynomial.numerator_at(size) == value(size) * polynomial.over]
     pieces = (_piece(1, polynomial, "prompt"),) if len(matching) == len(checks) else ()
     return ClosedForm("prompt", pieces, sizes, tuple(matching))
 
@@ -49,7 +49,7 @@ def over_context(value: Counted, windows: Sequence[int], most: int) -> ClosedFor
         sizes = _sizes_to_fit(first, last)
         polynomial = fitted(sizes, tuple([value(size) for size in sizes]))
         checks = [size for size in (first, (first + last) // 2, last) if size not in sizes]
-        matching = [size for size in checks if polynomial.above(size) == value(size) * polynomial.over]
+        matching = [size for size in checks if polynomial.numerator_at(size) == value(size) * polynomial.over]
         counted += sizes
         checked += matching
         if len(matching) < len(checks):

@@ -164,7 +164,7 @@ def table(
         flat=flat or preset.flat,
         sort=by,
         turned=sort.startswith("-"),
-        beside=beside,
+        columns=beside,
     )
     return LayerTable(
         analysis.info,

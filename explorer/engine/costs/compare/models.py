@@ -243,12 +243,10 @@ def _moved(first: Analysis, second: Analysis, index: int, folds: bool) -> list[D
     differences: list[Difference] = []
     if graphless(first) or graphless(second):
         return differences
-    for name, (fewer, more_text) in _DROPPED.items():
+    for name, (fewer, surplus) in _DROPPED.items():
         delta = _count(second, name) - _count(first, name)
         if delta and (folds or name != "batch norm"):
-            differences.append(
-                Difference(index, "operators", delta, delta, fewer if delta < 0 else more_text)
-            )
+            differences.append(Difference(index, "operators", delta, delta, fewer if delta < 0 else surplus))
     return differences
 
 
