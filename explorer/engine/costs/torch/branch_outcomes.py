@@ -49,7 +49,7 @@ _VALUE_ASSUMPTIONS = (data_dependent.ASKED, data_dependent.REFUSED, data_depende
 """Assumptions about queried values; all other assumptions are about sizes."""
 
 _DIFFERS = Assumption(
-    "assumed: which policy a branch goes that depends on a value; the policy that costs more is counted"
+    "assumed: which way a branch goes that depends on a value; the way that costs more is counted"
 )
 
 _SIZED = "sizes that depend on values are taken as large as they can be"
@@ -301,7 +301,7 @@ def _notes(run: Trace, other_runs: _OtherRuns, figures: Mapping[str, tuple[int, 
             places[place] = None
     branches = [p for p in places if run.asked.get(p, "branch") == "branch"]
     notes = [
-        f"assumed: the branch at {place_text(place)} goes the policy that costs more" for place in branches
+        f"assumed: the branch at {place_text(place)} goes the way that costs more" for place in branches
     ]
     changes = (
         any(_changes_totals(variant, total) for variant in other_runs.sized) or "sized" in other_runs.open

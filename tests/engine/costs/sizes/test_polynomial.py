@@ -21,14 +21,14 @@ def test_a_form_is_found_from_as_many_figures_as_it_has_coefficients(found: list
     sizes = (low, low + 2, low + 7, low + 1000)
     form = fitted(sizes, tuple(value(found, size) for size in sizes))
     for size in (1, low + 1, 10**6):
-        assert form.at(size) == value(found, size)
+        assert form.value_at(size) == value(found, size)
     assert form.over == 1
 
 
 def test_half_a_square_is_a_form_too() -> None:
     form = fitted((1, 2, 5, 9), tuple(n * (n + 1) // 2 for n in (1, 2, 5, 9)))
     assert form.text("n") == "(n^2+n)/2"
-    assert [form.at(n) for n in (3, 1000)] == [6, 500500]
+    assert [form.value_at(n) for n in (3, 1000)] == [6, 500500]
 
 
 @given(terms, st.integers(1, 20), st.integers(0, 60))
