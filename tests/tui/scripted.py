@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError, Misuse
 from explorer.engine.costs.overlay import overlay
-from explorer.engine.costs.selection import narrowed
+from explorer.engine.costs.selection import filter_rows
 from explorer.engine.costs.training.memory import by_outputs
 from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.graph_view import view
@@ -685,9 +685,9 @@ class ScriptedEngine:
         for row in self.model.layers:
             if not row.group:
                 for tensor in row.inputs:
-                    flow.take(row.id, tensor.name, lambda tensor=tensor: tensor, "input")
+                    flow.add_reader(row.id, tensor.name, lambda tensor=tensor: tensor, "input")
                 for tensor in row.outputs:
-                    flow.make(row.id, tensor.name, lambda tensor=tensor: tensor)
+                    flow.add_producer(row.id, tensor.name, lambda tensor=tensor: tensor)
         return flow
 
     def _ops(self) -> tuple[OpStat, ...]:
@@ -722,7 +722,7 @@ class ScriptedEngine:
             return [sum(seconds.get(at) or 0 for at in ids) for _, ids in inside] + tops
         rows = (*layers, whole_model(self.model.info.totals))
         given = TableFigures(profile=self.states.entries[self.states.current].profile)
-        left = narrowed(self.model.info, layers, None, given.sums(self.model))
+        left = filter_rows(self.model.info, layers, None, given.sums(self.model))
         beside = given.beside(self.model.info, left.figures)
         found = [column.of(row, beside) for row in rows]
         return [float("nan") if value is None or isinstance(value, str | tuple) else value for value in found]

@@ -36,8 +36,8 @@ def rows_of(*edges: str) -> tuple[list[Layer], ValueFlow]:
     flow, info = ValueFlow(), TensorInfo("", "float32", (2, 4))
     for name in names:
         for source in (edge[0] for edge in edges if edge[1] == name):
-            flow.take(names.index(name), source, lambda: info, "input")
-        flow.make(names.index(name), name, lambda: info)
+            flow.add_reader(names.index(name), source, lambda: info, "input")
+        flow.add_producer(names.index(name), name, lambda: info)
     return rows, flow
 
 

@@ -280,12 +280,12 @@ class LeafRows(LayerRows):
             if leaf is None or not leaf.counted:
                 continue
             shared = {identity: elements for identity, elements, _ in leaf.stored if identity in self._users}
-            seen = used_by_kind.setdefault(leaf.kind, set())
+            earlier = used_by_kind.setdefault(leaf.kind, set())
             if repeated_elements := sum(
-                elements for identity, elements in shared.items() if identity in seen
+                elements for identity, elements in shared.items() if identity in earlier
             ):
                 self._repeated[row_id] = repeated_elements
-            seen.update(shared)
+            earlier.update(shared)
 
     def _group(self, scope: Scope, facts: GroupFacts, row_id: int, parent: int, depth: int) -> Layer:
         """Builds the row of a group without its sums."""

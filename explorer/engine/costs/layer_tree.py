@@ -150,7 +150,7 @@ def summed(values: Iterable[Number | None]) -> Number | None:
     return None if missing and not result else result
 
 
-def whole(values: Iterable[int | None]) -> int | None:
+def sum_if_all_known(values: Iterable[int | None]) -> int | None:
     """Sum of all values, or None if any value is unknown."""
     total = 0
     for value in values:

@@ -150,23 +150,28 @@ def _leaves(layers: Sequence[Layer]) -> dict[int, int]:
     return counts
 
 
-def _aggregate(layers: Sequence[Layer], row_figures: Mapping[int, float], over: Over) -> dict[int, float]:
+def _aggregate(
+    layers: Sequence[Layer], row_figures: Mapping[int, float], aggregation: Over
+) -> dict[int, float]:
     """Figures of rows, of their groups, and of the model (-1). A group's own figure takes precedence."""
-    join = _AGGREGATIONS[over]
+    join = _AGGREGATIONS[aggregation]
     parts: dict[int, Part] = {}
     for row_id, parent in reversed([(row.id, row.parent) for row in layers]):
         if row_id in row_figures:
             # the mean of a group is weighted by the number of figures in it
             count = parts[row_id][1] if row_id in parts else 1
-            parts[row_id] = (row_figures[row_id] * count if over == "mean" else row_figures[row_id], count)
+            parts[row_id] = (
+                row_figures[row_id] * count if aggregation == "mean" else row_figures[row_id],
+                count,
+            )
         if row_id in parts:
             group_id = -1 if parent is None else parent
             parts[group_id] = join(parts[group_id], parts[row_id]) if group_id in parts else parts[row_id]
-    return {row_id: _value(part, over) for row_id, part in parts.items()}
+    return {row_id: _value(part, aggregation) for row_id, part in parts.items()}
 
 
-def _value(part: Part, over: Over) -> float:
-    return part[0] / part[1] if over == "mean" else part[0]
+def _value(part: Part, aggregation: Over) -> float:
+    return part[0] / part[1] if aggregation == "mean" else part[0]
 
 
 class _Match(Struct):

@@ -43,7 +43,7 @@ class NarrowedTree(Struct, frozen=True):
     found: int
 
 
-def narrowed(
+def filter_rows(
     info: Info,
     layers: Sequence[Layer],
     is_wanted: Callable[[Layer], bool] | None,
@@ -167,7 +167,7 @@ class _Sums:
         return values[len(_FIELDS) + self._names.index(name)]
 
 
-def folded(rows: Sequence[Layer], constants: Sequence[int]) -> list[Layer]:
+def fold_constants(rows: Sequence[Layer], constants: Sequence[int]) -> list[Layer]:
     """Merges the constants of each group into one row: '+89 constants'.
 
     Args:
@@ -215,7 +215,7 @@ def _constants(rows: Sequence[Layer], leaves: int, id: int) -> Layer:
     )
 
 
-def arranged(
+def arrange_rows(
     rows: Sequence[Layer],
     *,
     depth: int | None,

@@ -64,13 +64,15 @@ class ValueFlow:
         self.read: dict[int, list[FlowingValue]] = {}
         self._current: dict[Hashable, FlowingValue] = {}
 
-    def make(self, row: int, key: Hashable, info: Described, source: InputSource = "layer") -> None:
+    def add_producer(self, row: int, key: Hashable, info: Described, source: InputSource = "layer") -> None:
         """Records that a row (-1 for none) produces a tensor; it replaces the previous one with this key."""
         value = self._current[key] = FlowingValue(info, source, row)
         if row >= 0:
             self.made.setdefault(row, []).append(value)
 
-    def take(self, row: int, key: Hashable, info: Described, otherwise: InputSource = "unknown") -> None:
+    def add_reader(
+        self, row: int, key: Hashable, info: Described, otherwise: InputSource = "unknown"
+    ) -> None:
         """Records that a row reads a tensor. If no row produced it, `otherwise` is its source."""
         value = self._current.get(key)
         if value is None:

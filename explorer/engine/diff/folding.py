@@ -15,7 +15,7 @@ from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.describe import Describer
 from explorer.engine.diff.folded_weights import folded_change
 from explorer.engine.fold.activations import ACTIVATIONS, FUSED
-from explorer.engine.fold.fold import FoldedAway, fold_away, what
+from explorer.engine.fold.fold import FoldedAway, describe_folding, fold_away
 from explorer.engine.fold.tensors import Array
 from explorer.engine.graph.model import Model
 from explorer.facts import NodeDiff
@@ -101,7 +101,7 @@ class SideFolds(Struct, eq=False):
             ]
             if not nodes:
                 continue
-            text = what(kind, nodes)
+            text = describe_folding(kind, nodes)
             sound = kind in _COUNTED or all(self.away.kinds[at] != kind for at in self.wrong)
             first = nodes[0]
             names, ops = (first.name, (first.into or (None,))[0]), (first.op, first.op_into or None)

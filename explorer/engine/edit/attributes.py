@@ -40,20 +40,20 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
     attributes: Mapping[str, Any] = {key: value for key, value in node.attributes.items() if key != name}
     if new_value is not None:
         attributes = {**node.attributes, name: new_value}
-    body = target.place.body
+    body = target.scope.body
     nodes = [*body.nodes]
     nodes[target.index] = node.with_attributes(attributes)
     old_text = "not given" if old_value is None else _text(old_value)
     description = (
         f"{name} of {target.text}: {old_text} -> {'not given' if new_value is None else _text(new_value)}"
     )
-    return replace_body(model, target.place, with_nodes(body, nodes)), description
+    return replace_body(model, target.scope, with_nodes(body, nodes)), description
 
 
 def _declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str, bool]:
     """The declared kind of an attribute (or the kind of its current value), and whether it is required."""
     node = target.node
-    operator = signature(model, node.domain, node.op, target.place.opsets, node.overload)
+    operator = signature(model, node.domain, node.op, target.scope.opsets, node.overload)
     declared = None if operator is None else operator.attributes.get(name)
     if operator is not None and declared is None:
         raise Misuse(

@@ -52,18 +52,18 @@ def delete(
         Misuse: There is no such node, or its output is read and no input can replace it.
     """
     target = find_node(model, step.name, FLAG, aliases)
-    place, node = target.place, target.node
-    body = place.body
+    scope, node = target.scope, target.node
+    body = scope.body
     remaining = [*body.nodes[: target.index], *body.nodes[target.index + 1 :]]
     read_names = {name for node in remaining for name in reads(node)} | set(results(body))
     used_outputs = [name for name in node.outputs if name and name in read_names]
     edited = _without_unused(body, remaining, node)
     if not used_outputs:
-        return replace_body(model, place, edited), f"{node.op} {target.text}: nothing read it"
+        return replace_body(model, scope, edited), f"{node.op} {target.text}: nothing read it"
     replacement = _replacement_input(model, target, used_outputs, sizes, input_shapes)
     edited = _rewire(edited, target, used_outputs[0], replacement)
     return replace_body(
-        model, place, edited
+        model, scope, edited
     ), f"{node.op} {target.text}: '{replacement}' passes where '{used_outputs[0]}' was"
 
 
@@ -85,11 +85,11 @@ def _replacement_input(
     inputs = [name for name in dict.fromkeys(node.inputs) if name]
     if node.op in _PASSING and not node.domain and used_outputs[0] == node.outputs[0] and inputs:
         return inputs[0]
-    types = _visible_types(model, target.place, sizes, input_shapes)
+    types = _visible_types(model, target.scope, sizes, input_shapes)
     output_type = types.get(used_outputs[0])
     candidates = [name for name in inputs if _is_same_type(types.get(name), output_type)]
     if len(candidates) > 1:
-        live = _live_values(target.place.body)
+        live = _live_values(target.scope.body)
         candidates = [name for name in candidates if name in live] or candidates
     if len(candidates) == 1:
         return candidates[0]
@@ -118,14 +118,14 @@ def type_text(info: TensorInfo | None) -> str:
 
 
 def _visible_types(
-    model: Model, place: GraphScope, sizes: Mapping[str, int] | None, input_shapes: InputShapes | None
+    model: Model, scope: GraphScope, sizes: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> Mapping[str, TensorInfo]:
     """Types of the values visible in a scope, valid for every run of the scope."""
     inference = Inference(model, sizes, input_shapes)
-    if not place.path:
+    if not scope.path:
         return inference.main.values
     for view in views(model, inference):
-        if view.path == place.path:
+        if view.path == scope.path:
             return view.shapes
     return {}
 

@@ -104,20 +104,20 @@ def _with_true_types(original_model: Model, edited_model: Model, description: st
 
 def _correct_bodies(model: Model, bare: Model, inference: Inference) -> Model:
     """The model with corrected declarations in the bodies of branches and loops."""
-    declaring = [place.path for place in scopes(model) if place.node_path and isinstance(place.body, Graph)]
+    declaring = [scope.path for scope in scopes(model) if scope.node_path and isinstance(scope.body, Graph)]
     if not declaring:
         return model
     types_by_path = {view.path: view.shapes for view in views(bare, inference)}
     for path in declaring:
-        place = next(candidate for candidate in scopes(model) if candidate.path == path)
-        body, types = place.body, types_by_path.get(path)
+        scope = next(candidate for candidate in scopes(model) if candidate.path == path)
+        body, types = scope.body, types_by_path.get(path)
         if types is None or not isinstance(body, Graph):
             continue
         values = tuple([value for value in body.values if _is_consistent(value, types)])
         ends = {name: _correct(getattr(body, name), types) for name in ("inputs", "outputs")}
         edited = replace(body, values=values, **ends)
         if edited != body:
-            model = replace_body(model, place, edited)
+            model = replace_body(model, scope, edited)
     return model
 
 

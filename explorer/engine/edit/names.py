@@ -26,18 +26,18 @@ _T = TypeVar("_T")
 class FoundNode(Struct, frozen=True):
     """A node that matches a name."""
 
-    place: GraphScope
+    scope: GraphScope
     index: int
 
     @property
     def node(self) -> Node:
         """The node."""
-        return self.place.body.nodes[self.index]
+        return self.scope.body.nodes[self.index]
 
     @property
     def text(self) -> str:
         """The text that refers to the node in messages."""
-        return f"'{self.node.label}'{self.place.text}"
+        return f"'{self.node.label}'{self.scope.text}"
 
     @property
     def made(self) -> str:
@@ -48,7 +48,7 @@ class FoundNode(Struct, frozen=True):
 class FoundValue(Struct, frozen=True):
     """A value that matches a name, with the scope that defines it."""
 
-    place: GraphScope
+    scope: GraphScope
     made: str
 
 
@@ -57,13 +57,13 @@ _Found = TypeVar("_Found", FoundNode, FoundValue)
 
 def own_nodes(model: Model, name: str) -> list[FoundNode]:
     """The nodes whose own name matches."""
-    return _matches(model, name, lambda place, text: _nodes(place, lambda node: node.name == text))
+    return _matches(model, name, lambda scope, text: _nodes(scope, lambda node: node.name == text))
 
 
 def nodes_named(model: Model, name: str) -> list[FoundNode]:
     """The nodes that match a name: by their own name, else by a value that they produce."""
     return own_nodes(model, name) or _matches(
-        model, name, lambda place, text: _nodes(place, lambda node: text in node.outputs)
+        model, name, lambda scope, text: _nodes(scope, lambda node: text in node.outputs)
     )
 
 
@@ -72,7 +72,7 @@ def values_named(model: Model, name: str) -> list[FoundValue]:
     return _matches(
         model,
         name,
-        lambda place, text: [FoundValue(place, text)] if text in defined_values(place.body) else [],
+        lambda scope, text: [FoundValue(scope, text)] if text in defined_values(scope.body) else [],
     )
 
 
@@ -91,7 +91,7 @@ def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode
     if not matches and name and (value := aliases().get(name)):
         matches = nodes_named(model, value)
     if not matches:
-        labels = [node.label for place in scopes(model) for node in place.body.nodes]
+        labels = [node.label for scope in scopes(model) for node in scope.body.nodes]
         raise NoSuchNode(f"no node is called '{name}'", where=flag, hint=nearest(name, labels))
     return single_match(matches, name, flag)
 
@@ -103,9 +103,9 @@ def single_match(matches: Sequence[_Found], name: str, flag: str) -> _Found:
         Misuse: There are several matches.
     """
     if len(matches) > 1:
-        in_own_scopes = len({candidate.place.path for candidate in matches}) == len(matches)
+        in_own_scopes = len({candidate.scope.path for candidate in matches}) == len(matches)
         spellings = [
-            f"{candidate.place.name}::{name}" if in_own_scopes else candidate.made for candidate in matches
+            f"{candidate.scope.name}::{name}" if in_own_scopes else candidate.made for candidate in matches
         ]
         hint = (
             "write "
@@ -117,8 +117,8 @@ def single_match(matches: Sequence[_Found], name: str, flag: str) -> _Found:
     return matches[0]
 
 
-def _nodes(place: GraphScope, is_it: Callable[[Node], bool]) -> list[FoundNode]:
-    return [FoundNode(place, index) for index, node in enumerate(place.body.nodes) if is_it(node)]
+def _nodes(scope: GraphScope, is_it: Callable[[Node], bool]) -> list[FoundNode]:
+    return [FoundNode(scope, index) for index, node in enumerate(scope.body.nodes) if is_it(node)]
 
 
 def _matches(model: Model, name: str, find_in_scope: Callable[[GraphScope, str], Iterable[_T]]) -> list[_T]:
@@ -126,10 +126,10 @@ def _matches(model: Model, name: str, find_in_scope: Callable[[GraphScope, str],
     if not name:
         return []
     all_scopes = list(scopes(model))
-    matches = [candidate for place in all_scopes for candidate in find_in_scope(place, name)]
+    matches = [candidate for scope in all_scopes for candidate in find_in_scope(scope, name)]
     if matches or "::" not in name:
         return matches
-    named_scopes = [place for place in all_scopes if name.startswith(f"{place.name}::")]
+    named_scopes = [scope for scope in all_scopes if name.startswith(f"{scope.name}::")]
     return [
-        candidate for place in named_scopes for candidate in find_in_scope(place, name[len(place.name) + 2 :])
+        candidate for scope in named_scopes for candidate in find_in_scope(scope, name[len(scope.name) + 2 :])
     ]

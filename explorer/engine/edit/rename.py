@@ -71,11 +71,11 @@ def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | Found
 
 
 def _nearest_names(model: Model, name: str) -> str:
-    return nearest(name, {value for place in scopes(model) for value in defined_values(place.body)})
+    return nearest(name, {value for scope in scopes(model) for value in defined_values(scope.body)})
 
 
 def _rename_node(model: Model, target: FoundNode, to: str) -> tuple[Model, str]:
-    body, node = target.place.body, target.node
+    body, node = target.scope.body, target.node
     if node.name == to:
         raise Misuse(f"{target.text} is called that already", where=FLAG)
     if any(node.name == to for node in body.nodes):
@@ -83,25 +83,25 @@ def _rename_node(model: Model, target: FoundNode, to: str) -> tuple[Model, str]:
     nodes = [*body.nodes]
     nodes[target.index] = node.with_values(node.inputs, node.outputs, to)
     description = f"node {target.text} is '{to}'"
-    return replace_body(model, target.place, with_nodes(body, nodes)), description
+    return replace_body(model, target.scope, with_nodes(body, nodes)), description
 
 
 def _rename_value(model: Model, target: FoundValue, to: str) -> tuple[Model, str]:
-    place, name = target.place, target.made
+    scope, name = target.scope, target.made
     if name == to:
         raise Misuse(f"the value '{name}' is called that already", where=FLAG)
-    _check_free(model, place, to)
-    kind = _kind(place.body, name)
-    body = renamed(place.body, {name: to}, FLAG)
-    return replace_body(model, place, body), f"{kind} '{name}'{place.text} is '{to}'"
+    _check_free(model, scope, to)
+    kind = _kind(scope.body, name)
+    body = renamed(scope.body, {name: to}, FLAG)
+    return replace_body(model, scope, body), f"{kind} '{name}'{scope.text} is '{to}'"
 
 
-def _check_free(model: Model, place: GraphScope, to: str) -> None:
+def _check_free(model: Model, scope: GraphScope, to: str) -> None:
     """Rejects a name that is used in the same graph or function; a body could confuse the values."""
-    for scope in scopes(model):
-        if scope.root == place.root and to in defined_values(scope.body):
+    for other_scope in scopes(model):
+        if other_scope.root == scope.root and to in defined_values(other_scope.body):
             raise Misuse(
-                f"a value is called '{to}' already{scope.text}", where=FLAG, hint="give another name"
+                f"a value is called '{to}' already{other_scope.text}", where=FLAG, hint="give another name"
             )
 
 

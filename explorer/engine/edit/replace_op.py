@@ -36,23 +36,23 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
     domain = "" if domain == "ai.onnx" else domain
     if (domain, op) == (targets[0].node.domain, targets[0].node.op):
         raise Misuse(f"'{step.name}' is {_with_article(op)} already", where=FLAG)
-    model = _import_domain(model, {target.place.root for target in targets}, domain, op)
+    model = _import_domain(model, {target.scope.root for target in targets}, domain, op)
     lost_attributes: dict[str, None] = {}
     types = {view.path: view.shapes for view in views(model, Inference(model))}
     # innermost bodies first, so that an outer body contains the changed inner ones
-    for place in sorted(
-        {target.place.path: target.place for target in targets}.values(), key=lambda p: -len(p.node_path)
+    for scope in sorted(
+        {target.scope.path: target.scope for target in targets}.values(), key=lambda p: -len(p.node_path)
     ):
-        indices = [target.index for target in targets if target.place.path == place.path]
-        scope = next(candidate for candidate in scopes(model) if candidate.path == place.path)
-        operator = required_signature(model, domain, op, scope.opsets, FLAG)
-        nodes = [*scope.body.nodes]
+        indices = [target.index for target in targets if target.scope.path == scope.path]
+        current_scope = next(candidate for candidate in scopes(model) if candidate.path == scope.path)
+        operator = required_signature(model, domain, op, current_scope.opsets, FLAG)
+        nodes = [*current_scope.body.nodes]
         for index in indices:
             nodes[index], dropped = _replace_node(
-                nodes[index], scope, domain, op, operator, types.get(place.path, {})
+                nodes[index], current_scope, domain, op, operator, types.get(scope.path, {})
             )
             lost_attributes |= dict.fromkeys(dropped)
-        model = replace_body(model, scope, with_nodes(scope.body, nodes))
+        model = replace_body(model, current_scope, with_nodes(current_scope.body, nodes))
     name = targets[0].text if len(targets) == 1 else f"{len(targets):,} nodes"
     description = f"{targets[0].node.op} -> {step.to}: {name}"
     return model, description + (f"; without {', '.join(lost_attributes)}" if lost_attributes else "")
@@ -71,7 +71,7 @@ def _import_domain(model: Model, roots: Iterable[tuple[str, str, str] | None], d
 
 def _find_nodes(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
     """The nodes that a name selects: all nodes with an operator, or one node."""
-    all_nodes = [FoundNode(place, index) for place in scopes(model) for index in range(len(place.body.nodes))]
+    all_nodes = [FoundNode(scope, index) for scope in scopes(model) for index in range(len(scope.body.nodes))]
     operator_name = name.removeprefix("op:")
     by_op = [node_ref for node_ref in all_nodes if _operator(node_ref.node) == operator_name]
     by_name = [] if operator_name != name and by_op else nodes_named(model, name)
@@ -95,7 +95,7 @@ def _operator(node: Node) -> str:
 
 
 def _replace_node(
-    node: Node, place: GraphScope, domain: str, op: str, operator: Signature, types: Mapping[str, TensorInfo]
+    node: Node, scope: GraphScope, domain: str, op: str, operator: Signature, types: Mapping[str, TensorInfo]
 ) -> tuple[Node, list[str]]:
     """The node with the new operator, and the names of the removed attributes."""
     minimum, maximum = operator.inputs
@@ -103,23 +103,23 @@ def _replace_node(
     if not minimum <= count <= maximum:
         accepted = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
         raise Misuse(
-            f"{operator.name} takes {accepted} inputs, and '{node.label}'{place.text} has {count}",
+            f"{operator.name} takes {accepted} inputs, and '{node.label}'{scope.text} has {count}",
             where=FLAG,
         )
     if output_count > operator.outputs:
         raise Misuse(
-            f"{operator.name} makes {operator.outputs}, and '{node.label}'{place.text} has {output_count}"
+            f"{operator.name} makes {operator.outputs}, and '{node.label}'{scope.text} has {output_count}"
             " outputs",
             where=FLAG,
         )
-    _check_types(node, place, operator, [types.get(name) for name in node.inputs])
+    _check_types(node, scope, operator, [types.get(name) for name in node.inputs])
     attributes = {name: value for name, value in node.attributes.items() if name in operator.attributes}
     missing = [
         name for name, (_, required) in operator.attributes.items() if required and name not in attributes
     ]
     if missing:
         raise Misuse(
-            f"{operator.name} needs {' and '.join(missing)}, which '{node.label}'{place.text} has not",
+            f"{operator.name} needs {' and '.join(missing)}, which '{node.label}'{scope.text} has not",
             where=FLAG,
         )
     replacement = Node(
@@ -129,7 +129,7 @@ def _replace_node(
 
 
 def _check_types(
-    node: Node, place: GraphScope, operator: Signature, inputs: Sequence[TensorInfo | None]
+    node: Node, scope: GraphScope, operator: Signature, inputs: Sequence[TensorInfo | None]
 ) -> None:
     """Rejects inputs whose dtype the new operator does not accept."""
     for index, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
@@ -139,7 +139,7 @@ def _check_types(
         kind = _ONNX_TYPES.get(info.dtype, info.dtype)
         if f"tensor({kind})" not in allowed:
             raise Misuse(
-                f"{operator.name} takes no {info.dtype}, as '{name}' of '{node.label}'{place.text} is",
+                f"{operator.name} takes no {info.dtype}, as '{name}' of '{node.label}'{scope.text} is",
                 where=FLAG,
                 hint=f"it takes {_type_list(allowed)}",
             )

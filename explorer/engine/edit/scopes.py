@@ -48,34 +48,36 @@ class GraphScope(Struct, frozen=True):
 
 def scopes(model: Model) -> Iterator[GraphScope]:
     """All scopes, outer before inner, without the functions that tiling added."""
-    yield from _below(GraphScope((), None, (), model.graph, model.opsets))
+    yield from _nested_scopes(GraphScope((), None, (), model.graph, model.opsets))
     for key, function in model.functions.items():
         if function.domain != DOMAIN:
             path = (call_name(model, function),)
-            yield from _below(GraphScope(path, key, (), function, {**model.opsets, **function.opsets}))
-
-
-def _below(place: GraphScope) -> Iterator[GraphScope]:
-    yield place
-    for index, node in enumerate(place.body.nodes):
-        for name, body in subgraphs(node):
-            path = (*place.path, body_name(node, name))
-            yield from _below(
-                replace(place, path=path, node_path=(*place.node_path, (index, name)), body=body)
+            yield from _nested_scopes(
+                GraphScope(path, key, (), function, {**model.opsets, **function.opsets})
             )
 
 
-def replace_body(model: Model, place: GraphScope, body: Body) -> Model:
+def _nested_scopes(scope: GraphScope) -> Iterator[GraphScope]:
+    yield scope
+    for index, node in enumerate(scope.body.nodes):
+        for name, body in subgraphs(node):
+            path = (*scope.path, body_name(node, name))
+            yield from _nested_scopes(
+                replace(scope, path=path, node_path=(*scope.node_path, (index, name)), body=body)
+            )
+
+
+def replace_body(model: Model, scope: GraphScope, body: Body) -> Model:
     """Replaces the body of a scope; all enclosing graphs are rebuilt."""
-    if place.root is None:
+    if scope.root is None:
         assert isinstance(model.graph, Graph)
-        graph = _replace_inner(model.graph, place.node_path, body)
+        graph = _replace_inner(model.graph, scope.node_path, body)
         assert isinstance(graph, Graph)
         return replace(model, graph=graph)
-    function = _replace_inner(model.functions[place.root], place.node_path, body)
+    function = _replace_inner(model.functions[scope.root], scope.node_path, body)
     assert isinstance(function, Function)
     edited = replace(function, record=None)
-    return replace(model, functions={**model.functions, place.root: edited})
+    return replace(model, functions={**model.functions, scope.root: edited})
 
 
 def _replace_inner(outer: Body, node_path: Sequence[tuple[int, str]], body: Body) -> Body:

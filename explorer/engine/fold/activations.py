@@ -42,7 +42,7 @@ def fuse(work: FoldingGraph) -> None:
         if parameters is None:
             continue
         work.remove(index, (maker_index,))
-        work.put(maker_index, _fuse_node(producer, node, parameters))
+        work.replace_node(maker_index, _fuse_node(producer, node, parameters))
 
 
 def _parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None:

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from explorer.engine.fold.rewriting import FoldingGraph
-from explorer.engine.fold.tensors import FLOATS, Array, fits, rounded, scaled, slabs
+from explorer.engine.fold.tensors import FLOATS, Array, rounded, scaled, slabs, stay_finite
 from explorer.engine.graph.model import Node, Tensor
 
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm")
@@ -153,16 +153,16 @@ def _fold_into_rows(
             weight_name,
             work.keep(bias_tensor, product_index, "", bias_name, new.size),
         ]
-        work.put(
+        work.replace_node(
             product_index, Node("Gemm", inputs, node.outputs[:1], product.label, metadata=product.metadata)
         )
         return
-    work.put(
+    work.replace_node(
         product_index, product.with_values([product.inputs[0], weight_name], product.outputs, product.label)
     )
     new_bias_name = work.keep(bias_tensor, maker_index, bias, bias_name, new.size)
     inputs = [new_bias_name if name == bias else name for name in producer.inputs]
-    work.put(maker_index, producer.with_values(inputs, node.outputs[:1], producer.label))
+    work.replace_node(maker_index, producer.with_values(inputs, node.outputs[:1], producer.label))
 
 
 def _biased_product(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
@@ -231,7 +231,7 @@ def _check_finite(work: FoldingGraph, node: Node, new: NewParameters) -> None:
     """Rejects new parameters that overflow in the weight's dtype."""
     weight = _weight(work, node)
     bias = rounded("", new.bias, weight.dtype).array()
-    if not fits(weight, new.factors) or not np.isfinite(bias).all():
+    if not stay_finite(weight, new.factors) or not np.isfinite(bias).all():
         raise NotFoldable(f"a weight of {node.op} '{node.label}' would be no number in {weight.dtype}")
 
 
@@ -247,7 +247,7 @@ def _replace_product(work: FoldingGraph, index: int, new: NewParameters, source:
     node = node.with_values(inputs, [output], node.label)
     if node.op == "Gemm" and "beta" in node.attributes:
         node = node.with_attributes({k: v for k, v in node.attributes.items() if k != "beta"})
-    work.put(index, node)
+    work.replace_node(index, node)
 
 
 def _check_channels(affine: Affine, count: int) -> None:

@@ -58,7 +58,7 @@ def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
     folded_model = replace(folded_model, functions=functions)
     step = FoldStep(
         kind=kind,
-        what=what(kind, folded),
+        what=describe_folding(kind, folded),
         folded=tuple(folded),
         left=tuple(unfolded),
         nodes=_node_count(folded_model),
@@ -141,7 +141,7 @@ def fold_away(model: Model, only: Collection[int], fused: bool) -> FoldedAway:
 _DONE = {"identity": "removed", "stored": "stored"}
 
 
-def what(kind: str, folded: Sequence[FoldedNode]) -> str:
+def describe_folding(kind: str, folded: Sequence[FoldedNode]) -> str:
     """A summary: '20 BatchNormalization folded into 20 Conv', '3 Identity, 1 Dropout removed'."""
     ops = ", ".join(f"{count:,} {op}" for op, count in Counter(node.op for node in folded).most_common())
     if kind in _DONE:

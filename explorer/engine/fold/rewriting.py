@@ -110,7 +110,7 @@ class FoldingGraph:
                 if inner.folded:
                     changed[name] = inner.build_model().graph
             if node is not None and changed:
-                self.put(index, with_bodies(node, changed))
+                self.replace_node(index, with_bodies(node, changed))
 
     def uses_call_attribute(self, node: Node) -> bool:
         """Whether an attribute of a node refers to an attribute of the enclosing function's call."""
@@ -180,7 +180,7 @@ class FoldingGraph:
         self.folded.append(FoldedNode(self.path + node.label, node.op, names, op))
         self.places.append((index, (*target_indices, *bias_indices)))
 
-    def put(self, index: int, node: Node) -> None:
+    def replace_node(self, index: int, node: Node) -> None:
         """Replaces the node at an index."""
         self._unregister(index)
         self.nodes[index] = node
@@ -195,7 +195,7 @@ class FoldingGraph:
             node = self.nodes[index]
             assert node is not None
             inputs = [new_name if input_name == name else input_name for input_name in node.inputs]
-            self.put(index, node.with_values(inputs, node.outputs))
+            self.replace_node(index, node.with_values(inputs, node.outputs))
 
     def rename(self, name: str, new_name: str) -> None:
         """Renames a value that a node produces, and all uses of it."""
@@ -203,7 +203,7 @@ class FoldingGraph:
         node = self.nodes[index]
         assert node is not None
         outputs = [new_name if output_name == name else output_name for output_name in node.outputs]
-        self.put(index, node.with_values(node.inputs, outputs, node.label))
+        self.replace_node(index, node.with_values(node.inputs, outputs, node.label))
         self.redirect(name, new_name)
 
     def is_renamable(self, name: str) -> bool:

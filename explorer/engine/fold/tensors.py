@@ -49,7 +49,7 @@ def slabs(tensor: Tensor) -> Iterator[tuple[slice, Array]]:
         tensor.payload.release(0, tensor.payload.size)
 
 
-def fits(tensor: Tensor, factors: Factors) -> bool:
+def stay_finite(tensor: Tensor, factors: Factors) -> bool:
     """Whether every element of a weight stays finite after multiplication and rounding."""
     return all(np.isfinite(part).all() for _, part in _rows(tensor, factors))
 

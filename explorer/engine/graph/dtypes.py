@@ -66,21 +66,21 @@ def numpy_type(name: str) -> np.dtype[Any]:
         return kind
 
 
-def unpacked(piece: memoryview, bits: int, dtype: str) -> np.ndarray[Any, Any]:
+def unpacked(data: memoryview, bits: int, dtype: str) -> np.ndarray[Any, Any]:
     """Unpacks numbers of 2, 4 or 6 bits (the first in the lowest bits) to one number per byte."""
     import numpy as np
 
-    packed = np.frombuffer(piece, np.uint8)
+    packed = np.frombuffer(data, np.uint8)
     if bits == 6:
         stream = np.unpackbits(packed, bitorder="little")
         rows = stream[: stream.size // bits * bits].reshape(-1, bits)
         flat = np.packbits(rows, axis=-1, bitorder="little")[:, 0]
         return flat.view(numpy_type(dtype))
     per_byte = 8 // bits
-    out = np.empty((packed.size, per_byte), np.uint8)
+    numbers = np.empty((packed.size, per_byte), np.uint8)
     for index in range(per_byte):
-        out[:, index] = packed >> (bits * index) & ((1 << bits) - 1)
-    flat = out.reshape(-1)
+        numbers[:, index] = packed >> (bits * index) & ((1 << bits) - 1)
+    flat = numbers.reshape(-1)
     if dtype.startswith("int"):
         # shifting the sign bit to the top and back extends the sign
         return (flat << (8 - bits)).view(np.int8) >> (8 - bits)

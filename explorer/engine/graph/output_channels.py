@@ -44,11 +44,11 @@ def _product_channels(node: Node, index: int, shape: Shape) -> int:
 
 def _equation_channels(node: Node, index: int, shape: Shape) -> int:
     """Channels of an Einsum operand: the sizes of its letters that are in the result."""
-    inputs, _, out = str(node.attributes["equation"]).replace(" ", "").partition("->")
+    inputs, _, result_letters = str(node.attributes["equation"]).replace(" ", "").partition("->")
     letters = inputs.split(",")[index]
     if len(letters) != len(shape):
         return 0
-    return prod(size for letter, size in zip(letters, shape, strict=True) if letter in out)
+    return prod(size for letter, size in zip(letters, shape, strict=True) if letter in result_letters)
 
 
 def _direction_channels(node: Node, index: int, shape: Shape) -> int:

@@ -70,25 +70,34 @@ def _conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     kernel, _, options = kernel_text.partition(":")
     usage = "conv:CxHxW:OxKxK:stride=1,pad=0,groups=1,bias"
     channels, height, width = _parse_sizes(image, 3, usage)
-    out, kernel_height, kernel_width = _parse_sizes(kernel, 3, usage)
+    out_channels, kernel_height, kernel_width = _parse_sizes(kernel, 3, usage)
     option_values = _parse_options(options, {"stride": 1, "pad": 0, "groups": 1, "bias": 0})
     groups, stride, pad = option_values["groups"], option_values["stride"], option_values["pad"]
     if kernel_height != kernel_width:
         raise Misuse("kernels are square", where="make", hint=usage)
-    if not groups or channels % groups or out % groups or not stride:
+    if not groups or channels % groups or out_channels % groups or not stride:
         raise Misuse(
-            f"{groups:,} groups do not divide {channels:,} and {out:,} channels", where="make", hint=usage
+            f"{groups:,} groups do not divide {channels:,} and {out_channels:,} channels",
+            where="make",
+            hint=usage,
         )
     out_height, out_width = ((size + 2 * pad - kernel_height) // stride + 1 for size in (height, width))
     if out_height < 1 or out_width < 1:
         raise Misuse("the kernel is larger than the image", where="make", hint="pad=1, or a smaller one")
-    _check_size(net, out * channels // groups * kernel_height**2)
+    _check_size(net, out_channels * channels // groups * kernel_height**2)
     x = net.input("x", [batch, channels, height, width])
     settings = {"stride": stride, "padding": pad, "groups": groups}
     x = net.conv(
-        "/conv", "conv", x, channels, out, kernel_height, bias=bool(option_values["bias"]), **settings
+        "/conv",
+        "conv",
+        x,
+        channels,
+        out_channels,
+        kernel_height,
+        bias=bool(option_values["bias"]),
+        **settings,
     )
-    net.output(x, "y", [batch, out, out_height, out_width])
+    net.output(x, "y", [batch, out_channels, out_height, out_width])
 
 
 def _attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:

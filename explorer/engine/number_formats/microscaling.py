@@ -49,14 +49,14 @@ class Microscaling(NumberFormat, frozen=True):
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Rounds block by block along `axis`; the grid is not used."""
         flat = values.reshape(1, 1) if values.ndim == 0 else values
-        out = np.empty(flat.shape, np.float32)
+        rounded = np.empty(flat.shape, np.float32)
         for location, blocks in _slabs(flat.shape, axis % flat.ndim):
             piece = flat[location].reshape(blocks).astype(np.float32, copy=False)
             scale = self.scales(np.abs(piece).max(2, keepdims=True))
             with np.errstate(invalid="ignore"):
                 nearest = self.element.nearest(piece / scale) * scale
-            out[location] = nearest.reshape(out[location].shape)
-        return out.reshape(values.shape)
+            rounded[location] = nearest.reshape(rounded[location].shape)
+        return rounded.reshape(values.shape)
 
     def scales(self, largest: Array) -> Array:
         """The scale of each block as float32, from the block's largest magnitude."""

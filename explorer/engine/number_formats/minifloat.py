@@ -74,12 +74,12 @@ class Minifloat(NumberFormat, frozen=True):
         """Values divided by the scale, rounded, and multiplied by the scale."""
         scale = along(grid.scale, values.shape, grid)
         with np.errstate(over="ignore", invalid="ignore"):  # values beyond float32 saturate anyway
-            out = np.asarray(np.divide(values, scale, dtype=np.float32))
-        flat = out.reshape(-1)
+            rounded = np.asarray(np.divide(values, scale, dtype=np.float32))
+        flat = rounded.reshape(-1)
         for start in range(0, flat.size, SLAB):
             flat[start : start + SLAB] = self.nearest(flat[start : start + SLAB])
-        out *= scale
-        return out
+        rounded *= scale
+        return rounded
 
     def nearest(self, values: Array) -> Array:
         """The nearest numbers at scale 1, saturated; NaN stays NaN."""

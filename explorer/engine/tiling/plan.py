@@ -12,7 +12,7 @@ from typing import get_args
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.costs.layer_tree import whole
+from explorer.engine.costs.layer_tree import sum_if_all_known
 from explorer.engine.tiling.emit.dynamic_forms import MIN_OPSET
 from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX
 from explorer.engine.tiling.rules import SiteChoice, check_tile, choose, name_matcher
@@ -71,8 +71,8 @@ def make_plan(
         edges=spec.edges,
         form=spec.form,
         sites=tuple(plans),
-        products=whole(p.products_total for p in plans),
-        macs=whole(p.macs_total for p in plans),
+        products=sum_if_all_known(p.products_total for p in plans),
+        macs=sum_if_all_known(p.macs_total for p in plans),
         macs_total=macs_total,
         skipped=tuple(all_skipped),
         dims=dict(dims or {}),

@@ -153,7 +153,7 @@ def _count_runs(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
     runs_by_node: Counted = {}
     for leaf in leaves:
         context, node = leaf.context, leaf.node
-        fewer = bool(context.early) or context.chosen
+        fewer = bool(context.early_end_reason) or context.is_uncertain_branch
         run = _Runs(context.trips, leaf.figures.macs, fewer) if leaf.counted else _Runs(0, 0)
         runs_by_node.setdefault(id(single.get(leaf.function, node)), []).append(run)
         if done:
@@ -167,7 +167,7 @@ def _run_counts(counted: Counted, place: SubgraphView, node: Node) -> RunCounts:
     node_runs = counted.get(node.metadata.get(SITE_KEY, id(node)))
     if node_runs is None:
         return RunCounts(place.calls)
-    macs = layer_tree.whole([runs.macs for runs in node_runs])
+    macs = layer_tree.sum_if_all_known([runs.macs for runs in node_runs])
     if macs is None or not all(isinstance(runs.trips, int) for runs in node_runs):
         return RunCounts(None)
     each = Counter[int]()

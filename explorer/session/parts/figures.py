@@ -153,13 +153,15 @@ def table(
     column_names = names or [*preset.columns, *table_figures.names()]
     columns = tree_columns.chosen_columns(column_names, beside, unknown=("seconds",))
     matches = filter.matcher(query, beside) if query.strip() else None
-    narrowed = selection.narrowed(analysis.info, analysis.layers, matches, figures)
+    narrowed = selection.filter_rows(analysis.info, analysis.layers, matches, figures)
     narrow = (
         table_figures.narrowed(analysis.layers, narrowed.layers) if matches is not None else table_figures
     )
     beside = narrow.beside(analysis.info, narrowed.figures)
-    rows = selection.arranged(
-        selection.folded(narrowed.layers, edges(models, index).constants) if fold else narrowed.layers,
+    rows = selection.arrange_rows(
+        selection.fold_constants(narrowed.layers, edges(models, index).constants)
+        if fold
+        else narrowed.layers,
         depth=depth,
         flat=flat or preset.flat,
         sort=by,
@@ -185,7 +187,7 @@ def column(models: Models, name: str, table_figures: TableFigures, index: int | 
     """What every row has in a column, and what the whole model has, as numbers."""
     analysis = models.examined(models.at(index)).analysis
     figures = table_figures.sums(analysis)
-    narrowed = selection.narrowed(analysis.info, analysis.layers, None, figures) if figures else None
+    narrowed = selection.filter_rows(analysis.info, analysis.layers, None, figures) if figures else None
     beside = table_figures.beside(analysis.info, narrowed.figures if narrowed is not None else figures)
     (column,) = tree_columns.chosen_columns([name], beside, "column")
     whole = whole_model(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)

@@ -75,7 +75,7 @@ class AtenCall(Struct, frozen=True):
         """
         return _numbers(self.shape(selector))
 
-    def out(self) -> Shape:
+    def result_shape(self) -> Shape:
         """Shape of the result.
 
         Raises:
@@ -85,9 +85,9 @@ class AtenCall(Struct, frozen=True):
             raise IndexError("the shape of its output is not known")
         return tuple(self.result.shape)
 
-    def out_sizes(self) -> tuple[int, ...]:
-        """Shape of the result, with all sizes known; raises like `out` and `sizes`."""
-        return _numbers(self.out())
+    def result_sizes(self) -> tuple[int, ...]:
+        """Shape of the result, with all sizes known; raises like `result_shape` and `sizes`."""
+        return _numbers(self.result_shape())
 
 
 def _numbers(shape: Shape) -> tuple[int, ...]:
@@ -116,21 +116,21 @@ class OperatorRecord(Struct, frozen=True):
             multiplies.
         one_type: Whether all tensors must have the same dtype.
         lookup: Whether it reads rows of a table; bytes read then equal the bytes returned.
-        swaps: Whether it gives the argument that it returns another storage or size.
+        replaces_storage: Whether it gives the argument that it returns another storage or size.
         auxiliary: Whether results after the first are for the backward pass only and not activations.
-        whole: Whether the function's own formula is preferred to the sum over its ATen operators.
+        has_own_formula: Whether the function's own formula is preferred to the sum over its ATen operators.
     """
 
     cost: Rule = lambda call: FREE
     gradient: GradientRule | None = None
     one_type: bool = False
     lookup: bool = False
-    swaps: bool = False
+    replaces_storage: bool = False
     auxiliary: bool = False
-    whole: bool = False
+    has_own_formula: bool = False
 
 
-def of_pair(first: int, second: int) -> GradientRule:
+def pair_gradient(first: int, second: int) -> GradientRule:
     """The gradients of a product of two tensors, given by their indices."""
 
     def rule(call: AtenCall, macs: int, want: Callable[[Any], Want]) -> Gradient:
@@ -140,11 +140,11 @@ def of_pair(first: int, second: int) -> GradientRule:
     return rule
 
 
-def each(label: str, per_element: int = 1) -> Rule:
+def per_output_element(label: str, per_element: int = 1) -> Rule:
     """A rule with `per_element` operations on each element of the result."""
-    return lambda call: cost_formulas.elementwise(label, call.out(), per_element)
+    return lambda call: cost_formulas.elementwise(label, call.result_shape(), per_element)
 
 
-def each_input(label: str, per_element: int = 1) -> Rule:
+def per_input_element(label: str, per_element: int = 1) -> Rule:
     """A rule with `per_element` operations on each element of the first tensor, for reductions."""
     return lambda call: cost_formulas.elementwise(label, call.shape(), per_element)

@@ -59,7 +59,7 @@ def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any)
     return AtenCall(schema_of(func).name.partition("::")[2], arguments, result)
 
 
-def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Cost:
     """The cost of one operator call.
 
     Returns:
@@ -72,7 +72,7 @@ def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) ->
     operator = operator_of(func)
     if operator is None:
         return cost_formulas.unknown(f"no rule for the operator {schema_of(func).name}")
-    call = call_of(func, args, kwargs, out)
+    call = call_of(func, args, kwargs, result)
     if operator.one_type:
         # on the meta device, torch accepts a product of float16 with float32
         kinds = {tensor.dtype: None for tensor in call.tensors()}
@@ -86,7 +86,7 @@ def gradient(
     func: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    out: Any,
+    result: Any,
     macs: int,
     want: Callable[[Any], Want],
 ) -> Gradient | None:
@@ -96,19 +96,19 @@ def gradient(
         func: Operator.
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
-        out: Result of the call.
+        result: Result of the call.
         macs: MACs of the call.
         want: Tells for a tensor why its gradient is needed.
     """
     operator = operator_of(func)
     if operator is None or operator.gradient is None:
         return None
-    return operator.gradient(call_of(func, args, kwargs, out), macs, want)
+    return operator.gradient(call_of(func, args, kwargs, result), macs, want)
 
 
-def function_cost(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost | None:
+def function_cost(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Cost | None:
     """The cost of a torch function with its own formula, or None."""
     operator = TABLE.get(f"aten::{name}")
-    if operator is None or not operator.whole or not isinstance(out, torch.Tensor):
+    if operator is None or not operator.has_own_formula or not isinstance(result, torch.Tensor):
         return None
-    return operator.cost(call_of(getattr(torch.ops.aten, name).default, args, kwargs, out))
+    return operator.cost(call_of(getattr(torch.ops.aten, name).default, args, kwargs, result))

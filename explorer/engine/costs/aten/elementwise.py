@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule, each, each_input
+from explorer.engine.costs.aten.call import (
+    AtenCall,
+    OperatorRecord,
+    Rule,
+    per_input_element,
+    per_output_element,
+)
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import Cost
 
@@ -13,7 +19,7 @@ from explorer.engine.operators.cost_formulas import Cost
 def _pointwise(call: AtenCall) -> Cost:
     short = call.name.strip("_")
     extra = short in ("add", "sub", "rsub") and call.get("alpha", 1) != 1
-    return cost_formulas.elementwise(short, call.out(), 1 + extra)
+    return cost_formulas.elementwise(short, call.result_shape(), 1 + extra)
 
 
 def _reduction(call: AtenCall) -> Cost:
@@ -27,11 +33,11 @@ def _extreme(call: AtenCall) -> Cost:
 
 def _distances(call: AtenCall) -> Cost:
     """cdist: a difference, power and sum for every pair and coordinate, and no products."""
-    return cost_formulas.elementwise("difference, power, sum", (*call.out(), call.shape()[-1]), 3)
+    return cost_formulas.elementwise("difference, power, sum", (*call.result_shape(), call.shape()[-1]), 3)
 
 
 def _normalization(kind: str) -> Rule:
-    return each(kind.replace("_", " "), cost_formulas.ELEMENTWISE[kind][0])
+    return per_output_element(kind.replace("_", " "), cost_formulas.ELEMENTWISE[kind][0])
 
 
 def _batch_norm(call: AtenCall) -> Cost:
@@ -45,15 +51,15 @@ def _pool(name: str) -> Rule:
     def rule(call: AtenCall) -> Cost:
         kernel = call.get("kernel_size")
         return cost_formulas.pooling(
-            name, call.out(), tuple(kernel) if len(kernel) == rank else rank * (kernel[0],)
+            name, call.result_shape(), tuple(kernel) if len(kernel) == rank else rank * (kernel[0],)
         )
 
     return rule
 
 
 def _adaptive_pool(call: AtenCall) -> Cost:
-    """Windows overlap if sizes do not divide: along an axis, they read size + cells - gcd elements."""
-    source, target = call.sizes(), call.out_sizes()
+    """Windows overlap if sizes do not divide: along an axis, they read (in + out - gcd(in, out)) elements."""
+    source, target = call.sizes(), call.result_sizes()
     rank = len(call.get("output_size"))
     taps = 1
     for size, cells in zip(source[-rank:], target[-rank:], strict=True):
@@ -65,7 +71,7 @@ def _region_pool(call: AtenCall) -> Cost:
     """roi_align: bilinear samples averaged in every cell; an adaptive sampling ratio counts as 2."""
     ratio = call.get("sampling_ratio")
     ratio = ratio if isinstance(ratio, int) and ratio > 0 else 2
-    return cost_formulas.elementwise("bilinear samples and mean", (*call.out(), ratio * ratio), 8)
+    return cost_formulas.elementwise("bilinear samples and mean", (*call.result_shape(), ratio * ratio), 8)
 
 
 def _grid_sample(linear: int) -> Rule:
@@ -74,7 +80,7 @@ def _grid_sample(linear: int) -> Rule:
     def rule(call: AtenCall) -> Cost:
         per_element = {0: linear, 1: 0, 2: 35}[call.get("interpolation_mode", 0)]
         return (
-            cost_formulas.elementwise("interpolation", call.out(), per_element)
+            cost_formulas.elementwise("interpolation", call.result_shape(), per_element)
             if per_element
             else cost_formulas.FREE
         )
@@ -99,7 +105,7 @@ def _loss(label: str, per_element: int) -> Rule:
 
     def rule(call: AtenCall) -> Cost:
         # without a reduction the result is as large as the input
-        reduced = call.out() != call.shape()
+        reduced = call.result_shape() != call.shape()
         return cost_formulas.elementwise(
             f"{label}{', sum' if reduced else ''}", call.shape(), per_element + reduced
         )
@@ -129,8 +135,11 @@ _WINDOWS = {"bartlett": 2, "hann": 4, "hamming": 4, "blackman": 9, "kaiser": 7}
 """Operations per element of each window function; for `hann`: scale, cosine, scale, shift."""
 
 TABLE: Mapping[str, OperatorRecord] = {
-    **{f"{name}_window": OperatorRecord(each(f"{name} window", n)) for name, n in _WINDOWS.items()},
-    **dict.fromkeys(("fft_fftfreq", "fft_rfftfreq"), OperatorRecord(each("frequencies"))),
+    **{
+        f"{name}_window": OperatorRecord(per_output_element(f"{name} window", n))
+        for name, n in _WINDOWS.items()
+    },
+    **dict.fromkeys(("fft_fftfreq", "fft_rfftfreq"), OperatorRecord(per_output_element("frequencies"))),
     **dict.fromkeys(
         """
         abs acos acosh add angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not
@@ -159,11 +168,11 @@ TABLE: Mapping[str, OperatorRecord] = {
         """,
     ),
     **_entries(_extreme, "max min"),
-    **_entries(each_input(_VARIANCE, 4), "var std var_mean std_mean"),
-    **_entries(each_input("power, sum", 2), "linalg_vector_norm norm"),
-    "logsumexp": OperatorRecord(each_input("max, subtract, exp, sum", 4)),
-    "renorm": OperatorRecord(each_input("power, sum, scale", 3)),
-    "_weight_norm_interface": OperatorRecord(each_input("square, sum, scale", 3), auxiliary=True),
+    **_entries(per_input_element(_VARIANCE, 4), "var std var_mean std_mean"),
+    **_entries(per_input_element("power, sum", 2), "linalg_vector_norm norm"),
+    "logsumexp": OperatorRecord(per_input_element("max, subtract, exp, sum", 4)),
+    "renorm": OperatorRecord(per_input_element("power, sum, scale", 3)),
+    "_weight_norm_interface": OperatorRecord(per_input_element("square, sum, scale", 3), auxiliary=True),
     **_entries(_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
     # -- normalizations
     **_entries(_batch_norm, "batch_norm _batch_norm_no_update"),
@@ -197,51 +206,55 @@ TABLE: Mapping[str, OperatorRecord] = {
         adaptive_max_pool2d adaptive_max_pool3d
         """,
     ),
-    **{name: OperatorRecord(each("interpolation", count)) for name, count in _LINEAR.items()},
-    **_entries(each("interpolation", 7), "_upsample_bilinear2d_aa"),
-    **_entries(each("interpolation", 35), "upsample_bicubic2d _upsample_bicubic2d_aa"),
+    **{name: OperatorRecord(per_output_element("interpolation", count)) for name, count in _LINEAR.items()},
+    **_entries(per_output_element("interpolation", 7), "_upsample_bilinear2d_aa"),
+    **_entries(per_output_element("interpolation", 35), "upsample_bicubic2d _upsample_bicubic2d_aa"),
     "grid_sampler_2d": OperatorRecord(_grid_sample(7)),
     "grid_sampler_3d": OperatorRecord(_grid_sample(15)),
     "torchvision::roi_align": OperatorRecord(_region_pool),
-    **_entries(each_input("add"), "col2im unfold_backward"),
+    **_entries(per_input_element("add"), "col2im unfold_backward"),
     **dict.fromkeys(
         ("_embedding_bag", "_embedding_bag_forward_only"), OperatorRecord(_bags, lookup=True, auxiliary=True)
     ),
     "embedding_renorm_": OperatorRecord(_renormalized),
     # -- several operations on each element
-    "glu": OperatorRecord(each("gate, multiply", 2)),
-    "lerp": OperatorRecord(each("subtract, multiply, add", 3)),
-    **_entries(each("multiply, add", 2), "addcmul addr"),
-    "addcdiv": OperatorRecord(each("divide, add", 2)),
-    "_prelu_kernel": OperatorRecord(each("prelu")),
-    "rrelu_with_noise": OperatorRecord(each("rrelu")),
-    "log_sigmoid_forward": OperatorRecord(each("log_sigmoid")),
-    "polar": OperatorRecord(each("polar", 2)),
-    "outer": OperatorRecord(each("multiply")),
-    "linalg_cross": OperatorRecord(each("multiply, subtract", 3)),
-    **_entries(each("quantize", _QUANTIZE), "quantize_per_tensor quantize_per_channel"),
-    "quantize_per_tensor_dynamic": OperatorRecord(each("min, max, quantize", 2 + _QUANTIZE)),
-    "dequantize": OperatorRecord(each("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
+    "glu": OperatorRecord(per_output_element("gate, multiply", 2)),
+    "lerp": OperatorRecord(per_output_element("subtract, multiply, add", 3)),
+    **_entries(per_output_element("multiply, add", 2), "addcmul addr"),
+    "addcdiv": OperatorRecord(per_output_element("divide, add", 2)),
+    "_prelu_kernel": OperatorRecord(per_output_element("prelu")),
+    "rrelu_with_noise": OperatorRecord(per_output_element("rrelu")),
+    "log_sigmoid_forward": OperatorRecord(per_output_element("log_sigmoid")),
+    "polar": OperatorRecord(per_output_element("polar", 2)),
+    "outer": OperatorRecord(per_output_element("multiply")),
+    "linalg_cross": OperatorRecord(per_output_element("multiply, subtract", 3)),
+    **_entries(per_output_element("quantize", _QUANTIZE), "quantize_per_tensor quantize_per_channel"),
+    "quantize_per_tensor_dynamic": OperatorRecord(per_output_element("min, max, quantize", 2 + _QUANTIZE)),
+    "dequantize": OperatorRecord(
+        per_output_element("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])
+    ),
     # programs that torch's quantization of exported programs writes
     **{
         f"quantized_decomposed::{name}{per}": OperatorRecord(rule)
         for name, rule in (
-            ("quantize", each("quantize", _QUANTIZE)),
-            ("dequantize", each("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
+            ("quantize", per_output_element("quantize", _QUANTIZE)),
+            ("dequantize", per_output_element("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
         )
         for per in ("_per_tensor", "_per_channel", "_per_channel_group", "_per_token")
     },
-    "quantized_decomposed::fake_quant_per_channel": OperatorRecord(each("quantize, dequantize", 5)),
+    "quantized_decomposed::fake_quant_per_channel": OperatorRecord(
+        per_output_element("quantize, dequantize", 5)
+    ),
     **dict.fromkeys(
         [
             *(f"quantized_decomposed::choose_qparams{suffix}" for suffix in ("", "_symmetric", "_per_token")),
             "quantized_decomposed::choose_qparams_per_token_asymmetric",
         ],
-        OperatorRecord(each_input("min, max", 2)),
+        OperatorRecord(per_input_element("min, max", 2)),
     ),
     "quantized_decomposed::convert_element_type": OperatorRecord(),
     **_entries(
-        each("quantize, dequantize", 5),
+        per_output_element("quantize, dequantize", 5),
         """
         fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
         _fake_quantize_per_tensor_affine_cachemask_tensor_qparams

@@ -143,16 +143,16 @@ class Classes:
         if entry is None:
             return None
         division, key, elements = entry
-        out = make()
-        if key is not None and out.numel() == 1:
-            return self._with_values([division.share(key)]).to(out.dtype).reshape(out.shape)
+        result = make()
+        if key is not None and result.numel() == 1:
+            return self._with_values([division.share(key)]).to(result.dtype).reshape(result.shape)
         if (
             key is None
             and name == "aten::sum"
-            and out.numel() == division.columns
+            and result.numel() == division.columns
             and args[0].numel() == elements
         ):
-            return self._with_values(division.shares()).to(out.dtype).reshape(out.shape)
+            return self._with_values(division.shares()).to(result.dtype).reshape(result.shape)
         return None
 
     def _with_values(self, numbers: list[int]) -> Any:
@@ -160,7 +160,7 @@ class Classes:
         return torch.tensor(numbers, device="cpu")
 
     def note(
-        self, name: str, overload: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+        self, name: str, overload: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         """Records the classes, masks and counts that an operator produces."""
         full = f"{name}.{overload}" if name == "aten::max" else name
@@ -169,11 +169,13 @@ class Classes:
             axis = args[2] if name == "aten::topk" and len(args) > 2 else kwargs.get("dim", -1)
             axis = args[1] if name in ("aten::argmax", "aten::sort", "aten::max") and len(args) > 1 else axis
             if args[0].dim() and isinstance(axis, int):
-                self._counts[_key(out if position is None else out[position])] = int(args[0].shape[axis])
+                self._counts[_key(result if position is None else result[position])] = int(
+                    args[0].shape[axis]
+                )
         elif not self:
             return
         elif name == "aten::eq" and isinstance(args[0], torch.Tensor):
-            self._compare(args[0], args[1], out)
+            self._compare(args[0], args[1], result)
         elif name in ("aten::scatter", "aten::scatter_"):
             value = kwargs.get("value", args[3] if len(args) > 3 else None)
             if isinstance(value, (int, float)) and value == 1 and len(args) > 2:
@@ -181,17 +183,17 @@ class Classes:
                 count = self._counts.get(self._root(index), columns + 1)
                 if count <= columns:
                     division = _Division(index.numel(), count, self.uneven, columns=columns)
-                    self._masks[_key(out)] = division, None, out.numel()
-        elif name in _MASK_PRESERVING and isinstance(out, torch.Tensor) and args:
-            self._copy_mask(args, out)
+                    self._masks[_key(result)] = division, None, result.numel()
+        elif name in _MASK_PRESERVING and isinstance(result, torch.Tensor) and args:
+            self._copy_mask(args, result)
         elif name == "aten::mul":
-            self._intersect_masks(args, out)
+            self._intersect_masks(args, result)
 
-    def _copy_mask(self, args: Sequence[Any], out: Any) -> None:
+    def _copy_mask(self, args: Sequence[Any], result: Any) -> None:
         source = args[0]
         if not isinstance(source, torch.Tensor):
             return
-        source_key, out_key = _key(source), _key(out)
+        source_key, out_key = _key(source), _key(result)
         if source_key in self._counts and out_key != source_key:
             self._roots[out_key] = self._root(source)
             self._counts[out_key] = self._counts[source_key]
@@ -199,28 +201,28 @@ class Classes:
         if entry is None or out_key == source_key:
             return
         division, key, elements = entry
-        if key is None and out.numel() * division.columns == elements:
+        if key is None and result.numel() * division.columns == elements:
             key = _selected_class(args)
             key = ("part", len(division.places), out_key) if key is None else key
-        elif key is None and out.numel() != elements:
+        elif key is None and result.numel() != elements:
             # a reduction over the choices of each token, which are distinct
-            if out.dim() == 0 or out.numel() % division.columns:
+            if result.dim() == 0 or result.numel() % division.columns:
                 return
-            elements = out.numel()
+            elements = result.numel()
         self._masks[out_key] = division, key, elements
 
-    def _intersect_masks(self, args: Sequence[Any], out: Any) -> None:
+    def _intersect_masks(self, args: Sequence[Any], result: Any) -> None:
         """Records a mask of all classes from which another mask removes tokens (above the capacity)."""
         for source in args[:2]:
             entry = self._masks.get(_key(source)) if isinstance(source, torch.Tensor) else None
-            if entry is not None and entry[1] is None and out.numel() == entry[2]:
+            if entry is not None and entry[1] is None and result.numel() == entry[2]:
                 full_division = entry[0]
                 reduced_division = _Division(
                     full_division.total, full_division.count, self.uneven, self.least, full_division.columns
                 )
-                self._masks[_key(out)] = reduced_division, None, out.numel()
+                self._masks[_key(result)] = reduced_division, None, result.numel()
 
-    def _compare(self, classes: Any, operand: Any, out: Any) -> None:
+    def _compare(self, classes: Any, operand: Any, result: Any) -> None:
         """Records a mask of one class (compared with a number) or of all classes (with distinct numbers)."""
         if isinstance(operand, torch.Tensor) and not operand.is_meta and operand.numel() == 1:
             operand = operand.item()
@@ -234,12 +236,15 @@ class Classes:
             # columns of one table (first choice, second choice) are divided separately
             size = classes.numel()
             division = self._divisions.setdefault((root, size), _Division(size, count, self.uneven))
-            self._masks[_key(out)] = division, operand, out.numel()
+            self._masks[_key(result)] = division, operand, result.numel()
         elif isinstance(operand, torch.Tensor):
             columns = operand.numel()
-            if out.numel() == classes.numel() * columns and max(operand.shape, default=0) == columns >= count:
+            if (
+                result.numel() == classes.numel() * columns
+                and max(operand.shape, default=0) == columns >= count
+            ):
                 division = _Division(classes.numel(), count, self.uneven, columns=columns)
-                self._masks[_key(out)] = division, None, out.numel()
+                self._masks[_key(result)] = division, None, result.numel()
 
     def _root(self, tensor: Any) -> int:
         return self._roots.get(_key(tensor), _key(tensor))

@@ -18,7 +18,7 @@ from explorer.engine.operators.cost_formulas import Cost
 
 def _fourier(call: AtenCall) -> Cost:
     """Transforms one axis after another. A real signal becomes complex at the first, where half is enough."""
-    source, result = call.shape(), call.out()
+    source, result = call.shape(), call.result_shape()
     # the last axis of a real signal keeps one half of the spectrum
     axes = [axis % len(source) for axis in call.get("dim")][::-1]
     real_in, real_out = not is_complex(call.tensors()[0]), not is_complex(call.result)
@@ -95,14 +95,14 @@ def _solution(call: AtenCall) -> Cost:
     """Elimination, then forward and backward substitution, 2 M^2 operations for each right-hand side."""
     m = call.sizes()[-1]
     eliminated = _elimination(call)
-    right = math.prod(call.out_sizes()) // m if m else 0
+    right = math.prod(call.result_sizes()) // m if m else 0
     return cost_formulas.adding(eliminated, "substitution", (right, m, m), 2)
 
 
 def _triangular(call: AtenCall) -> Cost:
     """One substitution: a product and a sum for each element of the triangle."""
     m = call.sizes("A" if call.has("A") else 0)[-1]
-    return cost_formulas.elementwise("substitution", (math.prod(call.out_sizes()) // m if m else 0, m, m))
+    return cost_formulas.elementwise("substitution", (math.prod(call.result_sizes()) // m if m else 0, m, m))
 
 
 def _cholesky(call: AtenCall) -> Cost:

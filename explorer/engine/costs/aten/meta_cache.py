@@ -56,7 +56,7 @@ class AtenOperator:
         self.mutates: bool = schema.is_mutable
         self.repeats = func.namespace == "aten"
         record = dispatch.operator_of(func) or OperatorRecord()
-        self.moves = torch.Tag.inplace_view in func.tags or record.swaps
+        self.moves = torch.Tag.inplace_view in func.tags or record.replaces_storage
         self.auxiliary, self.gathers = record.auxiliary, record.lookup
         self.bounded = self.name in data_dependent.BOUNDS or self.name in COUNTS
         self.shapes: meta_shapes.Rule | None = meta_shapes.RULES.get(func)
@@ -194,7 +194,7 @@ def remember(
     key: Hashable,
     args: Sequence[Any],
     inputs: Sequence[torch.Tensor],
-    out: Any,
+    result: Any,
     cost: Cost,
 ) -> MetaAnswer | None:
     """Stores an answer for later calls with the same signature.
@@ -202,8 +202,8 @@ def remember(
     Returns:
         The answer, or None if a later call may have another result.
     """
-    container = type(out) if isinstance(out, (tuple, list)) else None
-    parts = out if container is not None else (out,)
+    container = type(result) if isinstance(result, (tuple, list)) else None
+    parts = result if container is not None else (result,)
     if not all(isinstance(t, torch.Tensor) and t.is_meta for t in parts):
         return None
     kind, sizes = _replay_recipe(operator, args, inputs, parts)

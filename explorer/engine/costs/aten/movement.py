@@ -61,7 +61,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     **dict.fromkeys(
         str.split("_unsafe_index embedding gather index index_select take"), OperatorRecord(lookup=True)
     ),
-    **dict.fromkeys(("resize_", "resize_as_", "set_"), OperatorRecord(swaps=True)),
+    **dict.fromkeys(("resize_", "resize_as_", "set_"), OperatorRecord(replaces_storage=True)),
     **dict.fromkeys(("scatter_add", "scatter_reduce"), OperatorRecord(_accumulated("src"))),
     **dict.fromkeys(("index_add", "index_reduce"), OperatorRecord(_accumulated("source"))),
     **dict.fromkeys(("index_put", "_index_put_impl"), OperatorRecord(_placed)),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, is_complex, of_pair
+from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, is_complex, pair_gradient
 from explorer.engine.operators import cost_formulas, gradients
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want, pair
@@ -17,24 +17,26 @@ Wanted = Callable[[Any], Want]
 def _conv(call: AtenCall) -> Cost:
     bias = call.has("bias")
     if call.get("transposed"):
-        return cost_formulas.conv_transpose(call.shape(0), call.shape(1), call.out(), bias=bias)
-    return cost_formulas.conv(call.out(), call.shape(1), bias=bias)
+        return cost_formulas.conv_transpose(call.shape(0), call.shape(1), call.result_shape(), bias=bias)
+    return cost_formulas.conv(call.result_shape(), call.shape(1), bias=bias)
 
 
 def _conv_transpose(call: AtenCall) -> Cost:
-    return cost_formulas.conv_transpose(call.shape(0), call.shape(1), call.out(), bias=call.has("bias"))
+    return cost_formulas.conv_transpose(
+        call.shape(0), call.shape(1), call.result_shape(), bias=call.has("bias")
+    )
 
 
 def _sequence_conv(call: AtenCall) -> Cost:
     """conv_tbc: input (time, batch, channels), weight (kernel, Cin, Cout)."""
-    steps, batch, features = call.out()
+    steps, batch, features = call.result_shape()
     kernel, channels, _ = call.shape(1)
     return cost_formulas.conv((batch, features, steps), (features, channels, kernel), bias=True)
 
 
 def _deform_conv(call: AtenCall) -> Cost:
     # bilinear sampling takes 7 operations per tap, like an interpolation
-    weight, out, source = call.shape(1), call.out(), call.shape(0)
+    weight, out, source = call.shape(1), call.result_shape(), call.shape(0)
     taps = (source[0], source[1], *out[2:], *weight[2:])
     return cost_formulas.adding(cost_formulas.conv(out, weight, bias=True), "bilinear samples", taps, 7)
 
@@ -61,30 +63,32 @@ def _added_matmul(call: AtenCall) -> Cost:
     result = _count_real_products(cost_formulas.matmul(call.shape(1), call.shape(2)), call, 1, 2)
     alpha, beta = call.get("alpha", 1), call.get("beta", 1)
     if alpha != 1:
-        result = cost_formulas.adding(result, "alpha", call.out())
+        result = cost_formulas.adding(result, "alpha", call.result_shape())
     if beta not in (0, 1):
-        result = cost_formulas.adding(result, "beta", call.out())
-    return cost_formulas.adding(result, "bias", call.out()) if beta != 0 else result
+        result = cost_formulas.adding(result, "beta", call.result_shape())
+    return cost_formulas.adding(result, "bias", call.result_shape()) if beta != 0 else result
 
 
 def _summed_batch(call: AtenCall) -> Cost:
     """addbmm: the products of all batches, summed into one."""
     batch, rows, depth = call.sizes(1)
     result = cost_formulas.matmul((rows, batch * depth), (batch * depth, call.shape(2)[2]))
-    return cost_formulas.adding(_count_real_products(result, call, 1, 2), "bias", call.out())
+    return cost_formulas.adding(_count_real_products(result, call, 1, 2), "bias", call.result_shape())
 
 
 def _packed_matmul(call: AtenCall) -> Cost:
     """A product with a packed low-bit weight, whose shape is implied: (rows, in) by (in, out)."""
     source = call.shape()
-    return cost_formulas.matmul(source, (source[-1], call.out()[-1]))
+    return cost_formulas.matmul(source, (source[-1], call.result_shape()[-1]))
 
 
 def _dynamic_linear(call: AtenCall) -> Cost:
     """A linear layer that quantizes its input at run time: min, max, divide, round, add per element."""
     source = call.shape()
     cost = cost_formulas.adding(_packed_matmul(call), "quantize", source, 5)
-    return cost_formulas.adding(cost_formulas.adding(cost, "rescale", call.out()), "bias", call.out())
+    return cost_formulas.adding(
+        cost_formulas.adding(cost, "rescale", call.result_shape()), "bias", call.result_shape()
+    )
 
 
 def _grouped_matmul(call: AtenCall) -> Cost:
@@ -102,7 +106,7 @@ def _linear(call: AtenCall) -> Cost:
 def _sampling_grid(call: AtenCall) -> Cost:
     """affine_grid: every point in homogeneous coordinates times the matrix of its image."""
     batch, coordinates, homogeneous = call.sizes()
-    points = math.prod(call.out_sizes()) // (batch * coordinates) if batch else 0
+    points = math.prod(call.result_sizes()) // (batch * coordinates) if batch else 0
     return cost_formulas.matmul((batch, points, homogeneous), (batch, homogeneous, coordinates))
 
 
@@ -113,8 +117,8 @@ def _grid_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
 
 def _trilinear(call: AtenCall) -> Cost:
     """nn.Bilinear, x1 W x2 for every output feature: first x1 W, then each of its rows times x2."""
-    first, second, features = call.sizes(0)[-1], call.sizes(2)[-1], call.out_sizes()[-1]
-    batch = math.prod(call.out_sizes()) // features if features else 0
+    first, second, features = call.sizes(0)[-1], call.sizes(2)[-1], call.result_sizes()[-1]
+    batch = math.prod(call.result_sizes()) // features if features else 0
     first_product = cost_formulas.matmul((batch, first), (first, features * second))
     second_product = cost_formulas.matmul((batch, features, second), (batch, second, 1))
     return cost_formulas.total([first_product, second_product])
@@ -122,7 +126,7 @@ def _trilinear(call: AtenCall) -> Cost:
 
 def _trilinear_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
     first, weight, second = map(want, call.tensors()[:3])
-    right = math.prod(call.out_sizes()) * call.sizes(2)[-1]
+    right = math.prod(call.result_sizes()) * call.sizes(2)[-1]
     inner: Want = "input" if first or weight else ""
     return pair(macs - right, first, weight) + pair(right, inner, second)
 
@@ -132,7 +136,7 @@ def _attention(call: AtenCall) -> Cost:
     heads = query[-3] if len(query) > 2 else 1
     # the operands may broadcast; the output has the resulting batch dimensions
     return cost_formulas.attention(
-        call.out()[:-3],
+        call.result_shape()[:-3],
         heads,
         query[-2],
         key[-2],
@@ -155,7 +159,7 @@ DYNAMIC_LINEAR = tuple(
 )
 """Dynamically quantized linear layers, by schema name."""
 
-_PAIR, _ADDED_PAIR = of_pair(0, 1), of_pair(1, 2)
+_PAIR, _ADDED_PAIR = pair_gradient(0, 1), pair_gradient(1, 2)
 
 _CONV = OperatorRecord(_conv, _PAIR)
 _ONE_TYPE_CONV = OperatorRecord(_conv, _PAIR, one_type=True)
@@ -195,7 +199,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     **dict.fromkeys(DYNAMIC_LINEAR, OperatorRecord(_dynamic_linear)),
     "_trilinear": OperatorRecord(_trilinear, _trilinear_gradient),
     "affine_grid_generator": OperatorRecord(_sampling_grid, _grid_gradient),
-    "scaled_dot_product_attention": OperatorRecord(_attention, _attention_gradient, whole=True),
+    "scaled_dot_product_attention": OperatorRecord(_attention, _attention_gradient, has_own_formula=True),
     **dict.fromkeys(
         """
         _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu

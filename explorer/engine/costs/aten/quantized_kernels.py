@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from explorer.engine.compat.torch import storage_key
-from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule, each
+from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule, per_output_element
 from explorer.engine.costs.aten.packed_weights import unpack_handle
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
@@ -106,12 +106,12 @@ def _with_fused_work(call: AtenCall, cost: Cost) -> Cost:
     """`cost` plus the elementwise work fused into the kernel, derived from the operator's name."""
     for word, label in (("add", "add"), ("tanh", "tanh"), ("leaky", "leaky relu"), ("relu", "relu")):
         if word in call.name.split("_"):
-            cost = cost_formulas.adding(cost, label, call.out())
+            cost = cost_formulas.adding(cost, label, call.result_shape())
             if word == "leaky":
                 break
     if "dynamic" in call.name:
         cost = cost_formulas.adding(cost, "quantize", call.shape(0), 5)
-        cost = cost_formulas.adding(cost, "rescale", call.out())
+        cost = cost_formulas.adding(cost, "rescale", call.result_shape())
     return cost
 
 
@@ -159,7 +159,7 @@ _POOL_DEFAULTS: Mapping[str, Sequence[int]] = {"stride": (), "padding": (0,), "d
 
 
 def _pool_cost(call: AtenCall) -> Cost:
-    return cost_formulas.pooling("max pool", call.out(), tuple(call.get("kernel_size")))
+    return cost_formulas.pooling("max pool", call.result_shape(), tuple(call.get("kernel_size")))
 
 
 def _rows(call: AtenCall) -> Any:
@@ -178,21 +178,23 @@ def _bags(call: AtenCall) -> Any:
 
 
 def _bags_cost(call: AtenCall) -> Cost:
-    return cost_formulas.elementwise("add", (*call.shape("indices"), call.out()[-1]))
+    return cost_formulas.elementwise("add", (*call.shape("indices"), call.result_shape()[-1]))
 
 
 def _elementwise_rule(label: str, second_label: str = "") -> Rule:
     def rule(call: AtenCall) -> Cost:
-        cost = cost_formulas.elementwise(label, call.out())
-        return cost_formulas.adding(cost, second_label, call.out()) if second_label else cost
+        cost = cost_formulas.elementwise(label, call.result_shape())
+        return cost_formulas.adding(cost, second_label, call.result_shape()) if second_label else cost
 
     return rule
 
 
 def _normalization(kind: str) -> Rule:
     def rule(call: AtenCall) -> Cost:
-        cost = cost_formulas.elementwise(kind.replace("_", " "), call.out(), ELEMENTWISE[kind][0])
-        return cost_formulas.adding(cost, "relu", call.out()) if call.name.endswith("_relu") else cost
+        cost = cost_formulas.elementwise(kind.replace("_", " "), call.result_shape(), ELEMENTWISE[kind][0])
+        return (
+            cost_formulas.adding(cost, "relu", call.result_shape()) if call.name.endswith("_relu") else cost
+        )
 
     return rule
 
@@ -246,10 +248,10 @@ _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
     **_entries(
         ["relu6", "threshold", "leaky_relu", "prelu", "elu", "celu", "hardswish", "sigmoid"],
         _like,
-        each("activation"),
+        per_output_element("activation"),
     ),
     **_entries(["dropout"], _like, lambda call: cost_formulas.FREE),
-    **_entries(["softmax"], _like, each("softmax", ELEMENTWISE["softmax"][0])),
+    **_entries(["softmax"], _like, per_output_element("softmax", ELEMENTWISE["softmax"][0])),
     **_entries(
         [f"batch_norm{rank}{relu}" for rank in ("", "1d", "2d", "3d") for relu in ("", "_relu")],
         _like,

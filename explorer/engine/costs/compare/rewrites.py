@@ -226,13 +226,13 @@ def idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedule]) -
     ]
     keep = list(order.keep)
     needed = set(keep[:count] if same_outputs and len(keep) == len(modules.info.model.outputs) else keep)
-    used: set[int] = set()
+    used_rows: set[int] = set()
     for step, row in zip(reversed(order.steps), reversed(order.rows), strict=True):
         if any(key in needed for key, _, _ in step.outputs):
             needed.update(step.inputs)
             if row is not None:
-                used.add(row)
-    idle = [y for y in leaves(modules) if y.id not in used and y.calls and (y.macs or y.elementwise_ops)]
+                used_rows.add(row)
+    idle = [y for y in leaves(modules) if y.id not in used_rows and y.calls and (y.macs or y.elementwise_ops)]
     scopes = {_scope(graph, node) for node in leaves(graph)}
     idle = [
         y

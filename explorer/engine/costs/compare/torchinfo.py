@@ -151,7 +151,7 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
     differences: list[TorchinfoDifference] = []
     reasons: Counter[str] = Counter()
     for layer, ours in _comparable(analysis, counts):
-        count = counts.get("" if layer.path == _whole(counts) else layer.path)
+        count = counts.get("" if layer.path == _single_leaf_class(counts) else layer.path)
         theirs = count.macs if count is not None and count.leaf else 0
         if ours is None:
             differences.append(
@@ -174,14 +174,14 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
     )
 
 
-def _whole(counts: Mapping[str, _ModuleCount]) -> str:
+def _single_leaf_class(counts: Mapping[str, _ModuleCount]) -> str:
     """The class name of a model that is a single leaf module, which torchinfo shows as one row; else ''."""
     return type(counts[""].module).__name__ if "" in counts and counts[""].leaf else ""
 
 
 def _comparable(analysis: Analysis, counts: Mapping[str, _ModuleCount]) -> Iterator[tuple[Layer, int | None]]:
     """Rows to compare, with our MACs: leaf modules (also expanded ones), and other operators."""
-    model_class = _whole(counts)
+    model_class = _single_leaf_class(counts)
     if model_class and analysis.layers:
         row = replace(analysis.layers[0], path=model_class, kind=model_class, reason="")
         yield row, analysis.info.totals.macs

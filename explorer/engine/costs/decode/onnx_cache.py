@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode.past_tokens import with_cache_bytes
-from explorer.engine.costs.layer_tree import whole
+from explorer.engine.costs.layer_tree import sum_if_all_known
 from explorer.engine.costs.onnx.values import nbytes
 from explorer.engine.graph.model import Graph, Model, Node, Value, subgraphs
 from explorer.facts import Analysis, Dim, Shape, TensorInfo
@@ -189,7 +189,7 @@ def bind(
         shape = _shape_of(value, input_shapes)
         mask = len(shape) - 1 if "mask" in value.name.lower() else 0  # the axis of all positions, if not 0
         bound_shape = tuple(
-            sizes.of(dim, value.name, total=past + new, mask=0 < mask == axis)
+            sizes.size_of(dim, value.name, total=past + new, mask=0 < mask == axis)
             for axis, dim in enumerate(shape)
         )
         step_inputs[value.name] = declared[0], bound_shape
@@ -239,7 +239,7 @@ def whole_text(
         value.name: (
             input_shapes.get(value.name, (None, ()))[0],
             tuple(
-                sizes.of(dim, value.name, total=tokens, mask="mask" in value.name.lower())
+                sizes.size_of(dim, value.name, total=tokens, mask="mask" in value.name.lower())
                 for dim in _shape_of(value, {})
             ),
         )
@@ -302,7 +302,7 @@ class _Sizes:
             code="drop_option",
         )
 
-    def of(self, dim: Dim, name: str, *, total: int, mask: bool) -> int:
+    def size_of(self, dim: Dim, name: str, *, total: int, mask: bool) -> int:
         """The size of a dimension of input `name`."""
         if isinstance(dim, int):
             return dim
@@ -364,9 +364,9 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
             if tensor.name in unread:
                 parts_by_layer.setdefault(layer.id, []).append(unread.pop(tensor.name))
     layers = with_cache_bytes(
-        analysis.layers, {row_id: whole(parts) for row_id, parts in parts_by_layer.items()}
+        analysis.layers, {row_id: sum_if_all_known(parts) for row_id, parts in parts_by_layer.items()}
     )
-    totals = replace(analysis.info.totals, kv_cache_bytes=whole(sizes.values()))
+    totals = replace(analysis.info.totals, kv_cache_bytes=sum_if_all_known(sizes.values()))
     kind = "buffers, written in place" if step.buffers else "one token longer when they come out"
     description = (
         f"{len(sizes):,} cache inputs with {past:,} tokens each ({kind}; {checked:,} checked), one new token"

@@ -68,7 +68,7 @@ def _branches(owner: ControlFlowNode) -> None:
         body_scopes = (*scopes, Scope(prefix + name, name, "branch"))
         with state.separate_result() as branch_result:
             body_context = state.child_context(context, body, shapes, body_scopes, prefix + name)
-            body_context.chosen = context.chosen or branch_index is None
+            body_context.is_uncertain_branch = context.is_uncertain_branch or branch_index is None
             visit(body_context, body.nodes)
         ends.append([state.memory(body_context.key(v.name)) for v in body.outputs])
         branches.append((name, branch_result))
@@ -146,7 +146,7 @@ def _loop(owner: ControlFlowNode) -> None:
     trips = dimensions.display(max_trips) if isinstance(max_trips, str) else max_trips
     types = state.inference.loop_types(node, context.shapes.values, constants, context.opsets)
     shapes = owner.shapes(body, types)
-    early = "" if is_fixed else "the loop may end earlier"
+    early_end_reason = "" if is_fixed else "the loop may end earlier"
     _repeat(owner, "Loop", body, shapes, trips, early=early, carried_from=2, carried=len(node.inputs) - 2)
 
 
@@ -180,7 +180,7 @@ def _batched_scan(owner: ControlFlowNode) -> None:
             trips = _multiply_trips(info.shape[0], info.shape[1])
         types.append(replace(info, shape=info.shape[batch_rank:]))
     shapes = owner.shapes(body, types)
-    early = "sequences may be shorter than the longest" if node.inputs[0] else ""
+    early_end_reason = "sequences may be shorter than the longest" if node.inputs[0] else ""
     _repeat(owner, "Scan", body, shapes, trips, early=early, carried_from=1, carried=states)
 
 
@@ -233,7 +233,7 @@ def _repeat(
     shapes: Shapes,
     trips: Dim,
     *,
-    early: str = "",
+    early_end_reason: str = "",
     carried_from: int = 0,
     carried: int = 0,
 ) -> None:
@@ -245,7 +245,7 @@ def _repeat(
         body: Graph to visit.
         shapes: Shapes of the body's values.
         trips: Number of runs.
-        early: Reason why it may run less often, or ''.
+        early_end_reason: Reason why it may run less often, or ''.
         carried_from: Index of the first node input that is also a body input.
         carried: Number of values that each run passes to the next; the last run returns them. Further outputs
             stack one piece per run.
@@ -255,7 +255,7 @@ def _repeat(
     count = trips if isinstance(trips, int) else None
     body_context = state.child_context(context, body, shapes, scopes, prefix[:-1])
     body_context.trips = _multiply_trips(context.trips, trips)
-    body_context.early = context.early or early
+    body_context.early_end_reason = context.early_end_reason or early
     for value, outer_name in zip(body.inputs[carried_from:], node.inputs[carried_from:], strict=False):
         if outer_name in context.stored:
             body_context.stored[value.name] = context.stored[outer_name]
@@ -282,7 +282,10 @@ def _repeat(
     facts = state.group(context, node, kind)
     state.result.groups[scopes[-1].path] = replace(
         facts,
-        attributes={**facts.attributes, "iterations": f"at most {times}" if early and trips else times},
+        attributes={
+            **facts.attributes,
+            "iterations": f"at most {times}" if early_end_reason and trips else times,
+        },
         reason=reason,
         status="unknown" if reason else None,
     )

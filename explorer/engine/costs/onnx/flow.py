@@ -35,7 +35,7 @@ def value_flow(
     assert context is not None
     groups = {layer.path: layer.id for layer in layers if layer.group}
     for value in graph.feeds:
-        flow.make(-1, context.key(value.name), partial(context.info, value.name), "input")
+        flow.add_producer(-1, context.key(value.name), partial(context.info, value.name), "input")
     leaf_index = 0
     for edge in visited.edges:
         if isinstance(edge, OperatorLeaf):
@@ -46,14 +46,14 @@ def value_flow(
         scopes, read, read_infos, made_keys, made_infos = edge
         row = _row(scopes, groups)
         for key, info in zip(read, read_infos, strict=True):
-            flow.take(row, key, partial(_identity, info))
+            flow.add_reader(row, key, partial(_identity, info))
         for key, info in zip(made_keys, made_infos, strict=True):
-            flow.make(row, key, partial(_identity, info))
+            flow.add_producer(row, key, partial(_identity, info))
     for scopes, keys in visited.ends:
         for key in filter(flow.has_value, keys):
             # each graph of a node with several graphs is a group inside the node's group
             owner_scopes = scopes[:-1] if scopes[-1].kind in _MULTI_GRAPH_KINDS else scopes
-            flow.take(_row(owner_scopes, groups), key, partial(_identity, _NOTHING))
+            flow.add_reader(_row(owner_scopes, groups), key, partial(_identity, _NOTHING))
     for value in graph.outputs:
         flow.mark_output(context.key(value.name))
     for value in (*graph.values, *graph.outputs, *graph.inputs):
@@ -73,14 +73,14 @@ def _add_operator(flow: ValueFlow, leaf: OperatorLeaf, row: int) -> None:
             continue
         key = context.key(name)
         if flow.has_value(key) and not (name in parameter_names and flow.is_stored(key)):
-            flow.take(row, key, partial(_info, context, key, name))
+            flow.add_reader(row, key, partial(_info, context, key, name))
         elif name not in parameter_names:
             source: InputSource = "stored" if name in context.stored else "unknown"
-            flow.take(row, key, partial(_info, context, key, name), source)
+            flow.add_reader(row, key, partial(_info, context, key, name), source)
     for name in node.outputs:
         if name:
             key = context.key(name)
-            flow.make(row, key, partial(_info, context, key, name))
+            flow.add_producer(row, key, partial(_info, context, key, name))
 
 
 def _row(scopes: Sequence[Scope], groups: dict[str, int]) -> int:

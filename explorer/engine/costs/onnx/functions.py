@@ -93,7 +93,7 @@ class FunctionCalls:
         }
         body_context = replace(context, shapes=shapes, stored=stored_inputs, storage_ids={}, keys={})
         size = self._size(function)
-        if context.closed or size > self._rows:
+        if context.sums_calls or size > self._rows:
             self._close(self._closed_body(visit, body_context, nodes, function), context, node, name)
             return
         self._rows -= size
@@ -105,7 +105,7 @@ class FunctionCalls:
                 body_context.keys.setdefault(inner_name, context.key(outer_name))
         body_context.scopes, body_context.prefix = state.open_scopes(context, node, name, function.name)
         body_context.opsets = {**context.opsets, **function.opsets}
-        body_context.inside = ""
+        body_context.owner_path = ""
         body_context.number = state.number()
         state.result.groups[body_context.scopes[-1].path] = state.group(context, node, function.name)
         visit(body_context, nodes)
@@ -134,7 +134,12 @@ class FunctionCalls:
         key = id(body_context.shapes), frozenset(body_context.stored)
         if key not in self._closed:
             stored_arguments = dict(body_context.stored)
-            body_context.trips, body_context.early, body_context.chosen, body_context.closed = (
+            (
+                body_context.trips,
+                body_context.early_end_reason,
+                body_context.is_uncertain_branch,
+                body_context.sums_calls,
+            ) = (
                 1,
                 "",
                 False,

@@ -34,14 +34,14 @@ class ScopedName(NamedTuple):
     name: str
 
 
-def relative(name: str, inside: str) -> str:
-    """Removes from the front of `name` the parts that it shares with the path `inside`.
+def relative(name: str, owner_path: str) -> str:
+    """Removes from the front of `name` the parts that it shares with the path `owner_path`.
 
     In the body of an If, Loop or Scan, exporters and tilings use names that start at the root of the model.
     """
-    if not inside or not name.startswith("/"):
+    if not owner_path or not name.startswith("/"):
         return name
-    pieces, container_pieces = name.split("/"), inside.split("/")
+    pieces, container_pieces = name.split("/"), owner_path.split("/")
     shared = 0
     while shared < min(len(pieces) - 1, len(container_pieces)) and pieces[shared] == container_pieces[shared]:
         shared += 1
@@ -51,9 +51,9 @@ def relative(name: str, inside: str) -> str:
 class ScopedNames(Sequence[ScopedName]):
     """The scoped names of one body's nodes, computed at first access."""
 
-    def __init__(self, nodes: Sequence[Node], inside: str = "") -> None:
+    def __init__(self, nodes: Sequence[Node], owner_path: str = "") -> None:
         self.nodes = nodes
-        self.inside = inside
+        self.owner_path = owner_path
         self._names: list[ScopedName] | None = None
 
     def __len__(self) -> int:
@@ -61,11 +61,11 @@ class ScopedNames(Sequence[ScopedName]):
 
     def __getitem__(self, index: Any) -> Any:
         if self._names is None:
-            self._names = scoped_names(self.nodes, self.inside)
+            self._names = scoped_names(self.nodes, self.owner_path)
         return self._names[index]
 
 
-def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
+def scoped_names(nodes: Sequence[Node], owner_path: str = "") -> list[ScopedName]:
     """The groups and the name of every node, in the order of the nodes.
 
     A group that would contain a single node is left out, and the node takes its name: `features.0` with a
@@ -75,7 +75,7 @@ def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
 
     Args:
         nodes: Nodes of the main graph, a function, or a body.
-        inside: Path of the node that owns the body, or ''.
+        owner_path: Path of the node that owns the body, or ''.
     """
     names: list[ScopedName] = []
     units: list[str] = []  # site of each node, or ""
@@ -85,7 +85,7 @@ def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
     has_sites = False
     for node in nodes:
         metadata = node.metadata
-        site = metadata.get(SITE_KEY, "") if metadata and not inside else ""
+        site = metadata.get(SITE_KEY, "") if metadata and not owner_path else ""
         if site:
             has_sites = True
             units.append(site)
@@ -105,12 +105,12 @@ def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
             names.append(_from_metadata(metadata_names, metadata.get(CLASSES, ""), node, by_metadata))
         elif node.name:
             numbers[node.op] += 1
-            names.append(from_name(relative(node.name, inside) if inside else node.name, cache))
+            names.append(from_name(relative(node.name, owner_path) if owner_path else node.name, cache))
         else:
             number = numbers[node.op]
             numbers[node.op] += 1
             output = next((o for o in node.outputs if o), "")
-            groups = from_name(relative(output, inside), cache).scopes if "/" in output else ()
+            groups = from_name(relative(output, owner_path), cache).scopes if "/" in output else ()
             names.append(ScopedName(groups, f"{node.op}_{number}"))
     places = _collapse_single_groups(names, units)
     return _group_by_site(nodes, places, units) if has_sites else places
@@ -129,9 +129,9 @@ def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
         pieces = [*pieces[: MAX_DEPTH - 1], ".".join(pieces[MAX_DEPTH - 1 :])]
     scopes = []
     path = ""
-    for piece in pieces:
-        path = f"{path}.{piece}" if path else piece
-        scopes.append(Scope(path, piece, kinds.get(path, "Module")))
+    for part in pieces:
+        path = f"{path}.{part}" if path else part
+        scopes.append(Scope(path, part, kinds.get(path, "Module")))
     return tuple(scopes)
 
 
@@ -187,9 +187,9 @@ def _known_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) -> tup
         return _scopes(_pieces(front), {})
     path = parent_groups[-1].path if parent_groups else ""
     scopes = [*parent_groups]
-    for piece in pieces:
-        path = f"{path}.{piece}" if path else piece
-        scopes.append(Scope(path, intern(piece), "Module"))
+    for name_part in pieces:
+        path = f"{path}.{name_part}" if path else name_part
+        scopes.append(Scope(path, intern(name_part), "Module"))
     return tuple(scopes)
 
 
@@ -249,11 +249,11 @@ def _collapse_single_groups(places: list[ScopedName], units: Sequence[str]) -> l
             counted_units.add(unit)
         first_places.append(place)
     # count places that share one scopes object together
-    counted = Counter(id(place.scopes) for place in first_places)
+    place_counts = Counter(id(place.scopes) for place in first_places)
     groups = {id(place.scopes): place.scopes for place in first_places}
     unit_counts: dict[str, int] = {}
     for key, scopes in groups.items():
-        count = counted[key]
+        count = place_counts[key]
         for scope in scopes:
             path = scope.path
             unit_counts[path] = unit_counts.get(path, 0) + count

@@ -167,7 +167,7 @@ class VisitState(Struct):
             keys={n: context.key(n) for n in names},
             scopes=scopes,
             prefix=f"{path}/",
-            inside=path,
+            owner_path=path,
             number=number,
         )
         # inputs of a body have no producer outside it

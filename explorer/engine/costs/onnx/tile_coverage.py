@@ -160,7 +160,7 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
         macs = leaf.figures.macs
         if not leaf.counted or macs == 0:
             continue
-        may_run_less = bool(leaf.context.early) or leaf.context.chosen
+        may_run_less = bool(leaf.context.early_end_reason) or leaf.context.is_uncertain_branch
         if leaf.tiled is not None:  # an unexpanded call, part of which runs on tiles
             on_tiles.add(leaf.tiled[0])
             products.add(leaf.tiled[1])

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.units import many_text
-from explorer.engine.costs.layer_tree import Scope, whole
+from explorer.engine.costs.layer_tree import Scope, sum_if_all_known
 from explorer.engine.costs.onnx.scopes import ScopedName, relative
 from explorer.engine.formats.onnx import tensors as onnx_tensor
 from explorer.engine.graph.model import DTYPES, FileSpan, Graph, Node, Tensor, dtype_code
@@ -81,12 +81,12 @@ class GraphContext(Struct):
         keys: Identities of the caller's values, by their names in this body.
         scopes: Groups that contain the body.
         prefix: Prefix of every path in the body.
-        inside: Path of the node that owns the body, or ''; names in the body may start with the same parts.
+        owner_path: Path of the node that owns the body, or ''; names in the body may start with it.
         trips: Number of runs of the body.
-        early: Reason why it may run less often, or ''.
-        chosen: Whether it is a branch of an If whose condition is unknown.
+        early_end_reason: Reason why it may run less often, or ''.
+        is_uncertain_branch: Whether it is a branch of an If whose condition is unknown.
         number: Number that distinguishes equal names in different bodies; 0 is the main graph.
-        closed: Whether function calls in it are summed up instead of expanded.
+        sums_calls: Whether function calls in it are summed up instead of expanded.
         storage_ids: Number for the stored form of a value (`visitor.GraphVisitor.storage_id`), by name;
             values with the same form share it. `PLAIN` means that the type determines the form.
     """
@@ -97,12 +97,12 @@ class GraphContext(Struct):
     keys: dict[str, Hashable] = field(default_factory=dict)
     scopes: tuple[Scope, ...] = ()
     prefix: str = ""
-    inside: str = ""
+    owner_path: str = ""
     trips: Dim = 1
-    early: str = ""
-    chosen: bool = False
+    early_end_reason: str = ""
+    is_uncertain_branch: bool = False
     number: int = 0
-    closed: bool = False
+    sums_calls: bool = False
     storage_ids: dict[str, int] = field(default_factory=dict)
 
     def key(self, name: str) -> Hashable:
@@ -112,9 +112,9 @@ class GraphContext(Struct):
 
     def path(self, node: Node) -> str:
         """The path of a node from the root of the model."""
-        if not self.inside:
+        if not self.owner_path:
             return f"{self.prefix}{node.name or node.label}"
-        return f"{self.prefix}{relative(node.label, self.inside)}"
+        return f"{self.prefix}{relative(node.label, self.owner_path)}"
 
     def scopes_of(self, name: ScopedName) -> tuple[Scope, ...]:
         """The groups that contain a node; groups within a body have the body's path as prefix."""
@@ -298,10 +298,10 @@ def traffic(
             # the table stays in memory; only the rows that are looked up are read
             sizes[node.inputs[index]] = nbytes(replace(outputs[0], dtype=table.dtype)) if outputs else None
     stored_sizes = [size for name, size in sizes.items() if name in context.stored or name in constants]
-    read = whole(sizes.values())
+    read = sum_if_all_known(sizes.values())
     # if the total is unknown, so is its stored part
-    weights = None if read is None else whole(stored_sizes)
-    return Traffic(read, weights, whole(output_bytes), output_bytes)
+    weights = None if read is None else sum_if_all_known(stored_sizes)
+    return Traffic(read, weights, sum_if_all_known(output_bytes), output_bytes)
 
 
 def view_of(node: Node) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.engine.costs.layer_tree import whole
+from explorer.engine.costs.layer_tree import sum_if_all_known
 from explorer.engine.costs.onnx import control_flow, sequences, tile_coverage
 from explorer.engine.costs.onnx.functions import FunctionCalls, inlined
 from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf, described_values
@@ -111,10 +111,10 @@ class GraphVisitor:
     def nodes(self, context: GraphContext, nodes: Sequence[Node]) -> None:
         """Visits the nodes of a graph or body."""
         self.state.result.shapes[id(context.shapes)] = context.shapes
-        key = id(nodes), context.inside
+        key = id(nodes), context.owner_path
         names = self.names.get(key)
         if names is None:
-            names = self.names[key] = ScopedNames(nodes, context.inside)
+            names = self.names[key] = ScopedNames(nodes, context.owner_path)
         model, user_rules, functions, carriers = (
             self.model,
             self.user_rules,
@@ -254,7 +254,7 @@ class GraphVisitor:
                 for n in names
             ]
         if context.number:
-            key += context.trips, context.early, context.chosen
+            key += context.trips, context.early_end_reason, context.is_uncertain_branch
         if len(names) > 1 and len(set(names)) < len(names):
             key.append(tuple([names.index(n) for n in names]))
         return tuple(key)
@@ -288,10 +288,10 @@ class GraphVisitor:
         return OperatorFigures(
             macs=cost.macs,
             elementwise_ops=cost.elementwise_ops,
-            bytes_read=scaled(whole((moved.read, attribute_bytes)), scale),
+            bytes_read=scaled(sum_if_all_known((moved.read, attribute_bytes)), scale),
             bytes_written=written,
             activation_bytes=0 if is_alias(context, node) else written,
-            weight_bytes_read=scaled(whole((moved.weights, attribute_bytes)), scale),
+            weight_bytes_read=scaled(sum_if_all_known((moved.weights, attribute_bytes)), scale),
             status=status,
             reason=reason,
             formula=cost.formula,
@@ -320,8 +320,8 @@ class GraphVisitor:
         cost = registry.cost_of(call, self.rules)
         if context.trips != 1:
             cost = cost_formulas.times(cost, context.trips, "iterations")
-        if cost.status == "exact" and context.early:
-            return replace(cost, status="bound", reason=context.early)
+        if cost.status == "exact" and context.early_end_reason:
+            return replace(cost, status="bound", reason=context.early_end_reason)
         if cost.status == "exact" and _has_bounded_shape(inputs, outputs):
             reason = "how large its tensors are depends on the data; counted is the most"
             return replace(cost, status="bound", reason=reason)

@@ -59,7 +59,7 @@ class SizeRange(Struct, frozen=True):
 
 
 def size_curves(
-    over: SizeRange,
+    size_range: SizeRange,
     examine: Callable[[int], AnalysisResult],
     cached: Callable[[int], int] | None,
     machine: Machine | None,
@@ -67,13 +67,13 @@ def size_curves(
     """Computes the curves of a model over a size.
 
     Args:
-        over: Size and its range.
+        size_range: Size and its range.
         examine: Analyzes the model at a size.
         cached: Bytes of the KV cache for a number of tokens; None if the size is not a text length or the
             model has no cache.
         machine: Machine for the times, or None for curves without times.
     """
-    return _Curves(over, examine, cached, machine).result()
+    return _Curves(size_range, examine, cached, machine).result()
 
 
 class _Curves:
@@ -81,12 +81,12 @@ class _Curves:
 
     def __init__(
         self,
-        over: SizeRange,
+        size_range: SizeRange,
         examine: Callable[[int], AnalysisResult],
         cached: Callable[[int], int] | None,
         machine: Machine | None,
     ) -> None:
-        self.over, self.machine = over, machine
+        self.over, self.machine = size_range, machine
         self.weights = 0
         self.coverage = 1.0
         self.counted: set[int] = set()
@@ -106,10 +106,10 @@ class _Curves:
 
     def result(self) -> SizeCurves:
         """Computes all curves and crossings."""
-        over = self.over
-        check = () if over.at is None else (over.at,)
+        size_range = self.over
+        check = () if size_range.at is None else (size_range.at,)
         self.cache_form = self._cache_form()
-        self.forms = closed_forms(self.count, over.low, over.high, check) or []
+        self.forms = closed_forms(self.count, size_range.low, size_range.high, check) or []
         crossings = self._crossings() if self.forms else None
         if crossings is None:
             self.forms = []
@@ -121,15 +121,15 @@ class _Curves:
         else:
             sizes = self._grid(crossings)
         return SizeCurves(
-            *(over.name, over.low, over.high, over.at),
+            *(size_range.name, size_range.low, size_range.high, size_range.at),
             sizes=tuple(sizes),
             curves=tuple(self._curves(sizes)),
             crossings=tuple(crossings),
-            others=dict(over.others),
+            others=dict(size_range.others),
             machine=self.machine,
             counted=tuple(sorted(self.counted)),
             closed=bool(self.forms),
-            notes=(*over.notes, *self._notes()),
+            notes=(*size_range.notes, *self._notes()),
         )
 
     def _cache_form(self) -> Polynomial | None:
@@ -292,12 +292,12 @@ def _powers(low: int, high: int) -> list[int]:
 
 
 def usable_range(
-    over: SizeRange, examine: Callable[[int], AnalysisResult], *, is_requested: bool
+    size_range: SizeRange, examine: Callable[[int], AnalysisResult], *, is_requested: bool
 ) -> SizeRange:
     """The part of a range over which the model can be analyzed.
 
     Args:
-        over: Requested range.
+        size_range: Requested range.
         examine: Analyzes the model at a size.
         is_requested: Whether the user gave this range; an impossible range is then an error instead of being
             cut.
@@ -305,7 +305,7 @@ def usable_range(
     Raises:
         Misuse: The model cannot have such a size.
     """
-    required_coverage = examine(over.low).info.totals.coverage
+    required_coverage = examine(size_range.low).info.totals.coverage
 
     def find_failure(size: int) -> str:
         """The reason why the model cannot have a size, or ''."""
@@ -315,13 +315,20 @@ def usable_range(
             return str(error)
         return "" if coverage >= required_coverage else "the cost of some nodes is not known there"
 
-    failure = find_failure(over.high)
+    failure = find_failure(size_range.high)
     if not failure:
-        return over
+        return size_range
     if is_requested:
-        raise Misuse(f"{over.name}={over.high:,}: {failure}", where="--over", hint="ask for a smaller range")
-    sizes = [over.low, *(size for size in _powers(over.low, over.high) if size > over.low)]
-    failures = {over.high: failure}
+        raise Misuse(
+            f"{size_range.name}={size_range.high:,}: {failure}",
+            where="--over",
+            hint="ask for a smaller range",
+        )
+    sizes = [
+        size_range.low,
+        *(size for size in _powers(size_range.low, size_range.high) if size > size_range.low),
+    ]
+    failures = {size_range.high: failure}
 
     def has_failure(size: int) -> bool:
         failures[size] = find_failure(size)
@@ -329,7 +336,14 @@ def usable_range(
 
     first_failing = bisect_left(sizes, True, key=has_failure)
     if first_failing == 0:
-        raise Misuse(f"{over.name}={over.low:,}: {failures[over.low]}", where="--over")
+        raise Misuse(f"{size_range.name}={size_range.low:,}: {failures[size_range.low]}", where="--over")
     least_failing = min(size for size, reason in failures.items() if reason)
     note = f"not counted above {sizes[first_failing - 1]:,}: {failures[least_failing]}"
-    return SizeRange(over.name, over.low, sizes[first_failing - 1], over.at, over.others, (*over.notes, note))
+    return SizeRange(
+        size_range.name,
+        size_range.low,
+        sizes[first_failing - 1],
+        size_range.at,
+        size_range.others,
+        (*size_range.notes, note),
+    )

@@ -100,7 +100,7 @@ def examine(
             assumptions={"dims": bound_inputs.dims, "weights": loaded.weights_text},
             random_weights=loaded.weights_from == "random",
             valued=loaded.valued,
-            asks=loaded.asks,
+            reads_values=loaded.asks,
             plain=loaded.meta if with_values else None,
             gradients=gradients,
             on_progress=on_progress,
@@ -120,7 +120,7 @@ def examine_module(
     assumptions: Mapping[str, Any] | None = None,
     random_weights: bool = False,
     valued: Callable[[], nn.Module] | None = None,
-    asks: bool = False,
+    reads_values: bool = False,
     plain: Callable[[], nn.Module] | None = None,
     gradients: Gradients | None = None,
     on_progress: OnProgress = None,
@@ -138,7 +138,7 @@ def examine_module(
         assumptions: Assumptions that the figures rest on.
         random_weights: Whether the weights are random.
         valued: Builds the model with the values of its small tensors, for a model that reads values.
-        asks: Whether the model is known to read values.
+        reads_values: Whether the model is known to read values.
         plain: Builds the model without values, if the small tensors of `model` have values.
         gradients: Observer of the backward pass, or None.
         on_progress: Called with the number of modules that ran.
@@ -148,7 +148,9 @@ def examine_module(
     if any(_has_lazy_parameters(module) for _, module in registered(model)):
         model, plain = materialised(plain() if plain is not None else model, args, kwargs), None
     check = partial(_check, on_progress, cancel)
-    verdict = traced(model, args, kwargs, valued, asks=asks, plain=plain, check=check, gradients=gradients)
+    verdict = traced(
+        model, args, kwargs, valued, asks=reads_values, plain=plain, check=check, gradients=gradients
+    )
     run = verdict.run
     rows = _final_rows(run)
     leaves = _leaves(run, rows)
@@ -286,12 +288,12 @@ def _leaves(run: Trace, rows: Sequence[Row]) -> list[layer_tree.LayerLeaf]:
     for row in rows:
         module = row.module or named.get(row.path)
         _adopt_own(row, module, run)
-        leaves.append(_leaf(row, module, scopes.around(row.path)))
-    leaves += [_idle(path, named[path], run, scopes.around(path)) for path in _idle_paths(rows, named)]
+        leaves.append(_leaf(row, module, scopes.containing(row.path)))
+    leaves += [_idle(path, named[path], run, scopes.containing(path)) for path in _idle_paths(rows, named)]
     _mark_failure(leaves, run, scopes, named)
     leaves += [_unseen_leaf(path, *work, scopes) for path, work in run.unseen.items()]
     unused = _unused_parameters(run, leaves)
-    return leaves + [_parameter(p, scopes.around(f"{p.owner}.{p.name}")) for p in unused]
+    return leaves + [_parameter(p, scopes.containing(f"{p.owner}.{p.name}")) for p in unused]
 
 
 def _is_module(row: Row, named: Mapping[str, nn.Module]) -> bool:
@@ -323,12 +325,12 @@ class _Scopes:
         self.named = named
         self.known: dict[str, tuple[layer_tree.Scope, ...]] = {"": ()}
 
-    def around(self, path: str) -> tuple[layer_tree.Scope, ...]:
+    def containing(self, path: str) -> tuple[layer_tree.Scope, ...]:
         """Scopes of the row at `path`, outermost first."""
         parent, _, _ = path.rpartition(".")
         scopes = self.known.get(parent)
         if scopes is None:
-            scopes = self.around(parent)
+            scopes = self.containing(parent)
             if parent in self.named:
                 name = parent.rpartition(".")[2]
                 scopes = (*scopes, layer_tree.Scope(parent, name, type(self.named[parent]).__name__))
@@ -338,10 +340,12 @@ class _Scopes:
 
 def _formula(row: Row) -> str:
     """The distinct formulas of a row's operators; without elementwise ones if any operator multiplies."""
-    counted: Mapping[str, int] = row.formulas
+    formula_counts: Mapping[str, int] = row.formulas
     if row.macs:
-        counted = {f: n for f, n in counted.items() if not f.endswith("elementwise") or ";" in f}
-    texts = [f"{n} x ({text})" if n > 1 else text for text, n in counted.items()]
+        formula_counts = {
+            f: n for f, n in formula_counts.items() if not f.endswith("elementwise") or ";" in f
+        }
+    texts = [f"{n} x ({text})" if n > 1 else text for text, n in formula_counts.items()]
     if not texts:
         return row.free or "0 (nothing to do in evaluation mode)"
     further = len(texts) - FORMULAS
@@ -467,7 +471,7 @@ def _unseen_leaf(path: str, name: str, reason: str, scopes: _Scopes) -> layer_tr
     """A leaf for work in the module at `path` that the trace did not see."""
     path = f"{path}.{name}" if path else name
     layer = Layer(**layer_tree.UNPLACED, path=path, name=name, kind="unseen work", reason=reason)
-    return layer_tree.LayerLeaf(scopes.around(path), _with_unknown_cost(layer))
+    return layer_tree.LayerLeaf(scopes.containing(path), _with_unknown_cost(layer))
 
 
 def _with_unknown_cost(layer: Layer) -> Layer:
@@ -495,13 +499,17 @@ def _mark_failure(
     path = failed_path if failed_path not in named else f"{failed_path}.forward".lstrip(".")
     name = path.rpartition(".")[2]
     layer = Layer(id=0, parent=None, path=path, name=name, kind=name, depth=0, group=False, reason=reason)
-    leaves.append(layer_tree.LayerLeaf(scopes.around(path), _with_unknown_cost(layer)))
+    leaves.append(layer_tree.LayerLeaf(scopes.containing(path), _with_unknown_cost(layer)))
 
 
 def _unused_parameters(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[ModuleParameter]:
     """Parameters that no row uses, without duplicates. The model stores them, so they get rows."""
-    used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
-    unused = (s for s in run.parameters.values() if any(identity not in used for identity, _, _ in s.stored))
+    used_identities = {identity for leaf in leaves for identity, _, _ in leaf.stored}
+    unused = (
+        s
+        for s in run.parameters.values()
+        if any(identity not in used_identities for identity, _, _ in s.stored)
+    )
     return list({s.identity: s for s in unused}.values())
 
 

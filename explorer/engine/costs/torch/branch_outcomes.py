@@ -300,9 +300,7 @@ def _notes(run: Trace, other_runs: _OtherRuns, figures: Mapping[str, tuple[int, 
         if variant.cut or _changes_totals(variant, total):
             places[place] = None
     branches = [p for p in places if run.asked.get(p, "branch") == "branch"]
-    notes = [
-        f"assumed: the branch at {place_text(place)} goes the way that costs more" for place in branches
-    ]
+    notes = [f"assumed: the branch at {place_text(place)} goes the way that costs more" for place in branches]
     changes = (
         any(_changes_totals(variant, total) for variant in other_runs.sized) or "sized" in other_runs.open
     )

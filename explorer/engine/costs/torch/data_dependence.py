@@ -33,9 +33,9 @@ Kind = Literal["branch", "number"]
 ALTERNATIVES: Mapping[Kind, tuple[float, ...]] = {"branch": (0,), "number": (0, 2, 1e3, -1e3)}
 """Other answers to try: False for a branch; for a number 0, 2, and values above and below any limit."""
 
-_COUNTS = 2
-_LIMIT = 2_000
-"""Choices above `_COUNTS` are multiplied by `_LIMIT` for floats only: an integer may be a repeat count."""
+_LARGEST_COUNT = 2
+_FLOAT_FACTOR = 2_000
+"""Float choices above `_LARGEST_COUNT` are multiplied by `_FLOAT_FACTOR`; an integer may be a repeat count."""
 
 
 class AnswerPolicy(Struct, frozen=True):
@@ -62,7 +62,7 @@ class AnswerPolicy(Struct, frozen=True):
     events: int = 0
 
 
-class Questions:
+class ValueQueries:
     """The queries of one run, in order.
 
     Attributes:
@@ -158,7 +158,7 @@ def _replace_numbers(value: Any, number: float) -> Any:
         return [_replace_numbers(v, number) for v in value]
     if isinstance(value, (bool, int)):
         return type(value)(number)
-    scaled = number * _LIMIT if abs(number) > _COUNTS else number
+    scaled = number * _FLOAT_FACTOR if abs(number) > _LARGEST_COUNT else number
     if isinstance(value, float):
         return scaled
     return (value * 0 + (scaled if value.dtype.kind == "f" else int(number))).astype(value.dtype)

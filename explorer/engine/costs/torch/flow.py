@@ -25,13 +25,13 @@ def value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]
     flow, versions = ValueFlow(), _Versions(_buffer_names(run))
     input_names = [info.name for info in inputs] if len(inputs) == len(run.inputs) else []
     for tensor, name in zip(run.inputs, input_names or ["input"] * len(run.inputs), strict=True):
-        flow.make(-1, versions.add(tensor), partial(_info, name, tensor), "input")
+        flow.add_producer(-1, versions.add(tensor), partial(_info, name, tensor), "input")
     written: dict[int, tuple[int, str, torch.Tensor]] = {}
     for row, action, event_tensors in run.trail.events:
         row_id, path = _final_row(row, rows)
         for tensor in event_tensors if row_id >= 0 else ():
             if action == "makes":
-                flow.make(row_id, versions.add(tensor), partial(_info, path, tensor))
+                flow.add_producer(row_id, versions.add(tensor), partial(_info, path, tensor))
             elif action == "writes":
                 # most rows return the tensor they wrote into; otherwise its next reader records the edge
                 written[versions.write(tensor)] = row_id, path, tensor
@@ -39,7 +39,7 @@ def value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]
                 version = versions.current(tensor)
                 if version in written:
                     maker, maker_path, result = written.pop(version)
-                    flow.make(maker, version, partial(_info, maker_path, result))
+                    flow.add_producer(maker, version, partial(_info, maker_path, result))
                 _read(flow, versions, row_id, tensor, version)
     for _, tensor in tensors(run.result):
         flow.mark_output(versions.current(tensor))
@@ -51,14 +51,14 @@ def _read(
 ) -> None:
     """Records that a row reads a tensor. A parameter gets no edge, because the row lists it as a weight."""
     if version is not None:
-        flow.take(row_id, version, partial(_info, "", tensor))
+        flow.add_reader(row_id, version, partial(_info, "", tensor))
         return
     memory = _memory(tensor)
     name = versions.stored.get(memory)
     if name is None:
-        flow.take(row_id, ("unknown", memory), partial(_info, "", tensor))
+        flow.add_reader(row_id, ("unknown", memory), partial(_info, "", tensor))
     elif name:
-        flow.take(row_id, ("stored", memory), partial(_info, name, tensor), "stored")
+        flow.add_reader(row_id, ("stored", memory), partial(_info, name, tensor), "stored")
 
 
 def _final_row(row: Row, rows: Mapping[int, int]) -> tuple[int, str]:

@@ -131,18 +131,18 @@ class TensorTrail:
     def __init__(self) -> None:
         self.events: list[tuple[Row, Literal["reads", "makes", "writes"], Sequence[torch.Tensor]]] = []
 
-    def reads(
+    def record_reads(
         self, row: Row, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None = None
     ) -> None:
         """Records the tensors that a row is called with, at position `index` of the events if given."""
         read_tensors = _snapshot(args) if not kwargs else _snapshot((args, kwargs))
         self.events.insert(len(self.events) if index is None else index, (row, "reads", read_tensors))
 
-    def makes(self, row: Row, value: Any) -> None:
+    def record_outputs(self, row: Row, value: Any) -> None:
         """Records that a row produces the tensors in `value`."""
         self.events.append((row, "makes", (value,) if type(value) is torch.Tensor else _snapshot(value)))
 
-    def writes(self, row: Row, value: Any) -> None:
+    def record_writes(self, row: Row, value: Any) -> None:
         """Records that a row writes into the memory of the tensors in `value`."""
         self.events.append((row, "writes", _snapshot(value)))
 

@@ -58,7 +58,7 @@ from explorer.engine.costs.torch import (
     layer_cache,
 )
 from explorer.engine.costs.torch.autograd import Gradients
-from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, Questions
+from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, ValueQueries
 from explorer.engine.costs.torch.handed_on import watching_started_work
 from explorer.engine.costs.torch.hooks import Functions, Operators
 from explorer.engine.costs.torch.outsiders import Outsiders
@@ -191,7 +191,7 @@ class _Watch:
         self.twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.assumed: Counter[str] = Counter()
         self.policy = policy
-        self.questions = Questions(policy)
+        self.queries = ValueQueries(policy)
         self.classes = Classes(policy.uneven, policy.least)
         self.stale: set[int] = set()
         self.asked = ""
@@ -273,11 +273,11 @@ class _Watch:
                 row.inputs = module_inputs(module, args, kwargs) if tape is None else tape.inputs
             trail = self.trail if seat.leaf else None
             if trail is not None:
-                trail.reads(row, args, kwargs)
+                trail.record_reads(row, args, kwargs)
             if layer_call is not None and tape is not None:
-                result = self.play(row, tape, layer_call)
+                result = self.replay(row, tape, layer_call)
                 if trail is not None:
-                    trail.makes(row, result)
+                    trail.record_outputs(row, result)
                 return result
             self.tape = [] if layer_call is not None and layer_call.new else None
             depth = len(self.frames)
@@ -302,7 +302,7 @@ class _Watch:
                 row.outputs = described(result, "output")
             row.activation += _bytes(result)
             if trail is not None:
-                trail.makes(row, result)
+                trail.record_outputs(row, result)
             if self.gradients is not None:
                 self.gradients.result(row, result)
         finally:
@@ -326,7 +326,7 @@ class _Watch:
             return False
         return not self.bound or self.bound.keys().isdisjoint(addresses)
 
-    def play(self, row: Row, tape: layer_cache.Tape, layer_call: layer_cache.LayerCall) -> Any:
+    def replay(self, row: Row, tape: layer_cache.Tape, layer_call: layer_cache.LayerCall) -> Any:
         """Adds the recorded operators of an equal layer call to this row, and returns an equal result."""
         with without_dispatch():
             result, parts = layer_cache.results(tape, layer_call.inputs)
@@ -403,7 +403,7 @@ class _Watch:
             self.unseen_work.note_memory_access(frame.path, name)
         guessed = data_dependent.guess(name, args)
         if guessed is not None:
-            guessed = self.questions.answer(guessed)
+            guessed = self.queries.answer(guessed)
             self.unseen_work.note_values_read(frame.path, name, args[0], guessed[0])
             self.assumed[guessed[1]] += 1
             self.asked = guessed[1]
@@ -432,8 +432,8 @@ class _Watch:
             self.note_read(result, lifted=True)
         if row is not None:
             if self.trail is not None:
-                self.trail.reads(row, args, kwargs, index=first_event)
-                self.trail.makes(row, result)
+                self.trail.record_reads(row, args, kwargs, index=first_event)
+                self.trail.record_outputs(row, result)
             self.finish(row, name, args, kwargs, result)
         return result
 
@@ -568,19 +568,19 @@ class _Watch:
         bounded = self.bounded(func, operator, args, kwargs) if operator.bounded and inputs else None
         if bounded is not None and operator.name in data_dependent.VALUES:
             self.unseen_work.note_values_read(self.frames[-1].path, "item", args[0])
-            bounded = self.questions.answer(bounded)
+            bounded = self.queries.answer(bounded)
             self.asked = bounded[1]
         quantized = self.quantized.concerns(operator.name, inputs)
         decided = decided and bounded is None and operator.repeats and not quantized
         key = tuple(signature) if decided else None
         answer = None if key is None else operator.answers.get(key)
         if answer is not None and answer.kind != meta_cache.CALLED:
-            out = answer.replay(args)
+            result = answer.replay(args)
         elif bounded is not None:
-            out = bounded[0]
+            result = bounded[0]
             self.assumed[bounded[1]] += 1
         else:
-            out = (
+            result = (
                 None
                 if key is None or answer is not None
                 else meta_cache.compute_result(operator, args, kwargs)
@@ -588,33 +588,33 @@ class _Watch:
             if quantized:
                 # the layer cache does not distinguish quantized tensors from plain integers
                 self.repeats = False
-                out = self.quantized.answer(func, dispatch.call_of(func, args, kwargs, None), args, kwargs)
-            elif out is None:
+                result = self.quantized.answer(func, dispatch.call_of(func, args, kwargs, None), args, kwargs)
+            elif result is None:
                 packed = packed_weights.ANSWERS.get(operator.name) or ANSWERS.get(operator.name)
                 if packed is None or not args[0].is_meta:
-                    out = kernels.typed(operator.name, func(*args, **kwargs))
+                    result = kernels.typed(operator.name, func(*args, **kwargs))
                 else:
-                    out = packed(dispatch.call_of(func, args, kwargs, None))
+                    result = packed(dispatch.call_of(func, args, kwargs, None))
         if answer is None:
-            parts = out if isinstance(out, (tuple, list)) else (out,)
+            parts = result if isinstance(result, (tuple, list)) else (result,)
             outputs = [t for t in parts if isinstance(t, torch.Tensor)]
             if not outputs and bounded is None:
-                return out
-            cost = dispatch.cost(func, args, kwargs, out) if outputs else cost_formulas.FREE
+                return result
+            cost = dispatch.cost(func, args, kwargs, result) if outputs else cost_formulas.FREE
             if operator.auxiliary:
                 outputs = outputs[:1]
             # an operator without tensor arguments needs a dtype argument
             if key is not None and (inputs or kwargs.get("dtype") is not None):
-                answer = meta_cache.remember(operator, key, args, inputs, out, cost)
+                answer = meta_cache.remember(operator, key, args, inputs, result, cost)
             if answer is None:
                 answer = meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, inputs, outputs)
         elif answer.container is None or operator.auxiliary:
-            outputs = [out if answer.container is None else out[0]]
+            outputs = [result if answer.container is None else result[0]]
         else:
-            outputs = list(out)
+            outputs = list(result)
         row = self.current(operator.short)
-        self.book(row, operator, func, args, kwargs, inputs, outputs, answer, out, bounded)
-        return out
+        self.record_operator(row, operator, func, args, kwargs, inputs, outputs, answer, result, bounded)
+        return result
 
     def without_values(
         self,
@@ -630,7 +630,7 @@ class _Watch:
             self.stale.update(storage_key(t.untyped_storage()) for t in inputs if not t.is_meta)
         return self.on_meta(args), {k: self.on_meta(v) for k, v in kwargs.items()}
 
-    def book(
+    def record_operator(
         self,
         row: Row,
         operator: meta_cache.AtenOperator,
@@ -640,12 +640,12 @@ class _Watch:
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
         answer: meta_cache.MetaAnswer,
-        out: Any,
+        result: Any,
         bounded: tuple[Any, str] | None,
     ) -> None:
         """Records one operator: on its row, as an event, and for the gradients."""
         if operator.name in WATCHED:
-            self.classes.note(operator.name, schema_of(func).overload_name, args, kwargs, out)
+            self.classes.note(operator.name, schema_of(func).overload_name, args, kwargs, result)
         assumption = ""
         if bounded is not None and operator.name not in data_dependent.VALUES:
             assumption, self.sized = bounded[1], True
@@ -654,10 +654,10 @@ class _Watch:
             raise RuntimeError("it does much more than before")
         if self.trail is not None:
             if not self.function and not self.frames[-1].absorbs:
-                self.trail.reads(row, inputs, {})
-                self.trail.makes(row, outputs)
+                self.trail.record_reads(row, inputs, {})
+                self.trail.record_outputs(row, outputs)
             if operator.mutates:
-                self.trail.writes(row, outputs)
+                self.trail.record_writes(row, outputs)
         self.record(row, inputs, outputs, answer, operator, assumption)
         if self.gradients is not None:
             self.gradients.operator(row, operator.short, func, args, kwargs, inputs, outputs, answer.cost)
@@ -705,7 +705,7 @@ class _Watch:
             storage = t.untyped_storage()
             key = storage_key(storage)
             if key in self.weights:
-                self.use(row, key, t)
+                self.record_parameter(row, key, t)
             else:
                 parameter = t.requires_grad or type(t) is not torch.Tensor or key in self.outsiders.held
                 if parameter and self.outsiders.use(row, t, in_run_memory=key in self.alive):
@@ -755,7 +755,7 @@ class _Watch:
         if read_tensors and operator is not None and operator.gathers:
             table = storage_key(read_tensors[0].untyped_storage())
             inputs[table] = min(inputs[table], written)
-        self.move(row, answer.cost, inputs, outputs, written)
+        self.record_traffic(row, answer.cost, inputs, outputs, written)
 
     def workspace(self, row: Row, size: int) -> tuple[int, TensorInfo, int]:
         """Temporary memory of an operator, as an output that no operator reads."""
@@ -785,7 +785,7 @@ class _Watch:
             self.note_read(tensor)
         self.unseen_work.finish(result)
 
-    def move(
+    def record_traffic(
         self,
         row: Row,
         cost: cost_formulas.Cost,
@@ -815,7 +815,7 @@ class _Watch:
                 layer_cache.Booking(cost, read, stored_read, written, event.inputs, event.outputs, True)
             )
 
-    def use(self, row: Row, key: int, tensor: torch.Tensor) -> None:
+    def record_parameter(self, row: Row, key: int, tensor: torch.Tensor) -> None:
         candidates = self.weights[key]
         offset = tensor.storage_offset()
         matching = [s for s in candidates if s.identity[1] == offset]
@@ -937,7 +937,7 @@ def trace(
     """
     meta_cache.trim()
     watch = _Watch(model, check, gradients, policy)
-    questions = watch.questions
+    queries = watch.queries
     if gradients is not None:
         gradients.begin(watch.weights, watch.constants)
     run = Trace(
@@ -980,7 +980,7 @@ def trace(
                 f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__,
             )
             run.refused = _is_raised_by_model(error)
-    run.decided, run.endless, run.asked = tuple(questions.decided), questions.endless, questions.asked
+    run.decided, run.endless, run.asked = tuple(queries.decided), queries.endless, queries.asked
     run.sized, run.shared, run.cut = watch.sized, watch.classes.used, watch.cut
     run.inputs, run.trail = inputs, watch.trail or run.trail
     results = [inner for _, t in tensors(run.result) for inner in inner_tensors(t) or (t,)]

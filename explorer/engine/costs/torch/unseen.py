@@ -59,7 +59,7 @@ class _Array(NamedTuple):
     values: Any
     before: Any
 
-    def holds(self, address: int) -> bool:
+    def contains_address(self, address: int) -> bool:
         """Whether `address` is within the array's memory."""
         start: int = self.values.__array_interface__["data"][0]
         return bool(start <= address < start + max(self.values.nbytes, 1))
@@ -137,7 +137,7 @@ class UnseenWork:
         if self._first_read is None or self._numbers < 2 or tensor.numel() < 2:
             return
         for number, array in enumerate(self._arrays):
-            if array.holds(tensor.data_ptr()) and array.is_untouched:
+            if array.contains_address(tensor.data_ptr()) and array.is_untouched:
                 self._pending.pop(number, None)
                 return
         if not self._arrays and not tensor.is_floating_point() and tensor.dim() < 2:
@@ -165,7 +165,7 @@ class UnseenWork:
     def _array_returned(self, array: Any) -> None:
         address = array.__array_interface__["data"][0]
         for number, entry in enumerate(self._arrays):
-            if entry.holds(address) and entry.is_untouched:
+            if entry.contains_address(address) and entry.is_untouched:
                 self._pending.pop(number, None)
                 return
         if self._first_read is not None:

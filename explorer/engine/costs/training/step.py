@@ -21,7 +21,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.costs.layer_tree import summed, whole
+from explorer.engine.costs.layer_tree import sum_if_all_known, summed
 from explorer.engine.graph.model import DTYPES, dtype_code
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.gradients import Gradient
@@ -100,7 +100,7 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
         counted.update(s.identity for s in parameters)
         rows.append(_layer_training(layer, part, parameters, OPTIMIZERS[optimizer]))
     inputs = step.analysis.info.model.inputs
-    input_bytes = whole(_nbytes(info) for info in inputs)
+    input_bytes = sum_if_all_known(_nbytes(info) for info in inputs)
     activations = summed(row.activation_bytes for row in rows)
     stored_sums = [sum(getattr(row, name) for row in rows) for name in _STORED]
     known_bytes = (

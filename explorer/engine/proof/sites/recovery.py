@@ -7,7 +7,7 @@ import json
 import msgspec
 from msgspec.structs import replace
 
-from explorer.engine.costs.layer_tree import whole
+from explorer.engine.costs.layer_tree import sum_if_all_known
 from explorer.engine.graph.model import Model
 from explorer.engine.graph.tile_metadata import PLAN_KEY, earlier_plans
 from explorer.facts import Plan, SitePlan
@@ -32,8 +32,8 @@ def with_earlier(plan: Plan, model: Model) -> Plan:
         plan = replace(
             plan,
             sites=plan.sites + earlier.sites,
-            products=whole((plan.products, earlier.products)),
-            macs=whole((plan.macs, earlier.macs)),
+            products=sum_if_all_known((plan.products, earlier.products)),
+            macs=sum_if_all_known((plan.macs, earlier.macs)),
             dims={**earlier.dims, **plan.dims},
             free=tuple(dict.fromkeys(plan.free + earlier.free)),
             decomposed=tuple(dict.fromkeys(plan.decomposed + earlier.decomposed)),

@@ -44,5 +44,5 @@ def test_what_is_largest_nowhere_may_be_forgotten(forms: list[list[int]]) -> Non
     made = [Polynomial.of([Fraction(c) for c in one]) for one in forms]
     kept = highest(made, 1, 80)
     for size in range(1, 81):
-        assert max(one.at(size) for one in kept) == max(one.at(size) for one in made)
+        assert max(one.value_at(size) for one in kept) == max(one.value_at(size) for one in made)
     assert len(kept) <= len(set(made))
