@@ -147,7 +147,16 @@ def _loop(owner: ControlFlowNode) -> None:
     types = state.inference.loop_types(node, context.shapes.values, constants, context.opsets)
     shapes = owner.shapes(body, types)
     early_end_reason = "" if is_fixed else "the loop may end earlier"
-    _repeat(owner, "Loop", body, shapes, trips, early=early, carried_from=2, carried=len(node.inputs) - 2)
+    _repeat(
+        owner,
+        "Loop",
+        body,
+        shapes,
+        trips,
+        early_end_reason=early_end_reason,
+        carried_from=2,
+        carried=len(node.inputs) - 2,
+    )
 
 
 def _scan(owner: ControlFlowNode) -> None:
@@ -181,7 +190,9 @@ def _batched_scan(owner: ControlFlowNode) -> None:
         types.append(replace(info, shape=info.shape[batch_rank:]))
     shapes = owner.shapes(body, types)
     early_end_reason = "sequences may be shorter than the longest" if node.inputs[0] else ""
-    _repeat(owner, "Scan", body, shapes, trips, early=early, carried_from=1, carried=states)
+    _repeat(
+        owner, "Scan", body, shapes, trips, early_end_reason=early_end_reason, carried_from=1, carried=states
+    )
 
 
 def _sequence_map(owner: ControlFlowNode) -> None:
@@ -237,7 +248,7 @@ def _repeat(
     carried_from: int = 0,
     carried: int = 0,
 ) -> None:
-    """Visits a body that runs `trips` times, or fewer times if `early` gives a reason.
+    """Visits a body that runs `trips` times, or fewer times if `early_end_reason` is set.
 
     Args:
         owner: Node with the body.
@@ -255,7 +266,7 @@ def _repeat(
     count = trips if isinstance(trips, int) else None
     body_context = state.child_context(context, body, shapes, scopes, prefix[:-1])
     body_context.trips = _multiply_trips(context.trips, trips)
-    body_context.early_end_reason = context.early_end_reason or early
+    body_context.early_end_reason = context.early_end_reason or early_end_reason
     for value, outer_name in zip(body.inputs[carried_from:], node.inputs[carried_from:], strict=False):
         if outer_name in context.stored:
             body_context.stored[value.name] = context.stored[outer_name]

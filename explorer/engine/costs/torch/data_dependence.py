@@ -35,7 +35,7 @@ ALTERNATIVES: Mapping[Kind, tuple[float, ...]] = {"branch": (0,), "number": (0, 
 
 _LARGEST_COUNT = 2
 _FLOAT_FACTOR = 2_000
-"""Float choices above `_LARGEST_COUNT` are multiplied by `_FLOAT_FACTOR`; an integer may be a repeat count."""
+"""Float choices above `_LARGEST_COUNT` are multiplied by `_FLOAT_FACTOR`; integers may be repeat counts."""
 
 
 class AnswerPolicy(Struct, frozen=True):
