@@ -122,7 +122,7 @@ COMMAND = Command(
             "NAMES",
             reads="names",
             manual="columns between commas, from left to right: `input,output,kernel,params,trainable,macs,"
-            "share,flops,ops,weights,bits,activations,read,build_document,bytes,intensity,time,utilization,dtype,"
+            "share,flops,ops,weights,bits,activations,read,written,bytes,intensity,time,utilization,dtype,"
             "calls,status` and others (a name that is none is told them)",
         ),
         Option("--filter", "only what this finds, such as 'op:Conv read>1M' (explorer help filter)", "TEXT"),
