@@ -3,11 +3,9 @@
 A name is looked up as a path, then as the name of a layer, then as the name of a tensor that a layer
 produces. A glob applies its figures to every layer whose path matches; square brackets in it are literal. A
 path takes precedence over a glob, and the first matching glob of a file over later ones. Several rows with
-one name, such as the
-kernels in a profile, are aggregated like the layers of a group. Further fallbacks: names that a runtime
-    derives
-from a layer, the index of a module among those of its class, and, for a report with numbers only, the order
-of the layers with MACs.
+one name, such as the kernels in a profile, are aggregated like the layers of a group. Further fallbacks:
+names that a runtime derives from a layer, the index of a module among those of its class, and, for a report
+with numbers only, the order of the layers with MACs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Trains a small nn.Module on a data file with PyTorch Lightning's loop on the CPU.
 
 It is meant for exercises: the data is held in memory, the loss is cross entropy or squared error, and a seed
-    makes
-runs reproducible. The weights of the best epoch are written as a Lightning checkpoint, which `--weights-file`
-accepts.
+makes runs reproducible. The weights of the best epoch are written as a Lightning checkpoint, which
+`--weights-file` accepts.
 """
 
 from __future__ import annotations

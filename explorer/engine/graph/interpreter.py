@@ -1,9 +1,8 @@
 """Interprets ONNX nodes on values of different kinds.
 
 The proof runs a graph twice: with symbols, to find which tile meets which slice of a weight (`structure`),
-    and with
-float64 numbers, to measure how far float32 is from the exact result (`float64`). Both share the scopes, local
-functions and control flow in this module. A `Domain` defines the values and the operators.
+and with float64 numbers, to measure how far float32 is from the exact result (`float64`). Both share the
+scopes, local functions and control flow in this module. A `Domain` defines the values and the operators.
 """
 
 from __future__ import annotations

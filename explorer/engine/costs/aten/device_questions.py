@@ -1,9 +1,8 @@
 """Reports the device of meta tensors to a model's own code as the CPU.
 
 A module may branch on the device: `if x.device.type == "cuda"`. On shapes all tensors are on the meta device,
-    and the model
-would take a branch that no user sees. The model's code therefore gets the object `CPU` as device. When the
-model passes this object back to create a tensor, it is replaced by `meta`.
+and the model would take a branch that no user sees. The model's code therefore gets the object `CPU` as
+device. When the model passes this object back to create a tensor, it is replaced by `meta`.
 """
 
 from __future__ import annotations

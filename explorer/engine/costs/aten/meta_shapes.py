@@ -3,10 +3,8 @@
 torch's own meta kernels are general Python code and slow: a batch norm takes a millisecond. A rule here
 handles the plain case only (dense tensors of one floating-point dtype in default dimension order, valid
 arguments). Every other case, and every error, is left to torch. A rule may be missing, but it must agree with
-torch; the tests compare them.
-There is one exception: a grouped product of float32 also has a result where torch's meta kernel rejects it
-    (before
-2.15), because the CPU kernel supports it.
+torch; the tests compare them. There is one exception: a grouped product of float32 also has a result where
+torch's meta kernel rejects it (before 2.15), because the CPU kernel supports it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Compares models: totals side by side, and why each model differs from the first.
 
 One model has many forms: a module, its export, a file with folded batch norms. A difference is explained only
-    if
-something found in both models accounts for all of it; a plausible cause alone does not count. Differences in
-parameters are explained by the stored tensors (`compare.weights`), all others by the rows of the layer trees,
-grouped by kind of work.
+if something found in both models accounts for all of it; a plausible cause alone does not count. Differences
+in parameters are explained by the stored tensors (`compare.weights`), all others by the rows of the layer
+trees, grouped by kind of work.
 """
 
 from __future__ import annotations

@@ -69,9 +69,8 @@ def scoped_names(nodes: Sequence[Node], owner_path: str = "") -> list[ScopedName
     """The groups and the name of every node, in the order of the nodes.
 
     A group that would contain a single node is left out, and the node takes its name: `features.0` with a
-        single Conv
-    becomes a Conv named `0`. The nodes of a tiled site form a group with the site's name. An unnamed node is
-    named by its type and a number.
+    single Conv becomes a Conv named `0`. The nodes of a tiled site form a group with the site's name. An
+    unnamed node is named by its type and a number.
 
     Args:
         nodes: Nodes of the main graph, a function, or a body.

@@ -1,10 +1,8 @@
 """Runs torch's higher-order operators (`cond`, `while_loop`, `scan`, `map`, flex_attention) as plain Python.
 
 torch dispatches such an operator as one call that contains functions. Running the functions here lets the
-tracer see
-their operators. If a value decides a branch or the end of a loop, it is queried like any other value of the
-    model: the
-costlier branch counts, and a loop without a known end runs once.
+tracer see their operators. If a value decides a branch or the end of a loop, it is queried like any other
+value of the model: the costlier branch counts, and a loop without a known end runs once.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ replayed: the same bookings with the layer's own parameters, and result tensors 
 calls that take three quarters of the analysis time.
 
 A layer is cached only if nothing else can affect it: it is a `torch.nn` layer without hooks, its inputs are
-    meta
-tensors, and its results are new tensors, inputs, or views of inputs.
+meta tensors, and its results are new tensors, inputs, or views of inputs.
 """
 
 from __future__ import annotations

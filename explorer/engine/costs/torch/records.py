@@ -67,10 +67,30 @@ class ModuleParameter(Struct, frozen=True):
 class Row(Struct, eq=False):
     """A leaf module, or a functional operator of a module, while its costs are added up.
 
-    `sized` and `asked` are the assumptions about value-dependent sizes and about values that may affect the
-    row. `branch_outcomes` runs the model with other answers and sets `bound` if the figures change. `parts`
-    are the functional operators of a module without children. They become rows if several of them multiply;
-    otherwise they are merged into the module's row.
+    A module without children may contain several functional operators. They become rows of their own if
+    several of them multiply; otherwise they are merged into the module's row.
+
+    Attributes:
+        path, name, kind: Path, display name, and module class or function.
+        caller: Path of the module that calls it.
+        module: The leaf module, or None for a functional operator.
+        calls: Number of calls.
+        inputs, outputs: Tensors of the first call.
+        macs, elementwise: Operations of all calls.
+        read, stored_read, written: Bytes read, bytes of them that are stored in the model, bytes written.
+        activation: Bytes of the results.
+        formulas: Number of operators by formula.
+        free: Formula of an operator without operations, or ''.
+        stored: Parameters that it uses, by identity.
+        bound: Reason why the figures are not exact, or ''.
+        sized: Assumption about value-dependent sizes that may affect it, or ''.
+        asked: Assumption about queried values that may affect it, or ''. `branch_outcomes` runs the model
+            with other answers, and copies `sized` or `asked` to `bound` if figures change.
+        unknown: Reason why the cost is unknown, or ''.
+        attributes: Attributes to show.
+        parts: Functional operators of a module without children.
+        operators: Number of ATen operators.
+        merged: Row that this one was merged into, or None.
     """
 
     path: str

@@ -6,8 +6,7 @@ their work. No weight is allocated and nothing is computed, because tensors on t
 only.
 
 The model is restored afterwards, also after an error: hooks, train or eval state, and the fast path of
-    attention, which
-would hide its matrix products from the dispatch mode.
+attention, which would hide its matrix products from the dispatch mode.
 """
 
 from __future__ import annotations
@@ -96,26 +95,41 @@ from explorer.facts import TensorInfo
 
 
 class _RegisteredModule:
-    """A module under its registered path, and its row after its first call."""
+    """A module under its registered path.
 
-    __slots__ = ("absorbs", "leaf", "path", "quiet", "row")
+    Attributes:
+        path: Path of the module.
+        row: Row of the module, or None before its first call.
+        is_leaf: Whether the module is a leaf of the tree.
+        is_torch_leaf: Whether it is one of torch's own leaf modules, whose operators are added to its row.
+        hides_functions: Whether functions that it calls are not recorded.
+    """
+
+    __slots__ = ("is_leaf", "is_torch_leaf", "path", "hides_functions", "row")
 
     def __init__(self, path: str, module: nn.Module) -> None:
         self.path = path
         self.row: Row | None = None
-        self.leaf = is_leaf(module)
-        self.absorbs = self.leaf and is_of_torch(module)
+        self.is_leaf = is_leaf(module)
+        self.is_torch_leaf = self.is_leaf and is_of_torch(module)
         # calls inside torch's own leaves are not watched, except in recurrent layers, which run as one
         # operator
-        self.quiet = self.absorbs and not isinstance(module, nn.RNNBase)
+        self.hides_functions = self.is_torch_leaf and not isinstance(module, nn.RNNBase)
 
 
 class _Frame(Struct):
-    """A module that is running: its path, and how often it has called each function."""
+    """A running module.
+
+    Attributes:
+        path: Path of the module.
+        row: Row of the module if it is a leaf, else None.
+        is_torch_leaf: Whether it is one of torch's own leaf modules, whose operators are added to `row`.
+        counts: Number of calls so far, by function name.
+    """
 
     path: str
     row: Row | None
-    absorbs: bool
+    is_torch_leaf: bool
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -124,10 +138,18 @@ MOST_STEPS = 1 << 16
 
 
 class _Loop:
-    """A loop over a function. The operators of every step are added to the rows of the first step."""
+    """A loop over a function. The operators of every step are added to the rows of the first step.
+
+    Attributes:
+        counts: Number of calls so far in the enclosing module, by function name; shared with its `_Frame`.
+        initial_counts: The counts before the loop.
+        largest_counts: The largest counts after any step.
+        assumed: Number of times that each assumption was made.
+        steps: Number of steps begun.
+    """
 
     def __init__(self, counts: dict[str, int], assumed: Counter[str]) -> None:
-        self.counts, self.before, self.most = counts, dict(counts), dict(counts)
+        self.counts, self.initial_counts, self.largest_counts = counts, dict(counts), dict(counts)
         self.assumed = assumed
         self.steps = 0
 
@@ -140,9 +162,9 @@ class _Loop:
         self.steps += 1
         if self.steps > MOST_STEPS:
             raise RuntimeError(f"a loop of more than {MOST_STEPS:,} steps is not followed to its end")
-        self._keep_most()
+        self._update_largest()
         self.counts.clear()
-        self.counts.update(self.before)
+        self.counts.update(self.initial_counts)
 
     def cut(self) -> None:
         """Records that the loop was cut because only a value decides whether it continues."""
@@ -150,17 +172,32 @@ class _Loop:
 
     def end(self) -> None:
         """Ends the loop. Later calls are numbered after the calls of its longest step."""
-        self._keep_most()
-        self.counts.update(self.most)
+        self._update_largest()
+        self.counts.update(self.largest_counts)
 
-    def _keep_most(self) -> None:
+    def _update_largest(self) -> None:
         """Records, for each function, the largest number of calls in any one step."""
         for name, number in self.counts.items():
-            self.most[name] = max(number, self.most.get(name, 0))
+            self.largest_counts[name] = max(number, self.largest_counts.get(name, 0))
 
 
 class _Watch:
-    """State shared by the observers of modules, functions and operators."""
+    """State shared by the observers of modules, functions and operators.
+
+    Attributes:
+        frames: Running modules, innermost last.
+        rows: Rows of functional operators, by module path, name and call number.
+        modules: Rows of modules, by path.
+        live_storages: Storages of this run, kept so that no other storage gets their address.
+        bound_reasons: Reason why the size of a storage is not exact, by its address.
+        meta_copies: CPU tensors and their copies without values, by id of the tensor.
+        stale_storages: CPU storages with outdated values, because an operator wrote to their meta copies.
+        value_assumption: Latest assumption about a queried value, or ''.
+        can_replay: Whether equal layers may be replayed from the layer cache.
+        tape: Bookings of the layer that is being recorded for the cache, or None.
+        function: Name of the running function, or '' outside functions.
+        sparse_reasons: Note for the storage of a sparse tensor, by its address.
+    """
 
     def __init__(
         self,
@@ -175,7 +212,7 @@ class _Watch:
         self.check = check
         self.gradients = gradients
         self.named = named(model)
-        self.seats = {
+        self.registered = {
             id(module): _RegisteredModule(path, module)
             for path, module in self.named.items()
             if not isinstance(module, torch.jit.ScriptModule)
@@ -186,28 +223,28 @@ class _Watch:
         self.modules: dict[str, Row] = {}
         self.order: list[Row] = []
         self.events: list[OperatorEvent] = []
-        self.alive: dict[int, Any] = {}
-        self.bound: dict[int, str] = {}
-        self.twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.live_storages: dict[int, Any] = {}
+        self.bound_reasons: dict[int, str] = {}
+        self.meta_copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.assumed: Counter[str] = Counter()
         self.policy = policy
         self.queries = ValueQueries(policy)
         self.classes = Classes(policy.uneven, policy.least)
-        self.stale: set[int] = set()
-        self.asked = ""
+        self.stale_storages: set[int] = set()
+        self.value_assumption = ""
         self.sized = self.cut = False
         self.operators: dict[Any, meta_cache.AtenOperator] = {}
         self.failed: tuple[str, BaseException] | None = None
         self.function: str = ""
         self.function_row: Row | None = None
         self.functions = Functions(self)
-        self.done = 0
+        self.call_count = 0
         self.unseen_work = UnseenWork()
-        self.beside = tensors_beside(self.named)
-        self.outsiders = Outsiders(unregistered_parameters(self.named, self.beside))
+        self.unregistered = tensors_beside(self.named)
+        self.outsiders = Outsiders(unregistered_parameters(self.named, self.unregistered))
         self.quantized = QuantizedTensors()
         # with gradients, each operator must be recorded, so no layer is replayed from the cache
-        self.repeats = gradients is None and layer_cache.enabled()
+        self.can_replay = gradients is None and layer_cache.enabled()
         self.tape: list[layer_cache.Booking] | None = None
         self.modes: tuple[int, int] | None = None
         self.unseen = 0
@@ -220,9 +257,9 @@ class _Watch:
         buffers = [b for b in module_buffers if not is_lazy(b)]
         self.constants = {storage_key(b.untyped_storage()) for b in buffers}
         self.stored = self.constants | self.weights.keys()
-        self.sparse: dict[int, str] = {}
+        self.sparse_reasons: dict[int, str] = {}
         stored_tensors = [p for m in self.named.values() for p in parameters_of(m).values() if p is not None]
-        unregistered = [tensor for _, tensor in self.beside if not is_lazy(tensor)]
+        unregistered = [tensor for _, tensor in self.unregistered if not is_lazy(tensor)]
         self.note_sparse([*(p for p in stored_tensors if not is_lazy(p)), *unregistered])
         for path in self.named:
             parent, _, name = path.rpartition(".")
@@ -235,30 +272,30 @@ class _Watch:
             if count is not None:
                 share = f"{count:,} of {tensor.numel():,} elements"
                 reason = f"a sparse tensor is counted as dense: it stores {share}"
-                self.sparse[storage_key(tensor.untyped_storage())] = reason
+                self.sparse_reasons[storage_key(tensor.untyped_storage())] = reason
                 # the cost of a layer with a sparse weight differs from that of a dense weight of this shape
-                self.repeats = False
+                self.can_replay = False
 
     # -- modules
 
     def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Runs and records a call of a module, from whatever code."""
-        seat = self.seats.get(id(module))
-        if seat is None:
+        registered = self.registered.get(id(module))
+        if registered is None:
             return call(module, *args, **kwargs)
         # hide the function mode: calls made here are not the model's own
         hidden = hide(self.functions)
         try:
-            self.done += 1
-            self.check(self.done, len(self.named))
+            self.call_count += 1
+            self.check(self.call_count, len(self.named))
             layer_call = tape = None
             if (
                 hidden
-                and seat.quiet
-                and self.repeats
+                and registered.hides_functions
+                and self.can_replay
                 and self.modes
                 and mode_depths() == self.modes
-                and not self.asked
+                and not self.value_assumption
             ):
                 layer_call = layer_cache.layer_call(module, args, kwargs)
             if (
@@ -267,11 +304,11 @@ class _Watch:
                 and self.has_exact_sizes(layer_call.addresses)
             ):
                 tape = layer_call.tape
-            row = seat.row or self.row_of_seat(seat, module)
+            row = registered.row or self.create_row(registered, module)
             row.calls += 1
             if row.calls == 1:
                 row.inputs = module_inputs(module, args, kwargs) if tape is None else tape.inputs
-            trail = self.trail if seat.leaf else None
+            trail = self.trail if registered.is_leaf else None
             if trail is not None:
                 trail.record_reads(row, args, kwargs)
             if layer_call is not None and tape is not None:
@@ -281,15 +318,17 @@ class _Watch:
                 return result
             self.tape = [] if layer_call is not None and layer_call.new else None
             depth = len(self.frames)
-            self.frames.append(_Frame(seat.path, row if seat.leaf else None, seat.absorbs))
-            is_watching_functions = hidden and not seat.quiet
+            self.frames.append(
+                _Frame(registered.path, row if registered.is_leaf else None, registered.is_torch_leaf)
+            )
+            is_watching_functions = hidden and not registered.hides_functions
             if is_watching_functions:
                 show(self.functions)
             try:
                 result = call(module, *args, **kwargs)
             except BaseException as error:
                 if self.failed is None or self.failed[1] is not error:
-                    self.failed = seat.path, error
+                    self.failed = registered.path, error
                 raise
             finally:
                 del self.frames[depth:]
@@ -312,9 +351,9 @@ class _Watch:
 
     def note_thread_call(self, module: nn.Module) -> None:
         """Records that a module is called in another thread."""
-        seat = self.seats.get(id(module))
-        if seat is not None:
-            self.unseen_work.note_started_work(seat.path)
+        registered = self.registered.get(id(module))
+        if registered is not None:
+            self.unseen_work.note_started_work(registered.path)
 
     def note_started_work(self) -> None:
         """Records that the running module starts work in another thread or process."""
@@ -324,7 +363,7 @@ class _Watch:
         """Whether the storages hold activations of exact size, neither stored tensors nor upper bounds."""
         if not self.stored.isdisjoint(addresses):
             return False
-        return not self.bound or self.bound.keys().isdisjoint(addresses)
+        return not self.bound_reasons or self.bound_reasons.keys().isdisjoint(addresses)
 
     def replay(self, row: Row, tape: layer_cache.Tape, layer_call: layer_cache.LayerCall) -> Any:
         """Adds the recorded operators of an equal layer call to this row, and returns an equal result."""
@@ -339,7 +378,7 @@ class _Watch:
             if part is not None and tensor is not None and part.kind == meta_cache.FRESH:
                 storage = tensor.untyped_storage()
                 storages[part.at] = storage_key(storage)
-                self.alive[storage_key(storage)] = storage
+                self.live_storages[storage_key(storage)] = storage
         for input_tensor in layer_call.inputs:
             if input_tensor.requires_grad:
                 self.outsiders.use(row, input_tensor)
@@ -363,13 +402,13 @@ class _Watch:
         row.activation += tape.size
         return result
 
-    def row_of_seat(self, seat: _RegisteredModule, module: nn.Module) -> Row:
+    def create_row(self, registered: _RegisteredModule, module: nn.Module) -> Row:
         """Creates the row of a module at its first call."""
-        path = seat.path
+        path = registered.path
         name = path.rpartition(".")[2] or type(module).__name__
-        row = seat.row = Row(path or name, name, type(module).__name__, path, module)
+        row = registered.row = Row(path or name, name, type(module).__name__, path, module)
         self.modules[path] = row
-        if seat.leaf:
+        if registered.is_leaf:
             self.order.append(row)
         return row
 
@@ -384,7 +423,7 @@ class _Watch:
             func = partial(jagged_attention.run, attend) if jagged_attention.applies(args, kwargs) else attend
         if name in recurrent.LAYERS and getattr(args[0], "is_meta", False):
             return self.run_recurrent(name, args, kwargs)
-        if frame.absorbs or self.function:
+        if frame.is_torch_leaf or self.function:
             result = func(*args, **kwargs)
             if name in constant_values.LISTS:
                 self.note_read(result, lifted=True)
@@ -406,7 +445,7 @@ class _Watch:
             guessed = self.queries.answer(guessed)
             self.unseen_work.note_values_read(frame.path, name, args[0], guessed[0])
             self.assumed[guessed[1]] += 1
-            self.asked = guessed[1]
+            self.value_assumption = guessed[1]
             return guessed[0]
         self.function, self.function_row = name, None
         first_event = len(self.trail.events) if self.trail is not None else 0
@@ -514,7 +553,7 @@ class _Watch:
     def current(self, fallback: str) -> Row:
         """The row that the current operator belongs to; created at the row's first operator."""
         frame = self.frames[-1]
-        if frame.absorbs and frame.row is not None:
+        if frame.is_torch_leaf and frame.row is not None:
             return frame.row
         if self.function_row is not None:
             return self.function_row
@@ -569,7 +608,7 @@ class _Watch:
         if bounded is not None and operator.name in data_dependent.VALUES:
             self.unseen_work.note_values_read(self.frames[-1].path, "item", args[0])
             bounded = self.queries.answer(bounded)
-            self.asked = bounded[1]
+            self.value_assumption = bounded[1]
         quantized = self.quantized.concerns(operator.name, inputs)
         decided = decided and bounded is None and operator.repeats and not quantized
         key = tuple(signature) if decided else None
@@ -587,7 +626,7 @@ class _Watch:
             )
             if quantized:
                 # the layer cache does not distinguish quantized tensors from plain integers
-                self.repeats = False
+                self.can_replay = False
                 result = self.quantized.answer(func, dispatch.call_of(func, args, kwargs, None), args, kwargs)
             elif result is None:
                 packed = packed_weights.ANSWERS.get(operator.name) or ANSWERS.get(operator.name)
@@ -624,10 +663,10 @@ class _Watch:
         inputs: Sequence[torch.Tensor],
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Replaces tensors that have values by meta tensors in the arguments of a call."""
-        if operator.name == "aten::index" and not self.stale:
+        if operator.name == "aten::index" and not self.stale_storages:
             args = constant_values.masks_to_positions(args)
         if operator.mutates:
-            self.stale.update(storage_key(t.untyped_storage()) for t in inputs if not t.is_meta)
+            self.stale_storages.update(storage_key(t.untyped_storage()) for t in inputs if not t.is_meta)
         return self.on_meta(args), {k: self.on_meta(v) for k, v in kwargs.items()}
 
     def record_operator(
@@ -653,7 +692,7 @@ class _Watch:
             self.cut = True
             raise RuntimeError("it does much more than before")
         if self.trail is not None:
-            if not self.function and not self.frames[-1].absorbs:
+            if not self.function and not self.frames[-1].is_torch_leaf:
                 self.trail.record_reads(row, inputs, {})
                 self.trail.record_outputs(row, outputs)
             if operator.mutates:
@@ -668,8 +707,8 @@ class _Watch:
 
     def is_mixed(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether the values of some inputs must be dropped: they are stale, or other inputs have none."""
-        if self.stale and any(
-            storage_key(t.untyped_storage()) in self.stale for t in inputs if not t.is_meta
+        if self.stale_storages and any(
+            storage_key(t.untyped_storage()) in self.stale_storages for t in inputs if not t.is_meta
         ):
             return True
         return _is_mixed(inputs)
@@ -708,16 +747,16 @@ class _Watch:
                 self.record_parameter(row, key, t)
             else:
                 parameter = t.requires_grad or type(t) is not torch.Tensor or key in self.outsiders.held
-                if parameter and self.outsiders.use(row, t, in_run_memory=key in self.alive):
-                    self.alive.setdefault(key, storage)
+                if parameter and self.outsiders.use(row, t, in_run_memory=key in self.live_storages):
+                    self.live_storages.setdefault(key, storage)
                 if key not in self.stored:
                     self.note_read(t, lifted=operator is not None and operator.name == "aten::lift_fresh")
-            if self.sparse and key in self.sparse:
-                sparse_reasons.append(self.sparse[key])
+            if self.sparse_reasons and key in self.sparse_reasons:
+                sparse_reasons.append(self.sparse_reasons[key])
                 if answer.cost.macs:
-                    row.bound = row.bound or self.sparse[key]
-            if self.bound and key in self.bound and not reason:
-                reason = self.bound[key]
+                    row.bound = row.bound or self.sparse_reasons[key]
+            if self.bound_reasons and key in self.bound_reasons and not reason:
+                reason = self.bound_reasons[key]
             if key not in inputs:
                 inputs[key] = size
             elif not _is_repeated_view(t, read_tensors[:index]):
@@ -729,23 +768,23 @@ class _Watch:
         for t, (dtype, shape, size) in zip(made_tensors, answer.outputs, strict=True):
             storage = t.untyped_storage()
             key = storage_key(storage)
-            self.alive.setdefault(key, storage)
+            self.live_storages.setdefault(key, storage)
             if reason:
-                self.bound[key] = reason
+                self.bound_reasons[key] = reason
             if (
                 sparse_reasons
                 and key not in inputs
                 and (not answer.cost.macs or len(sparse_reasons) == len(read_tensors))
             ):
                 # the product of a sparse and a dense tensor is dense
-                self.sparse.setdefault(key, sparse_reasons[0])
+                self.sparse_reasons.setdefault(key, sparse_reasons[0])
             if key in inputs and not mutates:
                 continue
             written += size
             outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
         if operator is not None and (size := kernels.workspace(operator.name, read_tensors)):
             outputs.append(self.workspace(row, size))
-        row.asked = row.asked or self.asked
+        row.asked = row.asked or self.value_assumption
         if reason and (not row.sized or (is_assumption(reason) and not is_assumption(row.sized))):
             row.sized = reason
         if made_tensors and not outputs:
@@ -760,7 +799,7 @@ class _Watch:
     def workspace(self, row: Row, size: int) -> tuple[int, TensorInfo, int]:
         """Temporary memory of an operator, as an output that no operator reads."""
         storage = torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage()
-        self.alive[storage_key(storage)] = storage
+        self.live_storages[storage_key(storage)] = storage
         return storage_key(storage), TensorInfo(row.path, "uint8", (size,), "observed"), size
 
     def note_read(self, tensor: torch.Tensor, *, lifted: bool = False) -> None:
@@ -770,9 +809,9 @@ class _Watch:
         """
         storage = tensor.untyped_storage()
         key = storage_key(storage)
-        if key in self.alive or key in self.stored:
+        if key in self.live_storages or key in self.stored:
             return
-        self.alive[key] = storage
+        self.live_storages[key] = storage
         if not lifted and tensor.is_meta and tensor.is_floating_point() and tensor.numel():
             # indices from Python lists are created unseen, and are no floating-point operands
             self.unseen_work.note_foreign_tensor(self.frames[-1].path)
@@ -834,20 +873,20 @@ class _Watch:
         if isinstance(value, torch.Tensor):
             if value.is_meta or not value.dim():
                 return value
-            value_and_twin = self.twins.get(id(value))
-            if value_and_twin is None:
-                twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+            value_and_copy = self.meta_copies.get(id(value))
+            if value_and_copy is None:
+                meta_copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
                 # keep the original alive, so that no other tensor gets its id
                 if is_parameter(value):
-                    twin = self.outsiders.stand_in(twin, value)
-                value_and_twin = self.twins[id(value)] = (value, twin)
-                jagged.mark(twin, value)
-                reason = self.bound.get(storage_key(value.untyped_storage()))
-                key = storage_key(twin.untyped_storage())
-                self.alive[key] = twin.untyped_storage()
+                    meta_copy = self.outsiders.stand_in(meta_copy, value)
+                value_and_copy = self.meta_copies[id(value)] = (value, meta_copy)
+                jagged.mark(meta_copy, value)
+                reason = self.bound_reasons.get(storage_key(value.untyped_storage()))
+                key = storage_key(meta_copy.untyped_storage())
+                self.live_storages[key] = meta_copy.untyped_storage()
                 if reason is not None:
-                    self.bound[key] = reason
-            return value_and_twin[1]
+                    self.bound_reasons[key] = reason
+            return value_and_copy[1]
         if isinstance(value, (tuple, list)):
             return type(value)(self.on_meta(v) for v in value)
         return "meta" if isinstance(value, torch.device) else value
@@ -957,11 +996,11 @@ def trace(
     registered = [
         p for module in watch.named.values() for p in parameters_of(module).values() if p is not None
     ]
-    for tensor in (*inputs, *cached, *held, *registered, *(tensor for _, tensor in watch.beside)):
+    for tensor in (*inputs, *cached, *held, *registered, *(tensor for _, tensor in watch.unregistered)):
         if is_lazy(tensor) or tensor.layout is not torch.strided:
             continue
         storage = tensor.untyped_storage()
-        watch.alive[storage_key(storage)] = storage
+        watch.live_storages[storage_key(storage)] = storage
     with _observed(model, watch), torch.set_grad_enabled(gradients is not None):
         try:
             with watch.functions, Operators(watch):

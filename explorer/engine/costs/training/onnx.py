@@ -32,8 +32,7 @@ def at_batch(
     """Sizes for an analysis of the model at a batch size.
 
     The batch is, in this order: dimensions named like a batch; symbolic first dimensions; the first dimension
-        of every
-    input. In the last case the analysis shows whether the graph supports the batch.
+    of every input. In the last case the analysis shows whether the graph supports the batch.
 
     Raises:
         Misuse: No input has a dimension that could be the batch.

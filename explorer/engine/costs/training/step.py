@@ -7,11 +7,9 @@ formats.
 The backward pass computes the gradient of every value that depends on a trained parameter, and of every
 trained parameter (`gradients`). For each of the two it repeats the forward pass's elementwise work
 (`gradients.elementwise`). The sums of gradients of a value with several readers, and the optimizer's update,
-are not counted. Memory is that of a
-plain training loop at the end of the forward pass: inputs, the outputs that the backward pass reads,
-    parameters,
-their gradients, and optimizer state. Kernel workspaces, and tensors that kernels save besides their outputs,
-are not counted.
+are not counted. Memory is that of a plain training loop at the end of the forward pass: inputs, the outputs
+that the backward pass reads, parameters, their gradients, and optimizer state. Kernel workspaces, and tensors
+that kernels save besides their outputs, are not counted.
 """
 
 from __future__ import annotations
