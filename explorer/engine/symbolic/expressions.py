@@ -286,7 +286,7 @@ def atoms(value: Expression) -> Iterator[str]:
 
 
 def least_value(value: Expression) -> int | None:
-    """The minimum of the expression if every name is at least 1; None if there is none."""
+    """A lower bound of the expression, with every name at least 1; None if none is known."""
     total = 0
     for monomial, factor in value.terms.items():
         bound_of = _least_of_atom if factor > 0 else _most_of_atom

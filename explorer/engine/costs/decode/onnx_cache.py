@@ -22,7 +22,7 @@ from explorer.facts import Analysis, Dim, Shape, TensorInfo
 
 _MS = "com.microsoft"
 
-_SLOTS: Mapping[tuple[str, str], tuple[tuple[int, int, int], ...]] = {
+_CACHE_ARGUMENTS: Mapping[tuple[str, str], tuple[tuple[int, int, int], ...]] = {
     ("", "Attention"): ((4, 1, 2), (5, 2, 2)),
     (_MS, "GroupQueryAttention"): ((3, 1, 2), (4, 2, 2)),
     (_MS, "SparseAttention"): ((3, 1, 2), (4, 2, 2)),
@@ -90,7 +90,7 @@ def find(model: Model) -> Cache:
             source = sources.get(node.inputs[0], node.inputs[0])
             if source in feeds:
                 sources[node.outputs[0]] = source
-        for place, present, axis in _SLOTS.get((node.domain, node.op), ()):
+        for place, present, axis in _CACHE_ARGUMENTS.get((node.domain, node.op), ()):
             name = node.inputs[place] if place < len(node.inputs) else ""
             name = sources.get(name, name)
             if name in feeds and name not in slots:

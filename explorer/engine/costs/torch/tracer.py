@@ -105,7 +105,7 @@ class _RegisteredModule:
         hides_functions: Whether functions that it calls are not recorded.
     """
 
-    __slots__ = ("is_leaf", "is_torch_leaf", "path", "hides_functions", "row")
+    __slots__ = ("hides_functions", "is_leaf", "is_torch_leaf", "path", "row")
 
     def __init__(self, path: str, module: nn.Module) -> None:
         self.path = path
