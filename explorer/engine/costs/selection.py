@@ -71,7 +71,7 @@ def filter_rows(
     for name, numbers in extras.items():
         numbers[total.id] = sums.extra(sums.top, name)
     match_count = sum(
-        matches[index] and (not rows[index].group or not sums.left[index]) for index in remaining
+        matches[index] and (not rows[index].group or not sums.kept_counts[index]) for index in remaining
     )
     return NarrowedTree([sums.row(index) for index in remaining], total, extras, match_count)
 
@@ -81,7 +81,7 @@ class _Sums:
 
     Attributes:
         kept: Whether each row is kept.
-        left: Number of kept layers in each row.
+        kept_counts: Number of kept layers in each row.
         values: Sums of each row: `_FIELDS`, then the additional columns.
         top: Sums of the whole tree.
     """
@@ -91,13 +91,13 @@ class _Sums:
     ) -> None:
         self._rows, self._names = rows, list(figures)
         self.kept = list(matches)
-        self._partial = [False] * len(rows)
-        self.left = [0] * len(rows)
-        self._shared = [bool(row.shared_with) for row in rows]
-        self._leaves = [0] * len(rows)
+        self._is_partial = [False] * len(rows)
+        self.kept_counts = [0] * len(rows)
+        self._has_shared = [bool(row.shared_with) for row in rows]
+        self._leaf_counts = [0] * len(rows)
         # numbers of summed layers and of all layers; a tiled layer counts as one unless its parts match
-        self._summed = [0] * len(rows)
-        self._all = [0] * len(rows)
+        self._summed_counts = [0] * len(rows)
+        self._layer_counts = [0] * len(rows)
         own_values = [[figures[name].get(row.id, 0) for name in self._names] for row in rows]
         all_children: dict[int, list[Values]] = {}
         kept_children: dict[int, list[Values]] = {}
@@ -112,16 +112,18 @@ class _Sums:
             ]
             values = [*base, *extra]
             if not row.group:
-                self._leaves[index], self.left[index] = 1, int(matches[index])
-                self._all[index], self._summed[index] = 1, int(matches[index])
-            elif self.left[index] < self._leaves[index] and (
-                self.left[index] or (self.kept[index] and not matches[index])
+                self._leaf_counts[index], self.kept_counts[index] = 1, int(matches[index])
+                self._layer_counts[index], self._summed_counts[index] = 1, int(matches[index])
+            elif self.kept_counts[index] < self._leaf_counts[index] and (
+                self.kept_counts[index] or (self.kept[index] and not matches[index])
             ):
-                self._partial[index] = True
+                self._is_partial[index] = True
                 values = [summed(part) for part in zip(*kept_children.get(index, []), strict=True)]
-            if row.group and not self.left[index]:
-                self._all[index] = 1 if row.tiled else self._all[index]
-                self._summed[index] = self._all[index] if matches[index] else self._summed[index]
+            if row.group and not self.kept_counts[index]:
+                self._layer_counts[index] = 1 if row.tiled else self._layer_counts[index]
+                self._summed_counts[index] = (
+                    self._layer_counts[index] if matches[index] else self._summed_counts[index]
+                )
             kept_children.pop(index, None)
             self.values[index] = values
             all_children.setdefault(parent, []).append(extra)
@@ -129,11 +131,11 @@ class _Sums:
                 kept_children.setdefault(parent, []).append(self._as_part(row, parent, values))
             if parent >= 0:
                 self.kept[parent] |= self.kept[index]
-                self.left[parent] += self.left[index]
-                self._leaves[parent] += self._leaves[index]
-                self._summed[parent] += self._summed[index]
-                self._all[parent] += self._all[index]
-                self._shared[parent] |= self._shared[index] and self.kept[index]
+                self.kept_counts[parent] += self.kept_counts[index]
+                self._leaf_counts[parent] += self._leaf_counts[index]
+                self._summed_counts[parent] += self._summed_counts[index]
+                self._layer_counts[parent] += self._layer_counts[index]
+                self._has_shared[parent] |= self._has_shared[index] and self.kept[index]
         width = len(_FIELDS) + len(self._names)
         self.top = [summed(part) for part in zip(*kept_children.get(-1, [[0] * width]), strict=True)]
 
@@ -148,13 +150,15 @@ class _Sums:
     def row(self, index: int) -> Layer:
         """The row at `index` with the sums over its kept layers."""
         row = self._rows[index]
-        if not self._partial[index]:
+        if not self._is_partial[index]:
             return row
         reason, assumed = row.reason, row.assumed
-        if self._summed[index] < self._all[index]:
-            reason = f"the sum over {self._summed[index]:,} of {self._all[index]:,} layers in it"
+        if self._summed_counts[index] < self._layer_counts[index]:
+            reason = (
+                f"the sum over {self._summed_counts[index]:,} of {self._layer_counts[index]:,} layers in it"
+            )
             assumed = False
-            if self._shared[index]:
+            if self._has_shared[index]:
                 reason += ", parameters that they share counted for each"
         return replace(row, **self.fields(self.values[index]), reason=reason, assumed=assumed, repeat=1)
 

@@ -47,14 +47,14 @@ def boundaries(
     for scopes, edge in zip(edge_scopes, edges, strict=True):
         for key in _output_keys(edge) if isinstance(edge, OperatorLeaf) else edge[3]:
             producers.setdefault(key, scopes)
-    ins: _Crossing = {}
-    outs: _Crossing = {}
-    sizes: _Crossing = {}
+    inputs_by_group: _Crossing = {}
+    outputs_by_group: _Crossing = {}
+    sizes_by_group: _Crossing = {}
     root: tuple[Scope, ...] = ()
     for scopes, edge in zip(edge_scopes, edges, strict=True):
         if not isinstance(edge, OperatorLeaf):
             for key, info in zip(*edge[1:3], strict=True):
-                _cross(key, info, producers.get(key, root), scopes, ins, outs)
+                _cross(key, info, producers.get(key, root), scopes, inputs_by_group, outputs_by_group)
             continue
         edge_context, names = edge.context, edge.node.inputs
         for key, name in zip(_keys(edge_context, names), names, strict=True):
@@ -66,20 +66,29 @@ def boundaries(
                 and name not in edge.constants
             ):
                 info = described((edge_context.shapes.values, name))
-                size = edge.node.op in _SIZE_READERS or info.dtype == "int64"
-                _cross(key, info, origin, scopes, ins, sizes if size else outs)
+                is_size = edge.node.op in _SIZE_READERS or info.dtype == "int64"
+                _cross(
+                    key,
+                    info,
+                    origin,
+                    scopes,
+                    inputs_by_group,
+                    sizes_by_group if is_size else outputs_by_group,
+                )
     for value in graph.outputs:
         key = context.key(value.name)
-        _cross(key, context.info(value.name), producers.get(key, root), root, ins, outs)
-    for path, values in sizes.items():
-        path_outputs = outs.setdefault(path, {})
+        _cross(
+            key, context.info(value.name), producers.get(key, root), root, inputs_by_group, outputs_by_group
+        )
+    for path, values in sizes_by_group.items():
+        path_outputs = outputs_by_group.setdefault(path, {})
         path_outputs.update((key, info) for key, info in values.items() if key not in path_outputs)
     return {
         path: GroupFacts(
-            inputs=tuple(ins.get(path, {}).values()),
-            outputs=tuple(islice(outs.get(path, {}).values(), SHOWN)),
+            inputs=tuple(inputs_by_group.get(path, {}).values()),
+            outputs=tuple(islice(outputs_by_group.get(path, {}).values(), SHOWN)),
         )
-        for path in {**ins, **outs}
+        for path in {**inputs_by_group, **outputs_by_group}
         if path not in facts
     }
 
@@ -89,8 +98,8 @@ def _cross(
     info: TensorInfo | Named,
     origin: tuple[Scope, ...],
     scopes: tuple[Scope, ...],
-    ins: _Crossing,
-    outs: _Crossing,
+    inputs_by_group: _Crossing,
+    outputs_by_group: _Crossing,
 ) -> None:
     """Records a value as an output of the groups that it leaves and as an input of those that it enters."""
     shared_depth = 0
@@ -101,7 +110,10 @@ def _cross(
     if shared_depth == len(scopes) == len(origin):
         return
     named = own_name(key, described(info))
-    for crossings, crossed_scopes in ((ins, scopes[shared_depth:]), (outs, origin[shared_depth:])):
+    for crossings, crossed_scopes in (
+        (inputs_by_group, scopes[shared_depth:]),
+        (outputs_by_group, origin[shared_depth:]),
+    ):
         for scope in crossed_scopes:
             group_values = crossings.setdefault(scope.path, {})
             if len(group_values) < SHOWN or key in group_values:

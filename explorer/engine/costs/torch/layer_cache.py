@@ -74,17 +74,17 @@ class ResultTensor(NamedTuple):
 
     Attributes:
         kind: `FRESH`, `VIEWS` or `SAME` of `meta_cache`.
-        at: Storage position of a fresh tensor; for a view or an unchanged input, the index of that input.
+        source_index: Storage position of a fresh tensor; else the index of the viewed or unchanged input.
         shape: Shape of the tensor.
         stride: Strides of the tensor.
-        last: dtype of a fresh tensor; for a view, its offset relative to the input.
+        dtype_or_offset: dtype of a fresh tensor; for a view, its offset relative to the input.
     """
 
     kind: int
-    at: int
+    source_index: int
     shape: Any = ()
     stride: Any = ()
-    last: Any = None
+    dtype_or_offset: Any = None
 
 
 class Tape(NamedTuple):
@@ -92,7 +92,7 @@ class Tape(NamedTuple):
 
     Attributes:
         bookings: Figures of each operator, with storages by position.
-        places: Number of distinct storages: first those of the inputs, then new ones.
+        storage_count: Number of distinct storages: first those of the inputs, then new ones.
         parts: Returned tensors, with None for a returned None.
         container: Type of the result, or None if it is a single tensor.
         inputs: Descriptions of the inputs.
@@ -101,7 +101,7 @@ class Tape(NamedTuple):
     """
 
     bookings: tuple[Booking, ...]
-    places: int
+    storage_count: int
     parts: tuple[ResultTensor | None, ...]
     container: Any
     inputs: tuple[TensorInfo, ...]
@@ -271,7 +271,7 @@ def _tape(
         if part is not None and made_part is None:
             return None
         parts.append(made_part)
-    fresh = [part.at for part in parts if part is not None and part.kind == meta_cache.FRESH]
+    fresh = [part.source_index for part in parts if part is not None and part.kind == meta_cache.FRESH]
     if len(set(fresh)) != len(fresh) or not any(parts):
         return None
     outputs = described(result, "output")
@@ -313,12 +313,16 @@ def results(tape: Tape, inputs: Sequence[torch.Tensor]) -> tuple[Any, list[torch
         if part is None:
             outputs.append(None)
         elif part.kind == meta_cache.FRESH:
-            outputs.append(torch.empty_strided(part.shape, part.stride, dtype=part.last, device=_META))
-        elif part.kind == meta_cache.SAME:
-            outputs.append(inputs[part.at])
-        else:
-            source = inputs[part.at]
             outputs.append(
-                torch.as_strided(source, part.shape, part.stride, source.storage_offset() + part.last)
+                torch.empty_strided(part.shape, part.stride, dtype=part.dtype_or_offset, device=_META)
+            )
+        elif part.kind == meta_cache.SAME:
+            outputs.append(inputs[part.source_index])
+        else:
+            source = inputs[part.source_index]
+            outputs.append(
+                torch.as_strided(
+                    source, part.shape, part.stride, source.storage_offset() + part.dtype_or_offset
+                )
             )
     return outputs[0] if tape.container is None else tape.container(outputs), outputs

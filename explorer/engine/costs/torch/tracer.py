@@ -371,13 +371,13 @@ class _Watch:
             result, parts = layer_cache.results(tape, layer_call.inputs)
         storages = list(dict.fromkeys(layer_call.addresses))
         # tensors inside the layer have no memory, so they get unique negative numbers as addresses
-        hidden_count = tape.places - len(storages)
+        hidden_count = tape.storage_count - len(storages)
         storages += range(self.unseen - hidden_count, self.unseen)
         self.unseen -= hidden_count
         for part, tensor in zip(tape.parts, parts, strict=True):
             if part is not None and tensor is not None and part.kind == meta_cache.FRESH:
                 storage = tensor.untyped_storage()
-                storages[part.at] = storage_key(storage)
+                storages[part.source_index] = storage_key(storage)
                 self.live_storages[storage_key(storage)] = storage
         for input_tensor in layer_call.inputs:
             if input_tensor.requires_grad:
