@@ -134,4 +134,4 @@ def test_the_manual_page_says_all_verbs_and_options_and_man_has_nothing_against_
         assert command.prog in shown
         for option in command.options.values():
             assert f"{option.flag} {option.metavar}".rstrip() in shown
-    assert "(For tile, convert, quantize.)" in shown
+    assert "(For tile, quantize, convert.)" in shown
