@@ -114,7 +114,7 @@ def test_words_that_are_there_go_before_letters_that_are() -> None:
     search = Search(Query("fc"))
     for layer in alexnet().layers:
         search.look(layer)
-    assert {found.kind for found in search.found if found.rank < 1} == set()
+    assert {found.kind for found in search.results if found.rank < 1} == set()
     assert any("features" in found.text and "Conv" in found.text for found in search.best())
 
 

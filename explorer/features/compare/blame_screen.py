@@ -33,7 +33,16 @@ from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
 from explorer.tui.text.drawing import ROLES, draw, row_line, side_by_side, title_line
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import BLANK, Line, cut, first_shown, fit, safe, wrap
-from explorer.tui.text.plot import column_values, columns_of, filled, framed, lines_of, log_ticks, put, spread
+from explorer.tui.text.plot import (
+    column_values,
+    columns_of,
+    filled,
+    framed,
+    lines_of,
+    log_ticks,
+    put_text,
+    spread,
+)
 from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -328,14 +337,14 @@ def _plot_lines(growth: Growth, cursor: int, width: int, rows: int) -> list[Line
     cells = filled([max(0.0, (value - low) / (high - low)) for value in errors], rows, roles)
     for x, value in enumerate(column_values(growth.noise, across)):
         if value > _MINUS_INFINITY:
-            put(cells, x, row(value), "•", "dim")
+            put_text(cells, x, row(value), "•", "dim")
     for index in growth.guilty:
         if (size := _mark(probes[index])) > _MINUS_INFINITY:
-            put(cells, _middle(columns_of(index, count, across)), row(max(low, size)), "●", guilty)
+            put_text(cells, _middle(columns_of(index, count, across)), row(max(low, size)), "●", guilty)
     largest = max(errors)
     if largest > _MINUS_INFINITY:
-        put(cells, errors.index(largest), max(0, row(largest) - 1), "▼", "warn")
-    put(cells, _middle(cursor_columns), row(max(low, growth.errors[cursor])), "◆", "accent")
+        put_text(cells, errors.index(largest), max(0, row(largest) - 1), "▼", "warn")
+    put_text(cells, _middle(cursor_columns), row(max(low, growth.errors[cursor])), "◆", "accent")
     labels = {row(power): f"1e{power}" for power in reversed(ticks)}
     below = [(0, "first"), (across - 1, "last")]
     if growth.guilty:

@@ -15,7 +15,7 @@ from rich.cells import cell_len, set_cell_size
 from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 from explorer.features.graph.graph_labels import box_lines, cut, figure_text, heading, notes, tensor_text
-from explorer.tui.text.lines import Line, ending, fit, joined, line_text, safe
+from explorer.tui.text.lines import Line, ending, fit, line_text, merge_spans, safe
 
 _WIDEST, _HIGHEST, _NARROWEST = 24, 20, 4
 _LEAST = (48, 10)
@@ -48,7 +48,7 @@ def overlaid(lines: Sequence[Line], drawing: GraphDrawing, chosen_box: int, view
     if box.x + box.width > view.left + x and box.y < view.top + height:
         y = view.height - height  # keep the chosen box visible
     return [
-        (*_cut(line, x), *joined(map_rows[row_index - y])) if y <= row_index < y + height else line
+        (*_cut(line, x), *merge_spans(map_rows[row_index - y])) if y <= row_index < y + height else line
         for row_index, line in enumerate(lines)
     ]
 
@@ -168,7 +168,7 @@ class GraphCanvas:
             if x in marked:
                 role = "mark"
             spans.append((char, role))
-        return joined(spans)
+        return merge_spans(spans)
 
     def _set(self, x: int, y: int, text: str, role: str) -> None:
         row = self._rows.setdefault(y, {})

@@ -12,7 +12,7 @@ from explorer.features.sizes.sizes_words import crossing_text, figures_at
 from explorer.report.blocks import Fields
 from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, beside, cut, fit, safe, wrap
-from explorer.tui.text.plot import filled, framed, lines_of, log_ticks, power_text, put
+from explorer.tui.text.plot import filled, framed, lines_of, log_ticks, power_text, put_text
 
 _TICK_DISTANCE = 8
 """Minimum distance of two labels under an axis, in cells."""
@@ -160,14 +160,14 @@ def _draw_plot(fact: SizeCurves, index: int, plot: _Plot, width: int, rows: int)
     cells = filled([share(drawn_curves[0][0].values[n]) for n in columns], rows, roles)
     for curve, (_, sign, role, _) in drawn_curves[1:]:
         for x, n in enumerate(columns):
-            put(cells, x, row(curve.values[n]), sign, role)
+            put_text(cells, x, row(curve.values[n]), sign, role)
     for crossing in fact.crossings:
         crossed = fact.curve(crossing.below)
         if crossed is not None and {crossing.above, crossing.below} <= {
             curve.name for curve, _ in drawn_curves
         }:
             value = crossed.values[fact.sizes.index(crossing.size)]
-            put(cells, _column_of(fact, crossing.size, across), row(value), "◆", "strong")
+            put_text(cells, _column_of(fact, crossing.size, across), row(value), "◆", "strong")
     labels = {
         row(10.0 ** (power + unit_log)): fit(words[power], margin, right=True) for power in reversed(ticks)
     }

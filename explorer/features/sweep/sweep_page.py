@@ -12,7 +12,7 @@ from explorer.features.sweep.sweep_words import FRONT, SweepColumn, shown_column
 from explorer.report.scatter import bounds_of
 from explorer.tui.text.drawing import cell_line, draw
 from explorer.tui.text.lines import Line, Span, fit, line_text, safe
-from explorer.tui.text.plot import filled, framed, lines_of, put, spread
+from explorer.tui.text.plot import filled, framed, lines_of, put_text, spread
 
 Axes = tuple[str, str]
 TilePlace = tuple[int, int]
@@ -148,12 +148,12 @@ class ParetoPlot:
         current_point = None if current is None else self._points.get((current.tile, current.edges))
         cells = filled(self._column_heights(across, rows), rows, ["bar"] * across)
         for x, y in other_spots:
-            put(cells, x, y, "·", "text")
+            put_text(cells, x, y, "·", "text")
         for x, y in front:
-            put(cells, x, y, FRONT, "good")
+            put_text(cells, x, y, FRONT, "good")
         if current_point is not None:
             point, best = current_point
-            put(cells, *self._dot(point, across, rows), FRONT if best else "●", "accent")
+            put_text(cells, *self._dot(point, across, rows), FRONT if best else "●", "accent")
         ends = {0: labels[1][1], rows - 1: labels[1][0]}
         return [
             ((_head(title, width), "dim"),),

@@ -37,7 +37,7 @@ from explorer.tui.commands.context import AT_ONCE, ScreenCommand
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import Line, safe
-from explorer.tui.tree.sites import operands_of, sites_of, within
+from explorer.tui.tree.sites import is_part_of, operands_of, sites_of
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -366,7 +366,7 @@ class TileViewCommand(ScreenCommand):
     async def _show(self, chosen_layers: Sequence[Layer], named: str) -> None:
         sites, plan = await self._tiled_sites()
         matches = (
-            [site for site in sites if named in (site.name, site.output) or within(site, named)]
+            [site for site in sites if named in (site.name, site.output) or is_part_of(site, named)]
             if named
             else sites_of(chosen_layers, sites, by_value=self.store.by_value)
         )

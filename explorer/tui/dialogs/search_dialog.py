@@ -95,7 +95,7 @@ class SearchDialog(PickDialog):
         exact = [menu_item for menu_item, result in zip(items, best, strict=True) if result.rank < 1]
         fuzzy = items[len(exact) :]
         self.show_choices([*(c for c in choices if c not in loose), *exact, *loose, *fuzzy])
-        if (unlisted_count := len(search.found) - len(best)) > 0:
+        if (unlisted_count := len(search.results) - len(best)) > 0:
             self.query_one("#box").border_subtitle = Content(f"and {unlisted_count:,} more ") + key_hint(
                 self.HINT
             )

@@ -93,7 +93,7 @@ class ChoiceList(LineList, can_focus=False):
         return [row for row in self._rows if not isinstance(row, str)]
 
     @property
-    def chosen(self) -> Choice | None:
+    def current_choice(self) -> Choice | None:
         """The choice under the cursor, or None."""
         row = self._rows[self.cursor] if self.cursor < len(self._rows) else None
         return None if isinstance(row, str) else row
@@ -121,7 +121,7 @@ class ChoiceList(LineList, can_focus=False):
         first choice, or to the one that the typed words name exactly.
         """
         self._is_cursor_moved = self._is_cursor_moved and keep
-        old_choice = self.chosen if self._is_cursor_moved else None
+        old_choice = self.current_choice if self._is_cursor_moved else None
         name = choice_name(old_choice) if old_choice is not None else ""
         kind: Any = type(old_choice)
         self._rows, self._table_indices = [], []

@@ -228,7 +228,7 @@ class ChooserScreen(Screen[None]):
     def _draw_status(self) -> None:
         rows, count = self._list, len(self._files)
         order = f"{rows.sort}, turned" if rows.turned else rows.sort
-        chosen_row = rows.chosen
+        chosen_row = rows.current_choice
         note = chosen_row.note if isinstance(chosen_row, (ModelFile, KeptSession)) else ""
         state = safe(note) or ("reading…" if self._busy else safe(self._note))
         if rows.words and not rows.shown:
@@ -293,7 +293,7 @@ class ChooserScreen(Screen[None]):
     @on(Input.Submitted)
     @on(LineList.RowSelected)
     def _go(self) -> None:
-        typed, chosen_row = self.query_one(Input).value.strip(), self._list.chosen
+        typed, chosen_row = self.query_one(Input).value.strip(), self._list.current_choice
         if chosen_row is None or os.sep in typed:
             if typed:
                 self.run_worker(self._open_typed(os.path.expanduser(typed)), exit_on_error=False)

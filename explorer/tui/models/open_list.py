@@ -116,7 +116,7 @@ class OpenListScreen(SubScreen[OpenListRequest]):
         rows.update_rows()
         rows.rows_changed()
         count = len(rows.rows)
-        summary = f"{count:,} open, engines hold {bytes_text(models.held)}"
+        summary = f"{count:,} open, engines hold {bytes_text(models.used_memory)}"
         memory_limit = models.memory
         note = (
             ""

@@ -206,7 +206,7 @@ class OpenModels:
         """Show a model, and stop engines of other models while the memory limit is exceeded."""
         self._shown = [*(model_shown for model_shown in self._shown if model_shown is not model), model]
         hidden_models = self._shown[:-1]
-        resident = self.held if hidden_models else 0
+        resident = self.used_memory if hidden_models else 0
         for model_at_rest in hidden_models:
             if self.memory is None or resident <= self.memory:
                 break
@@ -220,7 +220,7 @@ class OpenModels:
         return self._shown[-1] if self._shown else None
 
     @property
-    def held(self) -> int:
+    def used_memory(self) -> int:
         """Memory of all engines in bytes."""
         return sum(model.engine.resident for model in self.open)
 

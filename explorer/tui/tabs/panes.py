@@ -369,7 +369,7 @@ class Panes(Horizontal):
         metric = metric_of(column, columns_of(self.layer_tree.model))
         if metric is None:
             return
-        if complaint := "" if metric.array else self.asked.complaint(column):
+        if complaint := "" if metric.array else self.asked_columns.complaint(column):
             self._store.say(complaint)
         self.rearrange(lambda model: apply(model, metric), sorting=True)
 
@@ -380,7 +380,7 @@ class Panes(Horizontal):
         self._ask_columns()
 
     @cached_property
-    def asked(self) -> AskedColumns:
+    def asked_columns(self) -> AskedColumns:
         """The columns that the engine computes."""
         # imported late: it imports the column definitions
         from explorer.tui.tree.asked_columns import AskedColumns
@@ -391,8 +391,8 @@ class Panes(Horizontal):
         """Request the missing figures of the columns in use."""
         model = self.layer_tree.model
         is_default = model.metric.array and not model.columns
-        if self._store.analysis is not None and not is_default and self.asked.lacking():
-            self.run_worker(self.asked.ask(), group="columns", exclusive=True, exit_on_error=False)
+        if self._store.analysis is not None and not is_default and self.asked_columns.lacking():
+            self.run_worker(self.asked_columns.ask(), group="columns", exclusive=True, exit_on_error=False)
 
     # events of the mouse and the cursor
 

@@ -19,7 +19,7 @@ from explorer.report.blocks import Table
 from explorer.report.present.look.roofline_words import LIMITS
 from explorer.tui.text.drawing import ROLES
 from explorer.tui.text.lines import Line, ending, fit, safe
-from explorer.tui.text.plot import Cells, filled, framed, lines_of, log_ticks, power_text, put, spread
+from explorer.tui.text.plot import Cells, filled, framed, lines_of, log_ticks, power_text, put_text, spread
 
 if TYPE_CHECKING:
     from explorer.facts.roofline import Roofline, RooflinePoint
@@ -133,7 +133,7 @@ def roof_plot(
     _put_names(cells, scale, ranked, places)
     if cursor_place is not None:
         x = scale.column(cursor_place / STEPS)
-        put(cells, x, scale.roof(x), "◆", "accent")
+        put_text(cells, x, scale.roof(x), "◆", "accent")
     labels = {
         scale.row(power): fit(power_text(power - unit), margin, right=True) for power in reversed(ticks)
     }
@@ -171,7 +171,7 @@ def _put_layers(cells: Cells, scale: _Scale, ranked: RankedPoints, marked: Colle
         share = sum(ranked.points[i].share for i in layers)
         sign = next(sign for least, sign in _SIZES if share >= least)
         is_marked = any(i in marked for i in layers)
-        put(cells, x, scale.roof(x), "◆" if is_marked else sign, ROLES[LIMITS[limit]])
+        put_text(cells, x, scale.roof(x), "◆" if is_marked else sign, ROLES[LIMITS[limit]])
     return [(x, layers) for (x, _), layers in places]
 
 
@@ -196,13 +196,13 @@ def _put_measured(
         role = "accent" if point.layer in marked_layers else "dim"
         if point.share >= _SIZES[1][0] or point.layer in marked_layers:
             for between in range(min(y, goal) + 1, max(y, goal)):
-                put(cells, x, between, "│", role)
+                put_text(cells, x, between, "│", role)
         if predicted and goal != y:
-            put(cells, x, goal, "×", role)
+            put_text(cells, x, goal, "×", role)
     for x, y, point in [*places, *(place for place in places if place[2].layer in marked_layers)]:
         sign = next(sign for least, sign in _SIZES if point.share >= least)
         is_marked = point.layer in marked_layers
-        put(cells, x, y, "◆" if is_marked else sign, "accent" if is_marked else "strong")
+        put_text(cells, x, y, "◆" if is_marked else sign, "accent" if is_marked else "strong")
 
 
 def _name_above(cells: Cells, x: int, y: int, name: str) -> None:
@@ -217,9 +217,9 @@ def _name_above(cells: Cells, x: int, y: int, name: str) -> None:
             if 0 <= first <= len(cells[row]) - len(name) and all(
                 cells[row][column][0] == " " for column in nearby_columns
             ):
-                put(cells, first, row, name, "text")
+                put_text(cells, first, row, name, "text")
                 for between in range(row + 1, y):
-                    put(cells, x, between, "│", "track")
+                    put_text(cells, x, between, "│", "track")
                 return
         if cells[row][x][0] != " ":
             return

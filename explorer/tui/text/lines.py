@@ -49,7 +49,7 @@ def line_text(line: Iterable[Span]) -> str:
     return "".join(content for content, _ in line)
 
 
-def joined(cells: Iterable[Span]) -> Line:
+def merge_spans(cells: Iterable[Span]) -> Line:
     """Merge neighboring spans with the same role, because each span costs bytes on the connection."""
     spans: list[Span] = []
     for content, role in cells:

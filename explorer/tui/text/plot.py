@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from rich.cells import cell_len
 
-from explorer.tui.text.lines import Line, Span, fit, joined, middle, safe
+from explorer.tui.text.lines import Line, Span, fit, merge_spans, middle, safe
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 
@@ -57,7 +57,7 @@ def filled(heights: Sequence[float], height: int, roles: Sequence[str], floor: f
     return cells
 
 
-def put(cells: Cells, x: int, y: int, text: str, role: str) -> None:
+def put_text(cells: Cells, x: int, y: int, text: str, role: str) -> None:
     """Write a text into a picture, clipped at its edges."""
     for column, char in enumerate(text, x):
         if 0 <= y < len(cells) and 0 <= column < len(cells[y]):
@@ -66,7 +66,7 @@ def put(cells: Cells, x: int, y: int, text: str, role: str) -> None:
 
 def lines_of(cells: Cells) -> list[Line]:
     """Convert a picture to lines."""
-    return [joined(row) for row in cells]
+    return [merge_spans(row) for row in cells]
 
 
 def area(values: Sequence[float], width: int, height: int) -> list[Line]:

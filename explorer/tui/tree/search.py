@@ -95,14 +95,14 @@ class Search:
             result.layers.append(layer)
 
     @property
-    def found(self) -> list[SearchResult]:
+    def results(self) -> list[SearchResult]:
         """All results, unordered."""
         return [result for result in self._found.values() if result is not None]
 
     def best(self) -> list[SearchResult]:
         """Return the best results. At equal rank layers come first, then tensors."""
         order = {"layer": 0, "tensor": 1, "attr": 2}
-        return nsmallest(SHOWN, self.found, key=lambda r: (int(r.rank), order[r.kind], r.rank))
+        return nsmallest(SHOWN, self.results, key=lambda r: (int(r.rank), order[r.kind], r.rank))
 
     def walk(self, result: SearchResult) -> list[int]:
         """Return the layers that `n` and `N` visit after `result` was chosen.
@@ -112,7 +112,7 @@ class Search:
         if result.kind != "layer":
             return result.layers
         exact = next((rank_limit for rank_limit in (0.5, 1.0) if result.rank < rank_limit), 2.0)
-        return sorted(_layers(f for f in self.found if f.kind == "layer" and f.rank < exact))[:WALKED]
+        return sorted(_layers(f for f in self.results if f.kind == "layer" and f.rank < exact))[:WALKED]
 
 
 def _layers(results: Iterable[SearchResult]) -> set[int]:

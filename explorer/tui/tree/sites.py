@@ -26,7 +26,7 @@ def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bo
     for site in sites:
         scope = scope_of(site.name)
         if site.output in output_names or any(
-            scope == p or scope.startswith(p + ".") or site.name == p or within(site, p) for p in paths
+            scope == p or scope.startswith(p + ".") or site.name == p or is_part_of(site, p) for p in paths
         ):
             sites_found.append(site)
     return sites_found
@@ -47,7 +47,7 @@ def names_in(layers: Sequence[Layer], names: Iterable[str], *, by_value: bool = 
     return [name for name in names if is_in_layers(name)]
 
 
-def within(site: SitePlan, node: str) -> bool:
+def is_part_of(site: SitePlan, node: str) -> bool:
     """Whether a site is part of a node, such as a decomposed LSTM or a loop."""
     return site.name.startswith((f"{node}/", f"{node}."))
 

@@ -61,7 +61,7 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
         shares = share_text(part, total) if has_share else ""
         return (f"{shares}  ", Span(formula, "formula")) if formula else shares
 
-    def stored(part: int, total: int) -> str:
+    def weight_share(part: int, total: int) -> str:
         return share_text(part, total) if part and total else ""
 
     weights = layer.weight_bytes_read and f"{bytes_text(layer.weight_bytes_read)} of them weights"
@@ -69,10 +69,10 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
     rows = [
         count_field("MACs", layer.macs, sign, share(layer.macs, totals.macs, layer.formula)),
         *([elementwise] if layer.elementwise_ops != 0 else []),
-        count_field("Parameters", layer.params, "", stored(layer.params, totals.params), "params"),
+        count_field("Parameters", layer.params, "", weight_share(layer.params, totals.params), "params"),
         bytes_field(
             *("Weight bytes", layer.weight_bytes, ""),
-            *(stored(layer.weight_bytes, totals.weight_bytes), "weights"),
+            *(weight_share(layer.weight_bytes, totals.weight_bytes), "weights"),
         ),
         bytes_field(
             *("Activations", layer.activation_bytes, sign),

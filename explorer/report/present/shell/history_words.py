@@ -85,7 +85,7 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
         Column("saved as", shrink=True, drop=2, role="quiet"),
         Column("command", shrink=True, drop=1, role="quiet"),
     )
-    return Table(columns, [row(at, branches) for at, branches in tree_rows(fact)])
+    return Table(columns, [row(state, branches) for state, branches in tree_rows(fact)])
 
 
 _STATE = "○"

@@ -18,7 +18,7 @@ def choose_columns(context: CommandContext) -> None:
     def answered(columns: tuple[str, ...] | None) -> None:
         if columns is not None:
             panes.rearrange(lambda model: model.set_columns(columns))
-            for complaint in filter(None, map(panes.asked.complaint, columns)):
+            for complaint in filter(None, map(panes.asked_columns.complaint, columns)):
                 context.store.say(complaint)
 
     context.ask(ColumnsDialog(model.columns, columns_of(model)), answered)
