@@ -17,7 +17,7 @@ from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
 from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS, fold_rounding, in_range
 from explorer.engine.diff.sites import SitePair, nodes_of, pair_sites, ties_of
-from explorer.engine.fold.calls import opened
+from explorer.engine.fold.calls import inline_calls
 from explorer.engine.fold.fold import FoldedAway
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.graph.repeated_nodes import node_sequence
@@ -99,7 +99,7 @@ def opened_as(model: Model, reference: Model) -> Model:
     own_names, names = (
         {node.name for node in node_sequence(graph_model.graph.nodes)} for graph_model in (model, reference)
     )
-    opened_model = opened(model, OPERATORS)
+    opened_model = inline_calls(model, OPERATORS)
     return (
         opened_model
         if any(node.name in names - own_names for node in node_sequence(opened_model.graph.nodes))

@@ -46,7 +46,7 @@ def signature(
     """The signature of an operator or of a function of the model; None if it is not declared."""
     function = model.functions.get((domain, op, overload))
     if function is not None:
-        return _of_function(function)
+        return _function_signature(function)
     versions = _versions().get((domain, op), {})
     usable = [version for version in versions if version <= opsets.get(domain, 0)]
     if not usable or (schema := versions[max(usable)]).deprecated:
@@ -86,7 +86,7 @@ def with_domain(opsets: Mapping[str, int], domain: str, op: str) -> Mapping[str,
     return opsets if domain in opsets or not versions else {**opsets, domain: max(versions)}
 
 
-def _of_function(function: Function) -> Signature:
+def _function_signature(function: Function) -> Signature:
     declared = dict.fromkeys(function.attributes, ("", True))
     declared |= dict.fromkeys(function.defaults, ("", False))
     count = len(function.inputs)

@@ -55,8 +55,8 @@ def evaluate(
         labels = samples[file.labels] if file.labels else None
         scored_task = scored_task or (task_of(labels, predictions[0]) if labels is not None else "agreement")
         for agreement, model, output in zip(agreements, models[1:], predictions[1:], strict=True):
-            _agree(agreement, predictions[0], output, labels, models[0], model)
-        outputs = outputs or _outputs(predictions[0], labels, scored_task)
+            _add_agreement(agreement, predictions[0], output, labels, models[0], model)
+        outputs = outputs or _output_size(predictions[0], labels, scored_task)
         if labels is not None:
             metrics = metrics or [metrics_of(scored_task) for _ in models]
             for metric, output in zip(metrics, predictions, strict=True):
@@ -105,14 +105,14 @@ def _score(
     )
 
 
-def _outputs(output: Array, labels: Array | None, task: Task) -> int:
+def _output_size(output: Array, labels: Array | None, task: Task) -> int:
     """Number of classes, or of elements per sample for a regression."""
     if task == "regression":
         return int(output[0].size)
     return int(choices(output, labels).shape[1]) if output.ndim > 1 else 1
 
 
-def _agree(
+def _add_agreement(
     agreement: Agreement, first: Array, output: Array, labels: Array | None, a: Predictor, b: Predictor
 ) -> None:
     if first.shape != output.shape:

@@ -66,30 +66,30 @@ class Predictor:
         rows = len(next(iter(feeds.values())))
         began = time.perf_counter()
         try:
-            return self._pieces(feeds, rows)
+            return self._predict_in_batches(feeds, rows)
         except BadModel:
             if self._batch is not None or self._fallback in (None, rows):
                 raise
             self._batch = self._fallback
-            return self._pieces(feeds, rows)
+            return self._predict_in_batches(feeds, rows)
         finally:
             self.seconds += time.perf_counter() - began
 
-    def _pieces(self, feeds: Mapping[str, Array], rows: int) -> Array:
+    def _predict_in_batches(self, feeds: Mapping[str, Array], rows: int) -> Array:
         size = self._batch or rows
         pieces = []
         for first in range(0, rows, size):
             count = min(size, rows - first)
             # fill up the last batch of a fixed size with copies of the last sample
             take = np.minimum(np.arange(first, first + size), rows - 1)
-            scores = self._scored(self._run({name: values[take] for name, values in feeds.items()}))
+            scores = self._select_output(self._run({name: values[take] for name, values in feeds.items()}))
             if scores.ndim == 0 or len(scores) != size:
                 problem = f"'{printable(self.output)}' is {shape_text(scores.shape)} for {size:,} samples"
                 raise Misuse(f"its output {problem}: its first axis is not the batch", where=self.name)
             pieces.append(scores[:count])
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def _scored(self, outputs: Mapping[str, Array]) -> Array:
+    def _select_output(self, outputs: Mapping[str, Array]) -> Array:
         self.output = self.output or next(iter(outputs), "")
         scores = outputs.get(self.output)
         if scores is None:

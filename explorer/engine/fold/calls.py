@@ -21,7 +21,7 @@ MOST = 100_000
 Key = tuple[str, str, str]
 
 
-def opened(model: Model, domains: Collection[str]) -> Model:
+def inline_calls(model: Model, domains: Collection[str]) -> Model:
     """Inlines all function calls except those in the domains `domains`.
 
     A node or value of a body is named after the call, a slash, and its own name.
@@ -46,7 +46,7 @@ def opened(model: Model, domains: Collection[str]) -> Model:
     bodies = [body for function in functions.values() for body in _bodies(function.nodes)]
     if any(name in used_names for body in bodies for name in _own_names(body)):
         return model  # names inside the body would clash
-    expansion = _Opening(functions, used_names)
+    expansion = _InlinedNodes(functions, used_names)
     for node in node_sequence(model.graph.nodes):
         expansion.add(node)
     has_calls_left = any(
@@ -80,7 +80,7 @@ def _expanded_size(functions: Mapping[Key, Function], key: Key, sizes: dict[Key,
     return sizes[key]
 
 
-class _Opening:
+class _InlinedNodes:
     """Collects the inlined nodes and the used names."""
 
     def __init__(self, functions: Mapping[Key, Function], used_names: set[str]) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS
-from explorer.engine.fold.calls import opened
+from explorer.engine.fold.calls import inline_calls
 from explorer.engine.graph.model import Model, Node, Tensor, subgraphs
 from explorer.engine.graph.output_channels import output_channels
 from explorer.engine.graph.random_operators import RANDOM
@@ -116,7 +116,7 @@ def in_reach(model: Model) -> Model:
     """The model, with functions that contain layers opened; written models have only functions of tiles."""
     bodies = (function.nodes for key, function in model.functions.items() if key[0] not in OPERATORS)
     if any((node.domain, node.op) in _KINDS for nodes in bodies for node in node_sequence(nodes)):
-        return opened(model, OPERATORS)
+        return inline_calls(model, OPERATORS)
     return model
 
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
-from explorer.engine.fold.calls import MOST, opened
+from explorer.engine.fold.calls import MOST, inline_calls
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 
@@ -71,7 +71,7 @@ def run(path: Path, *, reference: bool) -> np.ndarray:
 def test_an_opened_model_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
     text, names = CASES[name]
     onnx.save(parser.parse_model(HEAD + text), tmp_path / "m.onnx")
-    found = opened(validate(reader.read(str(tmp_path / "m.onnx"))), ())
+    found = inline_calls(validate(reader.read(str(tmp_path / "m.onnx"))), ())
     writer.write(found, str(tmp_path / "o.onnx"))
     made = onnx.load(tmp_path / "o.onnx")
     onnx.checker.check_model(made, full_check=True)
@@ -93,4 +93,4 @@ def test_what_cannot_be_opened_stays(tmp_path: Path) -> None:
     for text, domains in ((other, ()), (kept, ("my",)), (f"{{ y = my.F0(x) }}{many}", ())):
         onnx.save(parser.parse_model(HEAD + text), tmp_path / "m.onnx")
         model = validate(reader.read(str(tmp_path / "m.onnx")))
-        assert opened(model, domains) is model
+        assert inline_calls(model, domains) is model

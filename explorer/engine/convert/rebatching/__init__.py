@@ -45,7 +45,7 @@ def rebatching(
     if job.dims:
         model = bind_dims(model, infer(model, job.dims).values)
     # the batch is traced node by node, into functions as well
-    plain = calls.opened(model, ())
+    plain = calls.inline_calls(model, ())
     rewritten = rebatched(plain, batch, axes)
 
     def convert(job: ConversionJob) -> ConversionResult:

@@ -9,12 +9,12 @@ from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import FREE, Cost
 
 
-def _accumulated(name: str) -> Rule:
+def _accumulation(name: str) -> Rule:
     """A rule with one addition per element of the added tensor."""
     return lambda call: cost_formulas.elementwise("add", call.shape(name if call.tensors(name) else "index"))
 
 
-def _placed(call: AtenCall) -> Cost:
+def _index_put(call: AtenCall) -> Cost:
     """index_put: moves values, or adds them to the existing ones."""
     return cost_formulas.elementwise("add", call.shape("values")) if call.get("accumulate") else FREE
 
@@ -62,8 +62,8 @@ TABLE: Mapping[str, OperatorRecord] = {
         str.split("_unsafe_index embedding gather index index_select take"), OperatorRecord(lookup=True)
     ),
     **dict.fromkeys(("resize_", "resize_as_", "set_"), OperatorRecord(replaces_storage=True)),
-    **dict.fromkeys(("scatter_add", "scatter_reduce"), OperatorRecord(_accumulated("src"))),
-    **dict.fromkeys(("index_add", "index_reduce"), OperatorRecord(_accumulated("source"))),
-    **dict.fromkeys(("index_put", "_index_put_impl"), OperatorRecord(_placed)),
+    **dict.fromkeys(("scatter_add", "scatter_reduce"), OperatorRecord(_accumulation("src"))),
+    **dict.fromkeys(("index_add", "index_reduce"), OperatorRecord(_accumulation("source"))),
+    **dict.fromkeys(("index_put", "_index_put_impl"), OperatorRecord(_index_put)),
 }
 """Records of operators that move data, some of which add it to existing values."""

@@ -162,7 +162,7 @@ def _pool_cost(call: AtenCall) -> Cost:
     return cost_formulas.pooling("max pool", call.result_shape(), tuple(call.get("kernel_size")))
 
 
-def _rows(call: AtenCall) -> Any:
+def _embedding(call: AtenCall) -> Any:
     """embedding: one float row for each index."""
     weight, indices = _parts(call)["weight"], call.tensors()[0]
     return torch.empty((*indices.shape, int(weight.shape[1])), device="meta")
@@ -258,7 +258,7 @@ _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
         _normalization("batch_norm"),
     ),
     **_entries(["layer_norm", "group_norm", "instance_norm"], _like, _normalization("layer_norm")),
-    **_entries(["embedding_byte", "embedding_4bit"], _rows, lambda call: cost_formulas.FREE),
+    **_entries(["embedding_byte", "embedding_4bit"], _embedding, lambda call: cost_formulas.FREE),
     **_entries(["embedding_bag_byte", "embedding_bag_4bit"], _bags, _bags_cost),
 }
 

@@ -49,26 +49,28 @@ def compare(
     agree = True
     for index, second in enumerate(analyses[1:], start=1):
         idle = idle_layers(first, second, (schedules[0], schedules[index])) if schedules else IdleLayers()
-        changes, is_same = _against(first, second, index, idle, (zeros[0], zeros[index]) if zeros else ())
+        changes, is_same = _compare_with_first(
+            first, second, index, idle, (zeros[0], zeros[index]) if zeros else ()
+        )
         differences += changes
         agree = agree and is_same
     return Comparison(tuple(a.info for a in analyses), _operators(analyses), tuple(differences), agree)
 
 
-def _against(
+def _compare_with_first(
     first: Analysis, second: Analysis, index: int, idle: IdleLayers, zeros: Sequence[Zeros]
 ) -> tuple[list[Difference], bool]:
     """Differences of one model from the first, and whether parameters and MACs are fully explained."""
     causes = weight_causes(first, second, idle.paths, zeros)
     folds = causes is not None and causes.folds
-    params = _weights(first, second, index, "params", causes)
-    macs = _work(first, second, index, "macs", idle)
+    params = _weight_differences(first, second, index, "params", causes)
+    macs = _work_differences(first, second, index, "macs", idle)
     differences = [
         *params,
-        *_weights(first, second, index, "weight_bytes", causes),
+        *_weight_differences(first, second, index, "weight_bytes", causes),
         *macs,
-        *_elementwise(first, second, index, folds, idle),
-        *_moved(first, second, index, folds),
+        *_elementwise_differences(first, second, index, folds, idle),
+        *_operator_differences(first, second, index, folds),
     ]
     # a file of tensors has no other figures to compare
     settled = params if graphless(first) or graphless(second) else [*params, *macs]
@@ -78,7 +80,7 @@ def _against(
 # -- parameters
 
 
-def _weights(
+def _weight_differences(
     first: Analysis, second: Analysis, index: int, figure: str, causes: Causes | None
 ) -> list[Difference]:
     delta = getattr(second.info.totals, figure) - getattr(first.info.totals, figure)
@@ -97,7 +99,7 @@ def _weights(
 # -- work
 
 
-def _unknown(analysis: Analysis) -> int:
+def _count_unknown(analysis: Analysis) -> int:
     return sum(1 for layer in leaves(analysis) if layer.status == "unknown")
 
 
@@ -141,14 +143,16 @@ def _inputs_text(first: Analysis, second: Analysis) -> str:
     return f"other inputs: {ours} instead of {theirs}"
 
 
-def _work(first: Analysis, second: Analysis, index: int, figure: str, idle: IdleLayers) -> list[Difference]:
+def _work_differences(
+    first: Analysis, second: Analysis, index: int, figure: str, idle: IdleLayers
+) -> list[Difference]:
     """Differences of a figure that depends on the input sizes."""
     a, b = getattr(first.info.totals, figure), getattr(second.info.totals, figure)
     if graphless(first) or graphless(second):
         if figure != "macs" or graphless(first) == graphless(second):
             return []
         return [Difference(index, figure, None, None, "one of the two is tensors without a graph")]
-    missing = _unknown(first) + _unknown(second)
+    missing = _count_unknown(first) + _count_unknown(second)
     if a is None or b is None:
         return [Difference(index, figure, None, None, f"not known for {missing:,} layers: see their reasons")]
     differences = []
@@ -169,13 +173,16 @@ def _work(first: Analysis, second: Analysis, index: int, figure: str, idle: Idle
     differences += [Difference(index, figure, n, n, why) for why, n in amounts if n]
     unexplained = delta - sum(n for _, n in amounts)
     return (
-        [*differences, Difference(index, figure, unexplained, 0, _where(first, second, figure))]
+        [
+            *differences,
+            Difference(index, figure, unexplained, 0, _work_difference_text(first, second, figure)),
+        ]
         if unexplained
         else differences
     )
 
 
-def _where(first: Analysis, second: Analysis, figure: str) -> str:
+def _work_difference_text(first: Analysis, second: Analysis, figure: str) -> str:
     """Names the kinds of work in which two models differ, largest difference first."""
     a, b = _by_family(first, figure), _by_family(second, figure)
     changed = {k: b[k] - a[k] for k in {*a, *b} if b[k] != a[k]}
@@ -188,13 +195,13 @@ def _where(first: Analysis, second: Analysis, figure: str) -> str:
 # -- elementwise work
 
 
-def _elementwise(
+def _elementwise_differences(
     first: Analysis, second: Analysis, index: int, folds: bool, idle: IdleLayers
 ) -> list[Difference]:
     figure = "elementwise_ops"
     a, b = first.info.totals.elementwise_ops, second.info.totals.elementwise_ops
     if a is None or b is None or a == b or not _same_inputs(first, second):
-        return _work(first, second, index, figure, idle)
+        return _work_differences(first, second, index, figure, idle)
     first_work, second_work = _by_family(first, figure), _by_family(second, figure)
     amounts: list[tuple[str, int]] = []
     if folds:
@@ -212,7 +219,9 @@ def _elementwise(
     differences = [Difference(index, figure, n, n, why) for why, n in amounts if n]
     unexplained = b - a - sum(n for _, n in amounts)
     if unexplained:
-        differences.append(Difference(index, figure, unexplained, 0, _where(first, second, figure)))
+        differences.append(
+            Difference(index, figure, unexplained, 0, _work_difference_text(first, second, figure))
+        )
     return differences
 
 
@@ -237,7 +246,7 @@ def _count(analysis: Analysis, name: str) -> int:
 # -- operators
 
 
-def _moved(first: Analysis, second: Analysis, index: int, folds: bool) -> list[Difference]:
+def _operator_differences(first: Analysis, second: Analysis, index: int, folds: bool) -> list[Difference]:
     """Differences in operators that only one model needs, with the reason."""
     differences: list[Difference] = []
     if graphless(first) or graphless(second):

@@ -29,7 +29,7 @@ def leaves(analysis: Analysis) -> list[Layer]:
     return [layer for layer in analysis.layers if not layer.group and layer.counted]
 
 
-def _sides(first: Analysis, second: Analysis) -> tuple[Analysis, Analysis, int] | None:
+def _modules_and_graph(first: Analysis, second: Analysis) -> tuple[Analysis, Analysis, int] | None:
     """The modules, the graph, and 1 if the graph is second (else -1); None if both are of one kind."""
     graphs = first.info.model.is_graph, second.info.model.is_graph
     if graphs[0] == graphs[1]:
@@ -53,7 +53,7 @@ def rewritten(
         idle: Paths of layers that no output needs, whose differences are explained already.
         figure: Name of the compared figure.
     """
-    sides = _sides(first, second)
+    sides = _modules_and_graph(first, second)
     if sides is None:
         return []
     modules, graph, sign = sides
@@ -152,7 +152,7 @@ def _is_size(node: Layer) -> bool:
 
 def sizes_computed(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
     """Work on sizes that a graph computes, while modules read them from tensors."""
-    sides = _sides(first, second)
+    sides = _modules_and_graph(first, second)
     if sides is None:
         return []
     _, graph, sign = sides
@@ -162,7 +162,7 @@ def sizes_computed(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
 
 def tile_sums(first: Analysis, second: Analysis, figure: str) -> list[tuple[str, int]]:
     """The additional work of a tiled graph over its original graph, product by product."""
-    sides = _sides(first, second)
+    sides = _modules_and_graph(first, second)
     if sides is not None:
         tiled = figure == "macs" and sides[1].info.tiled is not None
         return rewritten(first, second, (), (), figure) if tiled else []
@@ -213,7 +213,7 @@ def idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedule]) -
 
     If the graph has fewer outputs, they are assumed to be the first ones of the modules.
     """
-    sides = _sides(first, second)
+    sides = _modules_and_graph(first, second)
     if sides is None:
         return IdleLayers()
     modules, graph, sign = sides

@@ -128,7 +128,7 @@ def _counts(summary: Any, paths: Mapping[int, str]) -> dict[str, _ModuleCount]:
         if not info.executed:
             continue
         for name, parameter in info.module.named_parameters():
-            part = _multiplied(info.class_name, name, parameter.numel(), size)
+            part = _torchinfo_macs(info.class_name, name, parameter.numel(), size)
             if name.rpartition(".")[2].startswith("bias"):
                 count.biases += part
             else:
@@ -136,7 +136,7 @@ def _counts(summary: Any, paths: Mapping[int, str]) -> dict[str, _ModuleCount]:
     return counts
 
 
-def _multiplied(kind: str, name: str, elements: int, out: Sequence[int]) -> int:
+def _torchinfo_macs(kind: str, name: str, elements: int, out: Sequence[int]) -> int:
     """Multiply-adds that torchinfo counts for one parameter (`LayerInfo.calculate_macs`)."""
     if name in ("weight", "bias"):
         if "Conv" in kind:
@@ -160,7 +160,7 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
             continue
         if theirs == ours:
             continue
-        parts = _parts(layer, count, ours)
+        parts = _explain_difference(layer, count, ours)
         unexplained = theirs - ours - sum(parts.values())
         if unexplained:
             parts[_UNKNOWN] += unexplained
@@ -221,7 +221,7 @@ _SUBTRACTED_TWICE = (
 _UNKNOWN = "no rule that is known accounts for this"
 
 
-def _parts(layer: Layer, count: _ModuleCount | None, ours: int) -> Counter[str]:
+def _explain_difference(layer: Layer, count: _ModuleCount | None, ours: int) -> Counter[str]:
     """MACs that torchinfo counts in excess (positive) or misses (negative), by reason."""
     macs_by_reason: Counter[str] = Counter()
     if count is None or not count.leaf:

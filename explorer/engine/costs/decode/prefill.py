@@ -36,7 +36,7 @@ def decode(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int)
     cache_bytes, weights = totals.kv_cache_bytes, totals.weight_bytes
     bytes_per_token = cache_bytes // tokens if cache_bytes else None
     crossing = weights // bytes_per_token + 1 if bytes_per_token else None
-    checked, unchecked = _checked(step, crossing, weights) if crossing else (False, "")
+    checked, unchecked = _check_crossing(step, crossing, weights) if crossing else (False, "")
     return Decode(
         tokens,
         str(step_result.info.assumptions["decode"]["how"]),
@@ -53,7 +53,7 @@ def decode(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int)
     )
 
 
-def _checked(step: StepBehind, crossing: int, weights: int) -> tuple[bool, str]:
+def _check_crossing(step: StepBehind, crossing: int, weights: int) -> tuple[bool, str]:
     """Checks by two analyses that the cache exceeds the weights at the crossing; else gives a reason."""
     try:
         bytes_before, bytes_after = (

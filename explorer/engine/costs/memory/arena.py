@@ -1,6 +1,6 @@
 """Memory arena: places tensors with known lifetimes in one buffer by first fit.
 
-Optimal placement is NP-hard (dynamic storage allocation), so `place` tries two orders and takes the smaller
+Optimal placement is NP-hard (dynamic storage allocation), so `place_blocks` tries two orders and takes the smaller
 arena: by birth, like an allocator without lookahead, and by decreasing size, like memory planners of
 inference runtimes (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020,
 "greedy by size"). No arena can be smaller than the peak of the live bytes, so an arena of that size is
@@ -40,7 +40,7 @@ class Arena(Struct, frozen=True):
     offsets: tuple[int, ...]
 
 
-def place(blocks: Sequence[ArenaBlock]) -> Arena:
+def place_blocks(blocks: Sequence[ArenaBlock]) -> Arena:
     """Places blocks by first fit, in order of birth and by decreasing size, and returns the smaller arena.
 
     Args:

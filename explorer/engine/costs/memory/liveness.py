@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.costs.assumption import is_assumption
-from explorer.engine.costs.memory.arena import ArenaBlock, place
+from explorer.engine.costs.memory.arena import ArenaBlock, place_blocks
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.facts import Analysis, Info, Layer, Status, TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
@@ -261,7 +261,7 @@ def memory(examined: AnalysisResult) -> Memory:
     lifetimes = lives(order.steps, order.keep)
     live = _live_bytes_by_step(lifetimes, len(order.steps))
     sized = [(life, life.size) for life in lifetimes if life.size is not None]
-    arena = place([ArenaBlock(size, life.born, life.dies) for life, size in sized])
+    arena = place_blocks([ArenaBlock(size, life.born, life.dies) for life, size in sized])
     peak = max(live, default=0)
     status, doubt = _status(order, len(lifetimes), len(lifetimes) - len(sized))
     return Memory(

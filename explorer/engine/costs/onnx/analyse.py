@@ -88,12 +88,12 @@ def examine(
     stop_if(cancel)
     observed_notes: tuple[str, ...] = ()
     if observe:
-        inference, observed_notes = _observed(model, inference, dims, input_shapes, on_progress, cancel)
+        inference, observed_notes = _infer_with_run(model, inference, dims, input_shapes, on_progress, cancel)
     visited = visitor.visit(model, inference, user_rules=rules, on_progress=on_progress, cancel=cancel)
     inference.main.alike.clear()  # one entry per node, no longer needed
     tiled = visited.tiled
     if shapes is None and not observe:
-        tiled = _on_tiles(model, tiled, inference, input_shapes, rules, cancel)
+        tiled = _tile_coverage(model, tiled, inference, input_shapes, rules, cancel)
     info = _info(model, format, inference, visited, observed_notes)
     if observe:
         info = replace(info, assumptions={**info.assumptions, "observed": "random inputs, seed 0"})
@@ -106,7 +106,7 @@ def examine(
     return examined
 
 
-def _observed(
+def _infer_with_run(
     model: Model,
     inference: Inference,
     dims: Mapping[str, int] | None,
@@ -186,7 +186,7 @@ def _rows(model: Model, visited: VisitResult, look: Look | None) -> MadeRows:
     return layers, order, flow
 
 
-def _on_tiles(
+def _tile_coverage(
     model: Model,
     tiled: TiledMacs | None,
     inference: Inference,

@@ -33,7 +33,9 @@ from explorer.engine.shapes import Shapes, substituted
 from explorer.facts import Layer, TensorInfo, TiledMacs
 
 
-def inlined(model: Model, function: Function, node: Node) -> tuple[Node, Mapping[str, TensorInfo]] | None:
+def single_operator(
+    model: Model, function: Function, node: Node
+) -> tuple[Node, Mapping[str, TensorInfo]] | None:
     """The single operator that a function consists of, and its constants by name; None if it has several."""
     operators = [n for n in function.nodes if n.op != "Constant" or n.domain]
     if len(operators) != 1 or operators[0].key in model.functions or subgraphs(operators[0]):

@@ -139,11 +139,11 @@ def nbytes(info: TensorInfo) -> int | None:
 def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[StoredValue, ...]]:
     """Initializers of a graph by name; `owner` distinguishes equal names in different graphs."""
     stored_values: dict[str, tuple[StoredValue, ...]] = {
-        name: (_of_tensor(tensor, name, owner),) for name, tensor in graph.initializers.items()
+        name: (_stored_value(tensor, name, owner),) for name, tensor in graph.initializers.items()
     }
     if graph.extra:
         for name, entry in onnx_tensor.sparse_initializers(graph).items():
-            stored_values[name] = (_of_sparse(entry, name, owner),)
+            stored_values[name] = (_sparse_value(entry, name, owner),)
     return stored_values
 
 
@@ -157,7 +157,7 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.dtype in _SIZED and not tensor.beside and tensor.held is None
 
 
-def _of_sparse(
+def _sparse_value(
     entry: tuple[Tensor, tuple[int, ...], int], name: str, owner: tuple[Hashable, ...]
 ) -> StoredValue:
     """Describes a sparse tensor: parameters are its stored values; bytes include the indices."""
@@ -166,7 +166,7 @@ def _of_sparse(
     return StoredValue((*owner, name), name, values.elements, size, values.dtype, shape, sparse=True)
 
 
-def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> StoredValue:
+def _stored_value(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> StoredValue:
     payload, dtype = tensor.payload, tensor.dtype
     elements, size = tensor.extent
     identity: Hashable
@@ -223,7 +223,7 @@ def attribute_parameters(context: GraphContext, node: Node) -> list[StoredValue]
         value = node.attributes.get(name)
         identity = context.number, node.outputs[:1] and node.outputs[0], name
         if isinstance(value, Tensor):
-            entries.append(replace(_of_tensor(value, name, ()), identity=identity))
+            entries.append(replace(_stored_value(value, name, ()), identity=identity))
         elif isinstance(value, tuple) and value:
             entries.append(StoredValue(identity, name, len(value), 4 * len(value), "float32", (len(value),)))
     return entries
@@ -243,11 +243,11 @@ def propagate_stored(context: GraphContext, node: Node) -> None:
         owner = (context.number,) if context.number else ()
         tensor = constant(node)
         if tensor is not None:
-            stored_values[name] = (_of_tensor(tensor, name, owner),)
+            stored_values[name] = (_stored_value(tensor, name, owner),)
             if _is_plain(tensor):
                 context.storage_ids[name] = PLAIN
         elif isinstance(sparse := node.attributes.get("sparse_value"), FileSpan):
-            stored_values[name] = (_of_sparse(onnx_tensor.sparse(sparse), name, owner),)
+            stored_values[name] = (_sparse_value(onnx_tensor.sparse(sparse), name, owner),)
     elif is_alias(context, node):
         if node.op in ("DequantizeLinear", "QuantizeLinear"):
             entries = [e for n in node.inputs for e in stored_values.get(n, ())]

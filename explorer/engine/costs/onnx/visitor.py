@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.layer_tree import sum_if_all_known
 from explorer.engine.costs.onnx import control_flow, sequences, tile_coverage
-from explorer.engine.costs.onnx.functions import FunctionCalls, inlined
+from explorer.engine.costs.onnx.functions import FunctionCalls, single_operator
 from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf, described_values
 from explorer.engine.costs.onnx.scopes import ScopedName, ScopedNames
 from explorer.engine.costs.onnx.state import ExecutionOrder, VisitResult, VisitState
@@ -130,7 +130,7 @@ class GraphVisitor:
             if user_rules and (node.domain, node.op) in user_rules:
                 self.operator(context, node, names, index)
             elif functions and (function := functions.get(node.key)) is not None:
-                single = inlined(model, function, node)
+                single = single_operator(model, function, node)
                 if single is None:
                     self.calls.call(self.nodes, context, node, names[index], function)
                 else:

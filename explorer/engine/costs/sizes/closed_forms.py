@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from explorer.engine.costs.memory.liveness import AnalysisResult, live_bytes
 from explorer.engine.costs.memory.roofline import roofline
-from explorer.engine.costs.sizes.polynomial import Polynomial, fitted, highest
+from explorer.engine.costs.sizes.polynomial import Polynomial, fitted, upper_envelope
 from explorer.facts.roofline import Machine
 from explorer.facts.sizes.curves import CurveName
 
@@ -173,7 +173,7 @@ class _Fit(Struct, frozen=True):
         pairs = zip(self.macs, self.moved, strict=True)
         layers = Counter((m, b) for m, b in pairs if m is not None and b is not None)
         return ClosedForms(
-            low, high, layers, _total(self.macs), _total(self.moved), highest(self.live, low, high)
+            low, high, layers, _total(self.macs), _total(self.moved), upper_envelope(self.live, low, high)
         )
 
 

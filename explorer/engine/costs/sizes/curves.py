@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.sizes.closed_forms import ClosedForms, SizeFigures, Values, closed_forms
-from explorer.engine.costs.sizes.polynomial import Polynomial, fitted, highest, turns
+from explorer.engine.costs.sizes.polynomial import Polynomial, fitted, sign_changes, upper_envelope
 from explorer.facts.roofline import Machine
 from explorer.facts.sizes.curves import Crossing, CurveName, SizeCurve, SizeCurves
 
@@ -33,7 +33,7 @@ PAIRS: tuple[tuple[CurveName, CurveName], ...] = (
 
 _LARGEST_OF = 3
 """Maximum number of polynomials in the text of a curve that is their maximum."""
-_SAMPLED = 40
+_SAMPLE_COUNT = 40
 """Number of sizes that are analyzed if there are no closed forms."""
 _OCTAVE = 24
 """Number of values of a curve between a power of two and the next."""
@@ -113,7 +113,7 @@ class _Curves:
         crossings = self._crossings() if self.forms else None
         if crossings is None:
             self.forms = []
-            sizes = self._sampled()
+            sizes = self._sample_sizes()
             crossings = self._counted_crossings(sizes)
             sizes = sorted(
                 {*sizes, *(size for crossing in crossings for size in (crossing.size - 1, crossing.size))}
@@ -173,11 +173,11 @@ class _Curves:
         parts = [form.of(name, self.weights, None) for form in wide]
         if not wide:
             return ""
-        range_parts = highest(
+        range_parts = upper_envelope(
             {part for form_parts in parts for part in form_parts}, wide[0].low, wide[-1].high
         )
         for form, form_parts in zip(wide, parts, strict=True):
-            if not set(highest(range_parts, form.low, form.high)) <= set(form_parts):
+            if not set(upper_envelope(range_parts, form.low, form.high)) <= set(form_parts):
                 return ""
         texts = [part.text(self.over.name) for part in range_parts]
         if not all(texts) or len(texts) > _LARGEST_OF:
@@ -193,7 +193,9 @@ class _Curves:
             candidate_sizes: set[int] = set()
             for forms in self.forms:
                 pairs = [(a, b) for a in self._parts(curve, forms) for b in self._parts(other_curve, forms)]
-                candidate_sizes |= {size for a, b in pairs for size in turns(a - b, forms.low, forms.high)}
+                candidate_sizes |= {
+                    size for a, b in pairs for size in sign_changes(a - b, forms.low, forms.high)
+                }
                 candidate_sizes |= {forms.low} if forms.low > self.over.low else set()
             for size in sorted(candidate_sizes):
                 candidates += self._crossing(size, curve, other_curve)
@@ -221,12 +223,14 @@ class _Curves:
     def _is_confirmed(self, crossing: Crossing) -> bool | None:
         """Whether analyses confirm a crossing; None if the model cannot be analyzed there."""
         try:
-            values_before, values_after = (self._analysed(crossing.size + step, crossing) for step in (-1, 0))
+            values_before, values_after = (
+                self._analyzed_values(crossing.size + step, crossing) for step in (-1, 0)
+            )
         except ExplorerError:
             return None
         return values_after[0] > values_after[1] and not values_before[0] > values_before[1]
 
-    def _analysed(self, size: int, crossing: Crossing) -> tuple[Fraction, Fraction]:
+    def _analyzed_values(self, size: int, crossing: Crossing) -> tuple[Fraction, Fraction]:
         values = self.count(size).values(self.weights, self.machine)
         if self.cached is not None and "kv_cache" in (crossing.above, crossing.below):
             values["kv_cache"] = Fraction(self.cached(size))
@@ -256,10 +260,10 @@ class _Curves:
 
     # sizes
 
-    def _sampled(self) -> list[int]:
+    def _sample_sizes(self) -> list[int]:
         low, high = self.over.low, self.over.high
-        steps = range(_SAMPLED)
-        sizes = {round(low * (high / low) ** (step / (_SAMPLED - 1))) for step in steps}
+        steps = range(_SAMPLE_COUNT)
+        sizes = {round(low * (high / low) ** (step / (_SAMPLE_COUNT - 1))) for step in steps}
         return sorted({low, high, *sizes, *_powers(low, high)})
 
     def _grid(self, crossings: Sequence[Crossing]) -> list[int]:

@@ -102,7 +102,7 @@ def fitted(sizes: tuple[int, ...], values: tuple[int, ...]) -> Polynomial:
     return Polynomial.of(terms)
 
 
-def turns(polynomial: Polynomial, low: int, high: int) -> Iterator[int]:
+def sign_changes(polynomial: Polynomial, low: int, high: int) -> Iterator[int]:
     """The sizes at which the polynomial changes between positive and not positive.
 
     Where the difference p(n + 1) - p(n) keeps its sign, p is monotonic, and bisection finds its only sign
@@ -115,7 +115,7 @@ def turns(polynomial: Polynomial, low: int, high: int) -> Iterator[int]:
     """
     if len(polynomial.coefficients) < 2 or low >= high:
         return
-    marks = [low, *turns(_steps(polynomial), low, high - 1), high]
+    marks = [low, *sign_changes(_steps(polynomial), low, high - 1), high]
     for first, last in pairwise(marks):
         is_positive_first, is_positive_last = (
             polynomial.numerator_at(first) > 0,
@@ -146,7 +146,7 @@ def _steps(polynomial: Polynomial) -> Polynomial:
     return Polynomial.of(differences)
 
 
-def highest(polynomials: Collection[Polynomial], low: int, high: int) -> tuple[Polynomial, ...]:
+def upper_envelope(polynomials: Collection[Polynomial], low: int, high: int) -> tuple[Polynomial, ...]:
     """The polynomials that are the maximum at some size of a range; one of equal ones.
 
     The order of two polynomials changes only at the sizes where their difference changes its sign.
@@ -160,7 +160,7 @@ def highest(polynomials: Collection[Polynomial], low: int, high: int) -> tuple[P
     if len(upper) > _MANY:
         return tuple(upper)
     pairs = ((a, b) for a in upper for b in upper if a is not b)
-    marks = {low, *(size for a, b in pairs for size in turns(a - b, low, high))}
+    marks = {low, *(size for a, b in pairs for size in sign_changes(a - b, low, high))}
     best = (
         {max(upper, key=lambda p: Fraction(p.numerator_at(size), p.over)) for size in marks}
         if upper

@@ -171,7 +171,7 @@ def examine_module(
     notes = (*notes, *outsiders.note(run.outsiders), *bound_note(run.parameters))
     input_infos = inputs if inputs is not None else described(list(args), "input")
     output_infos = described(run.result, "output")
-    info = _about(source or type(model).__name__, input_infos, output_infos, (*notes, *verdict.notes))
+    info = _model_info(source or type(model).__name__, input_infos, output_infos, (*notes, *verdict.notes))
     return liveness.AnalysisResult.of(
         Analysis(Info(info, dict(assumptions or {}), totals, random_weights=random_weights), layers),
         liveness.schedule(steps, run.kept, layers, rows_of, failed=failed, failure=failure),
@@ -198,7 +198,7 @@ def _check(on_progress: OnProgress, cancel: Cancel, done: int, modules: int) -> 
         on_progress(Progress("running on shapes", done, max(modules, done)))
 
 
-def _about(
+def _model_info(
     source: str, inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...], notes: tuple[str, ...]
 ) -> ModelInfo:
     return ModelInfo(
@@ -226,7 +226,7 @@ def _totals(
         peak_at="" if run.failed else peak.label,
         peak_tensors=() if run.failed else peak.tensors,
         trainable_params=_trainable(run.parameters),
-        parameters=_facts(run.parameters.values()),
+        parameters=_stored_pieces(run.parameters.values()),
     )
     module_activation = sum(row.activation for row in rows if _is_module(row, run.named))
     return replace(
@@ -289,11 +289,13 @@ def _leaves(run: Trace, rows: Sequence[Row]) -> list[layer_tree.LayerLeaf]:
         module = row.module or named.get(row.path)
         _adopt_own(row, module, run)
         leaves.append(_leaf(row, module, scopes.containing(row.path)))
-    leaves += [_idle(path, named[path], run, scopes.containing(path)) for path in _idle_paths(rows, named)]
+    leaves += [
+        _idle_leaf(path, named[path], run, scopes.containing(path)) for path in _idle_paths(rows, named)
+    ]
     _mark_failure(leaves, run, scopes, named)
     leaves += [_unseen_leaf(path, *work, scopes) for path, work in run.unseen.items()]
     unused = _unused_parameters(run, leaves)
-    return leaves + [_parameter(p, scopes.containing(f"{p.owner}.{p.name}")) for p in unused]
+    return leaves + [_parameter_leaf(p, scopes.containing(f"{p.owner}.{p.name}")) for p in unused]
 
 
 def _is_module(row: Row, named: Mapping[str, nn.Module]) -> bool:
@@ -381,7 +383,7 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
         reason=row.unknown or str(row.bound),
         assumed=status == "bound" and is_assumption(row.bound),
     )
-    return layer_tree.LayerLeaf(scopes, layer, _facts(weights), row.calls)
+    return layer_tree.LayerLeaf(scopes, layer, _stored_pieces(weights), row.calls)
 
 
 def _adopt_own(row: Row, module: nn.Module | None, run: Trace) -> None:
@@ -405,7 +407,7 @@ def _adopt_own(row: Row, module: nn.Module | None, run: Trace) -> None:
     row.stored = own_weights | {k: s for k, s in row.stored.items() if k not in own_weights}
 
 
-def _facts(entries: Iterable[ModuleParameter]) -> tuple[Piece, ...]:
+def _stored_pieces(entries: Iterable[ModuleParameter]) -> tuple[Piece, ...]:
     return tuple(piece for parameter in entries for piece in parameter.stored)
 
 
@@ -432,7 +434,7 @@ def _idle_paths(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str
     ]
 
 
-def _idle(
+def _idle_leaf(
     path: str, module: nn.Module, run: Trace, scopes: tuple[layer_tree.Scope, ...]
 ) -> layer_tree.LayerLeaf:
     """The leaf of a module that did not run, by design or because the model failed before it."""
@@ -457,14 +459,16 @@ def _idle(
         if run.unseen and weights:
             reason = "it was not seen to run, and the model does work that is not seen"
             return layer_tree.LayerLeaf(
-                scopes, replace(_with_unknown_cost(layer), reason=reason), _facts(weights), 1
+                scopes, replace(_with_unknown_cost(layer), reason=reason), _stored_pieces(weights), 1
             )
         if path in run.elsewhere:
             reason = "assumed: it runs only where a value of a tensor is another than the one that was taken"
             layer = replace(layer, formula="0 (does not run)", status="bound", reason=reason, assumed=True)
-        return layer_tree.LayerLeaf(scopes, layer, _facts(weights), 0)
+        return layer_tree.LayerLeaf(scopes, layer, _stored_pieces(weights), 0)
     reason = f"not reached: the model failed in {run.failed[0] or 'its own forward'}"
-    return layer_tree.LayerLeaf(scopes, replace(_with_unknown_cost(layer), reason=reason), _facts(weights), 1)
+    return layer_tree.LayerLeaf(
+        scopes, replace(_with_unknown_cost(layer), reason=reason), _stored_pieces(weights), 1
+    )
 
 
 def _unseen_leaf(path: str, name: str, reason: str, scopes: _Scopes) -> layer_tree.LayerLeaf:
@@ -513,7 +517,7 @@ def _unused_parameters(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> li
     return list({s.identity: s for s in unused}.values())
 
 
-def _parameter(parameter: ModuleParameter, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
+def _parameter_leaf(parameter: ModuleParameter, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
     path = f"{parameter.owner}.{parameter.name}" if parameter.owner else parameter.name
     reason = "no operator uses it in evaluation mode"
     layer = Layer(
@@ -528,7 +532,7 @@ def _parameter(parameter: ModuleParameter, scopes: tuple[layer_tree.Scope, ...])
         weights=(parameter.info,),
         reason=reason,
     )
-    return layer_tree.LayerLeaf(scopes, layer, _facts([parameter]), 0)
+    return layer_tree.LayerLeaf(scopes, layer, _stored_pieces([parameter]), 0)
 
 
 def _is_bare(module: nn.Module) -> bool:
@@ -611,13 +615,13 @@ def stored(model: nn.Module, *, source: str) -> Info:
         source: The name under which the user opened the model.
     """
     weights = parameters(model)
-    stored_sums = layer_tree.totals([], parameters=_facts(weights.values()))
+    stored_sums = layer_tree.totals([], parameters=_stored_pieces(weights.values()))
     totals = stored_totals(stored_sums.params, _trainable(weights), stored_sums.weight_bytes)
     bounded = bound_note(weights)
     if bounded:
         totals = replace(totals, stored_status="bound")
     unknown = "the shapes of its inputs are not known: only what it stores is counted"
-    about = _about(source, (), (), (unknown, *bounded))
+    about = _model_info(source, (), (), (unknown, *bounded))
     return Info(about, {"dims": {}}, totals)
 
 

@@ -878,7 +878,7 @@ class _Watch:
                 meta_copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
                 # keep the original alive, so that no other tensor gets its id
                 if is_parameter(value):
-                    meta_copy = self.outsiders.stand_in(meta_copy, value)
+                    meta_copy = self.outsiders.as_parameter(meta_copy, value)
                 value_and_copy = self.meta_copies[id(value)] = (value, meta_copy)
                 jagged.mark(meta_copy, value)
                 reason = self.bound_reasons.get(storage_key(value.untyped_storage()))

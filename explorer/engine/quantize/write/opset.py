@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.diff.rounding import OPERATORS
-from explorer.engine.fold.calls import opened
+from explorer.engine.fold.calls import inline_calls
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, graphs
@@ -60,7 +60,7 @@ def raised(model: Model, opset: int) -> Model:
     """
     from onnx.onnx_cpp2py_export import version_converter  # onnx takes 50 ms, and few models need it
 
-    model = opened(model, OPERATORS)
+    model = inline_calls(model, OPERATORS)
     problem = f"these formats need opset {opset}, the model has {model.opset}"
     later = "export it with a later one"
     if model.functions:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explorer.engine.costs.memory import arena
-from explorer.engine.costs.memory.arena import Arena, ArenaBlock, place
+from explorer.engine.costs.memory.arena import Arena, ArenaBlock, place_blocks
 
 
 def peak(blocks: list[ArenaBlock]) -> int:
@@ -51,13 +51,13 @@ def optimum(blocks: list[ArenaBlock]) -> int:
 def test_a_chain_needs_two_neighbours_at_a_time() -> None:
     # x 10 | y 100 | z 30 | out 1: y lies behind x, z before y would have to be at most 10
     blocks = [ArenaBlock(10, 0, 1), ArenaBlock(100, 1, 2), ArenaBlock(30, 2, 3), ArenaBlock(1, 3, 3)]
-    assert place(blocks) == Arena(130, (100, 0, 100, 0))
+    assert place_blocks(blocks) == Arena(130, (100, 0, 100, 0))
 
 
 def test_a_hole_is_used_again() -> None:
     # b is freed between a and c; d fits where b was
     blocks = [ArenaBlock(4, 0, 9), ArenaBlock(6, 0, 1), ArenaBlock(2, 0, 9), ArenaBlock(6, 2, 9)]
-    found = place(blocks)
+    found = place_blocks(blocks)
     assert found.size == 12 == peak(blocks)
     assert not overlaps(blocks, found.offsets)
 
@@ -74,12 +74,12 @@ def test_where_birth_order_fragments_placing_by_size_does_better() -> None:
     # in order of birth: a 0-2, b 2-4, then c (4) fits behind b only: 8; by size: c 0-4, b 4-6, a 0-2
     blocks = [ArenaBlock(2, 0, 0), ArenaBlock(2, 0, 1), ArenaBlock(4, 1, 1)]
     assert arena._by_birth(blocks)[0].size == 8
-    assert place(blocks).size == 6 == optimum(blocks)
+    assert place_blocks(blocks).size == 6 == optimum(blocks)
 
 
 def test_where_size_order_wastes_birth_order_is_taken() -> None:
     blocks = [ArenaBlock(3, 0, 1), ArenaBlock(2, 1, 2), ArenaBlock(3, 2, 3), ArenaBlock(1, 0, 3)]
-    assert place(blocks).size == optimum(blocks) == peak(blocks)
+    assert place_blocks(blocks).size == optimum(blocks) == peak(blocks)
 
 
 def test_no_arena_may_reach_the_peak() -> None:
@@ -87,17 +87,17 @@ def test_no_arena_may_reach_the_peak() -> None:
     blocks = [
         ArenaBlock(s, b, d) for s, b, d in ((1, 2, 3), (2, 0, 2), (3, 1, 1), (1, 1, 4), (2, 3, 4), (3, 4, 4))
     ]
-    found = place(blocks)
+    found = place_blocks(blocks)
     assert peak(blocks) <= optimum(blocks) <= found.size
 
 
 def test_nothing_needs_nothing() -> None:
-    assert place([]) == Arena(0, ())
+    assert place_blocks([]) == Arena(0, ())
 
 
 def test_everything_alive_at_once_is_the_sum_even_for_many() -> None:
     blocks = [ArenaBlock(1 + i % 7, i // 3, 20_000) for i in range(30_000)]
-    assert place(blocks).size == sum(b.size for b in blocks)
+    assert place_blocks(blocks).size == sum(b.size for b in blocks)
 
 
 block = st.tuples(st.integers(1, 9), st.integers(0, 5), st.integers(0, 4)).map(
@@ -109,7 +109,7 @@ some_blocks = st.lists(block, max_size=24).map(lambda found: sorted(found, key=l
 @given(some_blocks)
 @settings(deadline=None, max_examples=300)
 def test_no_two_that_live_together_overlap_in_either_order(blocks: list[ArenaBlock]) -> None:
-    for found in (arena._by_birth(blocks)[0], arena._by_size(blocks), place(blocks)):
+    for found in (arena._by_birth(blocks)[0], arena._by_size(blocks), place_blocks(blocks)):
         assert not overlaps(blocks, found.offsets)
         assert found.size == max((o + b.size for o, b in zip(found.offsets, blocks, strict=True)), default=0)
         assert peak(blocks) <= found.size <= sum(b.size for b in blocks)
@@ -119,7 +119,7 @@ def test_no_two_that_live_together_overlap_in_either_order(blocks: list[ArenaBlo
 @given(some_blocks.filter(lambda blocks: len(blocks) <= 6))
 @settings(deadline=None, max_examples=60)
 def test_small_arenas_against_brute_force(blocks: list[ArenaBlock]) -> None:
-    best, found = optimum(blocks), place(blocks).size
+    best, found = optimum(blocks), place_blocks(blocks).size
     assert best <= found
     assert found <= 3 * max(best, 1) // 2, "first fit in the better of two orders"
 
@@ -128,7 +128,7 @@ def test_small_arenas_against_brute_force(blocks: list[ArenaBlock]) -> None:
 def test_too_many_pairs_fall_back_to_birth_order(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
     monkeypatch.setattr(arena, "PAIRS", pairs)
     blocks = [ArenaBlock(2, 0, 0), ArenaBlock(2, 0, 1), ArenaBlock(4, 1, 1)]
-    assert place(blocks).size == (8 if pairs == 0 else 6)
+    assert place_blocks(blocks).size == (8 if pairs == 0 else 6)
 
 
 @given(some_blocks)
@@ -142,4 +142,4 @@ def test_few_and_many_neighbours_are_placed_alike(blocks: list[ArenaBlock]) -> N
 
 def test_sizes_beyond_any_machine_are_placed_all_the_same() -> None:
     blocks = [ArenaBlock(2 << 70, 0, 0), ArenaBlock(2 << 70, 0, 1), ArenaBlock(4 << 70, 1, 1)]
-    assert place(blocks).size == 8 << 70
+    assert place_blocks(blocks).size == 8 << 70

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from explorer.engine.costs.sizes.polynomial import Polynomial, fitted, highest, turns
+from explorer.engine.costs.sizes.polynomial import Polynomial, fitted, sign_changes, upper_envelope
 
 terms = st.lists(st.integers(-50, 50), min_size=0, max_size=5)
 
@@ -34,7 +34,7 @@ def test_half_a_square_is_a_form_too() -> None:
 @given(terms, st.integers(1, 20), st.integers(0, 60))
 def test_every_turn_of_the_sign_is_found_and_no_other(found: list[int], low: int, span: int) -> None:
     high = low + span
-    told = list(turns(Polynomial.of([Fraction(c) for c in found]), low, high))
+    told = list(sign_changes(Polynomial.of([Fraction(c) for c in found]), low, high))
     seen = [n for n in range(low + 1, high + 1) if (value(found, n) > 0) != (value(found, n - 1) > 0)]
     assert told == seen
 
@@ -42,7 +42,7 @@ def test_every_turn_of_the_sign_is_found_and_no_other(found: list[int], low: int
 @given(st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=3), min_size=1, max_size=6))
 def test_what_is_largest_nowhere_may_be_forgotten(forms: list[list[int]]) -> None:
     made = [Polynomial.of([Fraction(c) for c in one]) for one in forms]
-    kept = highest(made, 1, 80)
+    kept = upper_envelope(made, 1, 80)
     for size in range(1, 81):
         assert max(one.value_at(size) for one in kept) == max(one.value_at(size) for one in made)
     assert len(kept) <= len(set(made))
