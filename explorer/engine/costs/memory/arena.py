@@ -1,10 +1,10 @@
 """Memory arena: places tensors with known lifetimes in one buffer by first fit.
 
 Optimal placement is NP-hard (dynamic storage allocation), so `place_blocks` tries two orders and takes the
-smaller arena. One is by birth, like an allocator without lookahead. The other is by decreasing size, like memory
-planners of inference runtimes (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020,
-"greedy by size"). No arena can be smaller than the peak of the live bytes, so an arena of that size is
-optimal and ends the search. Offsets are not aligned.
+smaller arena. One is by birth, like an allocator without lookahead. The other is by decreasing size, like
+memory planners of inference runtimes (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
+Inference", 2020, "greedy by size"). No arena can be smaller than the peak of the live bytes, so an arena of
+that size is optimal and ends the search. Offsets are not aligned.
 """
 
 from __future__ import annotations
