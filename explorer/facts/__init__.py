@@ -1,14 +1,13 @@
-"""Facts: what the engine tells the world.
+"""Facts: records of plain values, in which the engine gives its results to the rest of the program.
 
-Frozen structs of plain values: they pickle across the worker's pipe, print as JSON, and are drawn by the
-screen. One fact is one number computed in one place, so the screen, the text tables
-and the JSON cannot disagree. The screen imports this before
-anything heavy; structs are msgspec's, of which one is made and copied in a twentieth of a frozen
-dataclass's time: a large graph has a hundred thousand of them.
+Facts are frozen structs. They are pickled through the worker's pipe, printed as JSON and drawn on the screen.
+One place computes each number, so the screen, the text tables and the JSON agree. The screen imports this
+module before anything heavy. The structs are msgspec's, because creating and copying one takes a twentieth of
+a frozen dataclass's time, and a large graph has 100,000 of them.
 
-Conventions: every count is an exact integer; None means unknown and is never 0 (JSON null, `?` in
-text). Sizes are bytes. A shape is a tuple of ints, of strings for symbolic dimensions, of None for
-dimensions of which nothing is known; a shape of None means that not even the rank is known.
+Conventions: every count is an exact integer. None means unknown (JSON null, `?` in text); an unknown count is
+never 0. Sizes are bytes. A shape is a tuple of dimensions: an int, a str for a symbolic dimension, or None
+for an unknown dimension. A shape of None means that even the rank is unknown.
 """
 
 from __future__ import annotations
@@ -91,12 +90,12 @@ Reach = Literal["exact", "bound", "assumed", "unknown"]
 
 
 class TensorInfo(Struct, frozen=True):
-    """A named tensor: its dtype in numpy's spelling ('float32'), its shape, and who said so.
+    """A named tensor: its dtype in numpy's spelling ('float32'), its shape, and the origin of both.
 
-    `origin` is 'declared' (written in the file), 'inferred' (by shape inference), 'observed' (seen in a
-    run), 'bound' (a size depends on the data; the shape is the most that it can be) or 'unknown'.
-    `conflict` says what inference gives or the file declares where that is something else, or why no run can
-    make the tensor at all.
+    `origin` is 'declared' (written in the file), 'inferred' (by shape inference), 'observed' (seen in a run),
+    'bound' (a size depends on the data, and the shape is its maximum) or 'unknown'. `conflict` describes a
+    disagreement: the inferred or declared shape if it differs from this one, or the reason why no run can
+    produce the tensor. It is '' if there is none.
     """
 
     name: str
@@ -109,34 +108,36 @@ class TensorInfo(Struct, frozen=True):
 class Layer(Struct, frozen=True):
     """One row of the layer tree: an operator, a leaf module, or a group that carries totals.
 
-    Layers are listed in pre-order, parents before children, siblings in execution order; `id` is the
-    position in that list. `path` is unique and dotted or slashed as the source has it; `name` is its
-    last piece. For a group the figures are the sums over its leaves (params count each shared
-    parameter once).
+    Layers are listed in pre-order: parents before children, siblings in execution order. `id` is the index in
+    that list. `path` is unique, with dots or slashes as in the source, and `name` is its last component. The
+    figures of a group are the sums over its leaves. `params` of a group counts each shared parameter once.
 
     Attributes:
-        calls: How often the layer runs in one forward pass.
-        params: Parameters this layer uses, each stored parameter once.
+        calls: Number of runs of the layer in one forward pass.
+        params: Number of parameters that the layer uses. A shared parameter counts once.
         weight_bytes: Bytes of those parameters as stored.
         macs: Multiply-accumulates of one forward pass, all calls together.
-        formula: How `macs` (or, where there are none, `elementwise_ops`) comes about, with numbers.
+        formula: Formula of `macs` with its numbers, or of `elementwise_ops` if the layer has no MACs.
         activation_bytes: Bytes of the outputs.
-        status: 'exact', 'bound' or 'unknown'; `reason` says why when it is not exact. A reason that begins
-            with 'assumed' names an assumption: the figures may be more or less.
-        assumed: The figures of a 'bound' row rest on an assumption, which `reason` names.
+        status: 'exact', 'bound' or 'unknown'. `reason` explains any status but 'exact'. A reason that begins
+            with 'assumed' names an assumption: the true figures may be larger or smaller.
+        assumed: Whether the figures of a 'bound' row rest on an assumption, which `reason` names.
         shared_with: Paths of other layers that use the same stored parameter.
-        weights: The parameters or initializers of this layer.
-        attributes: In the words of the format: kernel_shape in ONNX, kernel_size in PyTorch.
-        repeat: On the first of a run of identical sibling groups (layers.0 ... layers.11) the length
-            of the run, on the others of the run 0; 1 outside any run.
-        weight_bytes_read: The part of `bytes_read` that is stored in the model (parameters, tables,
-            buffers); the rest are activations.
-        counted: False for what is shown and does not run beside the rest: the cheaper branch of an If.
-        tiled: It is made of tiles; `kind` is that of the product which they make, as far as the file says it.
-        kv_cache_bytes: Decode mode only: the keys and values of the tokens in the cache that this layer
-            reads, without those of the new token; None for a layer that reads none.
-        trainable_params: Those of `params` with requires_grad; None where the format does not say.
-        repeated_params: Those of `params` that a layer of the same kind uses before it; of a group none.
+        weights: Parameters or initializers of this layer.
+        attributes: Attributes under the names of the format: kernel_shape in ONNX, kernel_size in PyTorch.
+        repeat: Length of a run of identical sibling groups (layers.0 to layers.11) on the first group of the
+            run, 0 on its other groups, and 1 outside any run.
+        weight_bytes_read: Part of `bytes_read` that the model stores (parameters, tables, buffers). The rest
+            are activations.
+        counted: Whether the totals include the layer. False for the cheaper branch of an If, which is listed
+            but does not run.
+        tiled: Whether the layer consists of tiles. `kind` is then the operator that the tiles replace, if the
+            file records it.
+        kv_cache_bytes: Decode mode only: bytes of cached keys and values that this layer reads, without those
+            of the new token. None for a layer that reads none.
+        trainable_params: Number of parameters with requires_grad, or None if the format does not record it.
+        repeated_params: Number of parameters in `params` that an earlier layer of the same kind also uses; 0
+            for a group.
     """
 
     id: int
@@ -175,9 +176,9 @@ class Layer(Struct, frozen=True):
 
     @property
     def kind_text(self) -> str:
-        """The kind in words: 'Conv', 'Conv, tiled ×2', 'Conv, at most ×2' where it may run less often."""
-        most = ", at most" if self.status == "bound" and not self.assumed else ""
-        return f"{self.kind}{', tiled' * self.tiled}{f'{most} ×{self.calls}' * (self.calls > 1)}"
+        """Kind as text: 'Conv', 'Conv, tiled ×2', or 'Conv, at most ×2' if it may run less often."""
+        bound_text = ", at most" if self.status == "bound" and not self.assumed else ""
+        return f"{self.kind}{', tiled' * self.tiled}{f'{bound_text} ×{self.calls}' * (self.calls > 1)}"
 
 
 NOTHING_KNOWN: Mapping[str, Any] = {
@@ -189,43 +190,50 @@ NOTHING_KNOWN: Mapping[str, Any] = {
     "weight_bytes_read": None,
     "status": "unknown",
 }
-"""The fields of a `Layer` of whose cost nothing is known."""
+"""Field values of a `Layer` whose cost is unknown."""
 
 
 def is_assumed(reason: str) -> bool:
-    """Whether a figure of status 'bound' rests on an assumption, by its reason as JSON has it.
+    """Whether a figure of status 'bound' rests on an assumption, judged by its reason from JSON.
 
-    The records themselves say so: see `Layer.assumed`.
+    In the program, read `Layer.assumed` instead.
     """
     return reason.startswith("assumed")
 
 
 class Totals(Struct, frozen=True):
-    """The figures of a whole model; each sums what is known, `coverage` says of how many nodes.
+    """Figures of the full model.
+
+    Each figure sums the known nodes, and `coverage` is the share of known nodes.
 
     Attributes:
-        nodes: Operators (ONNX) or leaf modules and functional operators (nn.Module), calls counted.
-        params: Each stored parameter once.
-        weight_bytes: At the width that they are stored in.
+        nodes: Number of operators (ONNX), or of leaf modules and functional operators (nn.Module). Each call
+            counts.
+        params: Number of parameters. Each stored parameter counts once.
+        weight_bytes: Bytes of the parameters as they are stored.
         macs: Multiply-accumulates of one forward pass.
-        elementwise_ops: Biases, activations, normalisations, pooling: in no other figure.
-        bytes_read, bytes_written: Every input once, every output once, of each node.
-        trainable_params: Parameters with requires_grad; None where the format does not say.
-        flops: 2 x macs, and nothing else.
-        activation_bytes_sum: Outputs of every node (ONNX) or leaf module (nn.Module), each once.
-        activation_bytes_peak: Largest set of tensors live at one step of the execution order.
-        peak_at: The path of the layer at which the peak occurs.
-        peak_tensors: The tensors live there, largest first (at most 16).
-        coverage: Share of nodes of which every figure is known, 0 to 1: operations and bytes.
-        status: Of `macs` and `flops`: 'exact'; 'bound', they are at most this; 'assumed', they may be more or
-            less; 'unknown', they are at least this, because the cost of some nodes is not known.
-        activation_bytes_functional: nn.Module only: outputs of functional operators, which are not
-            leaf modules and hence not in activation_bytes_sum.
-        weight_bytes_read: The part of `bytes_read` that is stored in the model, not activations.
-        kv_cache_bytes: Decode mode only: the keys and values of the tokens in the cache, of all layers,
-            without those of the new token.
-        stored_status: Of `params`, `trainable_params` and `weight_bytes`: 'exact', or 'bound' where tensors
-            that share memory lie in too many pieces to be told apart: they are at most this.
+        elementwise_ops: Operations of biases, activations, normalization and pooling. No other figure
+            includes them.
+        bytes_read: Bytes of the inputs of all nodes, each input of a node once.
+        bytes_written: Bytes of the outputs of all nodes, each output once.
+        trainable_params: Number of parameters with requires_grad, or None if the format does not record it.
+        flops: Floating-point operations of the matrix products: 2 x macs.
+        activation_bytes_sum: Bytes of the outputs of every node (ONNX) or leaf module (nn.Module), each
+            output once.
+        activation_bytes_peak: Bytes of the largest set of tensors that are live at the same step of the
+            execution order.
+        peak_at: Path of the layer at which the peak occurs.
+        peak_tensors: Tensors that are live at the peak, largest first (at most 16).
+        coverage: Share of nodes whose operations and bytes are all known, 0 to 1.
+        status: Status of `macs` and `flops`. 'exact'; 'bound': an upper bound; 'assumed': the true figure may
+            be larger or smaller; 'unknown': a lower bound, because the cost of some nodes is unknown.
+        activation_bytes_functional: nn.Module only: bytes of the outputs of functional operators. They are
+            not leaf modules, so `activation_bytes_sum` does not include them.
+        weight_bytes_read: Part of `bytes_read` that the model stores. The rest are activations.
+        kv_cache_bytes: Decode mode only: bytes of the cached keys and values of all layers, without those of
+            the new token.
+        stored_status: Status of `params`, `trainable_params` and `weight_bytes`. 'exact', or 'bound' if
+            tensors share memory in too many pieces to tell apart: the figures are then upper bounds.
     """
 
     nodes: int
@@ -250,19 +258,22 @@ class Totals(Struct, frozen=True):
 
     @property
     def stored_sign(self) -> str:
-        """What goes before parameters and their bytes, as `sign` does before other figures."""
+        """Sign in front of parameter counts and weight bytes: '<= ' for an upper bound, '' if exact."""
         return "" if self.stored_status == "exact" else "<= "
 
     @property
     def sign(self) -> str:
-        """What goes before a figure: '<=' where it is the most, '>=' the least, '~' neither; '' if exact."""
+        """Sign in front of a figure: '<= ' if it is an upper bound, '>= ' a lower bound, '~ ' neither.
+
+        It is '' for an exact figure.
+        """
         if self.status in ("bound", "assumed"):
             return "<= " if self.status == "bound" else "~ "
         return ">= " if self.coverage < 1 else ""
 
 
 def stored_totals(params: int, trainable_params: int | None, weight_bytes: int) -> Totals:
-    """The figures of a model of whose work nothing is known: what it stores."""
+    """Builds the totals of a model of which only the stored parameters are known."""
     return Totals(
         nodes=0,
         params=params,
@@ -281,14 +292,14 @@ def stored_totals(params: int, trainable_params: int | None, weight_bytes: int) 
 
 
 class ModelInfo(Struct, frozen=True):
-    """Where a model came from and what goes in and out.
+    """Source, format, inputs and outputs of a model.
 
     Attributes:
-        format: As `explorer formats` names it.
-        producer: What wrote the file: 'pytorch 2.9'.
-        notes: What a reader should know, in words.
-        inference_died: Shape inference died on the way, perhaps by the machine's fault: another analysis may
-            give other figures.
+        format: Name of the format, as `explorer formats` lists it.
+        producer: Program that wrote the file: 'pytorch 2.9'.
+        notes: Remarks for the reader, in words.
+        inference_died: Whether the process of shape inference died, perhaps for lack of memory. Another
+            analysis may then give other figures.
     """
 
     source: str
@@ -306,14 +317,16 @@ class ModelInfo(Struct, frozen=True):
 
     @property
     def is_graph(self) -> bool:
-        """Whether its rows are ONNX operators; a graph of custom domains alone has no `opset`."""
+        """Whether the rows are ONNX operators. A graph with custom domains only has no `opset`."""
         return self.format == "onnx" or self.opset is not None
 
 
 class Info(Struct, frozen=True):
-    """The answer of `explorer info`. `assumptions` holds what was assumed to get the numbers:
-    {'dims': {'batch': 8}, 'weights': 'random, seed 0', ...}. `tiled` says what runs on tiles; None for a
-    model that has none. `random_weights` says whether the weights are random.
+    """The answer of `explorer info`.
+
+    `assumptions` holds the assumptions behind the numbers: {'dims': {'batch': 8}, 'weights': 'random, seed
+    0', ...}. `tiled` describes the products that run on tiles, or is None if the model has none.
+    `random_weights` tells whether the weights are random.
     """
 
     model: ModelInfo
@@ -328,27 +341,28 @@ class Info(Struct, frozen=True):
 
 
 class Analysis(Struct, frozen=True):
-    """Everything known of a model: the totals and every row of the layer tree."""
+    """Complete analysis of a model: its totals and every row of the layer tree."""
 
     info: Info
     layers: tuple[Layer, ...]
 
 
 class LayerTable(Struct, frozen=True):
-    """Rows of the layer tree as they were asked for: filtered, folded, sorted, with columns.
+    """Rows of the layer tree after filtering, folding and sorting, with the requested columns.
 
     Attributes:
-        columns: By name, see `explorer.settings.columns`.
-        layers: In the order in which they are shown. A group of which a filter leaves some layers has the
-            sums of those.
-        values: What each row has in the columns.
-        total: What the rows add up to, as a row; the model's totals unless a filter was given.
-        totals: What that has in the columns.
-        found: How many layers a filter found, and groups without any of their layers; None without one.
-        flat: The layers stand one below the other, whatever group they lie in.
-        style: Whose heads the columns have.
-        overlay: Figures from outside, where some were given; those of the rows stand in `values`.
-        placement: Which provider of onnxruntime runs what, where it was asked.
+        columns: Names of the columns, see `explorer.settings.columns`.
+        layers: Rows in display order. If a filter removed layers of a group, the group has the sums of the
+            remaining layers.
+        values: Cell values, one tuple for each row.
+        total: Sum of the rows as a row of its own. Without a filter it holds the totals of the model.
+        totals: Cell values of `total`.
+        found: Number of layers that the filter selected, plus groups of which it selected no layer. None
+            without a filter.
+        flat: Whether the layers are listed without their groups.
+        style: Style of the column headers.
+        overlay: Figures from outside the program, if some were given. `values` holds those of the rows.
+        placement: Provider of onnxruntime that runs each layer, if it was requested.
     """
 
     info: Info
@@ -365,7 +379,7 @@ class LayerTable(Struct, frozen=True):
 
 
 def all_activations(totals: Totals) -> int | None:
-    """Outputs of every node, leaf module and functional operator, each once."""
+    """Sums the output bytes of every node, leaf module and functional operator, each output once."""
     summed = totals.activation_bytes_sum
     return None if summed is None else summed + (totals.activation_bytes_functional or 0)
 
@@ -373,9 +387,10 @@ def all_activations(totals: Totals) -> int | None:
 def whole_model(
     totals: Totals, inputs: tuple[TensorInfo, ...] = (), outputs: tuple[TensorInfo, ...] = ()
 ) -> Layer:
-    """The totals of a model as a row of its own, with the id -1: what the rows of a table add up to.
+    """Builds a row with the totals of a model and the id -1: the sum row of a table.
 
-    Rows of an nn.Module are functional operators, too, whose outputs are not in `activation_bytes_sum`.
+    The rows of an nn.Module include functional operators, so the row adds their outputs to
+    `activation_bytes_sum`.
     """
     return Layer(
         id=-1,
@@ -400,9 +415,9 @@ def whole_model(
 
 
 class Range(Struct, frozen=True):
-    """The values that an attribute takes over all nodes of one operator type.
+    """Values of one attribute over all nodes of one operator type.
 
-    `minimum` and `maximum` are ints, floats or lists (elementwise per position); `values` holds the
+    `minimum` and `maximum` are ints, floats, or lists of the extremes at each position. `values` holds the
     distinct values with their counts, most frequent first, at most 16 of `distinct`.
     """
 
@@ -413,9 +428,9 @@ class Range(Struct, frozen=True):
 
 
 class OpStat(Struct, frozen=True):
-    """One operator type: how many, what they cost, and the range of every attribute.
+    """One operator type: the number of its nodes, their cost, and the range of every attribute.
 
-    A window's attributes are in ONNX's words for an nn.Module, too.
+    The attributes of convolution and pooling windows have ONNX's names for an nn.Module, too.
     """
 
     op: str
@@ -427,7 +442,7 @@ class OpStat(Struct, frozen=True):
 
 
 class OpDiff(Struct, frozen=True):
-    """Nodes of one operator type: `total` before, and what became of them."""
+    """Nodes of one operator type: `total` nodes before, and the counts of their changes."""
 
     op: str
     total: int
@@ -441,20 +456,24 @@ class NodeDiff(Struct, frozen=True):
     """One row of a diff.
 
     Attributes:
-        status: 'changed', 'added', 'removed', 'renamed', 'folded' for all nodes whose work others do in
-            one way, 'tiled', 'merged' for a tiled site that is one product again, or 'quantized' for a layer
-            whose number formats alone differ.
-        before, after: Name of the node on each side, None where it does not exist; of 'folded' the first.
-        op_before, op_after: Operator on each side.
-        what: What differs, in words: 'attribute alpha 1.0 -> 2.0', 'Gemm -> 9,216 products',
-            'Gemm -> int8, per channel, 38.2 dB' (of the stored weight).
-        match: How the two were matched: 'name', 'structure', 'outputs', or '' for none.
-        confidence: Of the match, 0 to 1.
-        children: Operators behind a tiled, merged or quantized row: ('2DMM_64x64x64', 9216), ...
-        became: What a tiled or quantized node became, as `what` says.
-        contents: Attributes that differ in their content alone, such as the body of a loop.
-        weights: Weights that differ.
-        otherwise: It differs in something else, too.
+        status: 'changed', 'added', 'removed', 'renamed', 'tiled', 'folded' (a row for all nodes that were
+            folded in the same way), 'merged' (a tiled site became one product again), or 'quantized' (only
+            the number formats of a layer differ).
+        before: Name of the node in the first model, or None if it does not exist there. For 'folded', the
+            first node.
+        after: Name of the node in the second model, or None if it does not exist there.
+        op_before: Operator in the first model.
+        op_after: Operator in the second model.
+        what: Difference in words: 'attribute alpha 1.0 -> 2.0', 'Gemm -> 9,216 products', 'Gemm -> int8, per
+            channel, 38.2 dB' (of the stored weight).
+        match: Property by which the two nodes were matched: 'name', 'structure', 'outputs', or '' for none.
+        confidence: Confidence of the match, 0 to 1.
+        children: Operators behind a tiled, merged or quantized row with their counts: ('2DMM_64x64x64',
+            9216), ...
+        became: New form of a tiled or quantized node, as in `what`.
+        contents: Names of attributes that differ in their content, such as the body of a loop.
+        weights: Names of weights that differ.
+        otherwise: Whether the node also differs in something else.
     """
 
     status: str
@@ -475,7 +494,7 @@ class NodeDiff(Struct, frozen=True):
 
 
 class Diff(Struct, frozen=True):
-    """What changed between two graphs."""
+    """Differences between two graphs."""
 
     before: str
     after: str
@@ -487,7 +506,7 @@ class Diff(Struct, frozen=True):
 
 
 class TileResult(Struct, frozen=True):
-    """The answer of `explorer tile`. `verification` is None when it was not asked for."""
+    """The answer of `explorer tile`. `verification` is None if none was requested."""
 
     plan: Plan
     output: str
@@ -497,7 +516,7 @@ class TileResult(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """Where a job stands. `total` is 0 while it is not known."""
+    """Progress of a job: `done` steps of `total`. `total` is 0 while it is unknown."""
 
     phase: str
     done: int = 0
@@ -505,12 +524,10 @@ class Progress(Struct, frozen=True):
 
 
 def to_json(fact: Any) -> Any:
-    """A fact as JSON-ready values: structs and mappings to dicts, tuples to lists.
+    """Converts a fact to JSON values: structs and mappings to dicts, tuples to lists.
 
-    A fact's `NOT_IN_JSON` names fields that say for code what others say in words.
-
-    NaN and infinities become strings ('nan', 'inf'), because JSON has no word for them and null is
-    taken: it means unknown.
+    It omits the fields that the struct lists in `NOT_IN_JSON`; other fields express them in words. NaN and
+    infinities become the strings 'nan' and 'inf', because JSON cannot express them and null means unknown.
     """
     if isinstance(fact, float) and not math.isfinite(fact):
         return str(fact)

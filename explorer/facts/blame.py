@@ -1,4 +1,4 @@
-"""Facts about where two models part: the error at every value of both, and the layer that begins it."""
+"""Facts about the layer where two models start to differ, and the error of each value."""
 
 from __future__ import annotations
 
@@ -10,52 +10,67 @@ from msgspec import Struct
 from explorer.facts import Shape
 
 ProbeState = Literal["equal", "rounding", "inherited", "coarser", "introduced", "unjudged"]
-"""What became of a value: bit for bit the same; within the rounding that the original shows itself; off,
-though its layer does nothing wrong with what it is given; off by what the coarser number types of its layer
-explain; off by more than that, with the original's own inputs; its layer could not be run alone."""
+"""State of a value in the second model. 'equal': bit for bit the same. 'rounding': within the rounding error
+of the first model itself. 'inherited': different, but only because the inputs of its layer are. 'coarser':
+different by as much as the coarser number types of its layer explain. 'introduced': different by more than
+that on the first model's own inputs. 'unjudged': its layer could not run alone.
+"""
 
 BlameKind = Literal["equal", "rounding", "fault", "spread", "coarser", "amplified", "undecided", "unlike"]
-"""The answer: nothing differs; rounding only; some layers are at fault; most layers with weights add error,
-so no single one is at fault; coarser number types explain it; rounding that the model itself amplifies; the
-models differ, and layers that could not be run alone may be at fault; the two cannot be compared."""
+"""Kind of the answer. 'equal': nothing differs. 'rounding': all differences are rounding. 'fault': some
+layers are at fault. 'spread': most layers with weights add error, so no single one is at fault. 'coarser':
+coarser number types explain the error. 'amplified': the model itself amplifies rounding. 'undecided': the
+models differ, and layers that could not run alone may be at fault. 'unlike': the two models cannot be
+compared.
+"""
 
 
 Change = Literal["", "inserted", "removed", "replaced", "changed", "connected otherwise", "behind the fault"]
-"""What was done to the node at fault: the second model alone has it; the first alone has it; another operator
-stands in its place; its attributes, weights or inputs are others; it reads other values; '' for nothing that
-is known of; or the node only stands behind the fault, which no single change explains."""
+"""Change of the node at fault. 'inserted': only the second model has the node. 'removed': only the first
+model has it. 'replaced': another operator is in its place. 'changed': its attributes, weights or inputs
+differ. 'connected otherwise': it reads other values. 'behind the fault': the node only follows the fault, and
+no single change explains it. '': no change is known.
+"""
 
 
 class Probe(Struct, frozen=True):
-    """One value that both models have, in the execution order of the first.
+    """One value that both models compute. Probes are in the execution order of the first model.
 
-    Errors are those of the second model's value against the first's, over all draws, in float64. Relative
-    ones are RMS error / RMS of the value; they are None where the value is zero throughout, or holds no
-    floats (then only `max_abs` and `nonfinite` say something).
+    Errors compare the second model's value with the first's, over all draws, in float64. A relative error is
+    the RMS error divided by the RMS of the value. It is None if the value is zero throughout or holds no
+    floats. In the latter case only `max_abs` and `nonfinite` are known.
 
     Attributes:
-        step: Position of the layer among the nodes of the first model.
-        layer, op: The node of the first model that makes the value. Where error is introduced, the node at
-            fault: one that was inserted is in the second model alone.
-        layer_after: The node of the second model that makes the value, or the one at fault.
-        change: See `Change`.
-        value, value_after: What the two call it.
-        layers: How many nodes of the first model lie between this probe and those that it reads from.
-        dtype, dtype_after: In numpy's spelling.
-        max_abs, rms, relative, cosine: Of the error.
-        snr_db: -20 log10 of `relative`; None where that is 0 (infinite) or None.
-        nonfinite: NaN or Inf of the second model where the first has none, or another.
-        noise: Relative RMS error of the first model itself against float64; None where there is no float64
-            run to believe.
-        introduced: `relative`, when the layer of the second model is given the first one's own values, as
-            they are; where only filling their zeros, or trying a part at a time, shows more than rounding,
-            then so. None where that says nothing.
-        introduced_noise: The same of the first model's layer against float64 on the same values.
-        departs: The error is beyond what the first model's own noise explains.
-        state: See `ProbeState`.
-        reason: In words, why it is `introduced`, `coarser` or `unjudged`; '' otherwise.
-        output: It is an output of the model.
-        formats: Of the second model's layer, where it alone is quantized: 'int8, per channel'.
+        step: Index of the layer among the nodes of the first model.
+        layer: Node of the first model that produces the value. If the error is introduced here, the node at
+            fault, which may be an inserted node of the second model.
+        op: Operator of that node.
+        layer_after: Node of the second model that produces the value, or the node at fault.
+        change: Change of the node at fault, see `Change`.
+        value: Name of the value in the first model.
+        value_after: Name of the value in the second model.
+        layers: Number of nodes of the first model between this probe and the probes that it reads.
+        dtype: Number type in the first model, in numpy's spelling.
+        dtype_after: Number type in the second model.
+        max_abs: Largest absolute error.
+        rms: Root mean square of the error.
+        relative: RMS error divided by the RMS of the value.
+        cosine: Cosine of the angle between the two values.
+        snr_db: Signal-to-noise ratio in dB, -20 log10 of `relative`. None if `relative` is 0 (an infinite
+            ratio) or None.
+        nonfinite: Number of NaN or Inf elements of the second model where the first model has another value.
+        noise: Relative RMS error of the first model itself against a float64 run, or None if there is no
+            reliable float64 run.
+        introduced: `relative` if the layer of the second model reads the first model's own values. If
+            replacing their zeros, or trying a part at a time, shows more error than rounding, it is the error
+            of that run. None if neither run is conclusive.
+        introduced_noise: Relative RMS error of the first model's layer against float64 on the same values.
+        departs: Whether the error exceeds the noise of the first model.
+        state: State of the value, see `ProbeState`.
+        reason: Reason for the states 'introduced', 'coarser' and 'unjudged' in words; '' for other states.
+        output: Whether the value is an output of the model.
+        formats: Number formats of the second model's layer if only the second is quantized: 'int8, per
+            channel'.
     """
 
     step: int
@@ -86,26 +101,27 @@ class Probe(Struct, frozen=True):
 
 
 class Blame(Struct, frozen=True):
-    """Where two models part, and how the error grows along the graph.
+    """Where two models start to differ, and how the error grows along the graph.
 
     Attributes:
-        kind: See `BlameKind`.
-        same: Nothing departs beyond rounding.
-        verdict: One sentence in words.
-        criterion: How a layer that departs is told from one that inherits, in words.
-        first: Position in `probes` of the first layer that introduces error; None if none does.
-        worst: Position in `probes` of the largest relative error; None if there is none.
-        most: Position in `probes` of the layer that introduces most; None if none introduces any.
-        probes: Every value that both models have, in the execution order of the first.
-        unpaired: Values of the first model that were not compared, and why.
-        unpaired_count: How many those are; `unpaired` holds the first few.
-        seeds: One seed per draw.
-        inputs: How the inputs were drawn, per input.
-        sizes: Of open dimensions, by name, as they were tried one after the other; those that have no name
-            share the name ''.
-        at: Those of them that the figures are of: where the models part first, or else the first.
-        chunks: In how many parts the values were looked at.
-        held_bytes: Most bytes of values that were held together, as estimated.
+        kind: Kind of the answer, see `BlameKind`.
+        same: Whether no value differs by more than rounding.
+        verdict: Answer in one sentence.
+        criterion: Rule that separates a layer that introduces error from one that inherits it, in words.
+        first: Index in `probes` of the first layer that introduces error, or None if none does.
+        worst: Index in `probes` of the largest relative error, or None if there is none.
+        most: Index in `probes` of the layer that introduces the largest error, or None if none does.
+        probes: Values that both models compute, in the execution order of the first.
+        unpaired: Names of values of the first model that were not compared, each with the reason. At most the
+            first few.
+        unpaired_count: Number of values that were not compared.
+        seeds: Seed of each draw.
+        inputs: Description of how each input was drawn.
+        sizes: Sizes of open dimensions by name, one mapping for each attempt. Unnamed dimensions share the
+            name ''.
+        at: Sizes to which the figures apply: those at which the models first differ, or the first ones tried.
+        chunks: Number of chunks in which the values were examined.
+        held_bytes: Estimated peak bytes of values in memory at the same time.
     """
 
     kind: BlameKind

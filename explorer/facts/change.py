@@ -1,4 +1,7 @@
-"""Record of a change: what a state of the history says of what was done, of each change a kind of its own."""
+"""Record of a change: what a state of the history keeps about the change that made it.
+
+Each kind of change has a subclass.
+"""
 
 from __future__ import annotations
 
@@ -11,45 +14,46 @@ from explorer.base.checked import Count, Natural, PathText, Spec
 
 
 class ChangeRecord(Struct, frozen=True):
-    """What a change took, and what it found out that its states keep.
+    """Settings of a change, and the results that its states keep.
 
-    What every room may ask is a property here; the fields are for the feature that makes the change.
+    Properties hold what every part of the program may read. The fields of a subclass belong to the feature
+    that makes the change.
 
     Attributes:
-        ending: Of the name of a file that such a state is saved as: 'lenet_tiled.onnx'.
+        ending: Suffix of the name of the file to which the state is saved: 'lenet_tiled.onnx'.
     """
 
     ending: ClassVar[str] = "_changed"
 
     @property
     def products(self) -> int | None:
-        """How many tile matmuls the change made; None where it made none, or nobody knows."""
+        """Number of tile matmuls that the change made, or None if it made none or the number is unknown."""
         return None
 
     @property
     def products_text(self) -> str:
-        """The same in words, with a sign where it is a bound; '' for none."""
+        """Number of tile matmuls as text, with a sign if it is a bound, or '' if it made none."""
         return ""
 
     @property
     def sizes(self) -> Mapping[str, int] | None:
-        """The sizes of open dimensions that its figures are of; None where it has no such figures."""
+        """Sizes of open dimensions to which its figures apply, or None if it has no such figures."""
         return None
 
     @property
     def rounds(self) -> bool:
-        """Whether the state computes other numbers on purpose."""
+        """Whether the outputs of the state differ from its parent's on purpose, as after quantization."""
         return False
 
 
 class ProofRequest(Spec, frozen=True):
-    """How the result of a change is proved.
+    """How the result of a change is verified.
 
     Attributes:
-        verify: Whether it is.
-        draws: Random inputs.
-        seed: Of the first draw.
-        input: A file with the inputs, in place of random ones.
+        verify: Whether to verify the result.
+        draws: Number of random inputs.
+        seed: Seed of the first random input.
+        input: Path of a file with inputs, which replace random ones, or None.
     """
 
     verify: bool = True

@@ -1,4 +1,4 @@
-"""Facts about models side by side: figures and what is best, and our numbers beside another tool's."""
+"""Facts about models side by side: figures, the best of each, and differences from another tool's numbers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FIGURES = (
     *("macs", "params", "weight_bytes", "activation_bytes", "bytes_read", "bytes_written"),
     "elementwise_ops",
 )
-"""Figures of a row of two trees side by side, by their names in a `Layer`."""
+"""Figures of a row of two trees side by side: names of fields of `Layer`."""
 
 SAME = ("same", "renamed", "part")
-"""States of a row that is no difference of its own."""
+"""Row states that do not count as a difference."""
 
 Unit = Literal["count", "whole", "bytes", "seconds", "share", "number", "verdict"]
 Better = Literal["less", "more", ""]
@@ -57,20 +57,21 @@ TABLE_FIGURES: Mapping[str, tuple[Unit, Better]] = {
     "verdict_kind": ("verdict", "more"),
     "worst_error": ("number", "less"),
 }
-"""What stands beside each other, in this order: the unit, and which of two is the better one."""
+"""Figures of a comparison in display order, each with its unit and whether less or more is better."""
 
 _OF_TILES = ("products", "utilisation", "padded_share", "traffic", "buffer", "cycles", "tile_seconds")
-"""Figures of what is tiled alone: who tiles less has less of them, and is not better for that."""
+"""Figures of the tiled products only. Tiling fewer products lowers them without being better."""
 _OF_FORM = (
     *("params", "weight_bytes", "elementwise_ops", "activation_bytes_sum", "bytes_read", "weight_bytes_read"),
     *("activation_bytes_read", "bytes_written", "nodes", "least_seconds"),
 )
-"""Figures in which a module and its export differ though they are the same: buffers are parameters of a
-file, constants are nodes, functional operators are no leaf modules."""
+"""Figures that differ between a module and its export even if the model is the same. In a file, buffers are
+parameters and constants are nodes. In a module, functional operators are not leaf modules.
+"""
 
 
 class FigureValue(Struct, frozen=True):
-    """A figure of one model. `value` is None where it is not known; `sign` as in `Totals.sign`."""
+    """A figure of one model. `value` is None if it is unknown. `sign` is that of `Totals.sign`."""
 
     value: float | str | None
     sign: str = ""
@@ -80,12 +81,15 @@ class FigureRow(Struct, frozen=True):
     """One figure of several models.
 
     Attributes:
-        name: Of `TABLE_FIGURES`; its unit, and which of two is the better one, follow.
-        values: One for each; None for one that has no such figure: cycles of what is not tiled.
-        ratios: Each in the first one's; None where one of both is not known exactly, or the first is 0.
-        best: Those that none of the others can beat, whatever is only bounded or not known of them; empty
-            where all have the same, fewer than two have it, or nothing can be said.
-        unranked: Why nothing can be said.
+        name: Key of `TABLE_FIGURES`, from which the unit and the better direction follow.
+        values: Value for each model, or None if the model has no such figure, such as cycles of an untiled
+            model.
+        ratios: Value of each model divided by the first model's, or None if one of the two is not exactly
+            known or the first is 0.
+        best: Indices of the models that no other model can beat, whatever the exact values of bounded and
+            unknown figures are. Empty if all values are equal, fewer than two models have one, or no ranking
+            is possible.
+        unranked: Reason why no ranking is possible.
     """
 
     name: str
@@ -98,12 +102,12 @@ class FigureRow(Struct, frozen=True):
 
 
 class FigureTable(Struct, frozen=True):
-    """Figures of models, of states or of tilings beside each other.
+    """Figures of models, states or tilings side by side.
 
     Attributes:
-        names: What the user calls each.
-        machine: What times and cycles are for; '' for none.
-        notes: What one has to know to read it.
+        names: Name of each column, as the user calls the model.
+        machine: Machine to which times and cycles apply, or '' for none.
+        notes: Remarks that are needed to read the table.
     """
 
     names: tuple[str, ...]
@@ -113,7 +117,7 @@ class FigureTable(Struct, frozen=True):
 
     @property
     def verdicts(self) -> tuple[VerdictKind, ...]:
-        """What the proofs beside each other showed."""
+        """Verdicts of the compared proofs, weakest first."""
         verdict_rows = (row.values for row in self.rows if row.name == "verdict_kind")
         kinds = [figure.value for values in verdict_rows for figure in values if figure is not None]
         return tuple(kind for kind in WEAKEST_FIRST for each in kinds if each == kind)
@@ -123,7 +127,7 @@ Figures = Mapping[str, FigureValue]
 
 
 def roofline_machine(hardware: Hardware | None) -> Machine | None:
-    """The two rates of a machine; None where one of them is not known."""
+    """Builds a roofline machine from the peak rate and the bandwidth, or returns None if one is unknown."""
     if hardware is None or hardware.peak_macs is None or hardware.bandwidth is None:
         return None
     return Machine(hardware.name, hardware.peak_macs, hardware.bandwidth, hardware.origin)
@@ -136,13 +140,13 @@ def model_figures(
     cost: PlanCost | None = None,
     proof: Verification | None = None,
 ) -> Figures:
-    """The figures of a model by their names.
+    """Collects the figures of a model by name.
 
     Args:
-        info: Its totals.
-        roofline: On a machine; None without one.
-        cost: Of the tiling by which it was made; None where it is not tiled.
-        proof: That it computes what another does; None where there is none.
+        info: Totals of the model.
+        roofline: Roofline on a machine, or None without a machine.
+        cost: Cost of the tiling that made the model, or None if it is not tiled.
+        proof: Proof that it computes the same as its original, or None without one.
     """
     totals = info.totals
     figures = {name: FigureValue(getattr(totals, name)) for name in ("params", "weight_bytes", "nodes")}
@@ -179,9 +183,11 @@ _SUMS = ("products", "macs", "traffic", "cycles", "seconds")
 
 
 def sweep_figures(row: SweepRow) -> Figures:
-    """The figures of one tiling of a sweep."""
+    """Collects the figures of one tiling of a sweep."""
     names = {name: name for name in _OF_TILES} | {"tiled_macs": "macs", "tile_seconds": "seconds"}
-    figures = {name: FigureValue(getattr(row, of), row.sign * (of in _SUMS)) for name, of in names.items()}
+    figures = {
+        name: FigureValue(getattr(row, field), row.sign * (field in _SUMS)) for name, field in names.items()
+    }
     if row.verdict_kind is not None:
         figures["verdict_kind"] = FigureValue(row.verdict_kind)
         figures["worst_error"] = FigureValue(row.worst_error)
@@ -189,10 +195,12 @@ def sweep_figures(row: SweepRow) -> Figures:
 
 
 def tilings_table(rows: Sequence[SweepRow]) -> FigureTable:
-    """Tilings of a sweep beside each other, each called by what tells it from the others.
+    """Builds a table of tilings of a sweep.
+
+    Each is named by the settings in which it differs from the others.
 
     Raises:
-        Misuse: Fewer than two of them have figures.
+        Misuse: Fewer than two of the tilings have figures.
     """
     complete = [row for row in rows if not row.error]
     if len(complete) < 2:
@@ -216,14 +224,16 @@ def figure_table(
     *,
     alike: bool = True,
 ) -> FigureTable:
-    """Figures beside each other; what is known of none is left out, and so is that all is known.
+    """Builds a table of figures side by side.
+
+    It omits a figure that no column knows, and the coverage if it is 1 in every column.
 
     Args:
-        names: What the user calls each.
-        columns: From `model_figures` or `sweep_figures`.
-        machine: What times and cycles are for.
-        notes: See `FigureTable`.
-        alike: Whether all are graphs, or all modules.
+        names: Name of each column, as the user calls the model.
+        columns: Figures of each column, from `model_figures` or `sweep_figures`.
+        machine: Machine to which times and cycles apply.
+        notes: Remarks below the table, see `FigureTable`.
+        alike: Whether all columns are graphs, or all are modules.
     """
     tiled = [column["tiled_macs"].value for column in columns if "tiled_macs" in column]
     rows = []
@@ -243,7 +253,7 @@ def figure_table(
 
 
 def _ratios(values: Sequence[FigureValue | None]) -> tuple[float | None, ...]:
-    """Each value in the first one's."""
+    """Divides each value by the first one."""
     numbers = [
         figure.value if figure is not None and not figure.sign and not isinstance(figure.value, str) else None
         for figure in values
@@ -253,21 +263,21 @@ def _ratios(values: Sequence[FigureValue | None]) -> tuple[float | None, ...]:
 
 
 def _best(values: Sequence[FigureValue | None], better: Better) -> tuple[int, ...]:
-    """Those that no other can beat, by what each is at the least and at the most."""
-    ranges = {at: _range(figure) for at, figure in enumerate(values) if figure is not None}
+    """Finds the values that no other can beat, by the range in which each value lies."""
+    ranges = {index: _range(figure) for index, figure in enumerate(values) if figure is not None}
     if len(ranges) < 2 or not better or len(set(ranges.values())) == 1:
         return ()
     if better == "more":
-        ranges = {at: (-most, -least) for at, (least, most) in ranges.items()}
+        ranges = {index: (-high, -low) for index, (low, high) in ranges.items()}
     return tuple(
-        at
-        for at, (_, most) in ranges.items()
-        if most <= min((least for rival, (least, _) in ranges.items() if rival != at))
+        index
+        for index, (_, high) in ranges.items()
+        if high <= min((low for rival, (low, _) in ranges.items() if rival != index))
     )
 
 
 def _range(figure: FigureValue) -> tuple[float, float]:
-    """What a figure is at the least, and at the most; none is below 0."""
+    """Least and greatest possible value of a figure. Figures are never negative."""
     if isinstance(figure.value, str):
         place = WEAKEST_FIRST.index(figure.value) if figure.value in get_args(VerdictKind) else 0
         return place, place
@@ -280,18 +290,18 @@ def _range(figure: FigureValue) -> tuple[float, float]:
 
 
 class Difference(Struct, frozen=True):
-    """One way in which a model differs from the first of the comparison, and where that comes from.
+    """One difference of a model from the first model of the comparison, with its cause.
 
-    Several of one model and figure add up to the whole difference.
+    All differences of one model and figure add up to the total difference.
 
     Attributes:
-        model: Position of the model in `Comparison.models`.
-        figure: The field of `Totals` it concerns ('params', 'macs', ...), or 'operators'.
-        delta: The part of this model's figure minus the first one's that this is about; None where one
-            is unknown.
-        explained: How much of `delta` the explanation accounts for; equal to it when nothing is left
-            open, None where that cannot be told.
-        why: In words: '20 batch normalisations folded into convolutions'.
+        model: Index of the model in `Comparison.models`.
+        figure: Name of the field of `Totals` that differs ('params', 'macs', ...), or 'operators'.
+        delta: Part of this model's figure minus the first one's that this entry covers, or None if one of
+            them is unknown.
+        explained: Part of `delta` that the cause accounts for. Equal to `delta` if nothing is left
+            unexplained; None if unknown.
+        why: Cause in words: '20 batch normalizations folded into convolutions'.
     """
 
     model: int
@@ -302,14 +312,14 @@ class Difference(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """The totals of several models side by side.
+    """Totals of several models side by side.
 
     Attributes:
-        models: As the user named them, in that order.
-        operators: Operator or leaf module type -> how many in each model.
-        differences: Against the first model, by model and figure.
-        agree: Parameters and MACs are equal, or every difference is explained in full.
-        figures: Of each, and which are the best.
+        models: Models in the order in which the user named them.
+        operators: Type of each operator or leaf module with its count in each model.
+        differences: Differences from the first model, by model and figure.
+        agree: Whether parameters and MACs are equal, or every difference is fully explained.
+        figures: Figures of the models, with the best of each.
     """
 
     models: tuple[Info, ...]
@@ -320,11 +330,11 @@ class Comparison(Struct, frozen=True):
 
 
 class TorchinfoDifference(Struct, frozen=True):
-    """A number of torchinfo's that is not ours, and the rule by which ours is right.
+    """A number of torchinfo that differs from Explorer's, with the reason why Explorer's is correct.
 
     Attributes:
-        path: The layer; '' for a total.
-        figure: 'macs', 'params', 'activation_bytes', ...
+        path: Path of the layer, or '' for a total.
+        figure: Name of the figure: 'macs', 'params', 'activation_bytes', ...
     """
 
     path: str
@@ -336,7 +346,7 @@ class TorchinfoDifference(Struct, frozen=True):
 
 
 class TorchinfoTable(Struct, frozen=True):
-    """torchinfo's own table, made by torchinfo, and where it differs from ours."""
+    """The table that torchinfo itself prints, and the numbers that differ from Explorer's."""
 
     text: str
     version: str
@@ -344,10 +354,10 @@ class TorchinfoTable(Struct, frozen=True):
 
 
 class RowSide(Struct, frozen=True, gc=False):
-    """A row of one of two trees that stand side by side: as in its `Layer`.
+    """A row of one of two trees side by side, with the figures of its `Layer`.
 
     Attributes:
-        output: Shape of what it puts out first; None where nothing is known of it.
+        output: Shape of its first output, or None if unknown.
     """
 
     id: int
@@ -365,17 +375,18 @@ class RowSide(Struct, frozen=True, gc=False):
 
 
 class RowPair(Struct, frozen=True, gc=False):
-    """A row of two trees side by side.
+    """A pair of matching rows of two trees.
 
     Attributes:
-        depth: Of the row among these rows, which are in pre-order.
-        before, after: The row on either side; None where it has no counterpart.
-        status: 'same'; 'renamed', nothing but names differs; 'resized', the same layer on tensors of another
-            size; 'changed', 'added', 'removed', 'folded', 'tiled', 'merged', 'quantized' as in a `NodeDiff`;
-            'part' of a row that is tiled or merged.
-        what: What differs, in words.
-        inside: How many rows in it differ, 'renamed' not counted.
-        end: The row behind the last one in it.
+        depth: Nesting depth of the row. Rows are in pre-order.
+        before: Row of the first tree, or None if the row has no counterpart there.
+        after: Row of the second tree, or None if the row has no counterpart there.
+        status: 'same'; 'renamed': only names differ; 'resized': the same layer on tensors of another size;
+            'changed', 'added', 'removed', 'folded', 'tiled', 'merged', 'quantized': as in `NodeDiff`; 'part':
+            part of a tiled or merged row.
+        what: Difference in words.
+        inside: Number of rows below this one that differ. Renamed rows do not count.
+        end: Index after the last row below this one.
     """
 
     depth: int
@@ -388,18 +399,18 @@ class RowPair(Struct, frozen=True, gc=False):
 
     @property
     def either(self) -> RowSide:
-        """The row as it is, or was."""
+        """Row of the second tree, or of the first if the row was removed."""
         side = self.after or self.before
         assert side is not None
         return side
 
     @property
     def differs(self) -> bool:
-        """Whether the two sides are not the same, here or inside."""
+        """Whether the two sides differ, in this row or in a row below it."""
         return self.inside > 0 or self.status not in SAME
 
     def delta(self, figure: str) -> int | None:
-        """By how much a figure grew: what is not there counts as nothing; None where one is not known."""
+        """Growth of a figure. A missing row counts as 0. None if one of the two is unknown."""
         old = 0 if self.before is None else getattr(self.before, figure)
         new = 0 if self.after is None else getattr(self.after, figure)
         return None if old is None or new is None else new - old
@@ -409,14 +420,16 @@ class TreeDiff(Struct, frozen=True):
     """Two layer trees side by side, row by row.
 
     Attributes:
-        before, after: What the user calls them.
-        rows: In pre-order, as `before` has them; what was added stands where it does in `after`.
-        graph: What differs in no row: inputs, outputs, operator sets.
-        counts: How many layers are in which state, and groups that differ of themselves.
-        equal: Nothing but names differs.
-        form: Of what the trees are: 'graph', of ONNX graphs as they are; 'exported', of the ONNX form of a
-            module; 'rows', of modules or tensors as they are opened.
-        values_compared: Whether the values of weights are among what was compared; else their shapes alone.
+        before: Name of the first model, as the user calls it.
+        after: Name of the second model.
+        rows: Pairs of rows in pre-order, in the order of the first tree. An added row is at its position in
+            the second tree.
+        graph: Differences that belong to no row: inputs, outputs, operator sets.
+        counts: Number of layers in each state, and of groups that differ themselves.
+        equal: Whether at most names differ.
+        form: Kind of the compared trees. 'graph': ONNX graphs as they are; 'exported': modules exported to
+            ONNX; 'rows': modules or tensors as they were opened.
+        values_compared: Whether the values of weights were compared. Otherwise only their shapes were.
     """
 
     before: str
@@ -430,11 +443,11 @@ class TreeDiff(Struct, frozen=True):
     totals_before: Totals
     totals_after: Totals
 
-    def folds(self, at: int) -> bool:
-        """Whether nobody need look into a row: all in it is the same, or came, went or was tiled with it."""
-        row = self.rows[at]
+    def folds(self, index: int) -> bool:
+        """Whether a row can be folded: no row below it differs, or all rows below it share its own state."""
+        row = self.rows[index]
         if not row.inside:
             return True
-        if row.status not in ("added", "removed") or row.inside < row.end - at - 1:
+        if row.status not in ("added", "removed") or row.inside < row.end - index - 1:
             return False
-        return all(self.rows[inner].status == row.status for inner in range(at + 1, row.end))
+        return all(self.rows[inner].status == row.status for inner in range(index + 1, row.end))

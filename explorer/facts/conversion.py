@@ -1,4 +1,4 @@
-"""Conversion: what became of a model that was written as another kind of file."""
+"""Facts about a conversion: a model that was written in another file format."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from explorer.facts import TensorInfo, VerdictKind, Verification
 
 
 class StoredEvidence(Struct, frozen=True):
-    """Stored tensors of two models, compared byte for byte.
+    """Byte-for-byte comparison of the stored tensors of two models.
 
     Attributes:
-        tensors: Names compared.
-        nbytes: Bytes of them that were compared, those of a shared tensor once.
-        differing: (name, why) of those that are not the same.
-        sha256: Digest of the bytes of all tensors in the order of their names, as both have them; empty
-            where they differ.
-        passed: Nothing differs.
-        verdict: One sentence in words.
+        tensors: Number of tensors compared.
+        nbytes: Bytes compared. Bytes of a shared tensor count once.
+        differing: Name of each tensor that differs, with the reason.
+        sha256: SHA-256 digest of the bytes of all tensors in the order of their names, or '' if they differ.
+        passed: Whether no tensor differs.
+        verdict: Result in one sentence.
     """
 
     tensors: int
@@ -31,24 +30,25 @@ class StoredEvidence(Struct, frozen=True):
 
 
 class Conversion(Struct, frozen=True):
-    """A model that was written as another kind of file, and the evidence that it is the same.
+    """A model that was written in another format, with the evidence that the file holds the same model.
 
     Attributes:
-        source: What was opened.
-        source_format: Its format.
-        format: The format that was made.
-        output: The file; empty when nothing was kept, because the evidence is against it.
-        file_bytes: Of it and what lies beside it; None when nothing was kept.
-        how: What made it, in words ('the TorchScript exporter, opset 17').
-        opset: Of an ONNX file.
-        inputs: What goes in, as the file has it: named dimensions are dynamic.
-        outputs: What comes out.
-        verification: Evidence from running both; None when it was not asked for, or there is nothing to run.
-        stored: Evidence from comparing bytes, where tensors are all there is.
-        notes: What is worth knowing: what was guessed, what is not in the result.
-        unknown: (name, why) of what the source holds and nobody understood: neither a tensor that was copied
-            nor a value that became metadata. With `verify` nothing is written then.
-        command: What does the same on the command line; empty for an nn.Module object.
+        source: Model that was opened.
+        source_format: Format of the source.
+        format: Format of the result.
+        output: Path of the file, or '' if no file was kept because the evidence is against it.
+        file_bytes: Bytes of the file and of the files that belong to it, or None if no file was kept.
+        how: Tool that made the result, in words ('the TorchScript exporter, opset 17').
+        opset: Opset of an ONNX file.
+        inputs: Inputs as the file declares them. Named dimensions are dynamic.
+        outputs: Outputs as the file declares them.
+        verification: Evidence from running both models, or None if none was requested or there is nothing to
+            run.
+        stored: Evidence from comparing bytes, if the model consists of tensors only.
+        notes: Remarks, such as values that were guessed and parts that the result lacks.
+        unknown: Name of each part of the source that the converter did not understand, with the reason. Such
+            a part is neither a copied tensor nor a metadata value. With `verify`, no file is written then.
+        command: Command that makes the same conversion, or '' for an nn.Module object.
     """
 
     source: str
@@ -69,14 +69,14 @@ class Conversion(Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing that was looked at speaks against the result."""
+        """Whether no evidence speaks against the result."""
         return self.verdict_kind in PASSED
 
     @property
     def verdict_kind(self) -> VerdictKind:
-        """What was shown of the result; 'equal' also where nothing was asked for.
+        """Result of the evidence. It is 'equal' even if no evidence was requested.
 
-        'different' where something of the source is missing because it was not understood.
+        It is 'different' if the result lacks a part of the source that the converter did not understand.
         """
         ran = [] if self.verification is None else [self.verification.verdict_kind]
         bytewise: list[VerdictKind] = []

@@ -1,6 +1,7 @@
-"""Cost of a tiling on a machine: traffic, buffers, cycles, before a single node is written.
+"""Facts about the cost of a tiling on a machine: traffic, buffers and cycles.
 
-Everything here is of the plan, not of a graph: it holds for every form. Sizes are bytes, cycles whole ones.
+The cost follows from the plan alone, before the tiled graph is built, and holds for every form of the graph.
+Sizes are bytes and cycles are whole numbers.
 """
 
 from __future__ import annotations
@@ -23,28 +24,33 @@ ORDERS: dict[str, Dataflow] = {
     "mkn": "input-stationary",
     "kmn": "input-stationary",
 }
-"""Every order of the three loops over tiles, outermost first, and whose tile stays in place while the
-innermost one turns: that of C (the output), of B (the weight) or of A (the input)."""
+"""Orders of the three loops over tiles, outermost first, each with the operand whose tile stays in the buffer
+during the innermost loop: C (the output), B (the weight) or A (the input).
+"""
 
 
 Rate = Positive
-"""Of something in a time."""
+"""Rate per second or per cycle, greater than 0."""
 
 
 class Hardware(Spec, frozen=True):
-    """A machine as a cost is counted for it; what is None is not known, and what follows from it neither.
+    """A machine for which a cost is computed.
+
+    A field is None if it is unknown, and so are the figures that depend on it.
 
     Attributes:
-        name: What the user calls it.
-        macs_per_cycle: Multiply-accumulates that the matrix unit does in a cycle.
-        bytes_per_cycle: Bytes between memory and buffer in a cycle, both ways together.
-        clock: Cycles per second.
-        buffer: Bytes for the tiles that are being worked on.
-        array: (rows, columns) of a systolic array.
-        double_buffered: The next tiles arrive while these are worked on: a site takes the longer of computing
-            and moving, and twice the buffer; otherwise it takes the sum of both.
-        peak_macs, bandwidth: The two rates per second, as a roofline has them.
-        origin: Where the numbers came from.
+        name: Name that the user gives the machine.
+        macs_per_cycle: Multiply-accumulates of the matrix unit per cycle.
+        bytes_per_cycle: Bytes per cycle between memory and buffer, both directions together.
+        clock: Clock rate in cycles per second.
+        buffer: Bytes of the buffer that holds the current tiles.
+        array: Size of the systolic array as (rows, columns).
+        double_buffered: Whether the next tiles are transferred while the current ones are computed. A site
+            then takes the longer of the compute time and the transfer time, and twice the buffer. Otherwise
+            it takes their sum.
+        peak_macs: Peak multiply-accumulates per second, as in a roofline.
+        bandwidth: Peak bytes per second between memory and buffer, as in a roofline.
+        origin: Source of the numbers.
     """
 
     name: str = ""
@@ -60,17 +66,20 @@ class Hardware(Spec, frozen=True):
 
 
 class OrderCost(Struct, frozen=True):
-    """One run of a site with its loops in one order.
+    """Cost of one run of a site with its loops in one order.
 
     Attributes:
-        order: Loops from the outermost in: 'mnk'.
-        a_bytes, b_bytes: Read of the left and the right operand.
-        c_read_bytes, c_write_bytes: Of the sums, in the accumulator's type, the last write too.
-        traffic: The four together.
-        intensity: FLOPs (2 x MACs) per byte of traffic; None where no byte moves.
-        compute_cycles, memory_cycles: Of all products, and of all bytes.
-        cycles: The longer of both; their sum without double buffering.
-        bound: Which of the two is longer; '' where that is not known.
+        order: Loops from the outermost to the innermost: 'mnk'.
+        a_bytes: Bytes read of the left operand.
+        b_bytes: Bytes read of the right operand.
+        c_read_bytes: Bytes of partial sums read, in the accumulator's type.
+        c_write_bytes: Bytes of sums written, in the accumulator's type, with the final output.
+        traffic: Sum of the four figures above, in bytes.
+        intensity: FLOPs (2 x MACs) per byte of traffic, or None if no byte moves.
+        compute_cycles: Cycles of all products.
+        memory_cycles: Cycles of all transfers.
+        cycles: Larger of the two with double buffering, otherwise their sum.
+        bound: Which of the two is larger, or '' if unknown.
     """
 
     order: str
@@ -89,17 +98,18 @@ class OrderCost(Struct, frozen=True):
 
 
 class Systolic(Struct, frozen=True):
-    """Cycles of a systolic array.
+    """Cycles of one product on a systolic array.
 
     Attributes:
-        dataflow: What stays in the array.
-        cycles: That it computes, tile after tile as the plan cuts it, operands at hand.
-        whole: The same for the product in one go, folded to the array's size only.
-        scalesim: `whole` as SCALE-Sim 3.0 counts it: what stays in the array as output is not drained, which
-            takes R cycles a fold; its report says one less, as it counts from 0.
-        total: With moving: `cycles` and those of the traffic, in the better loop order of the same dataflow;
-            the longer of both, or their sum without double buffering. None where moving is not known.
-        seconds: Of `total`.
+        dataflow: Operand that stays in the array.
+        cycles: Compute cycles of the tiles of the plan, one after the other, without transfers.
+        whole: Compute cycles of the untiled product, folded only to the size of the array.
+        scalesim: `whole` as SCALE-Sim 3.0 counts it. SCALE-Sim does not drain a stationary output, which
+            takes R cycles a fold. Its report shows one cycle less, because it counts from 0.
+        total: Cycles with transfers, in the better loop order of the same dataflow: the larger of `cycles`
+            and the transfer cycles, or their sum without double buffering. None if the transfer cycles are
+            unknown.
+        seconds: Seconds of `total`.
     """
 
     dataflow: Dataflow
@@ -111,10 +121,7 @@ class Systolic(Struct, frozen=True):
 
 
 class Formula(Struct, frozen=True):
-    """How a figure comes about: `rule` in letters, `filled` with the site's numbers, and the `value`.
-
-    `unit` is 'bytes', 'cycles', 'seconds', 'FLOPs per byte', 'share', 'times' or '' for a plain count.
-    """
+    """The formula of a figure: `rule` in letters, `filled` with the numbers of the site, and the `value`."""
 
     name: str
     rule: str
@@ -124,27 +131,32 @@ class Formula(Struct, frozen=True):
 
 
 class SiteCost(Struct, frozen=True):
-    """What one run of a site costs, all of its batch together.
+    """Cost of one run of a site, its full batch together.
 
     Attributes:
         name, op, M, K, N, batch, tile, grid, edges, dtype, accumulator, calls: As in `SitePlan`.
-        macs: batch M K N, less the zeros between packed groups.
-        products: batch m k n.
-        utilisation: Of the arithmetic of all tile products, the share that the product needs.
-        padded_share: Of the bytes of both operands and the output, each counted once, the share that fills up
-            tiles; 0 with ragged edges.
-        traffic_without_reuse: Every tile product fetches its operands and its sum, and writes the sum.
-        compulsory: Each operand read once and the output written once, without filling.
-        orders: The six, in the order of `ORDERS`.
-        order: The chosen one: the one asked for, or that with the least traffic.
-        buffer, buffer_double: One tile of each operand and of the sum; twice that.
-        fits: Whether what the machine needs of the two is in its buffer.
-        lower_bound: Bytes that no order and no tile size can go below with `bound_buffer` bytes.
-        bound_buffer: The machine's buffer, or `buffer` where that is more or the machine's is not known.
-        ratio: Traffic of the chosen order, in lower bounds.
-        systolic: By dataflow; empty for a machine whose array is not known.
-        formulas: Empty unless asked for.
-        at_most: As in `SitePlan`: it may run less often than `calls` says.
+        macs: Multiply-accumulates: batch M K N, without the zeros between packed groups.
+        products: Number of tile products: batch m k n.
+        utilisation: Share of the arithmetic of all tile products that the product needs, 0 to 1.
+        padded_share: Share of the bytes of the operands and the output, each counted once, that is padding. 0
+            with ragged edges.
+        traffic_without_reuse: Bytes of traffic if every tile product fetches its operands and its sum and
+            writes the sum.
+        compulsory: Bytes of each operand read once and the output written once, without padding.
+        orders: Costs of the six loop orders, in the order of `ORDERS`.
+        order: Chosen loop order: the requested one, or the one with the least traffic.
+        buffer: Bytes of one tile of each operand and of the sum.
+        buffer_double: Twice `buffer`, for double buffering.
+        fits: Whether the buffer of the machine holds the tiles, twice if it is double-buffered. None if its
+            size is unknown.
+        lower_bound: Bytes of traffic that no loop order and no tile size can go below with `bound_buffer`
+            bytes.
+        bound_buffer: Bytes of the machine's buffer, or `buffer` if that is larger or the machine's buffer is
+            unknown.
+        ratio: Traffic of the chosen order divided by `lower_bound`.
+        systolic: Cycles on the systolic array for each dataflow. Empty if the machine has no known array.
+        formulas: Formulas of the figures. Empty unless they were requested.
+        at_most: Whether the site may run less often than `calls`, as in `SitePlan`.
     """
 
     name: str
@@ -179,16 +191,16 @@ class SiteCost(Struct, frozen=True):
 
     @property
     def chosen(self) -> OrderCost:
-        """What the site costs in its chosen order."""
+        """Cost of the site in its chosen loop order."""
         return next(cost for cost in self.orders if cost.order == self.order)
 
 
 class OrderTotal(Struct, frozen=True):
-    """All sites one after the other, every call of each.
+    """Cost of all sites one after the other, every call of each.
 
     Attributes:
-        order: 'mnk': every site in this order; 'best': each in the one with the least traffic.
-        memory_bound: Sites that moving bounds; None where that is not known.
+        order: Loop order of every site ('mnk'), or 'best' if each site uses its order with the least traffic.
+        memory_bound: Number of memory-bound sites, or None if unknown.
     """
 
     order: str
@@ -202,18 +214,23 @@ class OrderTotal(Struct, frozen=True):
 
 
 class PlanCost(Struct, frozen=True):
-    """What a plan costs. Sums are over all sites and all calls of each; what is left untiled is in none.
+    """Cost of a plan.
+
+    Sums are over all sites and all calls of each. They do not include untiled operators.
 
     Attributes:
-        hardware: The machine, with what follows from the numbers that were given.
-        order: What was asked for: 'best', an order, or a dataflow (then the better of its two).
-        buffer, buffer_double: The most that a site needs.
-        fits: Every site fits; None where the machine's buffer is not known.
-        total: In the order that was asked for.
-        orders: Every site in the same order, for each of the six; then the best of each.
-        systolic: By dataflow, summed over all sites.
-        assumptions: What was taken for granted, in words.
-        macs_total: Of the whole model, what is left untiled too; None unless every one is known.
+        hardware: Machine, completed with the values that follow from the given ones.
+        order: Requested order: 'best', a loop order, or a dataflow (then the better of its two loop orders).
+        buffer: Largest `SiteCost.buffer` of a site, in bytes.
+        buffer_double: Largest `SiteCost.buffer_double` of a site, in bytes.
+        fits: Whether the tiles of every site fit into the buffer, or None if the size of the buffer is
+            unknown.
+        total: Cost in the requested order.
+        orders: Cost with each of the six loop orders for all sites, then with the best order of each site.
+        systolic: Cycles on the systolic array for each dataflow, summed over all sites.
+        assumptions: Assumptions behind the figures, in words.
+        macs_total: Multiply-accumulates of the full model with the untiled operators, or None unless all are
+            known.
     """
 
     hardware: Hardware
@@ -238,23 +255,29 @@ class PlanCost(Struct, frozen=True):
 
     @property
     def sign(self) -> str:
-        """What stands before sums over all runs: '<= ' where a site may run less often."""
+        """Sign in front of sums over all runs: '<= ' if a site may run less often, otherwise ''."""
         return "<= " if any(site.at_most and site.calls for site in self.sites) else ""
 
 
 class TileStep(Struct, frozen=True):
-    """One tile matmul of a site, in the order in which its loops run.
+    """One tile product of a site. Steps follow the order of the loops.
 
     Attributes:
-        step: From 0.
-        batch: Which of the products side by side.
-        m, k, n: The tile along each axis.
-        a, b: Bytes of the operands' tiles in the buffer.
-        c: Bytes of the tile of sums in it.
-        loads: Bytes that come in for this step: of A, of B, of sums that were put away before; 0 of what is
-            there already.
-        stores: Bytes of finished or interrupted sums that go out after it.
-        a_bytes, b_bytes, c_read_bytes, c_write_bytes: Moved so far, this step included.
+        step: Index of the step, from 0.
+        batch: Index of the product within the batch.
+        m: Index of the tile along M.
+        k: Index of the tile along K.
+        n: Index of the tile along N.
+        a: Bytes of the left operand's tile in the buffer.
+        b: Bytes of the right operand's tile in the buffer.
+        c: Bytes of the tile of sums in the buffer.
+        loads: Bytes loaded for this step: of A, of B, and of earlier partial sums. 0 for a tile that is
+            already in the buffer.
+        stores: Bytes of finished or interrupted sums that are written after the step.
+        a_bytes: Bytes of A loaded up to and with this step.
+        b_bytes: Bytes of B loaded up to and with this step.
+        c_read_bytes: Bytes of sums loaded up to and with this step.
+        c_write_bytes: Bytes of sums written up to and with this step.
     """
 
     step: int
@@ -274,7 +297,7 @@ class TileStep(Struct, frozen=True):
 
     @property
     def traffic(self) -> int:
-        """All that was moved so far."""
+        """Bytes moved up to and with this step."""
         return self.a_bytes + self.b_bytes + self.c_read_bytes + self.c_write_bytes
 
 
@@ -282,13 +305,13 @@ class TileSteps(Struct, frozen=True):
     """Some steps of one run of a site.
 
     Attributes:
-        site: Its name.
-        order: Loops from the outermost in.
-        dataflow: Whose tile stays while the innermost loop turns.
-        count: Steps in all: the tile matmuls of the site.
-        traffic: After the last of them: as `SiteCost` counts it for the order.
-        steps: Those that were asked for.
-        dims: Sizes of open dimensions that the site was counted for, where they are known.
+        site: Name of the site.
+        order: Loops from the outermost to the innermost.
+        dataflow: Operand whose tile stays in the buffer during the innermost loop.
+        count: Number of all steps: the tile products of the site.
+        traffic: Bytes of traffic after the last step, equal to the figure of `SiteCost` for the order.
+        steps: Requested steps.
+        dims: Sizes of open dimensions to which the figures apply, if they are known.
     """
 
     site: str

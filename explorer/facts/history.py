@@ -1,7 +1,7 @@
-"""The history of a session: a tree of states, of which none is ever lost.
+"""The history of a session: a tree of states, which keeps every state.
 
-A change makes a state of the current one. Where that has been changed before it is a fork, and what was made
-first stays beside what comes now: undo and redo walk along one line of the tree, `go` leads to any state.
+A change makes a new state from the current one. A second change of the same state starts a new branch, and
+the first branch stays. Undo and redo move along one line of the tree; `go` jumps to any state.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from explorer.facts.verification import Verification
 
 
 class HistoryEntry(Struct, frozen=True):
-    """One state of the session: the model as opened, or the outcome of a change.
+    """One state of the session: the model as opened, or the result of a change.
 
     Attributes:
-        label: What was done, in a few words.
-        path: The ONNX file that holds it; None for the model as opened, and for an nn.Module that was made of
-            it and is in no file: its record makes it again.
-        command: What would make it headless; '' where no command can.
-        verification: The proof; None where there was none.
-        saved: Where the user saved it.
-        name: What the user calls it.
-        dims: Sizes that were bound when it was made; None where nobody wrote them down.
-        parent: The state that it was made of: see `History.parent`.
-        profile: How long it ran when it was last timed.
-        change: The verb that made it; '' for the model as opened.
-        record: What the change says of itself; None where it kept nothing.
+        label: Short description of the change.
+        path: Path of the ONNX file that holds the state. None for the model as opened, and for a changed
+            nn.Module that is in no file: its record makes it again.
+        command: Command that makes the state without the screen, or '' if no command can.
+        verification: Proof of the change, or None without one.
+        saved: Path to which the user saved the state, or ''.
+        name: Name that the user gave the state, or ''.
+        dims: Sizes of dimensions that were bound when the state was made, or None if they were not recorded.
+        parent: Index of the state from which this state was made, see `History.parent`.
+        profile: Last measured profile of the state, or None.
+        change: Verb that made the state, or '' for the model as opened.
+        record: Record of the change, or None if the change keeps none.
     """
 
     label: str
@@ -47,7 +47,7 @@ class HistoryEntry(Struct, frozen=True):
     record: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        """Fields of the record by the names that they had when each was a field of the entry."""
+        """Reads fields of the record under the names that they had as fields of the entry."""
         if name == "words" and hasattr(self.record, name):
             return (self.change, *self.record.words)
         if name in _BEFORE:
@@ -64,16 +64,16 @@ _BEFORE = {
     "fold": "",
     "words": (),
 }
-"""Names that programs may still read, and what an entry has whose change knows no such thing."""
+"""Former field names that programs may still read, with the value if the record has no such field."""
 
 
 class History(Struct, frozen=True):
-    """All states in the order in which they were made, and which of them is current.
+    """All states in the order in which they were made, and the index of the current state.
 
     Attributes:
-        dims: Sizes that were bound after the opening.
-        tip: The end of the line that undo and redo walk along; None for the newest state that was made of
-            the current one, or of what was made of it.
+        dims: Sizes of dimensions that were bound after the model was opened.
+        tip: Index of the last state of the line along which undo and redo move. None selects the newest
+            descendant of the current state.
     """
 
     entries: tuple[HistoryEntry, ...]
@@ -83,85 +83,90 @@ class History(Struct, frozen=True):
 
     @property
     def is_tree(self) -> bool:
-        """Whether every state was made of one before it; what comes from outside may say anything."""
+        """Whether every parent precedes its child. A history from another program may violate this."""
         return bool(self.entries) and all(
-            0 <= (self.parent(at) or 0) < at for at in range(1, len(self.entries))
+            0 <= (self.parent(index) or 0) < index for index in range(1, len(self.entries))
         )
 
-    def parent(self, at: int) -> int | None:
-        """The state that a state was made of; None of the model as opened.
+    def parent(self, index: int) -> int | None:
+        """Returns the index of the state from which a state was made, or None for the model as opened.
 
-        A program that knew no branches did not write it down: then it is the state before.
+        A history of a program version without branches has no parents. The parent is then the previous state.
         """
-        written_parent = self.entries[at].parent
-        return None if at == 0 else at - 1 if written_parent is None else written_parent
+        written_parent = self.entries[index].parent
+        return None if index == 0 else index - 1 if written_parent is None else written_parent
 
     def children(self) -> dict[int, list[int]]:
-        """The states that were made of each, oldest first; one of which nothing was made is not in it."""
+        """Maps the index of each state that was changed to the states made from it, oldest first."""
         children: dict[int, list[int]] = {}
-        for at in range(1, len(self.entries)):
-            children.setdefault(self.parent(at) or 0, []).append(at)
+        for index in range(1, len(self.entries)):
+            children.setdefault(self.parent(index) or 0, []).append(index)
         return children
 
-    def line_to(self, at: int) -> tuple[int, ...]:
-        """The states that lead to a state, from the model as opened on, and the state itself."""
-        line = [at]
+    def line_to(self, index: int) -> tuple[int, ...]:
+        """Returns the indices of the states from the model as opened to the given state."""
+        line = [index]
         while (before := self.parent(line[-1])) is not None:
             line.append(before)
         return tuple(reversed(line))
 
-    def newest(self, at: int) -> int:
-        """The state that was made last of those that come of a state; itself if there is none."""
-        reached = {at}
-        for later in range(at + 1, len(self.entries)):
-            if self.parent(later) in reached:
-                reached.add(later)
+    def newest(self, index: int) -> int:
+        """Returns the newest descendant of a state, or the state itself if it has none."""
+        reached = {index}
+        for candidate in range(index + 1, len(self.entries)):
+            if self.parent(candidate) in reached:
+                reached.add(candidate)
         return max(reached)
 
     @property
     def line(self) -> tuple[int, ...]:
-        """The line that undo and redo walk along; the current state is on it."""
+        """Indices of the states along which undo and redo move. The current state is one of them."""
         if self.tip is not None and self.current in (line := self.line_to(self.tip)):
             return line
         return self.line_to(self.newest(self.current))
 
     @property
     def redoable(self) -> tuple[int, ...]:
-        """The states that redo leads to, one after the other."""
+        """Indices of the states that redo reaches, in order."""
         line = self.line
         return line[line.index(self.current) + 1 :]
 
     @property
     def unsaved(self) -> tuple[HistoryEntry, ...]:
-        """What would go with the session: states that nobody saved, nor what was made of them, nor forgot."""
+        """States that closing the session would lose.
+
+        A state counts as saved if the user saved it or, unless it has a name, a state made from it.
+        """
         behind_saved = {
-            at for end, entry in enumerate(self.entries) if entry.saved for at in self.line_to(end)
+            index for end, entry in enumerate(self.entries) if entry.saved for index in self.line_to(end)
         }
         states = enumerate(self.entries)
         return tuple(
-            entry for at, entry in states if at and not entry.saved and (at not in behind_saved or entry.name)
+            entry
+            for index, entry in states
+            if index and not entry.saved and (index not in behind_saved or entry.name)
         )
 
     def state(self, word: str) -> int:
-        """The state that a user means by its number or its name.
+        """Finds the index of a state by the number or the name that the user typed.
 
         Raises:
-            Misuse: There is none, or there are several of that name.
+            Misuse: No state or more than one state has this name.
         """
         if word.isdecimal() and int(word) < len(self.entries):
             return int(word)
-        named = [at for at, entry in enumerate(self.entries) if entry.name == word]
+        named = [index for index, entry in enumerate(self.entries) if entry.name == word]
         if len(named) == 1:
             return named[0]
-        many = (
+        problem = (
             f"the states {' and '.join(map(str, named))} have this name"
             if named
             else "there is no such state"
         )
-        raise Misuse(many, where=word, hint=f"give a number from 0 to {len(self.entries) - 1}")
+        raise Misuse(problem, where=word, hint=f"give a number from 0 to {len(self.entries) - 1}")
 
 
 def states_text(entries: tuple[HistoryEntry, ...]) -> str:
-    """Which states these are: "'tile 64x64x64'", "'npu' and 2 more"."""
+    """Describes states in a few words: "'tile 64x64x64'", "'npu' and 2 more"."""
     more = f" and {len(entries) - 1:,} more" if len(entries) > 1 else ""
     return f"'{entries[0].name or entries[0].label}'{more}"

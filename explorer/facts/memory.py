@@ -1,7 +1,7 @@
-"""Facts about memory over time: what is live at each step, and how small an arena holds it.
+"""Facts about memory over time: the live tensors at each step, and the size of an arena that holds them.
 
-Apart from the facts that the screen paints first with, because importing them costs start-up time
-and few sessions ask for these.
+This module is separate from the facts of the first screen, because importing it costs startup time and few
+sessions need it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ class MemoryStep(Struct, frozen=True):
     """One step of the execution order.
 
     Attributes:
-        path: Path of the layer that runs; '' for the model's inputs, which come before the first.
-        kind: Its operator or module type.
-        live_bytes: Activations live while it runs: its inputs, its outputs, and what later steps need.
-        layer: Id of the layer's row in `Analysis.layers`, None where it has none of its own.
+        path: Path of the layer that runs, or '' for the inputs of the model, which come before the first
+            layer.
+        kind: Operator or module type of the layer.
+        live_bytes: Bytes of the activations that are live while the layer runs: its inputs, its outputs, and
+            tensors that later steps read.
+        layer: Id of the layer's row in `Analysis.layers`, or None if it has no row of its own.
     """
 
     path: str
@@ -30,9 +32,9 @@ class MemoryStep(Struct, frozen=True):
 
 
 class Lifetime(Struct, frozen=True):
-    """One activation and the steps through which it is live, both ends included.
+    """One activation and the steps during which it is live, both ends included.
 
-    `offset` is its place in the smallest arena that a first-fit allocator needs (`Memory.arena_bytes`).
+    `offset` is its address in bytes in the arena (`Memory.arena_bytes`) that a first-fit allocator fills.
     """
 
     tensor: TensorInfo
@@ -46,17 +48,18 @@ class Memory(Struct, frozen=True):
     """Activation memory of one forward pass, step by step.
 
     Attributes:
-        steps: In execution order.
-        lifetimes: Every activation that takes memory of its own, in the order in which they are born.
-        sum_bytes: All of `lifetimes` together.
-        peak_bytes: The largest `live_bytes`, first reached at step `peak_step`.
-        arena_bytes: Size of the arena that first-fit placement needs, in the order of birth or by
-            decreasing size, whichever is smaller; never below the peak, which no allocator can beat.
-        weight_bytes: Resident throughout, in none of the other figures.
-        status: 'bound' when a tensor's size is an upper bound; 'unknown' when one is not known at all: then
-            the figures count the others and `reason` says how many were left out.
-        assumed: The figures of status 'bound' rest on the assumption that `reason` names. They may be more
-            or less.
+        steps: Steps in execution order.
+        lifetimes: Activations that use memory of their own, ordered by the step in which they are created.
+        sum_bytes: Sum of the sizes of all `lifetimes`, in bytes.
+        peak_bytes: Largest `live_bytes`, first reached at step `peak_step`.
+        arena_bytes: Bytes of the arena that first-fit placement needs. Tensors are placed in the order of
+            creation or by decreasing size, whichever needs less. Never below `peak_bytes`, the lower bound of
+            any allocator.
+        weight_bytes: Bytes of the weights. They are resident throughout, and no other figure includes them.
+        status: 'exact'; 'bound' if the size of a tensor is an upper bound; 'unknown' if a size is unknown. In
+            the last case the figures omit those tensors, and `reason` tells how many.
+        assumed: Whether the figures of status 'bound' rest on the assumption that `reason` names. The true
+            figures may be larger or smaller.
     """
 
     steps: tuple[MemoryStep, ...]

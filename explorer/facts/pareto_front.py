@@ -1,7 +1,7 @@
-"""Pareto front of a sweep: tilings, or number formats, of which no other is better in every figure.
+"""Pareto front of a sweep: the rows that no other row beats in every figure.
 
-Beside the facts, since the engine marks the rows of a file and the screen those of the tilings that it has so
-far.
+It is part of the facts because both the engine and the screen mark rows: those of a results file, and those
+that a running sweep has so far.
 """
 
 from __future__ import annotations
@@ -17,71 +17,75 @@ from explorer.facts.sweep import OBJECTIVES, SweepRow
 
 
 def with_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
-    """The rows, each marked if it is on the front of its model and machine.
+    """Marks the tilings on the Pareto front of their model and machine.
 
-    Tilings of different models, of one at different sizes, or for different machines are no rivals. A figure
-    that is not known of every rival (cycles of an unknown machine) decides nothing, and a tiling that was
-    disproved competes with nobody.
+    Tilings of different models, of different sizes of a model, or for different machines do not compete. A
+    figure that is unknown for one competitor (cycles of an unknown machine) is ignored. A tiling whose proof
+    failed does not compete.
     """
     rivals: dict[tuple[str, ...], list[int]] = {}
-    for at, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if not row.error and row.verified is not False:
-            rivals.setdefault((row.model, row.fingerprint, row.opening, row.hardware), []).append(at)
+            rivals.setdefault((row.model, row.fingerprint, row.opening, row.hardware), []).append(index)
     marked: set[int] = set()
     for group in rivals.values():
-        objectives = [name for name in OBJECTIVES if all(getattr(rows[at], name) is not None for at in group)]
-        points = [tuple(getattr(rows[at], name) for name in objectives) for at in group]
+        objectives = [
+            name for name in OBJECTIVES if all(getattr(rows[index], name) is not None for index in group)
+        ]
+        points = [tuple(getattr(rows[index], name) for name in objectives) for index in group]
         if objectives:
             best = nondominated([(*point, 0, 0)[:3] for point in points])
-            marked.update(at for at, point in zip(group, points, strict=True) if (*point, 0, 0)[:3] in best)
+            marked.update(
+                index for index, point in zip(group, points, strict=True) if (*point, 0, 0)[:3] in best
+            )
     return tuple(
-        row if row.pareto == (at in marked) else replace(row, pareto=at in marked)
-        for at, row in enumerate(rows)
+        row if row.pareto == (index in marked) else replace(row, pareto=index in marked)
+        for index, row in enumerate(rows)
     )
 
 
 def with_format_front(rows: Sequence[FormatRow]) -> tuple[FormatRow, ...]:
-    """The rows, each marked if it is on the front of its model, on the same samples.
+    """Marks the number formats on the Pareto front of their model and samples.
 
-    BitOPs that are not known of every rival decide nothing; a row without SNR is no rival.
+    BitOPs are ignored if they are unknown for one competitor. A row without SNR does not compete.
     """
     rivals: dict[tuple[str, ...], list[int]] = {}
-    for at, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if not row.error and row.snr_db is not None and row.weight_bytes is not None:
-            rivals.setdefault((row.model, row.fingerprint, row.opening, row.calibration), []).append(at)
+            rivals.setdefault((row.model, row.fingerprint, row.opening, row.calibration), []).append(index)
     marked: set[int] = set()
     for group in rivals.values():
-        counted = all(rows[at].bitops is not None for at in group)
+        counted = all(rows[index].bitops is not None for index in group)
         points = [
-            (rows[at].weight_bytes, rows[at].bitops if counted else 0, -(rows[at].snr_db or 0.0))
-            for at in group
+            (rows[index].weight_bytes, rows[index].bitops if counted else 0, -(rows[index].snr_db or 0.0))
+            for index in group
         ]
         best = nondominated(points)
-        marked.update(at for at, point in zip(group, points, strict=True) if point in best)
+        marked.update(index for index, point in zip(group, points, strict=True) if point in best)
     return tuple(
-        row if row.pareto == (at in marked) else replace(row, pareto=at in marked)
-        for at, row in enumerate(rows)
+        row if row.pareto == (index in marked) else replace(row, pareto=index in marked)
+        for index, row in enumerate(rows)
     )
 
 
 def nondominated(points: Iterable[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
-    """The points of which no other is at most as large in all three places.
+    """Finds the points for which no other point is at most as large in all three coordinates.
 
-    Whatever dominates a point comes before it in lexicographic order, so one pass is enough: of those passed,
-    the least third figure for every second one is kept as a staircase.
+    A dominating point precedes the dominated one in lexicographic order, so one pass is enough. It keeps a
+    staircase of the points seen so far: the least third coordinate for every second coordinate.
     """
     best: set[tuple[Any, ...]] = set()
     seconds: list[Any] = []
     thirds: list[Any] = []
     for point in sorted(set(points)):
         _, second, third = point
-        at = bisect_right(seconds, second)
-        if at and thirds[at - 1] <= third:
+        position = bisect_right(seconds, second)
+        if position and thirds[position - 1] <= third:
             continue
         best.add(point)
-        stop = at
+        stop = position
         while stop < len(thirds) and thirds[stop] >= third:
             stop += 1
-        start = at - 1 if at and seconds[at - 1] == second else at
+        start = position - 1 if position and seconds[position - 1] == second else position
         seconds[start:stop], thirds[start:stop] = [second], [third]
     return best

@@ -1,4 +1,4 @@
-"""Facts about time on a machine that is known by two numbers: what it can compute and what it can move."""
+"""Facts about a roofline: the least time of layers on a machine with a compute and a memory limit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Limit = Literal["compute", "memory", "unknown"]
 
 
 class NamedMachine(Struct, frozen=True):
-    """A machine that `--machine` takes by name.
+    """A machine that `--machine` accepts by name.
 
     Attributes:
-        name: For `--machine`.
-        about: What it is; empty for the user's own.
-        dtype: Of the numbers that the peak multiplies, where that is known; dense, without sparsity.
-        hardware: All that is known of it.
-        source: The datasheet, or the file, that has the figures.
-        measured: What was measured, if it was.
+        name: Name for `--machine`.
+        about: Description, or '' for a machine of the user's own.
+        dtype: Number type of the peak rate, if known. The rate is that of dense products, without sparsity.
+        hardware: All known properties of the machine.
+        source: Datasheet or file from which the figures come.
+        measured: Measurements of the machine, or None if it was not measured.
     """
 
     name: str
@@ -36,11 +36,11 @@ class NamedMachine(Struct, frozen=True):
 
 
 class Machines(Struct, frozen=True):
-    """The machines that have a name.
+    """All machines that have a name.
 
     Attributes:
-        config: The file in which a user names his own, there or not.
-        machines: His own, then the presets.
+        config: Path of the config file for the user's own machines. The file need not exist.
+        machines: The user's own machines, then the presets.
     """
 
     config: str
@@ -52,11 +52,14 @@ class RooflinePoint(Struct, frozen=True):
 
     Attributes:
         layer: Id of its row in `Analysis.layers`.
-        macs, bytes: Of all its calls; bytes are those read and written, each once.
-        intensity: FLOPs per byte; None when either is unknown or no byte moves.
-        limit: What bounds its time: 'compute' at or right of the ridge, 'memory' left of it.
-        seconds: Lower bound of its time: the longer of macs / peak_macs and bytes / bandwidth.
-        share: Of `Roofline.seconds`.
+        macs: Multiply-accumulates of all its calls, or None if unknown.
+        bytes: Bytes read and written by all its calls, each once, or None if unknown.
+        intensity: FLOPs per byte, or None if either number is unknown or no byte moves.
+        limit: Resource that bounds the time: 'compute' at or right of the ridge, 'memory' left of it, or
+            'unknown'.
+        seconds: Lower bound of the time: the longer of macs / peak_macs and bytes / bandwidth. None if
+            unknown.
+        share: Share of `Roofline.seconds`, 0 to 1.
     """
 
     layer: int
@@ -74,13 +77,15 @@ class Roofline(Struct, frozen=True):
     """Every layer on the roofline of one machine, in execution order.
 
     Attributes:
-        ridge: FLOPs per byte at which the machine's two limits meet: 2 x peak_macs / bandwidth.
-        seconds: Sum of the layers' lower bounds, as far as they are known: layers run one after the other.
-            None where a layer is not known and the others add up to nothing; so for the next two.
-        compute_seconds: All MACs at the peak.
-        memory_seconds: All bytes at full bandwidth.
-        compute_bound, memory_bound, unknown: How many layers.
-        coverage: Share of layers whose time is known.
+        ridge: FLOPs per byte at which the two limits of the machine meet: 2 x peak_macs / bandwidth.
+        seconds: Sum of the known lower bounds of the layers, which run one after the other. None if a layer
+            is unknown and the others sum to 0. The same holds for the next two figures.
+        compute_seconds: Seconds of all MACs at the peak rate.
+        memory_seconds: Seconds of all bytes at full bandwidth.
+        compute_bound: Number of compute-bound layers.
+        memory_bound: Number of memory-bound layers.
+        unknown: Number of layers whose limit is unknown.
+        coverage: Share of layers whose time is known, 0 to 1.
     """
 
     machine: Machine

@@ -1,4 +1,4 @@
-"""Settings in force for every site of a model, or every layer that takes a number format, and who said so."""
+"""Facts about effective settings: the settings of every site or layer of a model, and their origin."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from msgspec import Struct
 
 
 class SiteSettings(Struct, frozen=True):
-    """What is asked of one site.
+    """Effective tiling settings of one site.
 
     Attributes:
-        tile, edges, form: As asked for, 'auto' not resolved.
-        on: Whether it is tiled.
-        origins: Of these four: 'default', a file and its line, 'command line'; of edges 'open sizes', too.
+        tile: Requested tile as (TM, TK, TN).
+        edges: Requested handling of the last tile of an axis.
+        form: Requested form; 'auto' is not resolved.
+        on: Whether the site is tiled.
+        origins: Origin of each of these four settings: 'default', a file and its line, 'command line', or
+            'open sizes' (for `edges`).
     """
 
     name: str
@@ -29,7 +32,7 @@ class SiteSettings(Struct, frozen=True):
 
 
 class UnusedRule(Struct, frozen=True):
-    """A rule that means no site of this model; `near` is a site's name that its own is like, or ''."""
+    """A rule that matches no site of this model. `near` is a similar site name, or ''."""
 
     origin: str
     says: str
@@ -37,12 +40,13 @@ class UnusedRule(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
-    """What is in force.
+    """Effective tiling settings of a model.
 
     Attributes:
-        grouped: What is done with grouped convolutions, and `grouped_origin` who said so.
-        sites: Of all products that can be tiled, in execution order.
-        unused: Rules that mean none of them.
+        grouped: Handling of grouped convolutions.
+        grouped_origin: Origin of that setting.
+        sites: Settings of all products that can be tiled, in execution order.
+        unused: Rules that match none of them.
     """
 
     grouped: str
@@ -52,15 +56,19 @@ class Settings(Struct, frozen=True):
 
 
 class LayerSettings(Struct, frozen=True):
-    """What is asked of one layer.
+    """Effective quantization settings of one layer.
 
     Attributes:
-        sizes: M, K and N of its matrix product; None where it is none, or they are not known.
-        weight, input, bias: Number formats that hold; '' where there is no such part, or it stays.
-        granularity, symmetric, block: As in `QuantizeSpec`; `symmetric` of its weight.
-        form: How it is written: 'qdq', 'qoperator', 'function', 'nbits' (MatMulNBits).
-        origins: Of what was asked: 'default', a file and its line, 'command line'.
-        reason: Why it is left as it is; '' where it takes a format.
+        sizes: M, K and N of its matrix product, or None if it has none or they are unknown.
+        weight: Number format of the weight, or '' if the layer has none or it is not quantized.
+        input: Number format of the input, or ''.
+        bias: Number format of the bias, or ''.
+        granularity: Granularity of the scales, as in `QuantizeSpec`.
+        symmetric: Whether the zero point of the weight is 0.
+        block: Number of weights that share a scale, or 0.
+        form: Form of the written operators: 'qdq', 'qoperator', 'function', 'nbits' (MatMulNBits).
+        origins: Origin of each setting: 'default', a file and its line, 'command line'.
+        reason: Reason why the layer is not quantized, or '' if it is.
     """
 
     name: str
@@ -78,21 +86,21 @@ class LayerSettings(Struct, frozen=True):
 
     @property
     def scales(self) -> str:
-        """The weights that share a scale: 'channel', 'tensor', 'block 32'; '' if the layer has no weight."""
+        """Weights that share a scale: 'channel', 'tensor', 'block 32'; '' if the layer has no weight."""
         return (f"block {self.block}" if self.block else self.granularity) if self.weight else ""
 
     @property
     def scales_origin(self) -> str:
-        """The origin of `scales`."""
+        """Origin of `scales`."""
         return self.origins.get("block" if self.block else "granularity", "")
 
 
 class QuantizeSettings(Struct, frozen=True):
-    """What is in force.
+    """Effective quantization settings of a model.
 
     Attributes:
-        layers: All that multiply or hold weights, in the order of the graph.
-        unused: Rules that mean none of them.
+        layers: Settings of all layers that multiply or hold weights, in the order of the graph.
+        unused: Rules that match none of them.
     """
 
     layers: tuple[LayerSettings, ...]

@@ -1,4 +1,4 @@
-"""Sweep over tilings: a row for every combination, and which of them nothing else beats."""
+"""Facts about a sweep over tilings: a row for each combination, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
 Tile = tuple[Count, Count, Count]
 
 MOST_TILES = 1_000_000
-"""Tiles of one sweep: they are listed before the first is weighed."""
+"""Largest number of tiles in one sweep. All tiles are listed in memory before the first is evaluated."""
 
 OBJECTIVES = ("cycles", "traffic", "buffer")
-"""Of two tilings that are equal in all others, the one with less of any of these is the better one."""
+"""Figures of the Pareto front. Lower is better for each of them."""
 
 
 class SweepSpec(Spec, frozen=True):
-    """What is combined: every tile with every kind of edges, form and treatment of groups.
+    """Settings of a sweep: every tile is combined with every edge mode, form and treatment of groups.
 
     Attributes:
-        base: What all of them have in common: its sites and rules.
+        base: Settings common to all combinations: sites and rules.
     """
 
     tiles: Annotated[tuple[Tile, ...], Meta(min_length=1)]
@@ -39,33 +39,36 @@ class SweepSpec(Spec, frozen=True):
 
 
 class SweepRow(Struct, frozen=True):
-    """One tiling of one model; figures are sums over all sites and all calls of each.
+    """One tiling of one model. Figures are sums over all sites and all calls of each.
 
     Attributes:
-        key: Digest of everything that the figures depend on: the model's content and how it was opened, the
-            tiling, the hardware, the program's version.
-        model: As the user named it.
-        fingerprint: Digest of the model's content; '' where nothing is kept.
-        opening: The options that it was opened with, as they are typed.
-        hardware: What the user calls the machine.
-        sites: Products that are tiled; `skipped` are left as they were.
+        key: Digest of all inputs of the figures: the content of the model and its opening options, the
+            tiling, the hardware, and the program's version.
+        model: Name of the model, as the user typed it.
+        fingerprint: Digest of the model's content, or '' if no results file is kept.
+        opening: Options with which the model was opened, as the user typed them.
+        hardware: Name of the machine.
+        sites: Number of tiled products.
+        skipped: Number of products that are not tiled.
         products, macs, utilisation, padded_share, traffic_without_reuse, lower_bound, intensity, cycles,
-            seconds, memory_bound: As in `facts.cost.PlanCost`, each site in the order of its loops that moves
-            the least.
-        traffic: Bytes moved in that order.
-        buffer: Bytes that the machine needs for the tiles at a time: twice one of each where it is
-            double-buffered.
-        fits: Whether that is in its buffer.
-        verified: Whether the proof passed; None where none was made.
-        verdict_kind: What the proof showed.
-        verdict: The proof in a sentence.
-        worst_error: Largest difference between an output of the model and of the tiled one.
-        tiled_bytes: Size of the tiled file.
-        draws, seed: Of the proof.
-        proof_seconds: What tiling, writing and proving took.
-        error: Why there are no figures; '' where there are.
-        at_most: Whether sums over all runs are upper bounds: a loop may end earlier, another branch may run.
-        pareto: Nothing else among the model's tilings has less of one of `OBJECTIVES` and no more of another.
+            seconds, memory_bound: Figure of the same name, as in `facts.cost.PlanCost`, with the loop order
+            of least traffic for each site.
+        traffic: Bytes of traffic in that loop order.
+        buffer: Bytes of buffer that the tiles of one step need, twice that if the machine is double-buffered.
+        fits: Whether the machine's buffer holds them, or None if its size is unknown.
+        verified: Whether the proof passed, or None without a proof.
+        verdict_kind: Kind of the verdict of the proof.
+        verdict: Verdict in one sentence.
+        worst_error: Largest difference between an output of the model and of the tiled model.
+        tiled_bytes: Bytes of the tiled file.
+        draws: Number of random inputs of the proof.
+        seed: Seed of the first random input of the proof.
+        proof_seconds: Seconds to tile, write and prove the model.
+        error: Reason why the row has no figures, or ''.
+        at_most: Whether sums over all runs are upper bounds, because a loop may end earlier or another branch
+            may run.
+        pareto: Whether the row is on the Pareto front: no other tiling of the model has less of one of
+            `OBJECTIVES` and no more of another.
     """
 
     key: str
@@ -107,19 +110,19 @@ class SweepRow(Struct, frozen=True):
 
     @property
     def sign(self) -> str:
-        """What stands before sums over all runs."""
+        """Sign in front of sums over all runs: '<= ' for upper bounds, otherwise ''."""
         return "<= " if self.at_most else ""
 
     @property
     def share(self) -> float | None:
-        """Share of the model's MACs that run on tiles."""
+        """Share of the model's MACs that run on tiles, or None if unknown."""
         if self.macs is None or not self.macs_total:
             return None
         return self.macs / self.macs_total
 
 
 class SweepLayer(Struct, frozen=True):
-    """A product of a model, whatever its tiles: `batch` of them in each of `calls` runs."""
+    """A product of a model, without a tiling: `batch` products of this size in each of `calls` runs."""
 
     model: str
     name: str
@@ -134,15 +137,15 @@ class Sweep(Struct, frozen=True):
     """The answer of `explorer sweep`.
 
     Attributes:
-        rows: Models in the order in which they were named, each with its tilings in the order of the
-            combinations; or as `ordered` by a figure.
-        layers: The products of the models, for programs that simulate them.
-        made: Rows that were computed now.
-        kept: Rows that were known before.
-        proved: Proofs that were made now.
-        output: The file that keeps the rows; '' for none.
-        workers: Processes that worked at it; 0 where it was done in this one.
-        notes: What the user should know of how it was done.
+        rows: Rows by model, in the order in which the user named the models, each with its tilings in the
+            order of the combinations. A requested sort order replaces this.
+        layers: Products of the models, for programs that simulate them.
+        made: Number of rows that were computed now.
+        kept: Number of rows that the results file already had.
+        proved: Number of proofs that were made now.
+        output: Path of the results file, or '' for none.
+        workers: Number of worker processes, or 0 if this process did the work.
+        notes: Remarks about the execution of the sweep.
     """
 
     rows: tuple[SweepRow, ...]
@@ -158,12 +161,12 @@ class Sweep(Struct, frozen=True):
 
     @property
     def failed(self) -> dict[str, str]:
-        """Why there is not one figure of a model, by its name: it cannot be opened, or not be tiled."""
+        """Reason by model name, for models that cannot be opened or have no tiling at all."""
         return failed_models(self.rows)
 
 
 def combinations(spec: SweepSpec) -> list[TileSpec]:
-    """Every tiling that is asked for, each once; tiles change slowest."""
+    """Lists every requested tiling once. Tiles change slowest."""
     return [
         replace(spec.base, tile=tile, edges=edges, form=form, grouped=grouped)
         for tile in dict.fromkeys(spec.tiles)
@@ -174,33 +177,33 @@ def combinations(spec: SweepSpec) -> list[TileSpec]:
 
 
 def tiles_of(
-    whole: Sequence[Tile] | None,
+    tiles: Sequence[Tile] | None,
     rows: Sequence[int] | None = None,
     depths: Sequence[int] | None = None,
     columns: Sequence[int] | None = None,
 ) -> tuple[Tile, ...]:
-    """Tiles from whole ones, and from sizes that replace one side of each of them in turn.
+    """Combines tiles with sizes that replace one side of each tile.
 
     Args:
-        whole: None for cubes of 16, 32, 64 and 128.
-        rows: In place of the first size of each; None leaves it as it is.
-        depths: In place of the second.
-        columns: In place of the third.
+        tiles: Tiles, or None for cubes of 16, 32, 64 and 128.
+        rows: Sizes that replace the first side (M) of each tile, or None.
+        depths: Sizes that replace the second side (K), or None.
+        columns: Sizes that replace the third side (N), or None.
 
     Raises:
-        Misuse: They are too many to be weighed.
+        Misuse: The combinations exceed `MOST_TILES`.
     """
-    most = math.prod(
-        len(sizes) for sizes in (whole or range(4), rows or (0,), depths or (0,), columns or (0,))
+    count = math.prod(
+        len(sizes) for sizes in (tiles or range(4), rows or (0,), depths or (0,), columns or (0,))
     )
-    if most > MOST_TILES:
-        raise Misuse(f"{most:,} tiles are too many", where="sweep", hint=f"combine at most {MOST_TILES:,}")
-    if rows and depths and columns and whole is None:
-        whole = ((1, 1, 1),)  # nothing of it is left
+    if count > MOST_TILES:
+        raise Misuse(f"{count:,} tiles are too many", where="sweep", hint=f"combine at most {MOST_TILES:,}")
+    if rows and depths and columns and tiles is None:
+        tiles = ((1, 1, 1),)  # every side is replaced
     return tuple(
         dict.fromkeys(
             (m, k, n)
-            for tile in whole or tuple((size, size, size) for size in (16, 32, 64, 128))
+            for tile in tiles or tuple((size, size, size) for size in (16, 32, 64, 128))
             for m in rows or tile[:1]
             for k in depths or tile[1:2]
             for n in columns or tile[2:]
@@ -208,7 +211,7 @@ def tiles_of(
     )
 
 
-# the order
+# sort orders
 
 SORTS: dict[str, tuple[str, bool]] = {
     "asked": ("", False),
@@ -222,16 +225,16 @@ SORTS: dict[str, tuple[str, bool]] = {
     "error": ("worst_error", False),
     "pareto": ("pareto", True),
 }
-"""What rows can be sorted by: the field, and whether the largest comes first."""
+"""Sort orders of rows: the field, and whether the largest value comes first."""
 
 
-def ordered(rows: Iterable[SweepRow], by: str, *, reverse: bool = False) -> tuple[SweepRow, ...]:
-    """Rows by one of `SORTS`, the best first; rows of which it is not known come last either way."""
-    name, largest = SORTS[by]
+def ordered(rows: Iterable[SweepRow], sort_name: str, *, reverse: bool = False) -> tuple[SweepRow, ...]:
+    """Sorts rows by one of `SORTS`, the best first. Rows with an unknown value always come last."""
+    name, largest = SORTS[sort_name]
     if not name:
         return tuple(rows)[::-1] if reverse else tuple(rows)
-    # the front itself goes by what its machine, or without one its memory, does best
-    listed = list(ordered(ordered(rows, "traffic"), "cycles")) if by == "pareto" else list(rows)
+    # rows on the front are ordered by cycles, or by traffic if the machine is unknown
+    listed = list(ordered(ordered(rows, "traffic"), "cycles")) if sort_name == "pareto" else list(rows)
     sortable = [row for row in listed if getattr(row, name) is not None]
     unknown = [row for row in listed if getattr(row, name) is None]
     sortable.sort(key=lambda row: getattr(row, name), reverse=largest != reverse)

@@ -1,6 +1,6 @@
-"""Tiling, before and after it is decided: what is tiled, how, and what is left.
+"""Facts about a tiling: its settings, the plan of each site, and the operators that are not tiled.
 
-Re-exported by `explorer.facts`; see there for the conventions.
+`explorer.facts` re-exports this module and documents the conventions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Edges = Literal["ragged", "padded"]
 Grouped = Literal["leave", "pack"]
 
 MAX_TILE = 1 << 16
-"""The longest side of a tile."""
+"""Longest side of a tile."""
 
 
 _TILE = option(
@@ -47,18 +47,20 @@ _FORM = option(
 
 
 class TileRule(Spec, frozen=True):
-    """What is asked of some sites only: a `[[site]]` table of a settings file, or a choice made by hand.
+    """Settings of some sites only: a `[[site]]` table of a settings file, or a choice on the screen.
 
-    A rule applies to a site when every condition that it states holds. A value that is None is left to the
-    next rule, and at the end to the specification itself.
+    A rule applies to a site if all its conditions hold. A setting of None falls through to the next rule, and
+    finally to the `TileSpec`.
 
     Attributes:
-        site: Glob over site names; '' for any.
-        op: Glob over operators; '' for any.
-        shape: Conditions on the sizes, such as 'M>=64 N<=1000'; '' for any.
-        tile, edges, form: For these sites.
-        on: False leaves them as they are.
-        origin: Where it was said: 'npu.toml:12', 'chosen by hand'.
+        site: Glob over site names; '' matches every site.
+        op: Glob over operators; '' matches every operator.
+        shape: Conditions on the sizes, such as 'M>=64 N<=1000'; '' matches every size.
+        tile: Tile of these sites as (TM, TK, TN), or None.
+        edges: Handling of the last tile of an axis, or None.
+        form: Form of the tiled graph, or None.
+        on: Whether to tile these sites, or None.
+        origin: Place where the rule was set: 'npu.toml:12', 'chosen by hand'.
     """
 
     site: Annotated[str, option("a name or a glob over names of sites")] = ""
@@ -72,21 +74,21 @@ class TileRule(Spec, frozen=True):
 
 
 class TileSpec(Spec, frozen=True):
-    """What the user asks of a tiling.
+    """Settings of a tiling as the user requests it.
 
     Attributes:
-        tile: (TM, TK, TN): rows of the left operand, depth, columns of the right operand.
-        sites: Site names, globs over them, or filters; empty means all.
-        edges: 'ragged' leaves the last tile of an axis smaller; 'padded' makes every tile exact.
-        form: How the plan is written as ONNX.
-        grouped: Grouped and depthwise convolutions: 'leave' them to the vector unit, or 'pack' groups
-            block-diagonally into tiles.
-        rules: What is asked of some sites only; the first rule that has a value decides it.
-        origins: Who said the values above, by their names: 'npu.toml:3', 'command line'; a value that is not
-            among them is the default.
-        config: Path of the file that such values and the rules stand in; '' for none.
-        accumulator: Bits of the hardware's accumulator: sums of integers that do not fit it are named; 0 for
-            none.
+        tile: Tile as (TM, TK, TN): rows of the left operand, depth, columns of the right operand.
+        sites: Site names, globs over them, or filters. Empty selects all sites.
+        edges: Handling of the last tile of an axis: 'ragged' leaves it smaller, 'padded' fills it with zeros.
+        form: Form in which the tiles are written as ONNX.
+        grouped: Handling of grouped and depthwise convolutions: 'leave' does not tile them, and 'pack' packs
+            their groups block-diagonally into tiles.
+        rules: Rules for some sites only. The first rule that sets a value decides it.
+        origins: Place where each value above was set, by its name: 'npu.toml:3', 'command line'. A value
+            without an entry is the default.
+        config: Path of the file with the settings and rules, or '' for none.
+        accumulator: Bits of the hardware's accumulator, or 0 for none. Sites whose integer sums do not fit
+            are listed.
     """
 
     tile: Annotated[tuple[Count, Count, Count], _TILE] = (64, 64, 64)
@@ -126,7 +128,7 @@ class TileSpec(Spec, frozen=True):
 
     @property
     def label(self) -> str:
-        """What a state that was made so is called: the tile, and what is not as it is by default."""
+        """Label of a state with this tiling: the tile, and every setting that is not the default."""
         parts = [sizes_text(self.tile)]
         parts += ["padded"] * (self.edges == "padded") + [self.form] * (self.form != "auto")
         parts += ["packed"] * (self.grouped == "pack")
@@ -135,38 +137,38 @@ class TileSpec(Spec, frozen=True):
 
 
 class SitePlan(Struct, frozen=True):
-    """One matrix product (M,K) x (K,N), or `batch` of them side by side, and its grid of tiles.
+    """One matrix product (M,K) x (K,N), or `batch` products of this size, and its grid of tiles.
 
     Attributes:
-        name: The node's name, or its output's when it has none; with the names of the nodes that hold it
-            before it, where it stands in a branch, a loop or a function.
-        grid: (m, k, n) = ceil of M/TM, K/TK, N/TN, of one product.
-        products: batch x m x k x n tile products.
-        utilisation: `macs` / (products x TM TK TN).
-        form: The form chosen for this site ('auto' resolved).
-        output: Name of the site's output value in the graph, the same before and after.
-        weight: Name of the initializer that holds the weight; '' where both operands are activations.
-        bias: Whether a bias is added behind the product.
-        tile: (TM, TK, TN) of this site.
-        batch: Products of this size: heads of an attention, groups of a convolution.
-        dtype: Of the operands.
-        accumulator: Of the sums: 'float32', 'int32', ...
-        dynamic: Which of 'batch', 'M', 'K', 'N' are known at run time only: the graph takes every size, and
-            the figures hold for the plan's `dims`.
-        place: Names of the nodes or functions whose graph holds the site, outermost first; empty for the main
+        name: Name of the node, or of its output if it has none. In a branch, loop or function, the names of
+            the enclosing nodes precede it.
+        grid: Number of tiles along each axis of one product: (m, k, n) = ceil of M/TM, K/TK, N/TN.
+        products: Number of tile products of one run: batch x m x k x n.
+        utilisation: Share of useful arithmetic: `macs` / (products x TM TK TN).
+        form: Form of this site, with 'auto' resolved.
+        output: Name of the site's output value in the graph, the same before and after tiling.
+        weight: Name of the initializer that holds the weight, or '' if both operands are activations.
+        bias: Whether a bias is added to the product.
+        tile: Tile of this site as (TM, TK, TN).
+        batch: Number of products of this size: heads of an attention, groups of a convolution.
+        dtype: Number type of the operands.
+        accumulator: Number type of the sums: 'float32', 'int32', ...
+        dynamic: Sizes ('batch', 'M', 'K', 'N') that are known only at run time. The graph accepts every size,
+            and the figures are for the plan's `dims`.
+        place: Names of the nodes or functions that enclose the site, outermost first. Empty in the main
             graph.
-        macs: That the operator needs, in one run: fewer than batch M K N where groups are packed, with zeros
-            between them; None for batch M K N.
-        calls: How often the site runs in one pass, at most: the trips of its loops, the calls of its
-            function; of the branches of an If the costliest counts, the others 0 times. None where the data
-            decides. `products` are of one run.
-        rows: (runs, M of each) where a function is called with a different number of rows here and there;
-            M and what follows from it are those of the first call.
-        at_most: Whether it may run less often than `calls` says: the data may end a loop around it earlier,
-            or choose another branch of an If. Then `products_total` and `macs_total` are upper bounds.
-        in_floats: Why its quantized operands are multiplied as floats; '' where they are multiplied as
-            integers, or nothing of it is quantized.
-        sums: What an accumulator has to hold; None of floats, or where no accumulator was named.
+        macs: Multiply-accumulates that the operator needs in one run. None means batch M K N. Packed groups
+            need fewer, because zeros lie between them.
+        calls: Largest number of runs in one pass: the trips of its loops and the calls of its function. Of
+            the branches of an If, the costliest counts and the others have 0. None if the data decides it.
+            `products` is the number for one run.
+        rows: Pairs (runs, M) if a function is called with different numbers of rows. M and the figures that
+            depend on it are those of the first call.
+        at_most: Whether the site may run less often than `calls`, because the data can end a loop earlier or
+            choose another branch. `products_total` and `macs_total` are then upper bounds.
+        in_floats: Reason why its quantized operands are multiplied as floats, or '' if they are multiplied as
+            integers or not quantized.
+        sums: Accumulator size that the sums need, or None for floats or without a given accumulator.
     """
 
     name: str
@@ -197,18 +199,18 @@ class SitePlan(Struct, frozen=True):
 
     @property
     def sign(self) -> str:
-        """What stands before figures of all its runs: '<= ' where there may be fewer."""
+        """Sign in front of figures of all its runs: '<= ' if there may be fewer runs, otherwise ''."""
         return "<= " if self.at_most and self.calls else ""
 
     @property
     def zeros(self) -> int:
-        """MACs in one pass that multiply zeros that stand in its weight, beyond those of the operator."""
+        """MACs in one pass that multiply zeros between packed groups, beyond those of the operator."""
         needed = self.batch * self.M * self.K * self.N if self.macs is None else self.macs
         return (self.batch * self.M * self.K * self.N - needed) * (self.calls or 0)
 
     @property
     def products_total(self) -> int | None:
-        """Tile products of all its runs in one pass; None where the data decides how often it runs."""
+        """Tile products of all its runs in one pass, or None if the data decides the number of runs."""
         if self.calls is None:
             return None
         _, k, n = self.grid
@@ -220,7 +222,7 @@ class SitePlan(Struct, frozen=True):
 
     @property
     def macs_total(self) -> int | None:
-        """MACs of all its runs in one pass; None where the data decides how often it runs."""
+        """MACs of all its runs in one pass, or None if the data decides the number of runs."""
         if self.calls is None:
             return None
         macs = self.batch * self.M * self.K * self.N if self.macs is None else self.macs
@@ -228,11 +230,11 @@ class SitePlan(Struct, frozen=True):
 
 
 class SkippedSite(Struct, frozen=True):
-    """A matrix product that is left as it was, and why.
+    """A matrix product that is not tiled, with the reason.
 
     Attributes:
-        macs: None where they are not known.
-        switched_off: The specification left it out; else it cannot be tiled.
+        macs: Multiply-accumulates of one pass, or None if unknown.
+        switched_off: Whether the settings exclude it. Otherwise it cannot be tiled.
     """
 
     name: str
@@ -245,18 +247,21 @@ class SkippedSite(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """What is tiled and how, whatever graph comes out.
+    """Plan of a tiling, independent of the form of the resulting graph.
 
     Attributes:
-        tile, edges, form: As asked for; a site may have its own.
-        products, macs: Of all sites, in all their runs; None where the data decides how often one runs.
-        macs_total: Of the whole model; None unless every one is known.
-        skipped: What is left as it was.
-        dims: The sizes of symbolic dimensions that the figures are for.
-        free: Those of `dims` that stay open in the tiled graph: it takes every size.
-        decomposed: Nodes that were taken apart so that their products stand by themselves.
-        accumulator_bits: Of the accumulator that the hardware has; 0 where none was named.
-        overflows: Sites with sums that do not fit it, for some input.
+        tile: Requested tile as (TM, TK, TN). A site may have its own.
+        edges: Requested handling of the last tile of an axis. A site may have its own.
+        form: Requested form. A site may have its own.
+        products: Tile products of all runs of all sites, or None if the data decides the number of runs.
+        macs: Multiply-accumulates of all runs of all sites, or None if the data decides the number of runs.
+        macs_total: Multiply-accumulates of the full model, or None unless all are known.
+        skipped: Matrix products that are not tiled.
+        dims: Sizes of symbolic dimensions to which the figures apply.
+        free: Names of those `dims` that stay open in the tiled graph, which accepts every size.
+        decomposed: Names of nodes that were decomposed to expose their matrix products.
+        accumulator_bits: Bits of the hardware's accumulator, or 0 if none was given.
+        overflows: Names of sites with sums that do not fit into the accumulator for some input.
     """
 
     tile: tuple[int, int, int]
@@ -275,12 +280,12 @@ class Plan(Struct, frozen=True):
 
     @property
     def sign(self) -> str:
-        """What stands before sums over sites: '<= ' where one of them may run less often."""
+        """Sign in front of sums over sites: '<= ' if one of them may run less often, otherwise ''."""
         return next((site.sign for site in self.sites if site.sign), "")
 
 
 def scope_of(name: str) -> str:
-    """The module in an exporter's name for a node: /classifier/classifier.1/Gemm is of classifier.1."""
+    """Finds the module in an exporter's node name: /classifier/classifier.1/Gemm is in classifier.1."""
     scope = ""
     for piece in name.strip("/").split("/"):
         nested = not scope or piece == scope or piece.startswith(scope + ".")
@@ -289,13 +294,14 @@ def scope_of(name: str) -> str:
 
 
 class LeftOver(Struct, frozen=True):
-    """Operators of one type that multiply and accumulate beside the tiles, for one reason.
+    """Operators of one type that have MACs but do not run on tiles, all for the same reason.
 
     Attributes:
-        name: Path of the first.
-        count: How many there are in the graph.
-        macs: All of theirs in one forward pass; None if one is unknown.
-        reason: Why they are left; what the plan in the file says, or what is wrong with them.
+        name: Path of the first of them.
+        count: Number of these operators in the graph.
+        macs: Multiply-accumulates of all of them in one forward pass, or None if one is unknown.
+        reason: Reason why they are not tiled: the reason in the plan of the file, or the defect of the
+            operators.
     """
 
     op: str
@@ -306,17 +312,19 @@ class LeftOver(Struct, frozen=True):
 
 
 class TiledMacs(Struct, frozen=True):
-    """The part of a model's MACs that tile products do.
+    """Share of a model's MACs that run on tiles.
 
     Attributes:
-        products: Tile products of one forward pass; None where it is not known how often one runs.
-        macs: Of these products, zeros that fill up a tile included; None if one is unknown.
-        macs_total: Of the whole model; None if one is unknown.
-        share: `macs` in `macs_total`; None if one of them is not known, or nothing multiplies.
-        left: What multiplies and accumulates beside the tiles, the costliest first.
-        dims: Where the model leaves sizes open: those that these figures are for, which the plan in the
-            file names, unlike all other figures of the model; empty where they are for the same sizes.
-        at_most: Whether they are upper bounds: the data may end a loop earlier, or choose another branch.
+        products: Tile products of one forward pass, or None if the number of runs of one is unknown.
+        macs: Multiply-accumulates of these products, with the padding of tiles, or None if one is unknown.
+        macs_total: Multiply-accumulates of the full model, or None if one is unknown.
+        share: `macs` divided by `macs_total`, or None if one of them is unknown or the model has no MACs.
+        left: Operators with MACs that do not run on tiles, the costliest first.
+        dims: Sizes of open dimensions to which these figures apply. They come from the plan in the file and
+            can differ from the sizes of the model's other figures. Empty if all figures are for the same
+            sizes.
+        at_most: Whether the figures are upper bounds, because the data can end a loop earlier or choose
+            another branch.
     """
 
     products: int | None
@@ -329,5 +337,5 @@ class TiledMacs(Struct, frozen=True):
 
     @property
     def sign(self) -> str:
-        """What stands before `products` and `macs`."""
+        """Sign in front of `products` and `macs`: '<= ' for upper bounds, otherwise ''."""
         return "<= " if self.at_most else ""

@@ -1,4 +1,4 @@
-"""Facts about one training step: forward, backward, and the memory for it, moment by moment."""
+"""Facts about one training step: forward pass, backward pass, and memory over time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from explorer.facts import Status
 Optimizer = Literal["sgd", "momentum", "adam"]
 
 OPTIMIZERS: dict[Optimizer, int] = {"sgd": 0, "momentum": 1, "adam": 2}
-"""Numbers that an optimizer keeps for every trained parameter."""
+"""Number of values that each optimizer keeps per trained parameter."""
 
 
 class TrainingStepSpec(Spec, frozen=True):
-    """A training step that is counted.
+    """Settings of a training step whose cost is counted.
 
     Attributes:
-        batches: Batch sizes, each a step of its own; empty for the model's own.
-        optimizer: Whose memory is in it.
-        checkpoint: Patterns of modules whose activations are not kept.
-        card: Bytes of memory that the step may take; None for no limit.
+        batches: Batch sizes, each a step of its own. Empty selects the model's own size.
+        optimizer: Optimizer whose memory is counted.
+        checkpoint: Patterns of modules whose activations are recomputed in the backward pass.
+        card: Bytes of memory that the step may use, or None for no limit.
     """
 
     batches: Annotated[
@@ -73,21 +73,22 @@ Holding = Literal["parameters", "optimizer", "inputs", "activations", "gradients
 
 
 class LayerTraining(Struct, frozen=True):
-    """One layer (never a group) in a training step; every figure for the whole batch.
+    """One layer (never a group) in a training step. Every figure is for the full batch.
 
     Attributes:
         layer: Id of its row in `Analysis.layers`.
-        forward_macs: As in inference.
-        backward_input_macs: For the gradient of its input: as many as forward, none where no parameter
-            lies before it.
-        backward_weight_macs: For the gradient of its weights: as many as forward, none for a product of
-            two activations (there both gradients are of inputs) or a frozen weight.
-        activation_bytes: Its outputs, kept until its backward has run.
-        gradient_bytes: Gradients of its parameters, each stored parameter once over the model.
-        optimizer_bytes: What the optimizer keeps for them.
-        param_bytes: The parameters themselves, each stored parameter once over the model.
-        backward_elementwise_ops: As many elementwise operations as forward where the gradient of its input is
-            wanted, and as many again where that of a parameter is.
+        forward_macs: Multiply-accumulates of the forward pass, as in inference.
+        backward_input_macs: Multiply-accumulates of the gradient of its input: as many as forward, or 0 if no
+            trained parameter precedes the layer.
+        backward_weight_macs: Multiply-accumulates of the gradient of its weights: as many as forward. 0 for a
+            frozen weight and for a product of two activations, in which both gradients are gradients of
+            inputs.
+        activation_bytes: Bytes of its outputs, which are kept until its backward pass has run.
+        gradient_bytes: Bytes of the gradients of its parameters. A shared parameter counts once in the model.
+        optimizer_bytes: Bytes of the optimizer's state for its parameters.
+        param_bytes: Bytes of its parameters. A shared parameter counts once in the model.
+        backward_elementwise_ops: Elementwise operations of the backward pass: as many as forward if the
+            gradient of its input is needed, and as many again if the gradient of a parameter is.
     """
 
     layer: int
@@ -106,18 +107,19 @@ class LayerTraining(Struct, frozen=True):
 
 
 class TrainingMoment(Struct, frozen=True):
-    """The fullest moment of one module in one phase; every figure in bytes.
+    """Moment of one phase at which one module reaches its highest memory. Every figure is in bytes.
 
     Attributes:
         phase: 'forward', 'backward' or 'step' (of the optimizer).
-        path: The innermost module that runs, '' for the model itself.
-        parameters: Parameters and buffers.
-        optimizer: What the optimizer keeps between steps.
-        inputs: The batch.
-        activations: What the forward pass made and still holds, and what checkpointing made again.
-        gradients: Of the parameters.
-        temporary: Gradients of activations on their way, and workspaces that are tensors.
-        live_bytes: The sum of the six.
+        path: Path of the innermost running module, or '' for the model itself.
+        parameters: Bytes of parameters and buffers.
+        optimizer: Bytes of the state that the optimizer keeps between steps.
+        inputs: Bytes of the batch.
+        activations: Bytes of tensors that the forward pass produced and still holds, and of those that
+            checkpointing recomputed.
+        gradients: Bytes of the gradients of the parameters.
+        temporary: Bytes of gradients of activations, and of workspaces that are tensors.
+        live_bytes: Sum of the six figures above.
     """
 
     phase: Phase
@@ -132,7 +134,7 @@ class TrainingMoment(Struct, frozen=True):
 
 
 class TrainingHolder(Struct, frozen=True):
-    """What a module holds of one kind at the peak."""
+    """Memory of one kind that a module holds at the peak."""
 
     path: str
     kind: Holding
@@ -140,22 +142,23 @@ class TrainingHolder(Struct, frozen=True):
 
 
 class StepMemory(Struct, frozen=True):
-    """The memory of one training step at one batch size.
+    """Memory of one training step at one batch size.
 
     Attributes:
-        batch: The batch size; None when the inputs show none.
-        counted: 'autograd': torch's autograd ran the step on shapes, and every tensor was seen to be born and
-            to die. 'outputs': the outputs of the layers were added up.
-        mode: Of the modules: 'train', or 'eval' where they do not run in training mode.
-        kept_bytes: What backward needs of the forward pass beside parameters and inputs, when forward has
-            ended.
-        peak_bytes: The most that is live at once.
-        peak: Index of that moment.
-        fits: Whether the peak is within the memory that was asked about; None where none was.
-        recomputed_macs: Multiply-accumulates that checkpointing does again in the backward pass.
-        plain_kept_bytes, plain_peak_bytes: The same without checkpointing; None where nothing is.
-        moments: In the order in which they come.
-        holders: What is live at the peak, the largest first.
+        batch: Batch size, or None if the inputs do not show it.
+        counted: Method of counting. 'autograd': torch's autograd ran the step on shapes, and each tensor was
+            tracked from its creation to its release. 'outputs': the outputs of the layers were summed.
+        mode: Mode of the modules: 'train', or 'eval' if they do not run in training mode.
+        kept_bytes: Bytes that the backward pass needs from the forward pass, besides parameters and inputs,
+            at the end of the forward pass.
+        peak_bytes: Largest number of bytes that are live at the same time.
+        peak: Index of that moment in `moments`.
+        fits: Whether the peak is within the memory limit, or None without a limit.
+        recomputed_macs: Multiply-accumulates that checkpointing repeats in the backward pass.
+        plain_kept_bytes: `kept_bytes` without checkpointing, or None if no module is checkpointed.
+        plain_peak_bytes: `peak_bytes` without checkpointing, or None if no module is checkpointed.
+        moments: Moments in chronological order.
+        holders: Memory that is live at the peak by module and kind, the largest first.
     """
 
     batch: int | None
@@ -173,16 +176,17 @@ class StepMemory(Struct, frozen=True):
 
 
 class TrainingMemory(Struct, frozen=True):
-    """The memory of training steps, a batch size after the other.
+    """Memory of training steps at several batch sizes.
 
     Attributes:
-        optimizer: Whose memory is in it.
-        limit_bytes: The memory that was asked about.
-        largest_batch: The largest batch whose peak is within it, 0 if none is; None where none was asked.
-        checkpoint: Patterns of the modules that are checkpointed.
-        checkpointed: The modules that they mean.
-        steps: One for each batch size.
-        notes: What was assumed.
+        optimizer: Optimizer whose memory is counted.
+        limit_bytes: Memory limit in bytes, or None.
+        largest_batch: Largest batch size whose peak is within the limit, 0 if none is, or None without a
+            limit.
+        checkpoint: Patterns of the checkpointed modules.
+        checkpointed: Paths of the modules that match the patterns.
+        steps: Memory of one training step for each batch size.
+        notes: Assumptions, in words.
     """
 
     optimizer: Optimizer
@@ -195,18 +199,23 @@ class TrainingMemory(Struct, frozen=True):
 
 
 class Training(Struct, frozen=True):
-    """One training step of a model at a batch size, per layer and in total.
+    """Cost of one training step of a model at one batch size, per layer and in total.
 
     Attributes:
-        batch: The batch size; None when the model's inputs show none.
-        input_bytes: The inputs of the batch.
-        activation_bytes: Outputs of every layer, each once: theoretical. What torch keeps is in `memory`.
-        param_bytes, gradient_bytes, optimizer_bytes: Sums over the layers.
-        sum_bytes: input + activations + parameters + gradients + optimizer.
-        forward_macs, backward_macs: Sums over the layers; backward is the gradient of inputs and of weights.
-        coverage: Share of layers whose figures are all known.
-        elementwise_ops, backward_elementwise_ops: Beside the multiply-accumulates, forward and backward.
-        memory: What is live while it runs, where that was asked for.
+        batch: Batch size, or None if the inputs of the model do not show it.
+        input_bytes: Bytes of the inputs of the batch.
+        activation_bytes: Bytes of the outputs of every layer, each once. This is a theoretical figure;
+            `memory` has the bytes that torch keeps.
+        param_bytes: Bytes of the parameters, summed over the layers.
+        gradient_bytes: Bytes of their gradients, summed over the layers.
+        optimizer_bytes: Bytes of the optimizer's state, summed over the layers.
+        sum_bytes: Sum of the bytes of inputs, activations, parameters, gradients and optimizer state.
+        forward_macs: Multiply-accumulates of the forward pass, summed over the layers.
+        backward_macs: Multiply-accumulates of the gradients of inputs and of weights, summed over the layers.
+        coverage: Share of layers whose figures are all known, 0 to 1.
+        elementwise_ops: Elementwise operations of the forward pass, which are not multiply-accumulates.
+        backward_elementwise_ops: Elementwise operations of the backward pass.
+        memory: Memory while the step runs, if it was requested.
     """
 
     batch: int | None

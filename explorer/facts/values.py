@@ -1,4 +1,4 @@
-"""Facts about the numbers inside tensors: weights as stored, activations as a run produced them."""
+"""Facts about the numbers in tensors: stored weights, and activations of a run."""
 
 from __future__ import annotations
 
@@ -10,32 +10,37 @@ from explorer.facts import Shape, TensorInfo
 
 
 class Histogram(Struct, frozen=True):
-    """`counts[i]` values lie in [edges[i], edges[i + 1]), the last interval closed; NaN and Inf in none."""
+    """A histogram: `counts[i]` values lie in [edges[i], edges[i + 1]).
+
+    The last interval includes its right edge. NaN and Inf are not counted.
+    """
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
 
 
 class TensorStats(Struct, frozen=True):
-    """The values of one tensor.
+    """Statistics of the values of one tensor.
 
-    Figures are over the finite values, computed in float64; None where there are none, or where the
-    dtype has no numbers (strings).
+    Figures are over the finite values, computed in float64. They are None if no value is finite or the dtype
+    has no numbers (strings).
 
     Attributes:
-        tensor: Its name, dtype and shape (concrete).
-        layer: Path of the layer that owns (weights) or makes (activations) it.
-        elements, bytes: As stored.
+        tensor: Name, dtype and concrete shape of the tensor.
+        layer: Path of the layer that owns the weight or produces the activation.
+        elements: Number of elements.
+        bytes: Bytes as stored.
         std: Population standard deviation.
         zeros: Share of the elements that are exactly 0.
-        nan, inf: How many are not finite.
-        quantiles: (q, value) for 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99; exact over all elements where
-            `quantiles_exact`, else read off a fine histogram.
-        runs: How many runs of the model the figures are over; `tensor` has the shape that one makes.
-        chosen: The statistics that were asked for, by label ('var', 'quantile:0.97'): one number, or one for
-            each index of the axis that was asked for. A tensor that has none of it is not in it.
-        call: Which call of a layer that runs several times, from 0.
-        trainable: Weights of an nn.Module: whether it is a parameter with requires_grad; None elsewhere.
+        nan: Number of NaN elements.
+        inf: Number of infinite elements.
+        quantiles: Pairs (q, value) for q of 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99. Exact over all elements
+            if `quantiles_exact`, otherwise read from a fine histogram.
+        runs: Number of runs of the model that the figures cover. `tensor` has the shape of a single run.
+        chosen: Requested statistics by label ('var', 'quantile:0.97'): one number, or one for each index of
+            the requested axis. Statistics that the tensor does not have are missing.
+        call: Call of a layer that runs several times, from 0.
+        trainable: Whether the weight is a parameter with requires_grad (nn.Module only), otherwise None.
     """
 
     tensor: TensorInfo
@@ -59,19 +64,21 @@ class TensorStats(Struct, frozen=True):
 
 
 class StatisticsRow(Struct, frozen=True):
-    """Chosen statistics of one tensor, or of one index of an axis of it, and what is known of its layer.
+    """Requested statistics of one tensor, or of one index of an axis of it, with properties of its layer.
 
     Attributes:
-        layer: Path of the layer that owns (weights) or makes (activations) the tensor; '' if none does.
-        operator: Of the layer: an operator of ONNX, a type of module; '' where there is no layer.
-        role: 'weight', 'activation', 'gradient' of what a layer puts out, or 'weight gradient'.
-        tensor: Its name.
-        dtype: Its precision, as stored.
-        shape: Its sizes.
-        inputs, outputs: Shapes that the layer reads and makes, as the analysis knows them.
-        call: Which call of a layer that runs several times, from 0.
-        index: On the axis; None for the whole tensor.
-        values: The statistics by label, in the order in which they were asked for.
+        layer: Path of the layer that owns the weight or produces the activation, or '' if there is none.
+        operator: ONNX operator or module type of the layer, or '' if there is no layer.
+        role: Role of the tensor: 'weight', 'activation', 'gradient' (of an output of the layer), or 'weight
+            gradient'.
+        tensor: Name of the tensor.
+        dtype: Number type as stored.
+        shape: Shape of the tensor.
+        inputs: Shapes of the inputs of the layer, as analyzed.
+        outputs: Shapes of the outputs of the layer, as analyzed.
+        call: Call of a layer that runs several times, from 0.
+        index: Index on the requested axis, or None for the full tensor.
+        values: Statistics by label, in the requested order.
     """
 
     layer: str
@@ -91,11 +98,11 @@ class Weights(Struct, frozen=True):
     """Statistics of stored tensors.
 
     Attributes:
-        tensors: In the order of the model.
-        tied: Groups of names that are one and the same stored tensor.
-        duplicates: Groups of names of different stored tensors whose bytes, dtype and shape are equal.
-        notes: What is worth knowing: 'random weights, seed 0'.
-        statistics: The statistics that were asked for, beside what is known of the layers.
+        tensors: Statistics in the order of the model.
+        tied: Groups of names that share the same stored tensor.
+        duplicates: Groups of names of different stored tensors with equal bytes, dtype and shape.
+        notes: Remarks, for example 'random weights, seed 0'.
+        statistics: Requested statistics with properties of the layers.
     """
 
     source: str
@@ -107,19 +114,19 @@ class Weights(Struct, frozen=True):
 
 
 class Activations(Struct, frozen=True):
-    """What the layers of a model put out for one input.
+    """Outputs of the layers of a model for one input.
 
     Attributes:
-        inputs: How each input came about: 'x float32 (1, 3, 224, 224): random, seed 0'.
-        tensors: In execution order; a layer called n times has n entries per output. Of what flows back those
-            of the parameters, by their names, are behind the others.
-        output: The .npz file with the values, '' when none was asked for.
-        skipped: Layers that were asked for and did not run, or whose output is no tensor, and why; first the
-            one that failed, if the model did.
-        sizes: Types and shapes of the inputs that came from a file, by name; none where the file has other
-            arrays than the model has inputs.
-        notes: What else there is to know of the values: that the weights are random.
-        statistics: As of `Weights`.
+        inputs: Origin of each input: 'x float32 (1, 3, 224, 224): random, seed 0'.
+        tensors: Statistics in execution order. A layer that is called n times has n entries per output.
+            Gradients of parameters, by name, follow the gradients of activations.
+        output: Path of the .npz file with the values, or '' if none was requested.
+        skipped: Path of each requested layer without an output tensor, with the reason: it did not run, or
+            its output is not a tensor. If the model failed, the layer that failed comes first.
+        sizes: Type and shape of each input that came from a file, by name. Empty if the arrays of the file do
+            not match the inputs of the model.
+        notes: Remarks about the values, for example that the weights are random.
+        statistics: Requested statistics, as in `Weights`.
     """
 
     source: str
@@ -134,21 +141,22 @@ class Activations(Struct, frozen=True):
 
 
 class ValuesBefore(Struct, frozen=True):
-    """The same slice of the tensor of another model, and how far the numbers are apart.
+    """The same slice of a tensor in another model, and its differences.
 
     Attributes:
-        source: What the user calls that model.
-        tensor: Its name, dtype and shape there.
-        dtype: Of its numbers.
-        values: Its numbers where those of the other are told.
-        differences: Number - number before, computed in float64.
-        ulps: How many numbers of the type lie from one to the other, of two floats; of two types it is the
-            wider, float32 at least. None where one is NaN or infinite. None for other types.
-        equal: How many of the whole slice are the same, NaN and NaN too.
-        elements: How many the whole slice has.
-        largest: The largest magnitude of a difference in it; None where there is none of finite numbers.
-        rms: Root of the mean square of the differences of finite numbers.
-        largest_ulps: Of the whole slice.
+        source: Name of the other model, as the user calls it.
+        tensor: Name, dtype and shape of the tensor in the other model.
+        dtype: Number type of the values.
+        values: Values at the same indices.
+        differences: Value minus value of the other model, computed in float64.
+        ulps: Number of representable floats between the two values, in the wider of the two types and at
+            least float32. An entry is None if one value is NaN or infinite. None for types other than floats.
+        equal: Number of equal values in the complete slice. NaN equals NaN.
+        elements: Number of values in the complete slice.
+        largest: Largest absolute difference of finite values in the complete slice, or None if no values are
+            finite.
+        rms: Root mean square of the differences of finite values, or None if there are none.
+        largest_ulps: Largest of `ulps` in the complete slice.
     """
 
     source: str
@@ -165,29 +173,29 @@ class ValuesBefore(Struct, frozen=True):
 
 
 class TensorValues(Struct, frozen=True):
-    """Numbers of a slice of one tensor.
+    """Values of a slice of one tensor.
 
     Attributes:
-        source: What the user calls the model.
-        tensor: Its name, dtype as stored, and shape.
-        layer: Path of the layer that owns (a weight) or makes (an activation) it.
+        source: Name of the model, as the user calls it.
+        tensor: Name, stored dtype and shape of the tensor.
+        layer: Path of the layer that owns the weight or produces the activation.
         role: 'weight' or 'activation'.
-        slice: As it was asked for; '' for all.
-        shape: Of the slice, as numpy has it.
-        indices: Of each axis of the tensor, the indices whose numbers are told: of a large slice the first
+        slice: Slice as the user typed it, or '' for the full tensor.
+        shape: Shape of the slice, as in numpy.
+        indices: Indices of the listed values on each axis of the tensor. For a large slice, only the first
             and last ones.
-        dtype: Of the numbers: that of the scales where the tensor is quantized.
-        values: The numbers at all combinations of `indices`, the last axis running fastest.
-        codes: What is stored in their places, integers or small floats; None where that are the numbers
-            themselves.
-        scales: Of each of them; None where there are none.
-        zero_points: As `scales`.
-        offsets: As `scales`: what is added to scale x (code - zero point); None: nothing is.
-        before: The same of another model, if that was asked for.
-        inputs: Of an activation: how each input of the model came about.
-        calls: Of an activation: how often its layer ran; told is the first.
-        output: The .npy file with all numbers of the slice, '' when none was asked for.
-        notes: What else there is to know: that the weights are random.
+        dtype: Number type of the values. For a quantized tensor, the type of its scales.
+        values: Values at all combinations of `indices`, the last axis varying fastest.
+        codes: Stored integers or small floats at these indices, or None if the values themselves are stored.
+        scales: Scale of each value, or None if there are none.
+        zero_points: Zero point of each value, or None if there are none.
+        offsets: Offset of each value, which is added to scale x (code - zero point), or None if there are
+            none.
+        before: The same slice of another model, if it was requested.
+        inputs: Origin of each input of the model (for an activation).
+        calls: Number of runs of its layer (for an activation). The values are those of the first run.
+        output: Path of the .npy file with all values of the slice, or '' if none was requested.
+        notes: Remarks, for example that the weights are random.
     """
 
     source: str
@@ -211,7 +219,7 @@ class TensorValues(Struct, frozen=True):
 
 
 class Outlier(Struct, frozen=True):
-    """One of the numbers of a tensor that are farthest from its mean, and by how many standard deviations."""
+    """A value of a tensor that is far from its mean. `deviations` is the distance in standard deviations."""
 
     index: tuple[int, ...]
     value: float
@@ -219,22 +227,27 @@ class Outlier(Struct, frozen=True):
 
 
 class HeatMap(Struct, frozen=True):
-    """A tensor drawn small: a matrix of it, rows and columns gathered into cells.
+    """A tensor reduced to a small matrix: each cell covers several rows and columns.
 
     Attributes:
-        source, tensor, layer, role: As of `TensorValues`.
-        dtype: Of the numbers: that of the scales where the tensor is quantized.
-        place: The index on each axis before the last two; the last two are rows and columns. A tensor of one
-            axis is one row.
-        rows, columns: First and behind the last of those that are drawn.
-        heights, widths: How many cells there are, downwards and across.
-        cells: Row by row, of each cell the finite number of the largest magnitude; None where there is none.
-        notes: As of `TensorValues`.
-        stats: Of the whole tensor, if that was asked for.
-        outliers: Those numbers of it that are farthest from the mean, the farthest first.
-        channels: Least and greatest number of each index of the first axis; (None, None) of no finite one.
-        before: The same part of another model's tensor, if that was asked for.
-        codes, scales, zero_points, offsets: As of `TensorValues`, where every cell is one number.
+        source, tensor, layer, role: Property of the tensor, as in `TensorValues`.
+        dtype: Number type of the values. For a quantized tensor, the type of its scales.
+        place: Index on each axis except the last two, which are rows and columns. A one-dimensional tensor is
+            a single row.
+        rows: Half-open range of the drawn rows.
+        columns: Half-open range of the drawn columns.
+        heights: Number of cells in vertical direction.
+        widths: Number of cells in horizontal direction.
+        cells: Finite value of the largest magnitude in each cell, row by row, or None if a cell has no finite
+            value.
+        notes: Remarks, as in `TensorValues`.
+        stats: Statistics of the full tensor, if they were requested.
+        outliers: Values of the tensor that are farthest from its mean, the farthest first.
+        channels: Minimum and maximum for each index of the first axis, or (None, None) if none of its values
+            is finite.
+        before: The same part of another model's tensor, if it was requested.
+        codes, scales, zero_points, offsets: Quantization of the cells, as in `TensorValues`, if every cell is
+            a single value.
     """
 
     source: str

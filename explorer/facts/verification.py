@@ -1,6 +1,6 @@
-"""Verdicts: evidence that two graphs compute the same, and how sure it makes.
+"""Facts about a verification: the evidence that two graphs compute the same, and its verdict.
 
-Apart from the other facts because it is what exit codes, pictures and saved files rest on.
+This module is separate from the other facts because exit codes, pictures and saved files depend on it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ __all__ = ["OutputEvidence", "RegionEvidence", "SiteEvidence", "Tolerance", "Ver
 
 
 class Tolerance(Spec, frozen=True):
-    """By how much two models may differ, quantized ones say; None asks for nothing.
+    """Largest allowed difference between two models, such as a quantized model and its original.
+
+    A limit of None is not checked.
 
     Attributes:
-        atol, rtol: |after - before| <= atol + rtol |before|, for every element of every output.
-        snr: In dB, at most 10 log10(sum before**2 / sum (after - before)**2) of each output and draw.
+        atol: Absolute tolerance: |after - before| <= atol + rtol |before| for every element of every output.
+        rtol: Relative tolerance in the same condition.
+        snr: Smallest signal-to-noise ratio in dB of each output and draw, 10 log10(sum before**2 / sum (after
+            - before)**2).
     """
 
     atol: Annotated[float, Meta(ge=0)] | None = None
@@ -30,25 +34,33 @@ class Tolerance(Spec, frozen=True):
 
 
 class OutputEvidence(Struct, frozen=True):
-    """One output of two graphs, over all draws: how far apart, and how far each is from float64.
+    """Comparison of one output of two graphs over all draws, and of each with a float64 run.
 
     Attributes:
-        max_abs, max_rel, mse, cosine: `after` against `before`; None if not comparable.
-        reference: What the noise floor was measured with ('float64' or why there is none).
-        rms_before, rms_after: RMS error of each against the float64 run of `before`.
-        max_before, max_after: Largest absolute error of each against that run.
-        nonfinite: NaN or Inf that `after` has and `before` has not, counted.
-        equal: Bit for bit the same.
-        passed: `after` is no less accurate than `before`; `reason` says in words why or why not.
-        undefined: NaN or Inf that both have, counted: they compare nothing.
-        relative_rms: RMS difference, of the RMS of `before`; None if not comparable.
-        limit_share: Of the error that is allowed, the share that was found, by the test that it comes closest
-            to failing; above 1 it fails. None where no error is allowed, or nothing measures it.
-        stepped: Whether they differ by more than rounding can: a rounding moved a value over an edge on the
-            way, of a quantizer, an index or a comparison.
-        constant: Whether it was the same whatever went in, so that it shows nothing of what lies before it.
-        drawn: Whether it depends on random numbers, which no two runs share: it shows nothing, either.
-        void: Whether not one number in it is finite, in either: it shows nothing, either.
+        max_abs: Largest absolute difference between `after` and `before`, or None if not comparable.
+        max_rel: Largest relative difference, or None if not comparable.
+        mse: Mean squared difference, or None if not comparable.
+        cosine: Cosine of the angle between the two outputs, or None if not comparable.
+        reference: Reference of the rounding error: 'float64', or the reason why there is none.
+        rms_before: RMS error of `before` against its float64 run.
+        rms_after: RMS error of `after` against the float64 run of `before`.
+        max_before: Largest absolute error of `before` against that run.
+        max_after: Largest absolute error of `after` against that run.
+        nonfinite: Number of elements that are NaN or Inf in `after` but not in `before`.
+        equal: Whether the two outputs are the same bit for bit.
+        passed: Whether `after` is at least as accurate as `before`.
+        reason: Reason for the result, in words.
+        undefined: Number of elements that are NaN or Inf in both. They are not compared.
+        relative_rms: RMS difference divided by the RMS of `before`, or None if not comparable.
+        limit_share: Error divided by the allowed error, for the test that is closest to failing. The test
+            fails above 1. None if no error is allowed or no test measures it.
+        stepped: Whether the outputs differ by more than rounding, because rounding moved a value across the
+            threshold of a quantizer, an index or a comparison.
+        constant: Whether the output was the same for all inputs. It then proves nothing about the layers
+            before it.
+        drawn: Whether the output depends on random numbers, which differ in every run. It then proves
+            nothing.
+        void: Whether no element is finite in either output. It then proves nothing.
     """
 
     name: str
@@ -79,21 +91,26 @@ class OutputEvidence(Struct, frozen=True):
 
 
 class SiteEvidence(Struct, frozen=True):
-    """One tiled site: the exact walk, and the run against float64.
+    """Evidence for one tiled site: the comparison of its tiles with the weight, and a run against float64.
 
     Attributes:
-        tiles: Tiles found and compared bit for bit with their slice of the weight.
-        structure: '' if the walk found every (m, k, n) once, in order, with the right weight, else
-            what is wrong.
-        max_abs, max_rel, mse, cosine: tiled site against the original's own output.
-        bound_ratio: max of |error against float64| / (u x (|x| |W|)), u the unit roundoff; `limit` is
-            what it may be.
-        rms_before, rms_after: RMS error of the original and the tiled site against float64.
-        rows: Rows of input tried: true activations plus the dense random rows that were compared.
-        nonfinite: NaN or Inf that the tiled site has and the original has not.
-        differs: Whether its run showed a difference; one that only could not be followed is not proved.
-        saturates: Whether the runtime saturates its sums on this processor: the original is not exact.
-        finding: Of a site that passed, what its run showed beside products bit for bit.
+        tiles: Number of tiles that were compared bit for bit with their slice of the weight.
+        structure: Description of the defect, or '' if the traversal of the graph met every tile (m, k, n)
+            once, in order, with the right weight.
+        max_abs: Largest absolute difference between the tiled site and the original's output.
+        max_rel: Largest relative difference.
+        mse: Mean squared difference.
+        cosine: Cosine of the angle between the two outputs.
+        bound_ratio: Largest |error against float64| / (u x (|x| |W|)), with the unit roundoff u.
+        limit: Largest allowed `bound_ratio`.
+        rms_before: RMS error of the original against float64.
+        rms_after: RMS error of the tiled site against float64.
+        rows: Number of input rows that were compared: real activations and dense random rows.
+        nonfinite: Number of elements that are NaN or Inf in the tiled site but not in the original.
+        differs: Whether the run showed a difference. A failed site without a difference could not be traced,
+            and is unproven.
+        saturates: Whether the runtime saturates the sums on this processor. The original is then not exact.
+        finding: Additional finding of the run of a site that passed, besides equal products.
     """
 
     name: str
@@ -122,17 +139,18 @@ class SiteEvidence(Struct, frozen=True):
 
 
 class RegionEvidence(Struct, frozen=True):
-    """A changed region, run alone in both graphs on the same values.
+    """Evidence for a changed region, which ran alone in both graphs on the same values.
 
     Attributes:
-        value: The value that it makes, as the first graph calls it.
-        before, after: Its operators in either graph, in words.
-        draws: How many sets of values it was tried on.
+        value: Value that the region produces, with its name in the first graph.
+        before: Operators of the region in the first graph, in words.
+        after: Operators of the region in the second graph, in words.
+        draws: Number of input sets.
         kind: 'equal' (constants, bit for bit), 'evidence', 'different' or 'unproven'.
-        reason: Why, in words.
-        own: Whether the original's own values decided it; else dense random ones.
-        max_abs: Largest difference seen; None if nothing was compared.
-        equal: Bit for bit the same wherever it was tried.
+        reason: Reason for the result, in words.
+        own: Whether the original model's own values decided the result. Otherwise dense random values did.
+        max_abs: Largest difference, or None if nothing was compared.
+        equal: Whether the results were equal bit for bit for all inputs tried.
     """
 
     value: str
@@ -150,22 +168,25 @@ class Verification(Struct, frozen=True):
     """Evidence that two graphs compute the same.
 
     Attributes:
-        passed: `verdict_kind` is 'equal', 'parts' or 'evidence'.
-        verdict_kind: 'equal': by construction and by proof, for every input; 'parts': so is every part, yet
-            outputs differ by more than rounding, as a rounding moved a value over an edge (of a quantizer, an
-            index); 'evidence': what is changed gave the same wherever it was tried; 'different'; 'unproven':
-            something could not be tried, or what was tried could show nothing.
-        verdict: One sentence in words.
-        seeds: One seed per draw; the same seeds give the same inputs again.
-        inputs: How the inputs were drawn, per input.
-        sites: Layers 1 and 2 of the proof, empty when the two graphs have no plan in common.
-        outputs: The whole models, run.
-        sizes: Of open dimensions, by name, as they were tried one after the other; those that have no name
-            share the name ''.
-        regions: What is changed and no site of a plan, run alone.
-        nodes: Of the first graph, those that are equal by construction; None where no graphs were compared.
-        tolerance: Within what the models may differ; None where they may not. Then only outputs are compared.
-        torch: The torch model's own outputs against `after`, for an nn.Module.
+        passed: Whether `verdict_kind` is 'equal', 'parts' or 'evidence'.
+        verdict_kind: Kind of the verdict. 'equal': proved for every input by construction. 'parts': every
+            part is proved equal, but outputs differ by more than rounding, because rounding moved a value
+            across the threshold of a quantizer or an index. 'evidence': the changed parts gave the same
+            values for all inputs tried. 'different': a difference was found. 'unproven': a part could not be
+            tried, or the trials prove nothing.
+        verdict: Verdict in one sentence.
+        seeds: Seed of each draw. The same seeds give the same inputs again.
+        inputs: Description of how each input was drawn.
+        sites: Evidence for the tiled sites. Empty if the two graphs have no plan in common.
+        outputs: Comparison of the outputs of the full models.
+        sizes: Sizes of open dimensions by name, one mapping for each attempt. Unnamed dimensions share the
+            name ''.
+        regions: Evidence for changed regions that are not sites of a plan.
+        nodes: Number of nodes of the first graph that are equal by construction, or None if no graphs were
+            compared.
+        tolerance: Allowed difference between the models, or None if no difference is allowed. With a
+            tolerance, only outputs are compared.
+        torch: Comparison of the torch model's own outputs with `after`, for an nn.Module.
     """
 
     passed: bool
@@ -186,7 +207,7 @@ class Verification(Struct, frozen=True):
 
     @property
     def worst_error(self) -> float | None:
-        """Largest difference of any output; None where one cannot be compared."""
+        """Largest difference of any output, or None if one output cannot be compared."""
         errors = [output.max_abs for output in self.outputs]
         known_errors = [value for value in errors if value is not None]
         return max(known_errors) if known_errors and len(known_errors) == len(errors) else None

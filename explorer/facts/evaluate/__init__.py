@@ -1,1 +1,1 @@
-"""Evaluation and training as facts: what a data file says of models, and what training one did."""
+"""Facts about evaluating models on a data file and about training a model."""

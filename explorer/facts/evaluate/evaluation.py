@@ -1,4 +1,4 @@
-"""Facts of an evaluation: how well models do on the samples of a file, side by side."""
+"""Facts about an evaluation: the scores of models on the samples of a file, side by side."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Literal
 from msgspec import Struct
 
 Task = Literal["classification", "regression", "agreement"]
-"""What labels say: a class, numbers to be met, or (without labels) nothing."""
+"""Meaning of the labels: a class, numbers to predict, or 'agreement' if there are no labels."""
 LOSSES = {"classification": "cross entropy", "regression": "squared error", "agreement": ""}
 
 
 class ClassScore(Struct, frozen=True):
-    """The samples of one class, and how many of them a model put there."""
+    """Score of one class: the number of its samples, and how many of them a model classified correctly."""
 
     label: int
     samples: int
@@ -20,7 +20,7 @@ class ClassScore(Struct, frozen=True):
 
 
 class Confusion(Struct, frozen=True):
-    """How often samples of one class were taken for another."""
+    """Number of samples of one class that a model assigned to another class."""
 
     label: int
     predicted: int
@@ -28,15 +28,19 @@ class Confusion(Struct, frozen=True):
 
 
 class ModelAgreement(Struct, frozen=True):
-    """The scored output beside that of the first model.
+    """Comparison of the scored output with the first model's.
 
     Attributes:
-        snr_db: 10 log10(sum first**2 / sum (this - first)**2); infinite if nothing differs, minus infinity
-            where one has NaN or Inf and the other has not; None if there is nothing to compare.
-        cosine: Of the angle between both; None if one is zero throughout.
-        rms, max_abs: Of the difference; None if there is nothing to compare.
-        top1: Share of choices that are the same; top5: where the first model's is among the five best. None
-            where the output is no choice, or one among few.
+        snr_db: Signal-to-noise ratio in dB, 10 log10(sum first**2 / sum (this - first)**2). Infinite if
+            nothing differs, minus infinity if NaN or Inf occur in only one of the two, None if there is
+            nothing to compare.
+        cosine: Cosine of the angle between the two outputs, or None if one is zero throughout.
+        rms: Root mean square of the difference, or None if there is nothing to compare.
+        max_abs: Largest absolute difference, or None if there is nothing to compare.
+        top1: Share of samples for which both models choose the same class, or None if the output does not
+            choose a class.
+        top5: Share of samples for which the first model's class is among the five best, or None if there are
+            too few classes.
     """
 
     snr_db: float | None
@@ -48,25 +52,26 @@ class ModelAgreement(Struct, frozen=True):
 
 
 class ModelScore(Struct, frozen=True):
-    """How well one model does.
+    """Score of one model.
 
     Attributes:
-        source: What the user calls it.
-        output: The output that was scored.
-        accuracy, top5: Shares of the labels that are the best class, or among the five best; top5 is None of
-            five classes or fewer.
-        loss: Mean over the labels, computed in float64: cross entropy in nats, or squared error.
-        scores: What the output holds of a classification: 'logits', of which a softmax is taken, or
-            'probabilities', where every row is a distribution.
-        mean_absolute: Mean absolute error of a regression; r2: its coefficient of determination, the mean
-            of those of each number of a sample whose labels vary, None where none does.
-        undefined: Labels for which the output is NaN or Inf: they are wrong, and have no loss.
-        agreement: With the first model; None for itself.
-        classes: Those that the labels name.
-        confusions: The most frequent ones, at most 100.
-        confused: Wrong labels, of all kinds of confusion.
-        seconds: That its runs took.
-        notes: What else there is to know: that the weights are random.
+        source: Name of the model, as the user typed it.
+        output: Name of the scored output.
+        accuracy: Share of labels that are the best class, 0 to 1.
+        top5: Share of labels that are among the five best classes, or None for five classes or fewer.
+        loss: Mean loss over the labels, computed in float64: cross entropy in nats, or squared error.
+        scores: Kind of the output of a classification: 'probabilities' if every row is a distribution, or
+            'logits', to which a softmax is applied.
+        mean_absolute: Mean absolute error of a regression.
+        r2: Coefficient of determination of a regression: the mean over the predicted numbers whose labels
+            vary, or None if none vary.
+        undefined: Number of labels for which the output is NaN or Inf. They count as wrong and have no loss.
+        agreement: Comparison with the first model, or None for the first model itself.
+        classes: Scores of the classes that occur in the labels.
+        confusions: Most frequent confusions, at most 100.
+        confused: Number of wrong labels in all confusions.
+        seconds: Seconds of the model's runs.
+        notes: Further remarks, for example that the weights are random.
     """
 
     source: str
@@ -87,15 +92,18 @@ class ModelScore(Struct, frozen=True):
 
 
 class Evaluation(Struct, frozen=True):
-    """Models side by side on the samples of a file.
+    """Scores of models side by side on the samples of a file.
 
     Attributes:
-        data: The file; `samples` are the rows in it.
-        task: What the labels say; `loss` is the name of the loss ('cross entropy', 'squared error').
-        inputs: Arrays or columns of the file that went in; `labels`: the one that was met, '' for none.
-        batch: Samples that ran together, where the model does not fix that.
-        outputs: Classes, or numbers that are to be met for each sample.
-        models: In the order in which they were named.
+        data: Path of the data file.
+        samples: Number of samples in the file, one per row.
+        task: Meaning of the labels.
+        loss: Name of the loss ('cross entropy', 'squared error').
+        inputs: Names of the arrays or columns that the models read.
+        labels: Name of the array or column of labels, or '' for none.
+        batch: Number of samples per run, unless the model fixes it.
+        outputs: Number of classes, or of predicted numbers for each sample.
+        models: Scores of the models in the order in which the user named them.
     """
 
     data: str

@@ -1,4 +1,4 @@
-"""Facts of a training: what a small model made of a data set, epoch by epoch."""
+"""Facts about a training run: the scores of a small model on a data set, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from msgspec import Struct
 
 
 class EpochScore(Struct, frozen=True):
-    """One pass: losses of what was trained on, and after it of what was held out, whose accuracy it is."""
+    """Score after one epoch.
+
+    `loss` is the loss on the training samples during the epoch. `held_loss` and `accuracy` are those of the
+    held-out samples after it.
+    """
 
     epoch: int
     loss: float
@@ -16,17 +20,24 @@ class EpochScore(Struct, frozen=True):
 
 
 class TrainingRun(Struct, frozen=True, kw_only=True):
-    """A training.
+    """A training run of one model.
 
     Attributes:
-        source: The model; `data` the file.
-        task, loss: 'classification' by 'cross entropy', or 'regression' by 'squared error'.
-        samples, held: Trained on, and held out.
-        parameters: Numbers that were trained.
-        rate, batch, optimizer, seed: How.
-        epochs: In order.
-        best: The epoch of the lowest held loss, whose weights `output` holds; '' where none was asked for.
-        weights: What the first epoch began with.
+        source: Name of the model.
+        data: Path of the data file.
+        task: 'classification' or 'regression'.
+        loss: 'cross entropy' for a classification, 'squared error' for a regression.
+        samples: Number of training samples.
+        held: Number of held-out samples.
+        parameters: Number of trained parameters.
+        rate: Learning rate.
+        batch: Batch size.
+        optimizer: Name of the optimizer.
+        seed: Seed of the random numbers.
+        epochs: Scores of the epochs in order.
+        best: Epoch with the lowest held-out loss.
+        output: Path of the file with the weights of that epoch, or '' if none was requested.
+        weights: Origin of the weights at the start of the first epoch.
     """
 
     source: str

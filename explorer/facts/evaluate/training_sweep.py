@@ -1,4 +1,4 @@
-"""Training sweep: many trainings of one module side by side, a row for each way, the best first."""
+"""Facts about a training sweep: trials of one module with different settings, the best first."""
 
 from __future__ import annotations
 
@@ -8,16 +8,28 @@ from msgspec import Struct
 
 
 class TrainingTrial(Struct, frozen=True, kw_only=True):
-    """One training of several.
+    """One training run of a sweep.
 
     Attributes:
-        key: Digest of everything that the figures depend on: the module, the data, how it is trained.
-        model, opening, data, seed: As the user named them.
-        rate, batch, epochs, optimizer: How.
-        task, measure, samples, held, parameters, weights: As of a `TrainingRun`, whose `loss` is `measure`.
-        best: The epoch of the lowest held loss, whose figures these are.
-        loss: Mean over the held out samples; `accuracy` is of them, too, and None of a regression.
-        error: Why it has no figures; '' where it has.
+        key: Digest of all inputs of the figures: the module, the data and the training settings.
+        model: Name of the model, as the user typed it.
+        opening: Options with which the model was opened, as the user typed them.
+        data: Path of the data file.
+        seed: Seed of the random numbers.
+        rate: Learning rate.
+        batch: Batch size.
+        epochs: Number of epochs.
+        optimizer: Name of the optimizer.
+        task: 'classification' or 'regression'.
+        measure: Name of the loss: 'cross entropy' or 'squared error'.
+        samples: Number of training samples.
+        held: Number of held-out samples.
+        parameters: Number of trained parameters.
+        weights: Origin of the weights at the start.
+        best: Epoch with the lowest held-out loss. The figures are those of this epoch.
+        loss: Mean loss on the held-out samples.
+        accuracy: Accuracy on the held-out samples, 0 to 1, or None for a regression.
+        error: Reason why the trial has no figures, or '' if it has them.
     """
 
     key: str
@@ -43,7 +55,7 @@ class TrainingTrial(Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> tuple[object, ...]:
-        """What trials are sorted by: of a model and its data the lowest loss first, those without last."""
+        """Sort key: by model and data, then the lowest loss first. Trials without a loss come last."""
         loss = math.inf if self.loss is None else self.loss
         return self.model, self.data, loss, self.rate, self.batch, self.epochs, self.optimizer, self.seed
 
@@ -52,11 +64,21 @@ class TrainingSweep(Struct, frozen=True, kw_only=True):
     """The answer of `explorer sweep --train`.
 
     Attributes:
-        source, data, task, samples, held, parameters, seed, weights: Of the best trial; `loss` its measure.
-        trials: The best first; those without figures last.
-        made, kept: Trials that were trained now, and that the file of results had already.
-        output: That file; '' for none. `written` is where the weights of a row went.
-        workers: Processes that worked at it; 0 where it was done in this one.
+        source: Name of the model of the best trial.
+        data: Path of the data file.
+        task: 'classification' or 'regression'.
+        loss: Name of the loss.
+        samples: Number of training samples.
+        held: Number of held-out samples.
+        parameters: Number of trained parameters of the best trial.
+        seed: Seed of the random numbers.
+        weights: Origin of the weights at the start of the best trial.
+        trials: Trials, the best first. Trials without figures come last.
+        made: Number of trials that were trained now.
+        kept: Number of trials that the results file already had.
+        output: Path of the results file, or '' for none.
+        written: Path of the file with the weights of one trial, or ''.
+        workers: Number of worker processes, or 0 if this process did the work.
     """
 
     source: str

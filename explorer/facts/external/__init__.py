@@ -1,1 +1,1 @@
-"""External figures, beside the layers: those of a file, a machine, and the providers that run them."""
+"""Facts from outside the model: figures from files, machines, and execution providers."""

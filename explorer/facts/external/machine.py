@@ -1,4 +1,4 @@
-"""Machine: two limits that layers are held against."""
+"""A machine as a roofline sees it: a compute limit and a memory limit."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from explorer.base.checked import Positive, Spec
 
 
 class Machine(Spec, frozen=True):
-    """A machine as the roofline model sees it.
+    """A machine of the roofline model.
 
     Attributes:
-        name: What the user calls it; '' when it was given by numbers alone.
-        peak_macs: Multiply-accumulates per second at best.
-        bandwidth: Bytes per second between memory and the compute units at best.
-        origin: Where the numbers came from: 'command line', or the path of the config file.
+        name: Name that the user gives the machine, or '' if the user gave only the two numbers.
+        peak_macs: Peak multiply-accumulates per second.
+        bandwidth: Peak bytes per second between memory and the compute units.
+        origin: Source of the numbers: 'command line', or the path of the config file.
     """
 
     name: str

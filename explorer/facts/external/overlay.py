@@ -1,4 +1,4 @@
-"""Overlay: figures from outside, of a profiler or a spreadsheet, on the rows of the layer tree."""
+"""Facts about an overlay: figures of a profiler or a spreadsheet on the rows of the layer tree."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Literal
 from msgspec import Struct
 
 Over = Literal["sum", "mean", "max", "min"]
-"""What a group has of the figures in it; a mean is over the layers that have a figure."""
+"""How a group combines the figures of its layers. A mean is over the layers that have a figure."""
 OutsideUnit = Literal["seconds", "bytes", "share", "number"]
-"""What the figures are, converted; 'number' is any other unit, as the file has it."""
+"""Unit of the figures after conversion. 'number' is any other unit, with the values of the file."""
 
 
 class OverlayColumn(Struct, frozen=True):
-    """A column of outside figures.
+    """A column of figures from outside the program.
 
     Attributes:
-        name: As it is typed: 'latency'.
-        head: As it is printed.
-        unit: Of the figures.
-        over: What a group has.
+        name: Name of the column in options and filters: 'latency'.
+        head: Header of the column.
+        unit: Unit of the figures.
+        over: How a group combines the figures of its layers.
     """
 
     name: str
@@ -30,7 +30,7 @@ class OverlayColumn(Struct, frozen=True):
 
 
 class OutsideFigure(Struct, frozen=True):
-    """A figure from outside, with the head and the unit of its column."""
+    """A figure from outside the program, with the header and the unit of its column."""
 
     value: float
     head: str
@@ -38,18 +38,18 @@ class OutsideFigure(Struct, frozen=True):
 
 
 class Overlay(Struct, frozen=True):
-    """Outside figures, matched to layers.
+    """Figures from outside the program, matched to layers.
 
     Attributes:
-        sources: The files.
-        columns: From left to right.
-        figures: By the name of a column, by the id of a row that has one, groups too; -1: the whole model.
-        rows: Rows of the files.
-        matched: How many of them are of layers of this model.
-        layers: How many layers and groups have figures of their own.
-        unmatched: Names and globs of the files that are no layer.
-        ambiguous: Names that several layers have, and are of none.
-        notes: What else to know, in words: columns that hold no numbers, layers that several globs match.
+        sources: Paths of the files.
+        columns: Columns from left to right.
+        figures: Figures by column name and row id, of layers and groups. The id -1 is the full model.
+        rows: Number of rows in the files.
+        matched: Number of those rows that match a layer of this model.
+        layers: Number of layers and groups that have figures of their own.
+        unmatched: Names and globs of the files that match no layer.
+        ambiguous: Names that several layers have. Their figures are not used.
+        notes: Further remarks, in words: columns without numbers, layers that several globs match.
     """
 
     sources: tuple[str, ...]

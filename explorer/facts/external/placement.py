@@ -1,4 +1,4 @@
-"""Placement: which execution provider of onnxruntime runs which layer, and what goes from one to another."""
+"""Facts about the placement: the execution provider of onnxruntime that runs each layer."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from msgspec import Struct
 
 
 class Partition(Struct, frozen=True):
-    """Layers that run on one provider, one after the other, without anything in between on another.
+    """Consecutive layers that run on the same provider, without a layer on another provider between them.
 
     Attributes:
-        provider: As onnxruntime names it: 'CPUExecutionProvider'.
-        layers: Their paths, in execution order.
+        provider: Name of the provider in onnxruntime: 'CPUExecutionProvider'.
+        layers: Paths of the layers, in execution order.
     """
 
     provider: str
@@ -20,14 +20,17 @@ class Partition(Struct, frozen=True):
 
 
 class Boundary(Struct, frozen=True):
-    """A tensor that one provider makes and another reads.
+    """A tensor that one provider produces and another provider reads.
 
     Attributes:
-        tensor, shape: Its name and shape.
-        maker: Path of the layer that makes it; empty for an input of the model, which lies on the CPU.
-        source: Provider of the maker.
-        target: Provider of its readers, of which `readers` are the paths; none: it is an output of the model.
-        bytes: Its size; None where that is not known.
+        tensor: Name of the tensor.
+        shape: Shape of the tensor, or None if unknown.
+        maker: Path of the layer that produces the tensor, or '' for an input of the model, which is in CPU
+            memory.
+        source: Provider that produces the tensor.
+        target: Provider that reads the tensor.
+        readers: Paths of the layers that read the tensor. Empty for an output of the model.
+        bytes: Bytes of the tensor, or None if unknown.
     """
 
     tensor: str
@@ -40,12 +43,12 @@ class Boundary(Struct, frozen=True):
 
 
 class FusedLayers(Struct, frozen=True):
-    """Layers that run as one operator.
+    """Layers that onnxruntime runs as a single operator.
 
     Attributes:
-        op: The operator that onnxruntime makes of them.
-        provider: That runs it.
-        layers: Their paths.
+        op: Operator into which onnxruntime fuses the layers.
+        provider: Provider that runs the operator.
+        layers: Paths of the fused layers.
     """
 
     op: str
@@ -54,21 +57,23 @@ class FusedLayers(Struct, frozen=True):
 
 
 class Placement(Struct, frozen=True):
-    """Which provider runs what.
+    """The provider that runs each layer, and the tensors that move between providers.
 
     Attributes:
-        runtime: 'onnxruntime 1.32.0'.
-        available: Providers that it has here.
-        asked: Those that were asked for, in the order in which each takes what it can.
-        providers: By the id of a row: the provider, of a group all of them; '' for what runs nowhere.
-        layers: How many layers each provider runs.
-        partitions: In execution order.
-        boundaries: What goes from one provider to another.
-        bytes: Of all boundaries whose size is known.
-        unknown: How many boundaries have no known size.
-        fused: Layers that run as one operator.
-        removed: Layers that do not run: computed when the model is loaded, or left out.
-        notes: What else to know, in words.
+        runtime: Name and version of the runtime: 'onnxruntime 1.32.0'.
+        available: Providers that this installation has.
+        asked: Requested providers, in order of preference.
+        providers: Provider by row id. A group lists all providers of its layers. '' if the layer does not
+            run.
+        layers: Number of layers that each provider runs.
+        partitions: Partitions in execution order.
+        boundaries: Tensors that move from one provider to another.
+        bytes: Bytes of all boundaries whose size is known.
+        unknown: Number of boundaries whose size is unknown.
+        fused: Layers that run as a single operator.
+        removed: Paths of layers that do not run: onnxruntime computes them when it loads the model, or
+            removes them.
+        notes: Further remarks, in words.
     """
 
     runtime: str

@@ -1,1 +1,1 @@
-"""Facts of a model as a graph: what feeds what."""
+"""Facts about a model as a graph: which layer produces each tensor and which layers read it."""

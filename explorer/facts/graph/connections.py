@@ -1,6 +1,6 @@
-"""Connections of a layer: which layers its inputs come from, and which ones read its outputs.
+"""Facts about the connections of a layer: the layers that produce its inputs and read its outputs.
 
-Of a group they are what crosses its boundary. What stays inside is on the pages of the layers inside.
+The connections of a group are the tensors that cross its boundary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ InputSource = Literal["layer", "input", "stored", "unknown"]
 
 
 class LayerRef(Struct, frozen=True):
-    """A layer by its place in the tree, its path and its kind."""
+    """A reference to a layer: its id in the layer tree, its path and its kind."""
 
     id: int
     path: str
@@ -27,10 +27,12 @@ class InputConnection(Struct, frozen=True):
     """A tensor that a layer reads.
 
     Attributes:
-        tensor: As its reader sees it.
-        source: 'layer'; 'input' of the model; 'stored' in its file; 'unknown': nobody saw who made it.
-        producer: The layer that makes it; None unless `source` is 'layer'.
-        constant: It is the same whatever goes into the model: stored, or made of what is stored.
+        tensor: Tensor as the reader declares it.
+        source: Origin of the tensor: 'layer'; 'input' of the model; 'stored' in its file; 'unknown' if its
+            producer was not observed.
+        producer: Layer that produces the tensor, or None unless `source` is 'layer'.
+        constant: Whether the tensor is the same for every input of the model: stored, or computed from stored
+            tensors.
     """
 
     tensor: TensorInfo
@@ -40,14 +42,14 @@ class InputConnection(Struct, frozen=True):
 
 
 class OutputConnection(Struct, frozen=True):
-    """A tensor that a layer makes.
+    """A tensor that a layer produces.
 
     Attributes:
-        tensor: As its producer sees it.
-        readers: Layers that read it, in execution order, constants and shape arithmetic behind the others;
-            the first of `reader_count`.
-        model_output: It is an output of the model.
-        constant: Constants and shape arithmetic read it, and nobody else.
+        tensor: Tensor as the producer declares it.
+        readers: Layers that read the tensor, the first of `reader_count`. They are in execution order,
+            constants and shape arithmetic last.
+        model_output: Whether the tensor is an output of the model.
+        constant: Whether only constants and shape arithmetic read the tensor.
     """
 
     tensor: TensorInfo
@@ -58,15 +60,16 @@ class OutputConnection(Struct, frozen=True):
 
 
 class Connections(Struct, frozen=True):
-    """What goes into a layer, and where what comes out of it goes.
+    """Inputs of a layer with their producers, and outputs of the layer with their readers.
 
     Attributes:
-        layer: The layer or group.
-        inputs, outputs: The first of `input_count` and `output_count`, what is constant behind the others;
-            tensors that only a layer stores are among its weights, not here.
-        unknown: Why the connections are not known; empty if they are.
-        declared: Of tensors with sizes that were bound, the shape that the file declares, by their names.
-        same_name: Paths of other layers that the file calls as it calls this one.
+        layer: Layer or group.
+        inputs: First of `input_count` inputs, constant ones last. A tensor that only this layer stores is one
+            of its weights and not listed here.
+        outputs: First of `output_count` outputs, constant ones last.
+        unknown: Reason why the connections are unknown, or '' if they are known.
+        declared: Shapes by tensor name as the file declares them, for tensors with bound sizes.
+        same_name: Paths of other layers that have the same name in the file.
     """
 
     layer: Layer

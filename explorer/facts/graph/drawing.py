@@ -1,7 +1,7 @@
-"""Drawing of a model as a graph: boxes in ranks, edges with the points that they go through.
+"""Facts about a drawing of a model as a graph: boxes in ranks, and edges with their points.
 
-Positions are whole character cells, x to the right and y down, so that a terminal draws them as they are and
-a picture scales them.
+Positions are whole character cells, x to the right and y down. A terminal draws them unchanged and a picture
+scales them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from explorer.facts import Layer, TensorInfo
 from explorer.facts.external.overlay import OutsideFigure
 
 BoxRole = Literal["layer", "group", "part", "input", "output", "outside"]
-"""A layer; a folded group; a run of neighbours that are drawn as one; an input or output of the model; what
-feeds or reads what is drawn, and stands outside of it, or is where an opened Loop or If begins and ends."""
+"""Role of a box. 'layer'; 'group': a folded group; 'part': consecutive siblings drawn as one box; 'input' or
+'output' of the model; 'outside': a producer or reader outside the drawing, or the start or end of an opened
+Loop or If.
+"""
 
 FIGURES: Mapping[str, str] = {
     "macs": "macs",
@@ -27,11 +29,11 @@ FIGURES: Mapping[str, str] = {
     "written": "bytes_written",
     "ops": "elementwise_ops",
 }
-"""Figures of a box, and the field of a `Layer` that each is."""
+"""Figures of a box, each with the field of `Layer` that holds it."""
 
 
 def figures_of(layer: Layer) -> dict[str, int | None]:
-    """The figures of a row."""
+    """Collects the figures of a row by the names of `FIGURES`."""
     return {name: getattr(layer, field) for name, field in FIGURES.items()}
 
 
@@ -39,29 +41,31 @@ class GraphBox(Struct, frozen=True):
     """A box of a drawing.
 
     Attributes:
-        role: What it stands for.
-        row: Id of the layer; of the first one where it stands for several; None for an input or output.
-        path: Of that layer; the name of an input or output.
-        name: What to write: the path without that of the drawn group.
-        kind: Operator, class or group, as the layer tree has it; of an input or output its type.
-        family: See `base.families`.
-        repeat: How many groups that are built alike it stands for, one behind the other.
-        call: Which call of how many, of a layer that runs several times in one pass and has a box for each; 0
-            where the box stands for them all. Figures are of all calls.
-        layers: Layers inside, without those that are folded away.
-        tiles: What its tiles are: '1,234 tiles 64x64x64'; empty for what is not tiled.
-        figures: By the names of `FIGURES`, of all that it stands for; None where not known.
-        outside: Figures from outside, by the names of their columns; none where there is none.
-        status: Of the figures, as a `Layer` has it.
-        attributes: Of a layer, as it has them.
-        rows: From the first that it stands for to behind the last; None for an input or output.
-        unfolds: The rows that are drawn in its place when it is unfolded: of a run the first of its groups.
-            None for what has nothing inside.
-        lit: The path that is followed goes through it.
-        open: Its inside is to be shown first.
-        rank: Its layer in the drawing, 0 at the top; `order` is its place from the left.
-        x, y: Its upper left corner.
-        inside: What stands in it, where that was asked for.
+        role: Role of the box.
+        row: Id of its layer, or of the first layer if it represents several. None for an input or output.
+        path: Path of that layer, or the name of an input or output.
+        name: Label of the box: the path without the path of the drawn group.
+        kind: Operator, class or group, as in the layer tree; type of an input or output.
+        family: Family of the operator, see `base.families`.
+        repeat: Number of consecutive groups with identical structure that the box represents.
+        call: Call number and number of calls, if the layer has a box for each call. The number is 0 if the
+            box represents all calls. Figures are those of all calls.
+        layers: Number of layers in the box, without folded ones.
+        tiles: Tiles of the box as text: '1,234 tiles 64x64x64', or '' if it is not tiled.
+        figures: Figures by the names of `FIGURES`, summed over the layers of the box. None if unknown.
+        outside: Figures from outside the program by column name. Columns without a figure are missing.
+        status: Status of the figures, as in `Layer`.
+        attributes: Attributes of the layer, as in `Layer`.
+        rows: Half-open range of row ids that the box represents, or None for an input or output.
+        unfolds: Half-open range of row ids that replace the box when it is unfolded. For a run, the rows of
+            its first group. None if the box has nothing inside.
+        lit: Whether the highlighted path goes through the box.
+        open: Whether the inside of the box is shown first.
+        rank: Rank of the box in the drawing, 0 at the top.
+        order: Position within the rank, from the left.
+        x: Column of its upper left corner, in cells.
+        y: Line of its upper left corner, in cells.
+        inside: Drawing of its content, if it was requested.
     """
 
     role: BoxRole
@@ -92,23 +96,24 @@ class GraphBox(Struct, frozen=True):
 
     @property
     def kind_text(self) -> str:
-        """The kind in words: 'Conv', 'Conv, tiled', 'ReLU, call 2 of 3', 'EncoderBlock ×12'."""
+        """Kind as text: 'Conv', 'Conv, tiled', 'ReLU, call 2 of 3', 'EncoderBlock ×12'."""
         call, calls = self.call
         call_text = f", call {call} of {calls}" if call else f", {calls:,} calls" if calls > 1 else ""
         return f"{self.kind}{', tiled' * bool(self.tiles)}{call_text}{f' ×{self.repeat}' * (self.repeat > 1)}"
 
 
 class GraphEdge(Struct, frozen=True):
-    """An edge: tensors that one box makes and another reads.
+    """An edge: tensors that one box produces and another box reads.
 
     Attributes:
-        source, target: Places of the boxes among those of the drawing.
-        tensor: The first of its tensors.
-        tensors: How many there are.
-        back: It goes up: what makes the tensor also reads what comes of it, as folded groups may.
-        lit: It lies on the path that is followed.
-        points: (x, y) from the lower side of the source to the upper side of the target; empty for one that
-            the drawing has no room for.
+        source: Index of the producing box among the boxes of the drawing.
+        target: Index of the reading box.
+        tensor: First of its tensors.
+        tensors: Number of its tensors.
+        back: Whether the edge points upward. Such an edge closes a cycle, which folded groups can create.
+        lit: Whether the edge belongs to the highlighted path.
+        points: Points (x, y) from the lower side of the source to the upper side of the target. Empty if the
+            drawing has no space for the edge.
     """
 
     source: int
@@ -121,12 +126,15 @@ class GraphEdge(Struct, frozen=True):
 
 
 class GraphRoute(Struct, frozen=True):
-    """The paths from one layer or group to another.
+    """All paths from one layer or group to another.
 
     Attributes:
-        source, target: Paths of the two in the layer tree; `source_row` and `target_row` their ids.
-        layers: How many stand on them, without the two.
-        paths: How many there are; None for more than 2^53, and where they go in a circle.
+        source: Path of the first layer or group in the layer tree.
+        target: Path of the second.
+        source_row: Id of the row of the first.
+        target_row: Id of the row of the second.
+        layers: Number of layers on the paths, without the two ends.
+        paths: Number of paths, or None if it exceeds 2^53 or the paths contain a cycle.
     """
 
     source: str
@@ -138,19 +146,20 @@ class GraphRoute(Struct, frozen=True):
 
 
 class GraphDrawing(Struct, frozen=True):
-    """A model, a group of it or the neighbourhood of a layer, laid out.
+    """Layout of a model, of a group, or of the neighborhood of a layer.
 
     Attributes:
-        source: The model.
-        path: Of the group or layer that is drawn; empty for the whole model.
-        boxes: In execution order; inputs and what stands outside come first, outputs last.
-        depth: How many levels of groups are opened.
-        width, height: In cells.
-        folded: Layers that are not drawn: constants, shape arithmetic, what does nothing.
-        notes: What else is not drawn as it is, in words.
-        unfolded: What was opened in its place, as `GraphBox.unfolds` says it.
-        route: The paths that are followed, if any.
-        same_name: Paths of other layers that the file calls as it calls this one.
+        source: Name of the model.
+        path: Path of the drawn group or layer, or '' for the full model.
+        boxes: Boxes in execution order. Inputs and boxes outside the group come first, outputs last.
+        depth: Number of opened levels of groups.
+        width: Width in cells.
+        height: Height in cells.
+        folded: Number of layers that are not drawn: constants, shape arithmetic, no-ops.
+        notes: Remarks about other simplifications of the drawing.
+        unfolded: Row ranges that were unfolded, as in `GraphBox.unfolds`.
+        route: Highlighted paths, if any.
+        same_name: Paths of other layers that have the same name in the file.
     """
 
     source: str
@@ -168,15 +177,15 @@ class GraphDrawing(Struct, frozen=True):
 
 
 class NodeFigures(Struct, frozen=True):
-    """A figure of every node of a graph, for another program's picture of it.
+    """One figure of every node of a graph, for the graph viewer of another program.
 
     Attributes:
-        source: The model.
+        source: Name of the model.
         graph: Name of its graph.
-        figure: Which of `FIGURES`, or a column from outside.
-        values: By the name of the node, or of the first tensor that it makes where it has none; nodes of
-            which the figure is not known are left out.
-        missing: How many those are.
+        figure: Name of the figure: one of `FIGURES`, or a column from outside the program.
+        values: Figure by node name, or by the name of its first output if the node has no name. Nodes with an
+            unknown figure are omitted.
+        missing: Number of omitted nodes.
     """
 
     source: str

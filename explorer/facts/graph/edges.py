@@ -1,4 +1,4 @@
-"""Edges between the rows of a layer tree, as little as it takes to draw them beside it."""
+"""Facts about the edges between the rows of a layer tree, reduced to the data that the tree view draws."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from msgspec import Struct
 
 
 class RowEdges(Struct, frozen=True):
-    """Which rows feed which, downwards.
+    """Downward edges between rows.
 
-    Where names put rows in another order than they run in, an edge may lead up: it is not among these, as
-    what leads back in a loop is not. `Session.connections` has every edge of a layer.
+    If names put rows in another order than the execution order, an edge can point upward. Such edges are
+    missing here, and so are the back edges of loops. `Session.connections` has every edge of a layer.
 
     Attributes:
-        makers, readers: Ids of the two rows of every edge that passes over another row, by makers.
-        nodes: Rows that make or read anything: groups only where they do so themselves, as a loop does.
-        followers: Those of `nodes` that read what the one before them makes.
-        constants: Rows with nothing in them but constants and shape arithmetic: a drawing leaves them out.
-        unknown: Why the edges are not known; empty if they are.
+        makers: Row ids of the producers, one for each edge that skips at least one row, ascending.
+        readers: Row ids of the readers of the same edges.
+        nodes: Ids of the rows that produce or read a tensor. A group is included only if it does so itself,
+            as a loop does.
+        followers: Ids of those `nodes` that read a tensor of the node before them.
+        constants: Ids of the rows that hold only constants and shape arithmetic. A drawing omits them.
+        unknown: Reason why the edges are unknown, or '' if they are known.
     """
 
     makers: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""The edges between the rows of a layer tree, value by value, as they are kept."""
+"""Records of the values that flow between the rows of a layer tree, as the cache stores them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from explorer.facts.graph.connections import InputSource
 
 
 class ValueRecord(Struct, frozen=True):
-    """A value: what it is, who made it (row `maker`, -1 for none), and the rows that read it."""
+    """A value that flows between rows of the layer tree.
+
+    `maker` is the id of the row that produces it, or -1 for none. `readers` are the ids of the rows that read
+    it.
+    """
 
     info: TensorInfo
     source: InputSource
@@ -19,7 +23,11 @@ class ValueRecord(Struct, frozen=True):
 
 
 class FlowRecord(Struct, frozen=True):
-    """Values; by row the places of those that it makes and reads; open shapes as the file declares them."""
+    """All values of a model.
+
+    `made` and `read` map a row id to the indices of the values that the row produces and reads. `declared`
+    maps a value name to its shape in the file, if that shape has open sizes.
+    """
 
     values: tuple[ValueRecord, ...]
     made: dict[int, tuple[int, ...]]

@@ -1,4 +1,4 @@
-"""Facts of a module's graph as torch.fx has it: nodes by kind, and what each is."""
+"""Facts about the torch.fx graph of a module: its nodes and their kinds."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from explorer.facts import Shape, TensorInfo
 
 
 class FxNode(Struct, frozen=True):
-    """One node.
+    """One node of a torch.fx graph.
 
     Attributes:
-        name: In the graph.
+        name: Name of the node in the graph.
         kind: 'placeholder', 'get_attr', 'call_function', 'call_module', 'call_method' or 'output'.
-        target: What it calls or gets: a module's path, a function's name.
-        type: Class of the module, 'Parameter' or 'Buffer', the module of the function.
-        layer: Path of the module in which it stands; '' outside of all, or where the tracer does not say.
-        dtype: Of what comes out, if that is a tensor; of several the first.
-        inputs: Shapes of the tensors that go in.
-        outputs: Tensors that come out.
-        values: Statistics of what came out, where they were asked for, by label.
+        target: Target of the node: the path of a module, or the name of a function, a method or an attribute.
+        type: Class of the called module, 'Parameter' or 'Buffer', or the Python module of the called
+            function.
+        layer: Path of the module that contains the node, or '' if no module contains it or the tracer does
+            not record it.
+        dtype: Number type of the first output tensor, if there is one.
+        inputs: Shapes of the input tensors.
+        outputs: Output tensors.
+        values: Statistics of the output by label, if they were requested.
     """
 
     name: str
@@ -36,15 +38,15 @@ class FxNode(Struct, frozen=True):
 
 
 class FxGraph(Struct, frozen=True):
-    """A module's graph.
+    """The torch.fx graph of a module.
 
     Attributes:
-        traced_by: 'torch.fx', or 'torch.export' where the former cannot trace the module.
-        reason: Why it cannot, and where; '' if it can.
-        kinds: How many nodes of each kind there are, of all six.
-        modules: How many calls there are of each class of module, most first.
-        nodes: In order.
-        inputs_from: How the inputs came about, where statistics were asked for.
+        traced_by: Tracer of the graph: 'torch.fx', or 'torch.export' if torch.fx cannot trace the module.
+        reason: Reason why torch.fx cannot trace the module, and the place of the failure; '' if it can.
+        kinds: Number of nodes of each of the six kinds.
+        modules: Number of calls of each class of module, most calls first.
+        nodes: Nodes in the order of the graph.
+        inputs_from: Origin of each input, if statistics were requested.
     """
 
     traced_by: str

@@ -1,4 +1,4 @@
-"""Listing: the models of a folder by what their headers say, and what else there is to be opened."""
+"""Facts about models that can be opened: the models of a folder with their headers, and others."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from msgspec import Struct
 
 
 class StoredType(Struct, frozen=True):
-    """Tensors of one type in a file.
+    """Tensors of one number type in a file.
 
     Attributes:
-        name: In numpy's spelling; of ggml's blocks in ggml's ('Q4_K').
-        tensors: How many.
-        elements: Numbers in them; None where a size is not known.
-        bytes: That they take; None where that is not known.
+        name: Name of the type in numpy's spelling, or in ggml's for its blocks ('Q4_K').
+        tensors: Number of tensors.
+        elements: Number of elements, or None if a size is unknown.
+        bytes: Bytes of the tensors, or None if unknown.
     """
 
     name: str
@@ -22,21 +22,21 @@ class StoredType(Struct, frozen=True):
 
 
 class ModelFile(Struct, frozen=True):
-    """A model by its header: nothing of it was loaded, and no shape inferred.
+    """A model as its header describes it. Reading it loads no model and infers no shapes.
 
     Attributes:
-        path: Within the folder that is listed; of a model that is a folder with a separator at its end.
-        format: As `ModelInfo.format`.
-        bytes: Of the file, or of the files that belong together; None of too many.
-        modified: When it was last written, in seconds since 1970; of a folder the newest of its files.
-        params: Stored parameters: tensors of a type that weights have, each once where the header says
-            which are of the same bytes. Of a graph what `info` counts may differ a little: it knows who reads
-            each. None where the header does not say, or was not read.
-        types: Most bytes first.
-        quantization: How weights are quantized, if the header says so: 'QDQ', 'mostly Q4_K, medium'.
-        note: Why there is no more.
-        architecture: Of a model whose file, or the config.json beside it, names one: 'LlamaForCausalLM'.
-        context: The longest text that it says it takes, in tokens; None if it does not say.
+        path: Path relative to the listed folder. It ends with a separator if the model is a folder.
+        format: Name of the format, as in `ModelInfo.format`.
+        bytes: Bytes of the file, or of all files of the model. None if there are too many files.
+        modified: Time of the last change in seconds since 1970. For a folder, that of its newest file.
+        params: Number of stored parameters: elements of tensors with a type of weights. A tensor counts once
+            if the header shows that several names share it. `info` may count a graph slightly differently,
+            because it knows the readers of each tensor. None if the header does not tell or was not read.
+        types: Number types of the tensors, most bytes first.
+        quantization: Quantization of the weights, if the header records it: 'QDQ', 'mostly Q4_K, medium'.
+        note: Reason why details are missing, or ''.
+        architecture: Architecture, if the file or the config.json next to it names one: 'LlamaForCausalLM'.
+        context: Longest supported text in tokens, or None if the header does not record it.
     """
 
     path: str
@@ -52,14 +52,14 @@ class ModelFile(Struct, frozen=True):
 
 
 class RecentModel(Struct, frozen=True):
-    """A model that was opened on the screen before.
+    """A model that was recently opened on the screen.
 
     Attributes:
-        source: A path from the root, or a name.
-        opened: When, in seconds since 1970.
-        format: As `ModelInfo.format`.
-        params: That it had then.
-        missing: There is no such file any more.
+        source: Absolute path or name.
+        opened: Time of opening in seconds since 1970.
+        format: Name of the format, as in `ModelInfo.format`.
+        params: Number of parameters at that time.
+        missing: Whether the file no longer exists.
     """
 
     source: str
@@ -70,15 +70,15 @@ class RecentModel(Struct, frozen=True):
 
 
 class KeptSession(Struct, frozen=True):
-    """A session that waits to be resumed.
+    """A session that can be resumed.
 
     Attributes:
-        source: The model as it was typed.
-        folder: Where it was typed.
-        changed: When it was last written down, in seconds since 1970.
-        states: Of its history, the model as opened among them.
-        note: Why it cannot be resumed as it is.
-        kept: The folder that it is kept in.
+        source: Model, as the user typed it.
+        folder: Working folder in which the user typed it.
+        changed: Time of the last write in seconds since 1970.
+        states: Number of states in its history, with the model as opened.
+        note: Reason why the session cannot be resumed completely, or ''.
+        kept: Path of the folder that stores the session.
     """
 
     source: str
@@ -90,11 +90,11 @@ class KeptSession(Struct, frozen=True):
 
 
 class NamedModel(Struct, frozen=True):
-    """A model of torchvision's.
+    """A model of torchvision.
 
     Attributes:
-        name: What it is opened by.
-        params: As torchvision says; None where it does not.
+        name: Name by which the model is opened.
+        params: Number of parameters according to torchvision, or None if it does not list them.
     """
 
     name: str
@@ -102,15 +102,15 @@ class NamedModel(Struct, frozen=True):
 
 
 class ModelListing(Struct, frozen=True):
-    """What there is to be opened.
+    """Models and sessions that can be opened.
 
     Attributes:
-        folder: Whose models these are.
-        models: In it, in the order of their names.
-        note: What was left out of a look at a folder that has too much in it.
-        sessions: To be resumed, the newest first.
-        recent: The newest first.
-        torchvision: None if it is not installed, or was not asked for.
+        folder: Path of the listed folder.
+        models: Models of the folder, ordered by name.
+        note: Description of the part that was skipped, if the folder has too many entries.
+        sessions: Sessions that can be resumed, newest first.
+        recent: Recently opened models, newest first.
+        torchvision: Models of torchvision, or None if it is not installed or was not requested.
     """
 
     folder: str

@@ -1,4 +1,4 @@
-"""Facts about two models that were timed in turn: which layers changed, and whether by more than noise."""
+"""Facts about two models that were timed in turn: the layers whose time changed, and the significance."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from explorer.facts.profile.profile import Profile, Spread
 
 
 class LayerChange(Struct, frozen=True):
-    """A row of both models, or of one, with the time of all that runs for it.
+    """A row of both models, or of one of them, with the time of the layers in it.
 
     Attributes:
-        path: Of the row before, or after where there was none.
-        before_path, after_path: '' where it has no counterpart.
-        status: As in the two trees side by side: 'same', 'tiled', 'quantized', 'added', 'removed', ...
-        before, after: Seconds of one run, with all that is in the row; None where nothing of it runs.
-        difference: After without before; what does not run takes none.
-        significant: Whether the 95 % intervals of the medians do not meet; where one is of too few runs: True
-            where the ranks of the runs are as equal times have them by chance in 1 of 20, else None.
+        path: Path of the row in the first model, or in the second if the first has no such row.
+        before_path: Path in the first model, or '' if the row has no counterpart there.
+        after_path: Path in the second model, or '' if the row has no counterpart there.
+        status: Status of the row, as in the tree comparison: 'same', 'tiled', 'quantized', 'added',
+            'removed', ...
+        before: Seconds of one run of the first model that the layers of the row take, or None if none of them
+            runs.
+        after: The same for the second model.
+        difference: Seconds after minus seconds before. A row that does not run takes 0 s.
+        significant: Whether the 95 % intervals of the medians do not overlap. With too few runs for an
+            interval, True if a rank test gives equal times a probability of at most 1 in 20, otherwise None.
     """
 
     path: str
@@ -32,14 +36,16 @@ class LayerChange(Struct, frozen=True):
 
 
 class ProfileComparison(Struct, frozen=True):
-    """Two models, timed in turn.
+    """Comparison of two models that were timed in turn.
 
     Attributes:
-        before, after: What each took.
-        names: What the user calls them.
-        layers: Rows that were matched, in their order.
-        difference: Of the wall times' medians; `significant` as of a layer.
-        notes: What else to know, in words.
+        before: Profile of the first model.
+        after: Profile of the second model.
+        names: Names of the two models, as the user calls them.
+        layers: Matched rows, in the order of the tree.
+        difference: Difference of the median wall times in seconds, after minus before.
+        significant: Whether the difference exceeds the noise, as in `LayerChange`.
+        notes: Further remarks, in words.
     """
 
     names: tuple[str, str]
@@ -52,13 +58,13 @@ class ProfileComparison(Struct, frozen=True):
 
 
 def significance(before: Spread | None, after: Spread | None) -> bool | None:
-    """Whether two medians differ by more than noise: their 95 % intervals do not meet.
+    """Whether two medians differ by more than noise, that is, whether their 95 % intervals do not overlap.
 
-    What does not run takes no time, and surely so.
+    A row that does not run takes exactly 0 s. Returns None if a spread has too few samples for an interval.
     """
-    there = [spread for spread in (before, after) if spread is not None]
-    if not there or not all(spread.sure for spread in there):
+    spreads = [spread for spread in (before, after) if spread is not None]
+    if not spreads or not all(spread.sure for spread in spreads):
         return None
     if before is None or after is None:
-        return there[0].low > 0
+        return spreads[0].low > 0
     return before.high < after.low or after.high < before.low

@@ -1,4 +1,4 @@
-"""Facts about a machine that was measured: what it multiplies and moves a second, what a kernel costs."""
+"""Facts about a measured machine: its multiplication rates, its bandwidth, and the cost of a kernel call."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ class KernelTime(Struct, frozen=True):
     """One kernel that was timed alone.
 
     Attributes:
-        op: As ONNX names it.
-        dtype: Of what it multiplies, or reads.
-        sizes: M, K and N of a matmul; of a Conv output channels, inputs of each, and positions; the shape of
-            the array of others.
-        macs, bytes: Of one call; bytes are those read and written, each once.
-        seconds: Of one call.
-        macs_per_second, bytes_per_second: Over the median.
+        op: Operator in ONNX's name.
+        dtype: Number type of the operands.
+        sizes: M, K and N of a matmul; output channels, inputs of each, and positions of a Conv; the shape of
+            the array for other operators.
+        macs: Multiply-accumulates of one call.
+        bytes: Bytes read and written by one call, each once.
+        seconds: Seconds of one call.
+        macs_per_second: `macs` divided by the median seconds.
+        bytes_per_second: `bytes` divided by the median seconds.
     """
 
     op: str
@@ -31,11 +33,12 @@ class KernelTime(Struct, frozen=True):
 
 
 class PeakRate(Struct, frozen=True):
-    """The most multiply-accumulates a second of one type of number, over all sizes that were tried.
+    """Highest multiply-accumulate rate of one number type over all tried sizes.
 
     Attributes:
-        low, high: From the 95 % interval of the time.
-        sizes: M, K and N of the matmul that reached it.
+        low: Lower end of the 95 % interval of the rate.
+        high: Upper end of the 95 % interval of the rate.
+        sizes: M, K and N of the matmul that reached the rate.
     """
 
     dtype: str
@@ -46,12 +49,12 @@ class PeakRate(Struct, frozen=True):
 
 
 class CacheLevel(Struct, frozen=True):
-    """A cache for data, as the system tells, and how fast it was.
+    """A data cache as the operating system reports it, with its measured bandwidth.
 
     Attributes:
-        processors: How many processors share it; 0 where the system does not tell.
-        bytes_per_second: Of a sum of two arrays that the caches of this level hold, those of all threads
-            together, and those below do not; None where calling the runtime takes most of the time.
+        processors: Number of processors that share the cache, or 0 if the system does not report it.
+        bytes_per_second: Bytes per second of a sum of two arrays that fit into the caches of this level, all
+            threads together, but not into smaller caches. None if calling the runtime takes most of the time.
     """
 
     level: int
@@ -61,24 +64,26 @@ class CacheLevel(Struct, frozen=True):
 
 
 class MeasuredMachine(Struct, frozen=True):
-    """What was measured of the machine that the program ran on.
+    """Measurements of the machine on which the program ran.
 
     Attributes:
-        processor: What the system calls it.
-        threads: That the kernels used.
-        runtime: What ran them: 'onnxruntime 1.32.0'.
-        date: Day of the measurement, '2026-11-23'.
-        peaks: By type of number; those of `refused` do not run here.
-        bandwidth: A sum of two arrays that no cache holds: two are read, one is written (STREAM's Add).
-        launch: Seconds of one tiny node of a long chain.
-        call: Seconds of a run of a model that is one tiny node.
-        caches: For data, the smallest first.
-        kernels: The square matmuls that were timed, from which the peaks are.
-        probes: Other kernels that were timed, from which times of layers are predicted.
-        refused: Types of numbers that the runtime multiplies not at all.
-        seconds: How long all took.
-        loaded: Whether something else ran on the machine meanwhile; `load` says how that was seen.
-        notes: What else to know, in words.
+        processor: Name of the processor, as the system reports it.
+        threads: Number of threads of the kernels.
+        runtime: Name and version of the runtime that ran the kernels: 'onnxruntime 1.32.0'.
+        date: Date of the measurement: '2026-11-23'.
+        peaks: Peak rates by number type. The types in `refused` have none.
+        bandwidth: Time of a sum of two arrays that fit into no cache: two arrays are read and one is written
+            (STREAM's Add).
+        launch: Seconds of one tiny node in a long chain.
+        call: Seconds of a run of a model that consists of one tiny node.
+        caches: Data caches, the smallest first.
+        kernels: Timed square matmuls, from which the peak rates follow.
+        probes: Other timed kernels, from which the times of layers are predicted.
+        refused: Number types that the runtime cannot multiply.
+        seconds: Seconds of all measurements together.
+        loaded: Whether other programs used the machine during the measurement.
+        load: Evidence for that, in words.
+        notes: Further remarks, in words.
     """
 
     processor: str

@@ -1,4 +1,4 @@
-"""Facts about measured layers as points under a roof: what each reached, and what was predicted for it."""
+"""Facts about measured layers as points on a roofline: the reached and the predicted rates."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from explorer.facts.profile.profile import Profile
 
 
 class MeasuredPoint(Struct, frozen=True):
-    """One layer that was timed, where it has MACs and moves bytes; with those that its kernel does, too.
+    """One timed layer that has MACs and moves bytes, with the layers that its kernel also computes.
 
     Attributes:
         layer: Id of its row in `Analysis.layers`.
-        intensity: FLOPs a byte.
-        flops: FLOPs a second that it reached.
-        predicted_flops: Those of the time that was predicted for it.
-        share: Of the run.
+        intensity: FLOPs per byte.
+        flops: Reached FLOPs per second.
+        predicted_flops: FLOPs per second at the predicted time, or None without a prediction.
+        share: Share of the run, 0 to 1.
     """
 
     layer: int
@@ -27,7 +27,7 @@ class MeasuredPoint(Struct, frozen=True):
 
 
 def measured_points(fact: Profile) -> tuple[MeasuredPoint, ...]:
-    """The layers of a profile that have a place on a roofline, those that take most of the run last."""
+    """Builds the points of the layers that have a place on a roofline, in ascending order of their share."""
     points = []
     for layer in fact.layers:
         took, macs, moved = layer.forward_seconds, layer.macs_per_second, layer.bytes_per_second

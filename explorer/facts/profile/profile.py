@@ -1,8 +1,8 @@
-"""Facts about measured time: how long a model runs, layer by layer, and what is no layer.
+"""Facts about measured time: the duration of a run, layer by layer, and the time outside of layers.
 
-The sum is the wall time: `wall_seconds` is what the layers, the named parts of `other` and
-`overhead_seconds` add up to, less `slowed_seconds`. Nothing is divided by guess: where one kernel does the
-work of several layers, one of them has its time and the others say which.
+The times add up: `wall_seconds` is the sum of the layers, the named parts in `other` and `overhead_seconds`,
+minus `slowed_seconds`. No time is divided by a guess. If one kernel does the work of several layers, one of
+them has its time and the others refer to it.
 """
 
 from __future__ import annotations
@@ -18,35 +18,40 @@ from explorer.facts.external.machine import Machine
 from explorer.facts.profile.recording import RecordedRun
 
 OptimizeLevel = Literal["none", "basic", "extended", "all"]
-"""How far onnxruntime rewrites a graph before it runs."""
+"""Level of onnxruntime's graph optimization."""
 
 StepOptimizer = Literal["sgd", "momentum", "adam"]
-"""What takes a training step."""
+"""Optimizer of the timed training step."""
 
 Stopped = Literal["settled", "steps", "time limit"]
-"""Why no more runs were made: the median was sure, so many were asked for, or the time was over."""
+"""Reason why the measurement ended: the median was sure, the requested number of runs was reached, or the
+time limit was reached.
+"""
 
 
 SURE = 6
-"""Samples from which on the least and the most hold the true median in 95 of 100 measurements."""
+"""Number of samples from which the minimum and the maximum enclose the true median in at least 95 of 100
+measurements.
+"""
 
 
 class ProfileSpec(Spec, frozen=True):
-    """How a model is to be timed.
+    """Settings of a time measurement.
 
     Attributes:
-        optimize: 'none', 'basic', 'extended' or 'all'; None: all, where the runtime is not too slow for it.
-        threads: That its operators may use; None: as the runtime likes.
-        device: 'cpu', 'cuda', or what the runtime calls another.
-        warmup: Runs before those that are timed.
-        steps: Timed runs; None: until the median is sure.
-        repeat: How often all is done anew, with the model loaded again.
-        time_limit: Seconds after which no more runs are made.
-        input: An .npy or .npz file to run on; None draws it.
-        seed: Of drawn inputs.
-        train: A training step: forward, backward, optimizer. Of modules alone.
-        optimizer: What takes the step: 'sgd', 'momentum', 'adam'.
-        record: Runs under the profiler that are kept as they were, for a trace.
+        optimize: Optimization level: 'none', 'basic', 'extended' or 'all'. None selects 'all', or 'none' for
+            graphs that onnxruntime optimizes too slowly.
+        threads: Number of threads for operators. None leaves the choice to the runtime.
+        device: Device: 'cpu', 'cuda', or another name that the runtime knows.
+        warmup: Number of untimed runs before the timed ones.
+        steps: Number of timed runs. None measures until the median is sure.
+        repeat: Number of complete measurements. Each loads the model again.
+        time_limit: Seconds after which no further run starts.
+        input: Path of an .npy or .npz file with the input. None draws random inputs.
+        seed: Seed of the random inputs.
+        train: Whether to time a training step: forward, backward, optimizer. Modules only.
+        optimizer: Optimizer of the training step: 'sgd', 'momentum', 'adam'.
+        record: Number of runs under the profiler whose events are kept for a trace.
     """
 
     optimize: Annotated[
@@ -91,14 +96,17 @@ class ProfileSpec(Spec, frozen=True):
 
 
 class Spread(Struct, frozen=True):
-    """Seconds that were measured several times.
+    """Distribution of a time in seconds over several samples.
 
     Attributes:
-        median, p10, p90: Of the samples.
-        low, high: The interval that holds the true median in 95 of 100 measurements, by order statistics (no
-            shape of the distribution is assumed). Below six samples no interval is that sure, and these are
-            the least and the most.
-        count: How many samples.
+        median: Median in seconds.
+        p10: 10th percentile in seconds.
+        p90: 90th percentile in seconds.
+        low: Lower end of the interval that encloses the true median in 95 of 100 measurements. It follows
+            from order statistics, which assume no shape of the distribution. With fewer than six samples no
+            such interval exists, and this is the minimum.
+        high: Upper end of the same interval, or the maximum.
+        count: Number of samples.
     """
 
     median: float
@@ -115,23 +123,29 @@ class Spread(Struct, frozen=True):
 
 
 class LayerTime(Struct, frozen=True):
-    """The time of one layer; of a group what it does itself: a Loop without its body.
+    """Time of one layer. A group has the time of its own kernels only: a Loop without its body.
 
     Attributes:
         layer: Id of its row in `Analysis.layers`.
-        op: What ran, as the runtime names it: 'FusedConv'. Several: 'MatMul, Add'.
-        seconds: Of one run of the model, all calls together; None where the layer has no time of its own.
-        calls: Kernels that ran for it in one run.
-        share: Of `Profile.wall_seconds`, or of what all kernels took under the profiler where that is more.
-        macs_per_second, bytes_per_second: What was counted of the layer, and of those within it, over its
-            median; None where either is not known, and for MACs where there are none.
-        predicted_seconds: What a model of time said before it ran.
-        limit_seconds: Least time on `Profile.machine`, of the layer and those within it.
-        within: Path of the layer whose kernel did this one's work, too; '' where it has its own.
-        holds: Paths of the layers within this one.
-        allocated_bytes, peak_bytes: Memory that its kernels asked for, and the most that was held at once,
-            where the profiler tells.
-        backward_seconds: What of `seconds` is behind the loss of a training step, where it runs there.
+        op: Kernels that ran, in the runtime's names: 'FusedConv', or several: 'MatMul, Add'.
+        seconds: Seconds of one run of the model, all calls together, or None if the layer has no time of its
+            own.
+        calls: Number of kernels that ran for the layer in one run.
+        share: Share of `Profile.wall_seconds`, or of the time of all kernels under the profiler if that is
+            longer.
+        macs_per_second: Multiply-accumulates of the layer and of the layers in `holds`, divided by the median
+            seconds. None if unknown or if there are none.
+        bytes_per_second: Bytes that the same layers read and write, divided by the median seconds. None if
+            unknown.
+        predicted_seconds: Predicted seconds, or None without a prediction.
+        limit_seconds: Least possible seconds on `Profile.machine`, of the layer and the layers in `holds`, or
+            None if unknown.
+        within: Path of the layer whose kernel also does the work of this one, or '' if it has its own kernel.
+        holds: Paths of the layers whose work this layer's kernel also does.
+        allocated_bytes: Bytes that the kernels of the layer allocated, or None if the profiler does not tell.
+        peak_bytes: Largest number of bytes in use at one time, or None if the profiler does not tell.
+        backward_seconds: Part of `seconds` that belongs to the backward pass of a training step, or None if
+            the layer does not run there.
     """
 
     layer: int
@@ -153,37 +167,39 @@ class LayerTime(Struct, frozen=True):
 
     @property
     def forward_seconds(self) -> float | None:
-        """Its time without that behind the loss: what is counted of it is of this."""
+        """Seconds without the backward pass. The counted MACs and bytes refer to this time."""
         if self.seconds is None:
             return None
         return max(0.0, self.seconds.median - (self.backward_seconds or 0.0))
 
     @property
     def efficiency(self) -> float | None:
-        """The least time over the measured one: 1 is at the roof."""
+        """Least possible time divided by the measured time. 1 means that the layer reaches the roof."""
         if self.limit_seconds is None or not self.forward_seconds:
             return None
         return self.limit_seconds / self.forward_seconds
 
     @property
     def error(self) -> float | None:
-        """By what share the prediction is above the measured time; below 0 it is less."""
+        """Relative error of the prediction: above 0 it predicts too much time, below 0 too little."""
         if self.predicted_seconds is None or self.seconds is None or not self.seconds.median:
             return None
         return self.predicted_seconds / self.seconds.median - 1
 
 
 class OperatorTime(Struct, frozen=True):
-    """All kernels of one kind, those that are no layer's too.
+    """Time of all kernels of one operator, with those that belong to no layer.
 
     Attributes:
-        op: As the runtime names it.
-        seconds: Sum of medians, of one run; of torch's operators with those that they call.
-        share: As of a layer; of torch's operators of what they take themselves.
-        layers: How many layers have kernels of it.
-        self_seconds: Without what operators that it calls take; None where that is the same.
-        allocated_bytes: What it asked for itself less what it gave back, where the profiler tells.
-        total_bytes: The same with operators that it calls.
+        op: Operator in the runtime's name.
+        seconds: Sum of the median seconds of one run. For torch's operators, with the operators that they
+            call.
+        share: Share of the run, as in `LayerTime`. For torch's operators, the share of `self_seconds`.
+        layers: Number of layers that have kernels of this operator.
+        self_seconds: Seconds without the operators that it calls, or None if it is the same as `seconds`.
+        allocated_bytes: Bytes that the operator itself allocated minus the bytes that it freed, or None if
+            the profiler does not tell.
+        total_bytes: The same with the operators that it calls.
     """
 
     op: str
@@ -198,12 +214,13 @@ class OperatorTime(Struct, frozen=True):
 
 
 class ModuleTime(Struct, frozen=True):
-    """A group of layers, or a module with others in it.
+    """Time of a group of layers, or of a module that contains other modules.
 
     Attributes:
         layer: Id of its row in `Analysis.layers`.
-        self_seconds: What it takes itself, without the rows below it.
-        seconds: With them. Sums of medians, so a group has what its rows have.
+        self_seconds: Seconds without the rows below it.
+        seconds: Seconds with the rows below it. These are sums of medians, so a group has the sum of its
+            rows.
     """
 
     layer: int
@@ -216,7 +233,7 @@ class ModuleTime(Struct, frozen=True):
 
 
 class OtherTime(Struct, frozen=True):
-    """What ran and is no layer: copies, changes of layout."""
+    """Time of kernels that belong to no layer, such as copies and layout conversions."""
 
     name: str
     seconds: float
@@ -225,7 +242,7 @@ class OtherTime(Struct, frozen=True):
 
 
 class PhaseTime(Struct, frozen=True):
-    """A part of a training step, measured without a profiler: 'forward', 'loss', 'backward', ..."""
+    """Time of one phase of a training step without a profiler: 'forward', 'loss', 'backward', ..."""
 
     name: str
     seconds: Spread
@@ -233,41 +250,48 @@ class PhaseTime(Struct, frozen=True):
 
 
 class Profile(Struct, frozen=True):
-    """How long one model runs, and where the time goes.
+    """Measured time of one model, and its distribution over the layers.
 
     Attributes:
-        wall: Time of one run from call to result, measured without a profiler; `wall_seconds` is its median.
-        overhead_seconds: What of `wall_seconds` neither a layer nor `other` has: the runtime's own work,
-            gaps; 0 where these took longer than the runs without the profiler.
-        slowed_seconds: What they took longer then: the profiler's cost within kernels.
-        other: What ran and is no layer, by name.
-        layers: In execution order, with those that have no time of their own.
-        operators: By kind of kernel, the most expensive first.
-        modules: Groups, in the order of the rows.
-        removed: Paths of layers that do not run: computed when the model is loaded, or left out.
-        runs: Timed runs without the profiler.
-        warmup: Runs before those.
-        settled: Whether the 95 % interval of the wall's median is within 5 % of it.
-        stopped: Why no more runs were made.
-        profiler_overhead: What a run takes longer under the profiler, as a share of the one without.
-        profiled_runs: Timed runs under it, which have the times of the layers.
-        profiling_overhead: What all runs took longer for those under it, as a share; what these are begun and
-            read with is in it. Of runs above 20 ms only as many are made as keep it within a tenth, and one.
-        device: What ran it: 'cpu', 'cuda'.
-        threads: That its operators may use.
-        batch: Size that was bound to the open first dimension; None where none was.
-        rows: Samples in one run, the first size of the first input; None where it has none.
-        optimize: 'none', 'basic', 'extended' or 'all', what the runtime was asked for; '' where it has no
-            such levels.
-        runtime: 'onnxruntime 1.32.0'.
-        inputs: What it was run on, in words.
-        machine: That `limit_seconds` are of: the least time of a layer, and here of all whose limit is known.
-        predicted_seconds: Of one run, from what was measured of `machine`: the layers whose time is
-            predicted, and the call.
-        loaded: Whether something else ran on the machine meanwhile; `load` says how that was seen.
-        notes: What else to know, in words.
-        phases: The parts of a training step; none where it is no step.
-        recording: Some runs under the profiler as they were, where that was asked for.
+        wall_seconds: Median seconds of one run.
+        wall: Seconds of one run from the call to the result, measured without a profiler.
+        overhead_seconds: Part of `wall_seconds` outside of `layers` and `other`: the runtime's own work and
+            gaps. 0 if the layers and `other` took longer under the profiler than a run without it.
+        slowed_seconds: Seconds by which they took longer in that case: the cost of the profiler within
+            kernels.
+        other: Times of kernels that belong to no layer, by name.
+        layers: Times of the layers in execution order, with layers that have no time of their own.
+        operators: Times by operator, the most expensive first.
+        modules: Times of the groups, in the order of the rows.
+        removed: Paths of layers that do not run: the runtime computes them when it loads the model, or
+            removes them.
+        runs: Number of timed runs without the profiler.
+        warmup: Number of untimed runs before those.
+        settled: Whether the 95 % interval of the median wall time is within 5 % of it.
+        stopped: Reason why the measurement ended.
+        profiler_overhead: Extra time of a run under the profiler, as a share of a run without it, or None if
+            unknown.
+        profiled_runs: Number of timed runs under the profiler, which give the times of the layers.
+        profiling_overhead: Extra time of the full measurement for the runs under the profiler, as a share,
+            with their start and the reading of their events. If a run takes more than 20 ms, their number is
+            limited to keep this share below a tenth, but there is at least one.
+        device: Device that ran the model: 'cpu', 'cuda'.
+        threads: Number of threads for operators.
+        batch: Size bound to the open first dimension, or None if none was bound.
+        rows: Number of samples per run: the first dimension of the first input. None if it has no dimensions.
+        optimize: Requested optimization level: 'none', 'basic', 'extended' or 'all'; '' if the runtime has no
+            levels.
+        runtime: Name and version of the runtime: 'onnxruntime 1.32.0'.
+        inputs: Descriptions of the inputs.
+        machine: Machine to which `limit_seconds` applies, or None.
+        limit_seconds: Least possible seconds of all layers whose limit is known, or None without a machine.
+        predicted_seconds: Predicted seconds of one run from the measurements of `machine`: the layers with a
+            prediction, and the call.
+        loaded: Whether other programs used the machine during the measurement.
+        load: Evidence for that, in words.
+        notes: Further remarks, in words.
+        phases: Phases of a training step. Empty if no training step was timed.
+        recording: Recorded runs under the profiler, if they were requested.
     """
 
     wall_seconds: float
@@ -304,17 +328,19 @@ class Profile(Struct, frozen=True):
 
     @property
     def efficiency(self) -> float | None:
-        """The least time of all layers over the wall time; None without a machine."""
+        """Least possible time of all layers divided by the wall time, or None without a machine."""
         return None if self.limit_seconds is None else self.limit_seconds / self.wall_seconds
 
 
 class BatchTime(Struct, frozen=True):
-    """What a batch takes.
+    """Time of one batch size.
 
     Attributes:
-        wall_seconds, low, high: The median of a run, and its 95 % interval.
-        row_seconds: Of one sample of the batch.
-        rows_per_second: Samples in a second.
+        wall_seconds: Median seconds of a run.
+        low: Lower end of the 95 % interval of the median.
+        high: Upper end of the 95 % interval of the median.
+        row_seconds: Seconds per sample of the batch.
+        rows_per_second: Samples per second.
     """
 
     batch: int
@@ -328,14 +354,14 @@ class BatchTime(Struct, frozen=True):
 
 
 class ProfileSeries(Struct, frozen=True):
-    """One model at several batches: side by side, and each."""
+    """Profiles of one model at several batch sizes: a table of them, and each profile."""
 
     batches: tuple[BatchTime, ...]
     profiles: tuple[Profile, ...]
 
 
 def series(profiles: Sequence[Profile]) -> ProfileSeries:
-    """Profiles of several batches, side by side."""
+    """Combines the profiles of several batch sizes."""
     batch_times = []
     for profile in profiles:
         batch, took = profile.batch or 1, profile.wall_seconds
@@ -348,34 +374,34 @@ def series(profiles: Sequence[Profile]) -> ProfileSeries:
 
 
 _KEYS: Mapping[str, Callable[[LayerTime], float | None]] = {
-    "time": lambda one: one.seconds.median if one.seconds else None,
-    "order": lambda one: -one.layer,
-    "calls": lambda one: one.calls,
-    "mac-rate": lambda one: one.macs_per_second,
-    "byte-rate": lambda one: one.bytes_per_second,
-    "limit": lambda one: one.limit_seconds,
-    "roof": lambda one: one.efficiency,
-    "memory": lambda one: one.allocated_bytes,
+    "time": lambda layer: layer.seconds.median if layer.seconds else None,
+    "order": lambda layer: -layer.layer,
+    "calls": lambda layer: layer.calls,
+    "mac-rate": lambda layer: layer.macs_per_second,
+    "byte-rate": lambda layer: layer.bytes_per_second,
+    "limit": lambda layer: layer.limit_seconds,
+    "roof": lambda layer: layer.efficiency,
+    "memory": lambda layer: layer.allocated_bytes,
 }
-"""What layers are sorted by, the largest first; 'order' is that of the rows, 'roof' the efficiency."""
+"""Sort keys of layers, the largest value first. 'order' is the order of the rows, 'roof' the efficiency."""
 
 
-def ordered(layers: Sequence[LayerTime], by: str = "time") -> tuple[LayerTime, ...]:
-    """Layers by one of `_KEYS`, those of which it is not known last."""
+def ordered(layers: Sequence[LayerTime], key_name: str = "time") -> tuple[LayerTime, ...]:
+    """Sorts layers by one of `_KEYS`. Layers with an unknown value come last."""
 
     def key(layer: LayerTime) -> tuple[bool, float]:
-        value = _KEYS[by](layer)
+        value = _KEYS[key_name](layer)
         return value is None, -(value or 0.0)
 
     return tuple(sorted(layers, key=key))
 
 
 def measured_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
-    """What a profile has of rows that have time of their own, by the id of the row: what groups sum.
+    """Figures of the rows that have a time of their own, by row id. Groups sum them.
 
     Returns:
-        'measured' seconds, 'measured_share' of the wall time, and with a machine 'measured_limit', the least
-        time of those of which it is known, and 'measured_limited', what these took.
+        'measured' (seconds) and 'measured_share' (share of the wall time). With a machine also 'measured_limit'
+        (least possible seconds, if known) and 'measured_limited' (measured seconds of the same rows).
     """
     timed = [(layer, layer.seconds.median) for layer in fact.layers if layer.seconds is not None]
     figures: dict[str, Mapping[int, float | None]] = {
@@ -390,7 +416,7 @@ def measured_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
 
 
 def layer_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
-    """What a profile has of each layer, not of groups, under the names of the columns that show it."""
+    """Figures of each layer, without groups, by the name of the column that shows them."""
     measured = measured_figures(fact)
     figures = {name: measured[name] for name in ("measured", "measured_share")}
     if fact.machine is not None:

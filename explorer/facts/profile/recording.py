@@ -1,4 +1,4 @@
-"""Facts about runs as they were recorded: what ran when, and on which thread."""
+"""Facts about recorded runs: the events of a run with their times and threads."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from msgspec import Struct
 
 
 class RecordedEvent(Struct, frozen=True, array_like=True):
-    """What ran at one time.
+    """An event of a run: a phase, a module call or a kernel.
 
     Attributes:
-        name: As the runtime names it: 'FusedConv', 'aten::addmm', 'backward'.
-        kind: A phase of a training step, the call of a module, or a kernel.
-        start: Seconds since the run began.
-        thread: Number of the thread, from 0 on.
-        layer: Id of its row in `Analysis.layers`; None for what is no layer.
+        name: Name in the runtime: 'FusedConv', 'aten::addmm', 'backward'.
+        kind: Kind of the event: a phase of a training step, the call of a module, or a kernel.
+        start: Seconds from the start of the run.
+        thread: Number of the thread, from 0.
+        layer: Id of the layer's row in `Analysis.layers`, or None if the event belongs to no layer.
     """
 
     name: str
@@ -30,8 +30,8 @@ class RecordedRun(Struct, frozen=True):
     """One run under the profiler.
 
     Attributes:
-        seconds: From call to result.
-        events: Those around others first.
+        seconds: Seconds from the call to the result.
+        events: Events. An event that encloses others precedes them.
     """
 
     seconds: float

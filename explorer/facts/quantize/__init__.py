@@ -1,4 +1,4 @@
-"""Quantization as a user asks for it (`spec`) and what it did (`result`)."""
+"""Facts about quantization: settings (`spec`), results (`result`), and sweeps over formats (`sweep`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantization result: what changed, by operator type and by layer, and what it costs in accuracy."""
+"""Facts about a quantized model: the changes by operator type and by layer, and the loss of accuracy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class OperatorCount(Struct, frozen=True):
-    """Layers of one operator type: how many took a format."""
+    """Number of layers of one operator type, and of those that take a number format."""
 
     op: str
     total: int
@@ -17,20 +17,24 @@ class OperatorCount(Struct, frozen=True):
 
 
 class Bits(Struct, frozen=True):
-    """Bits of a number, a share of what blocks have in common included; None: no such part, or not known."""
+    """Bits per weight and per input element, with the element's share of a block's common values.
+
+    A field is None if the layer has no such part or its size is unknown.
+    """
 
     weight: float | None
     input: float | None
 
 
 class Accumulator(Struct, frozen=True):
-    """What the sums of a layer's integer products need.
+    """Accumulator size that the sums of a layer's integer products need.
 
     Attributes:
-        depth: Products of one sum: K.
-        bits: Of a signed integer that holds every sum of the stored weights, for whatever input.
-        bits_any: Likewise of any weights in their format.
-        reach: The largest sum, of the output channel `channel`: there is an input that makes it.
+        depth: Number of products in one sum: K.
+        bits: Bits of a signed integer that holds every sum of the stored weights, for any input.
+        bits_any: Bits of a signed integer that holds every sum for any weights of this format.
+        channel: Output channel with the largest sum.
+        reach: Largest absolute sum. Some input produces it.
     """
 
     depth: int
@@ -41,34 +45,44 @@ class Accumulator(Struct, frozen=True):
 
 
 class QuantizedLayer(Struct, frozen=True):
-    """A layer that multiplies (or holds weights), and what quantization did to it.
+    """A layer that multiplies or holds weights, and its quantization.
 
     Attributes:
-        weight, input, bias: Number formats after; the element type where they stayed, '' where there is no
-            such part.
-        before: Element type of its weight (or input) before.
-        granularity: What of the weight shares a scale: 'tensor', 'channel', '4 channels' (the groups of a
-            transposed convolution, the directions of an LSTM) or 'block 32'; '' where nothing has one.
-        bits, bits_before: Of its numbers.
-        weight_max_error, weight_rms_error, weight_snr_db: Of the stored weight against the original's; dB is
-            10 log10(sum w**2 / sum (q - w)**2), infinite where nothing is lost, minus infinite where NaN or
-            infinity came in or the original is zero throughout, None where nothing was changed or measured.
-        input_snr_db: Of the input's quantization alone, on the original's values.
-        output_snr_db: Of what the quantized layer makes of the original's values against what the original
-            makes of them, so that it is the layer's own; None where it was not run.
-        saturated: Share of input values beyond the range of its format, by more than rounding moves them;
-            None where it was not run, or blocks choose their range themselves (mx formats).
-        macs: In one run at the sizes of the samples; `bitops` are macs x bits of weight x bits of input (of
-            both inputs, where there is no weight): of `bits`, shares of blocks included.
-        weight_bytes_before, weight_bytes: In its format, with scales that its name does not say, and zero
-            points that are not 0: what hardware holds. A file holds as much where ONNX has a type for it.
-        accumulator: What its sums need; None where they are not of integers with one scale, or no weights
-            were looked at.
-        reason: Why the layer was left as it was; '' where it took a format.
-        held: Where torchao was asked for: what the weight is, 'torchao' (its tensor) or 'float32' (rounded
-            numbers, since it has none for this layer or format); else ''.
-        kernel: The operator that it becomes in onnxruntime's optimized form of the file; '' where that was
-            not looked at, or does not have it.
+        weight: Number format of the weight after quantization, its element type if it was kept, or '' if the
+            layer has no weight.
+        input: The same for the input.
+        bias: The same for the bias.
+        before: Element type of the weight (or of the input) before quantization.
+        granularity: Part of the weight that shares a scale: 'tensor', 'channel', '4 channels' (the groups of
+            a transposed convolution, the directions of an LSTM) or 'block 32'; '' if the weight has no scale.
+        bits: Bits of the numbers after quantization.
+        bits_before: Bits of the numbers before quantization.
+        weight_max_error: Largest absolute error of the stored weight against the original.
+        weight_rms_error: RMS error of the stored weight against the original.
+        weight_snr_db: Signal-to-noise ratio of the weight in dB, 10 log10(sum w**2 / sum (q - w)**2).
+            Infinite if nothing is lost, minus infinite if NaN or infinity occur or the original is zero
+            throughout, None if the weight was not changed or not measured.
+        input_snr_db: Signal-to-noise ratio in dB of quantizing the input alone, on the original model's
+            values.
+        output_snr_db: Signal-to-noise ratio in dB of the layer's output against the original layer's. Both
+            layers read the original model's values, so the error is the layer's own. None if the layer was
+            not run.
+        saturated: Share of input values that exceed the range of the format by more than rounding. None if
+            the layer was not run or its blocks choose their own range (mx formats).
+        macs: Multiply-accumulates of one run at the sizes of the samples.
+        bitops_before: BitOPs before quantization.
+        bitops: BitOPs: macs x bits of the weight x bits of the input (bits of both inputs if there is no
+            weight).
+        weight_bytes_before: Bytes of the weight before quantization.
+        weight_bytes: Bytes of the weight in its format, with the scales and nonzero zero points that hardware
+            needs. The file is of the same size if ONNX has a type for the format.
+        accumulator: Accumulator size of the layer, or None if its sums are not sums of integers with one
+            scale or its weights were not examined.
+        reason: Reason why the layer was not quantized, or '' if it was.
+        held: Storage of the weight if torchao was requested: 'torchao' (a tensor of torchao) or 'float32'
+            (rounded numbers, because torchao does not support this layer or format). Otherwise ''.
+        kernel: Operator of the layer in onnxruntime's optimized form of the file, or '' if that was not
+            examined or lacks the layer.
     """
 
     name: str
@@ -98,7 +112,7 @@ class QuantizedLayer(Struct, frozen=True):
 
     @property
     def formats(self) -> str:
-        """Of its weight and inputs: 'int8', 'mxfp4 x float16', 'weight int4'."""
+        """Formats of the weight and the inputs: 'int8', 'mxfp4 x float16', 'weight int4'."""
         weight, inputs = (name if name not in ("float32", "") else "" for name in (self.weight, self.input))
         if weight and inputs:
             return weight if weight == inputs else f"{weight} x {inputs}"
@@ -106,7 +120,7 @@ class QuantizedLayer(Struct, frozen=True):
 
     @property
     def described(self) -> str:
-        """They, and what shares a scale: 'int8, per channel', 'int8, per 4 channels', 'int4, block 32'."""
+        """Formats and granularity: 'int8, per channel', 'int8, per 4 channels', 'int4, block 32'."""
         if not self.granularity:
             return self.formats
         shared = self.granularity if self.granularity.startswith("block") else f"per {self.granularity}"
@@ -114,28 +128,30 @@ class QuantizedLayer(Struct, frozen=True):
 
 
 class BeforeAfter(Struct, frozen=True):
-    """A figure of the model as it was, and as it is; None where it is not known."""
+    """A figure of the model before and after a change. A value is None if it is unknown."""
 
     before: int | None
     after: int | None
 
 
 class QuantizeTotals(Struct, frozen=True):
-    """Sums over the whole model."""
+    """Sums over the full model."""
 
     weight_bytes: BeforeAfter
     bitops: BeforeAfter
 
 
 class OutputAgreement(Struct, frozen=True):
-    """An output of the quantized model against the original's, over all samples.
+    """Comparison of an output of the quantized model with the original's, over all samples.
 
     Attributes:
-        snr_db: As in `QuantizedLayer`; that of all layers together.
-        cosine: None where one of them is zero.
-        top1, top5: Share of rows along the last axis whose largest class is the same, or whose largest class
-            of the original's is among the five largest; None where there is nothing to choose.
-        samples: How many rows were compared.
+        snr_db: Signal-to-noise ratio in dB, as in `QuantizedLayer`, with the error of all layers together.
+        cosine: Cosine of the angle between the two outputs, or None if one of them is zero.
+        top1: Share of rows along the last axis whose largest class is the same, or None if the output does
+            not choose a class.
+        top5: Share of rows for which the original's largest class is among the five largest, or None if the
+            output does not choose a class.
+        samples: Number of compared rows.
     """
 
     name: str
@@ -147,22 +163,25 @@ class OutputAgreement(Struct, frozen=True):
 
 
 class KernelCount(Struct, frozen=True):
-    """Layers that run as one operator of a runtime."""
+    """Number of layers that a runtime runs as the same operator."""
 
     op: str
     layers: int
 
 
 class RuntimeKernels(Struct, frozen=True):
-    """What a runtime makes of the quantized layers, from the form to which it optimizes the file.
+    """Kernels of the quantized layers in a runtime, read from the runtime's optimized form of the file.
 
     Attributes:
-        runtime: 'onnxruntime 1.32.0', with its default options at the level 'extended'.
-        instructions: Of this processor, for products of bytes: 'avx2', 'avx512_vnni'; '' if unknown.
-        layers: How many took a format.
-        integer_layers: How many of these run on integer kernels; None where the file was not looked at.
-        kernels: On which.
-        problem: Why the file was not looked at; '' where it was.
+        runtime: Name and version of the runtime, 'onnxruntime 1.32.0', with its default options at the level
+            'extended'.
+        instructions: Instruction set of this processor for products of bytes: 'avx2', 'avx512_vnni'; '' if
+            unknown.
+        layers: Number of layers that take a number format.
+        integer_layers: Number of those layers that run on integer kernels, or None if the file was not
+            examined.
+        kernels: Number of layers on each kernel.
+        problem: Reason why the file was not examined, or ''.
     """
 
     runtime: str
@@ -174,12 +193,14 @@ class RuntimeKernels(Struct, frozen=True):
 
 
 class RunTimes(Struct, frozen=True):
-    """Seconds of a run of the original and of the quantized model, which ran in turn on the same input.
+    """Run times of the original and of the quantized model, which ran in turn on the same input.
 
     Attributes:
-        before_min, after_min: The shortest run.
-        before_median, after_median: The median run.
-        rounds: How often each ran, after a first run that does not count.
+        before_min: Seconds of the shortest run of the original.
+        after_min: Seconds of the shortest run of the quantized model.
+        before_median: Median seconds of the original.
+        after_median: Median seconds of the quantized model.
+        rounds: Number of timed runs of each, after one untimed run.
     """
 
     before_min: float
@@ -190,7 +211,7 @@ class RunTimes(Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """The shortest run of the quantized model, of that of the original."""
+        """Shortest run of the quantized model divided by that of the original."""
         return self.after_min / self.before_min if self.before_min else 1.0
 
 
@@ -198,19 +219,20 @@ class Quantization(Struct, frozen=True):
     """The answer of `explorer quantize`.
 
     Attributes:
-        layers: In the order of the graph; `worst` names the one whose output lost most.
-        output: The file that was written; '' where nothing was (only the choice was asked for).
-        calibration: What ranges and errors rest on: 'calib.npz, 64 samples', 'random inputs, seed 0'; '' for
-            nothing.
-        accumulator_bits: Of the accumulator that the hardware has; 0 where none was named.
-        overflows: Layers with sums that do not fit it, for some input.
-        command: What does the same at the command line.
-        modules: Whether the layers are those of an nn.Module, and what is made is one; else they are nodes of
-            a graph.
-        notes: What else there is to know of the figures: that the weights are random, or of which file.
-        by_shapes: The layers of a module are known by their shapes alone, and a note says so.
-        kernels: What onnxruntime runs the layers on; None where no file of operators was written.
-        times: Of runs beside the original's; None where none were made, `untimed` says why.
+        layers: Layers in the order of the graph.
+        worst: Name of the layer whose output lost most accuracy.
+        output: Path of the written file, or '' if only the settings were requested.
+        calibration: Source of the ranges and errors: 'calib.npz, 64 samples', 'random inputs, seed 0'; '' for
+            none.
+        accumulator_bits: Bits of the hardware's accumulator, or 0 if none was given.
+        overflows: Names of layers with sums that do not fit into the accumulator for some input.
+        command: Command that makes the same quantization.
+        modules: Whether the model and the result are nn.Modules. Otherwise they are graphs.
+        notes: Remarks about the figures, for example that the weights are random.
+        by_shapes: Whether layers of a module are known by their shapes alone, which a note mentions.
+        kernels: Kernels of the layers in onnxruntime, or None if no file of operators was written.
+        times: Run times of the original and the quantized model, or None if they were not measured.
+        untimed: Reason why the run times were not measured, or ''.
     """
 
     by_op: tuple[OperatorCount, ...]

@@ -1,4 +1,4 @@
-"""Quantization specification: which layers take which number format, for weights, inputs and biases."""
+"""Settings of a quantization: the layers and their number formats, for weights, inputs and biases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QuantizeForm = Literal["auto", "fast", "qdq", "chain", "qoperator", "function", 
 Calibrator = Literal["minmax", "percentile", "entropy", "mse"]
 
 PARTS = ("weight", "input", "bias")
-"""What of a layer has a format of its own."""
+"""Parts of a layer, each with its own number format."""
 
 
 _WEIGHT = option("number format of weights", metavar="FORMAT", label="weights")
@@ -48,19 +48,22 @@ ACCUMULATOR = option(
 
 
 class QuantizeRule(Spec, frozen=True):
-    """What is asked of some layers only: a `[[quantize.site]]` table, or a choice made by hand.
+    """Settings of some layers only: a `[[quantize.site]]` table of a file, or a choice on the screen.
 
-    A rule applies to a layer when every condition that it states holds. A value that is None is left to the
-    next rule, and at the end to the specification itself.
+    A rule applies to a layer if all its conditions hold. A setting of None falls through to the next rule,
+    and finally to the `QuantizeSpec`.
 
     Attributes:
-        site: Glob over names of layers, 're:' and a regular expression, or a filter; '' for any.
-        op: Glob over operators; '' for any.
-        shape: Conditions on M, K, N of the layer's matrix product, such as 'M>=64 N<=1000'; '' for any.
-        weight, input, bias: Number formats; 'float32' leaves the part as it is.
-        granularity, symmetric, block: As in `QuantizeSpec`.
-        on: False leaves these layers as they are.
-        origin: Where it was said: 'npu.toml:12', 'chosen by hand'.
+        site: Glob over layer names, 're:' and a regular expression, or a filter; '' matches every layer.
+        op: Glob over operators; '' matches every operator.
+        shape: Conditions on M, K and N of the layer's matrix product, such as 'M>=64 N<=1000'; '' matches
+            every shape.
+        weight: Number format of the weight; 'float32' leaves it unchanged.
+        input: Number format of the input; 'float32' leaves it unchanged.
+        bias: Number format of the bias; 'float32' leaves it unchanged.
+        granularity, symmetric, block: Settings of the same names in `QuantizeSpec`.
+        on: Whether to quantize these layers.
+        origin: Place where the rule was set: 'npu.toml:12', 'chosen by hand'.
     """
 
     site: Annotated[str, option("a name, a glob, `re:` and a regular expression, or a filter")] = ""
@@ -77,38 +80,40 @@ class QuantizeRule(Spec, frozen=True):
 
 
 class QuantizeSpec(Spec, frozen=True):
-    """What the user asks of a quantization.
+    """Settings of a quantization as the user requests it.
 
     Attributes:
-        weight, input: Number formats, see `engine.quantize.number_formats`; 'float32' leaves the part as it
-            is.
-        bias: Likewise; 'auto': int32 of the two scales' product where weight and input are integers with a
-            scale, else float32.
-        granularity: Scales of weights: one for each output channel, or one for the tensor; those of inputs
-            are of the tensor.
-        symmetric: Whether the zero point of integers is 0; None: weights and signed inputs yes, unsigned
-            inputs no.
-        block: Weights along the depth that share a scale, where the format has blocks of its own choice
-            (int4 alone: MatMulNBits and DequantizeLinear); 0 for none.
-        form: What is written: 'qdq', 'chain' (QDQ that also rounds what layers give and what stands between
-            them, so that onnxruntime computes with integers throughout), 'qoperator', 'function' (a local
-            function of standard operators); 'fast': of int8 the formats and the form that a table has for
-            this processor and onnxruntime (`engine.quantize.speed.fast_forms`), else 'auto'; 'auto': QDQ for
-            what QuantizeLinear can say, else a function. Of an nn.Module 'auto', 'fast' or 'torchao':
-            weights are tensors of torchao where that has the layer and the format, of `quantize_module`
-            alone.
-        calibrator: How ranges of inputs are chosen from the values that were seen.
-        percentile: Of 'percentile': the share of values inside the range, in per cent.
-        accumulator: Bits of the hardware's accumulator: sums that do not fit are named; 0 for none.
-        unsaturated: Whether weights of int8 get scales on which no processor without VNNI saturates: two
-            neighboring codes of one sign add up to at most 128.
-        bias_correction: Whether stored biases make up for what rounding a weight does to the mean of a
-            layer's output, by the means of its inputs on the samples.
-        ops: Globs over operators; empty means all.
-        sites: Names, globs, 're:…' or filters; empty means all.
-        rules: What is asked of some layers only; the first rule that has a value decides it.
-        origins: Who said the values above, by their names; a value that is not among them is the default.
-        config: Path of the file that such values and the rules stand in; '' for none.
+        weight: Number format of weights, see `engine.quantize.number_formats`; 'float32' leaves them
+            unchanged.
+        input: Number format of inputs; 'float32' leaves them unchanged.
+        bias: Number format of biases. 'auto' selects int32 with the product of both scales if weight and
+            input are integers with a scale, otherwise float32.
+        granularity: Part of a weight that shares a scale: an output channel or the tensor. Inputs have one
+            scale per tensor.
+        symmetric: Whether the zero point of integers is 0. None selects True for weights and signed inputs,
+            and False for unsigned inputs.
+        block: Number of weights along the depth that share a scale, or 0 for none. Only formats whose block
+            size is free allow it (int4: MatMulNBits and DequantizeLinear).
+        form: Form of the written operators. 'qdq'; 'chain': QDQ that also rounds the outputs of layers and
+            the operators between them, so that onnxruntime computes with integers throughout; 'qoperator':
+            integer operators; 'function': a local function of standard operators; 'auto': QDQ if
+            QuantizeLinear supports the format, otherwise a function; 'fast': for int8 the formats and the
+            form that a table lists for this processor and onnxruntime (`engine.quantize.speed.fast_forms`),
+            otherwise 'auto'. An nn.Module takes 'auto', 'fast' or, in `quantize_module` only, 'torchao':
+            weights become tensors of torchao if it supports the layer and the format.
+        calibrator: Method that chooses the ranges of inputs from the observed values.
+        percentile: Share of values inside the range for the calibrator 'percentile', in percent.
+        accumulator: Bits of the hardware's accumulator, or 0 for none. Layers whose sums do not fit are
+            listed.
+        unsaturated: Whether int8 weights get scales that never saturate on a processor without VNNI: two
+            neighboring codes of the same sign add up to at most 128.
+        bias_correction: Whether to correct stored biases for the shift that rounding the weights causes in
+            the mean of a layer's output. It uses the means of the layer's inputs on the samples.
+        ops: Globs over operators. Empty selects all.
+        sites: Names, globs, 're:' and a regular expression, or filters. Empty selects all layers.
+        rules: Rules for some layers only. The first rule that sets a value decides it.
+        origins: Place where each value above was set, by its name. A value without an entry is the default.
+        config: Path of the file with the settings and rules, or '' for none.
     """
 
     weight: Annotated[Words, _WEIGHT] = "int8"
@@ -191,13 +196,13 @@ class QuantizeSpec(Spec, frozen=True):
 
 
 class QuantizeRequest(Spec, frozen=True):
-    """What made a state: what was asked, and what its ranges were chosen on.
+    """Request that made a quantized state: the settings, and the samples that determined its ranges.
 
     Attributes:
-        calibrate: File or folder of samples; '' for random ones.
-        draws: How many random samples.
-        seed: Of the first of them.
-        as_graph: An nn.Module is quantized as the graph that it is exported to.
+        calibrate: Path of a file or folder of samples, or '' for random samples.
+        draws: Number of random samples.
+        seed: Seed of the first random sample.
+        as_graph: Whether an nn.Module is exported to a graph, which is then quantized.
     """
 
     spec: QuantizeSpec

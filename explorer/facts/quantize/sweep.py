@@ -1,4 +1,4 @@
-"""Sweep over number formats of one model: a row for every choice, and which none beats."""
+"""Facts about a sweep over number formats of one model: a row for each choice, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from explorer.base.errors import failed_models
 from explorer.facts.quantize.spec import QuantizeSpec
 
 FormatScope = Literal["all", "only", "without", "mixed"]
-"""All layers, one alone, all but one, or layers in formats of their own."""
+"""Layers that take the format: all layers, one alone, all but one, or each layer its own format."""
 
 
 FormatCost = Literal["weights", "bitops"]
-"""What a choice of number formats costs: bytes of weights, or BitOPs."""
+"""Cost of a choice of number formats: bytes of weights, or BitOPs."""
 
 
 class FormatSweepSpec(Spec, frozen=True):
-    """What number formats are tried on.
+    """Settings of a sweep over number formats.
 
     Attributes:
-        formats: Each as `--to` has it, parts joined by '+': 'int8', 'weight=int4+input=int8'.
-        per_layer: Also each layer alone, and all but one.
-        bits: A mixed precision is sought whose weights have at most so many bits, on average; None for none.
-        snr: One whose least SNR of an output is at least so many dB; None for none.
-        base: What all have in common: layers, granularity, calibrator.
-        calibrate, draws, seed: As in `QuantizeRequest`.
-        cost: What the search for a mixed precision saves.
+        formats: Number formats in the syntax of `--to`, with parts joined by '+': 'int8',
+            'weight=int4+input=int8'.
+        per_layer: Whether to try each layer alone, and all layers but one.
+        bits: Largest average number of bits per weight of a mixed precision to search for, or None.
+        snr: Smallest SNR in dB of any output of a mixed precision to search for, or None.
+        base: Settings common to all rows: layers, granularity, calibrator.
+        calibrate: Path of a file or folder of samples, or '' for random samples.
+        draws: Number of random samples.
+        seed: Seed of the first random sample.
+        cost: Cost that the search for a mixed precision minimizes.
     """
 
     formats: tuple[Words, ...]
@@ -47,26 +50,31 @@ class FormatRow(Struct, frozen=True):
     """One choice of number formats for one model.
 
     Attributes:
-        key: Digest of everything that the figures depend on: the model's content and how it was opened, the
-            choice, the samples, the program's version.
-        model, fingerprint, opening: As in `facts.sweep.SweepRow`.
-        scope: 'all' layers, 'only' the layer, all 'without' it, or 'mixed'.
-        format: That of the layers that take one; of 'mixed' those that are in use, between commas.
-        layer: The one that is meant; of 'mixed' the one that changed last; '' for none.
-        changed: Layers that take a format.
-        layers: Layers of the model that multiply or hold weights.
-        weight_bits: Of a weight on average, over the layers that store weights, shares of blocks included.
-        weight_bytes_before, weight_bytes: Of the model, as in `QuantizeTotals`.
-        bitops_before, bitops: Likewise.
-        output: Of those of the model the one with the least SNR; the next four are of it.
-        snr_db, cosine, top1, top5: As in `OutputAgreement`.
-        calibration: What the figures rest on.
-        config: What `quantize --config` takes to make it.
-        command: What makes it at the command line; where options cannot say it, with a file of `config`.
-        seconds: What making and running it took.
-        error: Why there are no figures; '' where there are.
-        pareto: No other row of the model has fewer bytes, fewer BitOPs or more SNR without being worse in
-            another of them.
+        key: Digest of all inputs of the figures: the content of the model and its opening options, the
+            formats, the samples, and the program's version.
+        model: Name of the model, as the user typed it.
+        fingerprint: Digest of the model's content, or '' if no results file is kept.
+        opening: Options with which the model was opened, as the user typed them.
+        scope: Layers that take the format: 'all', 'only' one layer, all 'without' one layer, or 'mixed'.
+        format: Number format of those layers. For 'mixed', the formats in use, separated by commas.
+        layer: Layer of the scopes 'only' and 'without'. For 'mixed', the layer that changed last. Otherwise
+            ''.
+        changed: Number of layers that take a format.
+        layers: Number of layers that multiply or hold weights.
+        weight_bits: Average bits per weight over the layers that store weights, with the shares of blocks.
+        weight_bytes_before: Bytes of the model's weights before quantization, as in `QuantizeTotals`.
+        weight_bytes: Bytes of the model's weights after quantization.
+        bitops_before: BitOPs of the model before quantization.
+        bitops: BitOPs of the model after quantization.
+        output: Output of the model with the lowest SNR. The next four figures apply to it.
+        snr_db, cosine, top1, top5: Agreement of that output with the original's, as in `OutputAgreement`.
+        calibration: Source of the ranges and errors.
+        config: Settings that reproduce the row with `quantize --config`.
+        command: Command that reproduces the row. If options cannot express it, it reads a file with `config`.
+        seconds: Seconds to quantize and run the model.
+        error: Reason why the row has no figures, or ''.
+        pareto: Whether the row is on the Pareto front: no other row of the model has fewer bytes, fewer
+            BitOPs or a higher SNR without being worse in another of them.
     """
 
     key: str
@@ -97,14 +105,15 @@ class FormatRow(Struct, frozen=True):
 
 
 class MixedPrecision(Struct, frozen=True):
-    """What became of the search for a mixed precision of one model.
+    """Result of the search for a mixed precision of one model.
 
     Attributes:
-        bits, snr: The limits; None for none.
-        met: Whether they hold.
-        row: Key of the row that holds them, or comes nearest; '' where there is none.
-        told: That in a sentence.
-        cost: What was saved step by step.
+        bits: Limit of the average bits per weight, or None.
+        snr: Limit of the SNR in dB, or None.
+        met: Whether a row meets the limits.
+        row: Key of the row that meets the limits or comes closest, or '' if there is none.
+        told: Result in one sentence.
+        cost: Cost that the search minimized.
     """
 
     model: str
@@ -120,11 +129,16 @@ class FormatSweep(Struct, frozen=True):
     """The answer of `explorer sweep --quantize`.
 
     Attributes:
-        rows: Models in the order in which they were named; of each the formats for all layers, then layer by
-            layer, then the path to a mixed precision.
-        mixed: What became of the limits.
-        made, kept, output, workers, seconds, notes: As in `facts.sweep.Sweep`.
-        open: Rows that are not made yet, as far as it is known that there will be any: time was up.
+        rows: Rows by model, in the order in which the user named the models. Each model has first the formats
+            for all layers, then those layer by layer, then the steps to a mixed precision.
+        mixed: Results of the searches for a mixed precision.
+        made: Number of rows that were computed now.
+        kept: Number of rows that the results file already had.
+        output: Path of the results file, or '' for none.
+        workers: Number of worker processes, or 0 if this process did the work.
+        seconds: Seconds of the sweep.
+        notes: Further remarks, in words.
+        open: Number of known rows that were not computed because the time limit was reached.
     """
 
     rows: tuple[FormatRow, ...]
@@ -139,19 +153,22 @@ class FormatSweep(Struct, frozen=True):
 
     @property
     def failed(self) -> dict[str, str]:
-        """Why there is not one figure of a model, by its name."""
+        """Reason by model name, for models that have no figure at all."""
         return failed_models(self.rows)
 
 
 def noise(row: FormatRow) -> float:
-    """Noise of the outputs over their signal, as powers; infinite where nothing is known, or all is lost."""
+    """Noise power of the outputs divided by their signal power.
+
+    Infinite if it is unknown or no signal is left.
+    """
     return math.inf if row.snr_db is None or row.snr_db < _LOST else 10 ** (-row.snr_db / 10)
 
 
 def cost_of(row: FormatRow, cost: FormatCost) -> int | None:
-    """What a row costs; None where that is not known."""
+    """Cost of a row, or None if it is unknown."""
     return row.bitops if cost == "bitops" else row.weight_bytes
 
 
 _LOST = -3000.0
-"""Decibels below which the ratio is no float."""
+"""Decibels below which the ratio of the powers does not fit into a float."""

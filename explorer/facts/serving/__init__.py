@@ -1,1 +1,1 @@
-"""Facts about serving a language model: what its passes cost, what its cache holds, which devices it fits."""
+"""Facts about serving a language model: the cost of its passes, its KV cache, and layouts over devices."""

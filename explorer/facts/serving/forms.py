@@ -1,4 +1,7 @@
-"""Closed forms over the tokens of a text: a polynomial, or one up to each window and one behind the last."""
+"""Closed forms of figures over the number of tokens: polynomials, one for each range of sizes.
+
+A sliding window of attention ends a range.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,13 @@ from msgspec import Struct
 
 
 class FormPiece(Struct, frozen=True):
-    """A polynomial over a part of the sizes.
+    """A polynomial over a range of sizes.
 
     Attributes:
-        first: The least size for which it holds.
-        coefficients: Whole numbers, that of the constant first, over `over`.
-        over: Their common denominator.
-        text: As it is written: '7504658432 + 262144*context'.
+        first: First size of the range.
+        coefficients: Integer coefficients, the constant first. The polynomial is their sum divided by `over`.
+        over: Common denominator of the coefficients.
+        text: Polynomial as text: '7504658432 + 262144*context'.
     """
 
     first: int
@@ -22,13 +25,13 @@ class FormPiece(Struct, frozen=True):
 
 
 class ClosedForm(Struct, frozen=True):
-    """A figure over the tokens of a text.
+    """Closed form of one figure over the number of tokens.
 
     Attributes:
-        over: What the variable is called: 'prompt' or 'context'.
-        pieces: By ascending `first`; none where no polynomial gives what was counted.
-        counted: Sizes from which it was made.
-        checked: Other sizes at which the model was counted, and the form gave the same.
+        over: Name of the variable: 'prompt' or 'context'.
+        pieces: Polynomials by ascending `first`. Empty if no polynomial matches the counted figures.
+        counted: Sizes whose counted figures determine the form.
+        checked: Other sizes at which the model was counted, and the form gave the same figure.
     """
 
     over: str
@@ -37,7 +40,7 @@ class ClosedForm(Struct, frozen=True):
     checked: tuple[int, ...]
 
     def at(self, size: int) -> int | None:
-        """Its value at a size; None where there is no form."""
+        """Evaluates the form at a size, or returns None if there is no form."""
         piece = next((candidate for candidate in reversed(self.pieces) if candidate.first <= size), None)
         if piece is None:
             return None
@@ -48,7 +51,7 @@ class ClosedForm(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """As it is written, with the sizes from which on each piece holds."""
+        """Form as text, with the first size of each piece."""
         if len(self.pieces) == 1:
             return self.pieces[0].text
         return "; ".join([f"from {piece.first:,}: {piece.text}" for piece in self.pieces])

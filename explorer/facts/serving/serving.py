@@ -21,14 +21,15 @@ class ServedPart(Struct, frozen=True):
     """Parameters of one kind of layer.
 
     Attributes:
-        name: Of the modules that hold them, numbers as '*': 'model.layers.*.mlp.experts'.
-        kind: Their class.
-        count: How many there are.
-        params: Of all; a weight that several share counts once.
-        active: Of those, what a step works with for one token; a table that it looks a row up in counts
-            whole, an encoder or a tower of pictures that a step leaves out not at all.
-        weight_bytes: As they are stored.
-        dtype: What they are stored in; several between commas.
+        name: Path pattern of the modules that hold the parameters, with numbers as '*':
+            'model.layers.*.mlp.experts'.
+        kind: Class of the modules.
+        count: Number of modules.
+        params: Number of parameters of all modules. A shared weight counts once.
+        active: Number of those parameters that a decode step uses for one token. An embedding table counts in
+            full. An encoder or a vision tower that decode steps skip counts 0.
+        weight_bytes: Bytes of the parameters as stored.
+        dtype: Number types of the parameters, separated by commas.
     """
 
     name: str
@@ -41,15 +42,17 @@ class ServedPart(Struct, frozen=True):
 
 
 class PassFigures(Struct, frozen=True):
-    """What one pass does, of one sequence; None for what is not known.
+    """Work of one pass for one sequence. A figure is None if it is unknown.
 
     Attributes:
-        macs: Multiply-accumulates, all.
-        weight_macs: Those in products with stored weights; the others are attention's and states'.
-        weight_bytes: Of weights, read once.
-        cache_bytes: Of the cache that it finds.
-        activation_bytes: Read and written by the code besides, a cache that it copies too.
-        status: Of the multiply-accumulates, as of `Totals`: 'exact', or they depend on values.
+        macs: All multiply-accumulates.
+        weight_macs: Multiply-accumulates of products with stored weights. The others belong to attention and
+            states.
+        weight_bytes: Bytes of weights that the pass reads, each once.
+        cache_bytes: Bytes of the cache that the pass reads.
+        activation_bytes: Other bytes that the model's code reads and writes, with copies of the cache.
+        status: Status of the multiply-accumulates, as in `Totals`: 'exact', or another if they depend on
+            values.
     """
 
     macs: int | None
@@ -61,12 +64,12 @@ class PassFigures(Struct, frozen=True):
 
     @property
     def sign(self) -> str:
-        """What goes before the multiply-accumulates, as in `Totals.sign`."""
+        """Sign in front of the multiply-accumulates, as in `Totals.sign`."""
         return _SIGNS.get(self.status, "")
 
 
 class ServedLayer(Struct, frozen=True):
-    """A row of the layer tree (never a group) that multiplies or reads the cache, in both passes."""
+    """A layer that multiplies or reads the cache (never a group), with its work in prefill and decode."""
 
     path: str
     kind: str
@@ -77,15 +80,16 @@ class ServedLayer(Struct, frozen=True):
 
 
 class CacheGroup(Struct, frozen=True):
-    """Layers whose cache is alike.
+    """Layers that have the same kind of cache.
 
     Attributes:
-        kind: The cache's class for them.
-        layers: How many.
-        shapes: Of its tensors for one sequence, by name, at the context; in the model's own order.
-        growing: Elements of keys and values that a token adds; 0 for a state that does not grow.
-        window: Tokens that it keeps at most; None for all.
-        elements: At the context.
+        kind: Class of the cache for these layers.
+        layers: Number of layers.
+        shapes: Shapes of the cache tensors of one sequence at the context, by name, with the model's axis
+            order.
+        growing: Number of elements of keys and values that each token adds, or 0 for a state of fixed size.
+        window: Largest number of tokens that the cache keeps, or None for all.
+        elements: Number of elements at the context.
     """
 
     kind: str
@@ -97,15 +101,15 @@ class CacheGroup(Struct, frozen=True):
 
 
 class ServedCache(Struct, frozen=True):
-    """What the model's own code caches of one sequence.
+    """Cache of one sequence, as the model's own code allocates it.
 
     Attributes:
-        groups: In the order of the layers.
-        token_bytes: That a token adds where all layers still grow.
-        bytes: Of keys and values and of states, over the context.
-        state_bytes: Of states that do not grow.
-        passes_weights: The least context at which the cache of one sequence takes more than the weights;
-            None where it never does.
+        groups: Groups of layers, in the order of the layers.
+        token_bytes: Bytes that each token adds while the caches of all layers grow.
+        bytes: Bytes of keys, values and states, as a function of the context.
+        state_bytes: Bytes of states of fixed size.
+        passes_weights: Smallest context at which the cache of one sequence is larger than the weights, or
+            None if it never is.
     """
 
     groups: tuple[CacheGroup, ...]
@@ -116,18 +120,21 @@ class ServedCache(Struct, frozen=True):
 
 
 class ServingTime(Struct, frozen=True):
-    """Least times of one batch at one context on one machine, by compute and bytes alone.
+    """Least times of one batch at one context on one machine, limited only by computation and transfers.
 
     Attributes:
-        context, batch: Of the step.
+        context: Number of tokens in the cache at the decode step.
+        batch: Number of sequences in the batch.
         memory: Bytes of weights and cache.
-        fits: Whether a device holds them; None where its memory is not known.
-        first_token: Seconds to the first token: the prompts of the batch, at best.
-        first_limit, token_limit: What bounds the two.
-        token: Seconds a step.
-        rate: Tokens a second, of the whole batch.
-        first_token_predicted, token_predicted: Seconds that kernels measured on the machine take; None where
-            it was not measured, or not in the type that the model works in.
+        fits: Whether the memory of a device holds them, or None if its size is unknown.
+        first_token: Least seconds to the first token: the prompts of the batch. None if unknown.
+        first_limit: Resource that bounds the time to the first token.
+        token_limit: Resource that bounds a decode step.
+        token: Least seconds of a decode step, or None if unknown.
+        rate: Tokens per second of the full batch, or None if unknown.
+        first_token_predicted: Predicted seconds to the first token from kernels measured on the machine. None
+            if the machine was not measured in the model's number type.
+        token_predicted: Predicted seconds of a decode step, in the same way.
     """
 
     context: int
@@ -144,15 +151,17 @@ class ServingTime(Struct, frozen=True):
 
 
 class DeviceShare(Struct, frozen=True):
-    """What each of the devices of one stage has of a layout: those of a stage are alike.
+    """Share of the model on each device of one stage of a layout. All devices of a stage have equal shares.
 
     Attributes:
-        devices: How many.
-        first, last: Numbers of the layers that they hold.
-        weight_bytes, cache_bytes: Of one of them.
-        link_bytes: That it sends in a step.
-        busy: Least seconds that it works at a step of the whole batch.
-        limit: What bounds those.
+        devices: Number of devices.
+        first: Index of the first layer of the stage.
+        last: Index of the last layer of the stage.
+        weight_bytes: Bytes of weights on one device.
+        cache_bytes: Bytes of cache on one device.
+        link_bytes: Bytes that one device sends in a decode step.
+        busy: Least seconds that one device works on a decode step of the full batch, or None if unknown.
+        limit: Resource that bounds that time.
     """
 
     devices: int
@@ -166,23 +175,25 @@ class DeviceShare(Struct, frozen=True):
 
 
 class DeviceLayout(Struct, frozen=True):
-    """One way to lay a model over devices, at one context and batch.
+    """One way to distribute a model over devices, at one context and batch.
 
     Attributes:
-        devices: Their number, the product of the next three.
-        tensor: Devices that share each layer: heads and feed-forward columns are cut.
-        pipeline: Stages of layers one behind the other.
-        expert: Devices that share the experts out, and the batch.
-        weight_bytes, cache_bytes: Of the fullest device.
-        fits: Whether its memory holds both; None where it is not known.
-        link_bytes: That the device which sends most sends in a step.
-        token: Least seconds a step.
-        rate: Tokens a second of the whole batch; None where the links' rate is not known.
-        limit: What bounds the step.
-        first_token: Seconds until the prompts of the batch are read, at best; None where a prompt is not
-            counted by layer, or the links' rate is not known.
-        first_limit: What bounds that.
-        shares: What each device has of it, by stage.
+        devices: Number of devices, the product of the next three.
+        tensor: Tensor parallelism: devices that share each layer, by heads and by columns of the feed-forward
+            layers.
+        pipeline: Pipeline parallelism: consecutive stages of layers.
+        expert: Expert parallelism: devices that divide the experts and the batch.
+        weight_bytes: Bytes of weights on the fullest device.
+        cache_bytes: Bytes of cache on the fullest device.
+        fits: Whether the memory of that device holds both, or None if its size is unknown.
+        link_bytes: Bytes that a device sends in a decode step, of the device that sends most.
+        token: Least seconds of a decode step, or None if unknown.
+        rate: Tokens per second of the full batch, or None if the bandwidth of the links is unknown.
+        limit: Resource that bounds the decode step.
+        first_token: Least seconds to process the prompts of the batch. None if the figures of a prompt are
+            not known by layer or the bandwidth of the links is unknown.
+        first_limit: Resource that bounds that time.
+        shares: Share of each device, by stage.
     """
 
     context: int
@@ -204,31 +215,32 @@ class DeviceLayout(Struct, frozen=True):
 
 
 class Serving(Struct, frozen=True):
-    """What it costs to run a language model.
+    """Cost of running a language model.
 
     Attributes:
-        spec: What was asked.
+        spec: Settings of the request.
         architecture: Class of the module.
-        params: All, each once.
-        active: What a step works with for one token, tables counted whole.
-        embedding: Of tables in which rows are looked up.
-        weight_bytes: As stored.
-        parts: By the kind of layer.
-        prefill: Of a pass over the prompt.
-        decode: Of a step at the first context.
-        prefill_macs: Over the prompt.
-        decode_macs: Over the context.
-        cache: What it keeps.
-        layers: Rows of both passes.
-        longest: The most tokens that its configuration says it was made for; None where it says none.
-        machine: What the times are of; None without one.
-        times: By context and batch.
-        longest_context: The most tokens that the memory of a device holds, by batch; 0 where not one, None
-            where nothing grows or the memory is not known.
-        largest_batch: The most sequences at each context, likewise.
-        layouts: Over several devices, those that fit and are fastest first.
-        notes: What is worth knowing.
-        uncut: Why the model is not cut further over its devices.
+        params: Number of parameters, each once.
+        active: Number of parameters that a decode step uses for one token. Embedding tables count in full.
+        embedding: Number of parameters of embedding tables.
+        weight_bytes: Bytes of the weights as stored.
+        parts: Parameters by kind of layer.
+        prefill: Work of a pass over the prompt.
+        decode: Work of a decode step at the first context.
+        prefill_macs: Multiply-accumulates of the prefill, as a function of the prompt.
+        decode_macs: Multiply-accumulates of a decode step, as a function of the context.
+        cache: Cache of one sequence.
+        layers: Layers with their work in both passes.
+        longest: Largest number of tokens that the model's configuration allows, or None if it names none.
+        machine: Machine to which the times apply, or None.
+        times: Least times by context and batch.
+        longest_context: Each batch with the largest number of tokens that the memory of a device holds: 0 if
+            it holds none, None if no cache grows or the size of the memory is unknown.
+        largest_batch: Each context with the largest number of sequences that the memory of a device holds,
+            with the same special values.
+        layouts: Layouts over several devices. Those that fit come first, the fastest of them first.
+        notes: Further remarks, in words.
+        uncut: Reasons why the model cannot be distributed over more devices.
     """
 
     spec: ServingSpec
@@ -257,18 +269,21 @@ class Serving(Struct, frozen=True):
 
 
 def contexts_to_draw(fact: Serving, places: int) -> list[int]:
-    """Contexts, evenly from one token to the longest that was asked for or that the model was made for."""
-    most = max(*fact.spec.contexts, fact.longest or 0, places)
-    return sorted({max(1, most * at // places) for at in range(places + 1)})
+    """Chooses evenly spaced contexts for a chart, from one token to the longest context.
+
+    The longest one is that of the request or of the model's configuration, whichever is larger.
+    """
+    longest = max(*fact.spec.contexts, fact.longest or 0, places)
+    return sorted({max(1, longest * place // places) for place in range(places + 1)})
 
 
 def devices_to_draw(fact: Serving) -> int:
-    """Of how many devices tokens a second are drawn: the most asked for of which they are known."""
+    """Number of devices for which tokens per second are drawn: the largest one with a known rate."""
     return max((layout.devices for layout in fact.layouts if layout.rate is not None), default=1)
 
 
 def rates_to_draw(fact: Serving, context: int) -> list[ServingTime | DeviceLayout]:
-    """Tokens a second at a context, by batch: of one device, or of the best layout over `devices_to_draw`."""
+    """Selects the rates at a context by batch: of one device, or of the best layout on `devices_to_draw`."""
     devices = devices_to_draw(fact)
     every = fact.times if devices == 1 else [layout for layout in fact.layouts if layout.devices == devices]
     rate_by_batch: dict[int, ServingTime | DeviceLayout] = {}

@@ -1,4 +1,4 @@
-"""Serving, what is asked about it: a language model's prompt, context, batch and devices."""
+"""Settings of the serving command: prompt, contexts, batches, devices and number types."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from explorer.base.units import joined_text, memory_word
 
 
 class ServingSpec(Spec, frozen=True):
-    """A question about serving.
+    """Settings of a serving estimate. Every combination of the listed values gives a result.
 
     Attributes:
-        prompt: Tokens that are read before the first is written.
-        contexts: Tokens in the cache at a step; each stands by itself.
-        batches: Sequences that are written at once; each stands by itself.
-        devices: How many machines; each number stands by itself.
-        dtype: What the weights are stored and the activations worked on in, such as 'bf16' or 'int4'; '' as
-            the model has them.
-        kv_dtype: What keys and values are cached in; '' as the activations.
-        card: Bytes of memory of one device; None where nobody says.
-        links: Bytes per second between devices, each way; None where nobody says.
+        prompt: Number of tokens in the prompt.
+        contexts: Numbers of tokens in the cache at a decode step.
+        batches: Numbers of sequences that are generated at the same time.
+        devices: Numbers of devices that share the model.
+        dtype: Number type of the stored weights and of the activations, such as 'bf16' or 'int4'; '' keeps
+            the model's own.
+        kv_dtype: Number type of cached keys and values; '' selects that of the activations.
+        card: Bytes of memory of one device, or None if not given.
+        links: Bandwidth between devices in bytes per second and direction, or None if not given.
     """
 
     prompt: Annotated[

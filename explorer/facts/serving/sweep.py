@@ -1,4 +1,4 @@
-"""Serving sweep: a row for every layout of every model, type, context, batch and number of devices."""
+"""Facts about a serving sweep: a row for each layout of each model, type, context, batch and device count."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from explorer.facts.serving.spec import ServingSpec
 
 
 class ServingSweepSpec(Spec, frozen=True):
-    """What is combined.
+    """Settings of a serving sweep.
 
     Attributes:
-        base: Prompt, contexts, batches, devices, memory and links; its types are not looked at.
-        dtypes, kv_dtypes: As those of `ServingSpec`; each stands by itself.
+        base: Prompt, contexts, batches, devices, memory and links. Its number types are ignored.
+        dtypes: Number types of the weights, as in `ServingSpec`, each combined with all other settings.
+        kv_dtypes: Number types of the KV cache, as in `ServingSpec`, each combined with all other settings.
     """
 
     base: ServingSpec = ServingSpec()
@@ -28,7 +29,7 @@ class ServingSweepSpec(Spec, frozen=True):
     kv_dtypes: Annotated[tuple[str, ...], Meta(min_length=1)] = ("",)
 
     def questions(self) -> list[ServingSpec]:
-        """A question for each combination: of one context, batch, number of devices and type of each kind."""
+        """Lists the combinations, each with a single context, batch, device count and pair of types."""
         base = self.base
         each = self.dtypes, self.kv_dtypes, base.contexts, base.batches, base.devices
         return [
@@ -41,15 +42,21 @@ class ServingRow(Struct, frozen=True, kw_only=True):
     """One layout of a model over devices, at one context and batch.
 
     Attributes:
-        key: Digest of everything that the figures depend on, and which of the layouts it is.
-        model, opening, machine: As the user named them; `fingerprint` is the digest of the model.
-        prompt, context, batch, devices, dtype, kv_dtype, card, links: As asked.
-        layouts: How many rows the same question has.
-        tensor, pipeline, expert: The layout.
-        weight_bytes, cache_bytes, link_bytes, fits, first_token, token, rate, bound: As of a `DeviceLayout`.
-        pareto: On the front of its model, machine, prompt and context: none that fits is as fast a token,
-            writes as many tokens a second on a device, and is better in one of the two.
-        error: Why it has no figures; '' where it has.
+        key: Digest of all inputs of the figures, and of the layout.
+        model: Name of the model, as the user typed it.
+        opening: Options with which the model was opened, as the user typed them.
+        machine: Name of the machine, as the user typed it.
+        fingerprint: Digest of the model's content.
+        prompt, context, batch, devices, dtype, kv_dtype, card, links: Setting of the same name, as requested.
+        layouts: Number of rows with the same settings.
+        tensor, pipeline, expert: Degree of parallelism, as in `DeviceLayout`.
+        weight_bytes, cache_bytes, link_bytes, fits, first_token, token, rate: Figure of the same name, as in
+            `DeviceLayout`.
+        bound: Resource that bounds the decode step.
+        pareto: Whether the row is on the Pareto front of its model, machine, prompt and context: no row that
+            fits has as low a token time and as many tokens per second and device, and is better in one of the
+            two.
+        error: Reason why the row has no figures, or ''.
     """
 
     key: str
@@ -85,10 +92,11 @@ class ServingSweep(Struct, frozen=True, kw_only=True):
     """The answer of `explorer serving --sweep`.
 
     Attributes:
-        rows: In the order of models and combinations.
-        made, kept: Rows that were counted now, and that the file of results had already.
-        output: That file; '' for none.
-        workers: Processes that worked at it; 0 where it was done in this one.
+        rows: Rows in the order of the models and combinations.
+        made: Number of rows that were computed now.
+        kept: Number of rows that the results file already had.
+        output: Path of the results file, or '' for none.
+        workers: Number of worker processes, or 0 if this process did the work.
     """
 
     rows: tuple[ServingRow, ...]
@@ -100,20 +108,20 @@ class ServingSweep(Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> dict[str, str]:
-        """Models that could not be opened, and why."""
+        """Reason by model name, for models that could not be opened."""
         return {row.model: row.error for row in self.rows if row.error and not row.fingerprint}
 
 
 def with_serving_front(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:
-    """The rows, each marked if it is on the front of its rivals."""
+    """Marks the rows on the Pareto front among their competitors."""
     rivals: dict[tuple[object, ...], list[int]] = {}
-    for at, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if row.token is not None and row.rate is not None and row.fits is not False:
             among = row.model, row.fingerprint, row.opening, row.machine, row.prompt, row.context
-            rivals.setdefault(among, []).append(at)
+            rivals.setdefault(among, []).append(index)
     marked: set[int] = set()
     for group in rivals.values():
-        points = [(rows[at].token, -(rows[at].rate or 0) / rows[at].devices, 0) for at in group]
+        points = [(rows[index].token, -(rows[index].rate or 0) / rows[index].devices, 0) for index in group]
         best = nondominated(points)
-        marked.update(at for at, point in zip(group, points, strict=True) if point in best)
-    return tuple([replace(row, pareto=at in marked) for at, row in enumerate(rows)])
+        marked.update(index for index, point in zip(group, points, strict=True) if point in best)
+    return tuple([replace(row, pareto=index in marked) for index, row in enumerate(rows)])

@@ -1,1 +1,1 @@
-"""Facts over sizes: figures as an open size grows, and decode steps beside whole passes."""
+"""Facts about open sizes: figures as a size grows, and a decode step next to a full pass."""

@@ -1,4 +1,4 @@
-"""Facts about a model while one of its sizes grows: curves, their closed forms, and where they cross."""
+"""Facts about a model as one size grows: curves, their closed forms, and their crossings."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from msgspec import Struct
 from explorer.facts.roofline import Machine
 
 CurveName = Literal["macs", "moved", "activations", "weights", "kv_cache", "compute", "memory", "time"]
-"""MACs; bytes read and written; bytes of activations at their peak, of weights, of the key-value cache;
-seconds of all MACs at a machine's peak, of all bytes at its bandwidth, and the least time, layer after
-layer."""
+"""Figure of a curve. 'macs'; 'moved': bytes read and written; 'activations': peak bytes of activations;
+'weights': bytes of weights; 'kv_cache': bytes of the KV cache; 'compute': seconds of all MACs at the peak
+rate; 'memory': seconds of all bytes at the full bandwidth; 'time': least seconds, layer after layer.
+"""
 
 
 class SizeCurve(Struct, frozen=True):
-    """One figure over the sizes.
+    """One figure as a function of the size.
 
     Attributes:
-        name: What it is.
-        values: One for each of `SizeCurves.sizes`; counts and bytes are whole, times are seconds.
-        form: The closed form of a count or of bytes, such as `4096*batch`; '' where there is none.
+        name: Name of the figure.
+        values: Value for each of `SizeCurves.sizes`. Counts and bytes are integers, times are seconds.
+        form: Closed form of a count or of bytes, such as `4096*batch`, or '' if there is none.
     """
 
     name: CurveName
@@ -29,9 +30,10 @@ class SizeCurve(Struct, frozen=True):
 
 
 class Crossing(Struct, frozen=True):
-    """Where one figure passes another: at `size` `above` is more than `below`, one size before it is not.
+    """A size at which one figure becomes larger than another.
 
-    `counted` says that both sizes were analysed whole and show it; otherwise the closed forms do.
+    At `size`, `above` is larger than `below`; one size before, it is not. `counted` tells whether both sizes
+    were fully analyzed. Otherwise the closed forms give the crossing.
     """
 
     size: int
@@ -41,23 +43,24 @@ class Crossing(Struct, frozen=True):
 
 
 class SizeCurves(Struct, frozen=True):
-    """A model's figures over one size, the others as they are.
+    """Figures of a model as functions of one size, with all other sizes fixed.
 
     Attributes:
-        name: Of the size: 'batch', 'sequence'.
-        low, high: The range.
-        at: What the model has now; None where it is open.
-        sizes: Where the curves have values: powers of two, the sizes between them some 3 % apart, both ends,
-            and both sides of each crossing.
-        curves: Those that are known.
-        crossings: By size.
+        name: Name of the size: 'batch', 'sequence'.
+        low: Smallest size of the range.
+        high: Largest size of the range.
+        at: Current size of the model, or None if it is open.
+        sizes: Sizes at which the curves have values: powers of two, sizes between them about 3 % apart, both
+            ends, and both sides of each crossing.
+        curves: Known curves.
+        crossings: Crossings by ascending size.
         others: Sizes of other open dimensions.
-        machine: Of the times; None without one.
-        counted: Sizes at which the whole model was analysed.
-        closed: Whether every figure follows closed forms, which gave what was counted at all of `counted`.
-            Otherwise `sizes` are those that were counted, and no more.
-        names: Of every size that the model can have others of, and what it has now.
-        notes: What a reader should know, in words.
+        machine: Machine to which the times apply, or None.
+        counted: Sizes at which the full model was analyzed.
+        closed: Whether closed forms give every figure and match all of `counted`. Otherwise `sizes` is
+            `counted`.
+        names: Current value of every size that can vary, by name.
+        notes: Further remarks, in words.
     """
 
     name: str
@@ -75,5 +78,5 @@ class SizeCurves(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def curve(self, name: CurveName) -> SizeCurve | None:
-        """A curve by its name; None if it is not known."""
+        """Finds a curve by its name, or returns None if it is unknown."""
         return next((curve for curve in self.curves if curve.name == name), None)

@@ -1,4 +1,4 @@
-"""Facts about a language model's two kinds of work: a pass over a whole text, and one decode step."""
+"""Facts about the two kinds of passes of a language model: prefill and one decode step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class DecodeTotals(Struct, frozen=True):
-    """Figures of a pass or of a step: as `Totals` has them."""
+    """Figures of a prefill pass or a decode step, as in `Totals`."""
 
     macs: int | None
     bytes_read: int | None
@@ -16,13 +16,16 @@ class DecodeTotals(Struct, frozen=True):
 
 
 class DecodeRow(Struct, frozen=True):
-    """A layer (never a group) in both.
+    """A layer (never a group) in prefill and decode.
 
     Attributes:
         layer: Id of its row.
-        prefill_macs, prefill_bytes: Of the pass over the text; None where that is not known.
-        decode_macs, decode_bytes: Of the step; bytes are those read and written.
-        kv_cache_bytes: Keys and values of earlier tokens that the step reads here; None for a layer without.
+        prefill_macs: Multiply-accumulates of the prefill, or None if unknown.
+        prefill_bytes: Bytes read and written in the prefill, or None if unknown.
+        decode_macs: Multiply-accumulates of the decode step, or None if unknown.
+        decode_bytes: Bytes read and written in the decode step, or None if unknown.
+        kv_cache_bytes: Bytes of cached keys and values that the layer reads in the decode step, or None if it
+            reads none.
     """
 
     layer: int
@@ -36,19 +39,23 @@ class DecodeRow(Struct, frozen=True):
 
 
 class Decode(Struct, frozen=True):
-    """A pass over `tokens` tokens (prefill) beside the step behind them.
+    """A prefill pass over `tokens` tokens, and the decode step that follows it.
 
     Attributes:
-        tokens: Of the text, all of which are in the cache at the step.
-        how: How the step was found, in words.
-        prefill: None where the model makes no such pass; `reason` says why.
-        rows: Layers that multiply in either, read the cache, or whose cost is not known, in execution order.
-        weight_bytes: Of the model.
-        kv_bytes_per_token: What the cache takes for each token, over all layers and the whole batch.
-        kv_passes_weights: The least tokens at which the cache takes more bytes than the weights; None for a
-            model without a cache.
-        checked: The step was analysed with that many tokens in the cache and with one less, and shows it.
-        unchecked: Why it could not be, such as a table of fewer positions; '' where it was.
+        tokens: Number of tokens in the text, all of which are in the cache at the decode step.
+        how: Method by which the decode step was found, in words.
+        decode: Figures of the decode step.
+        prefill: Figures of the prefill pass, or None if the model has no such pass.
+        reason: Reason why the model has no prefill pass, or ''.
+        rows: Layers that multiply in either pass, read the cache, or have an unknown cost, in execution
+            order.
+        weight_bytes: Bytes of the model's weights.
+        kv_bytes_per_token: Bytes of the cache per token, over all layers and the full batch.
+        kv_passes_weights: Smallest number of tokens at which the cache is larger than the weights, or None if
+            the model has no cache.
+        checked: Whether the decode step was analyzed at that number of tokens and at one less, and confirms
+            it.
+        unchecked: Reason why it could not be checked, such as a position table that is too short, or ''.
     """
 
     tokens: int

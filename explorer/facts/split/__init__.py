@@ -1,1 +1,1 @@
-"""Facts about a model in parts: where it is cut, what each stage is, what the pipeline of them does."""
+"""Facts about a model that is split, edited, folded or cut into a part."""

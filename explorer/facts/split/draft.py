@@ -1,4 +1,4 @@
-"""Facts about a split that is not written yet: its cuts move, and its figures follow."""
+"""Facts about a split before it is written: each move of a cut changes its figures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from explorer.facts.split.split import Split
 
 
 class CutPlaces(Struct, frozen=True):
-    """Where a model may be cut: between units, which are its operators in the order of the file.
+    """Positions where a model can be cut.
+
+    A cut lies between two units. A unit is an operator, in the order of the file.
 
     Attributes:
-        layers: Of each unit the id of its row in the layer tree; -1 for none.
-        crossing: Bytes live before each unit, which a cut there would hand on.
-        named: Units before which a cut may lie that is given by the name of its layer, ascending.
+        layers: Id of the row of each unit in the layer tree, or -1 if the unit has no row.
+        crossing: Bytes of the live tensors before each unit. A cut there transfers that many bytes.
+        named: Indices of the units that a cut can name by their layer, ascending.
     """
 
     layers: tuple[int, ...]
@@ -23,13 +25,14 @@ class CutPlaces(Struct, frozen=True):
 
 
 class SplitDraft(Struct, frozen=True):
-    """Stages between cuts that may still move.
+    """Stages of a model between cuts that the user may still move.
 
     Attributes:
-        split: What they are.
+        split: Figures of the stages at the current cuts.
         places: Number of units before each cut, ascending.
-        where: Where cuts may lie; None where it was told before.
-        rows: The layers of the graph that is cut, where the model is a module and its tree has others.
+        where: Positions where cuts can lie, or None if an earlier answer already gave them.
+        rows: Rows of the graph that is cut, or None if they are the rows of the session. A module is cut as
+            its exported graph, which has rows of its own.
     """
 
     split: Split

@@ -1,4 +1,4 @@
-"""Facts about edits of a graph: single steps, and what became of the model by them."""
+"""Facts about edits of a graph: the steps of an edit, and the model after it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ class EditStep(Spec, frozen=True):
     """One step of an edit.
 
     Attributes:
-        kind: 'rename' a node or a value, 'set' an attribute of a node, 'delete' a node, or 'replace_op', the
-            operator of a node or of all nodes that have it.
-        name: Of what. A node is meant by its name, by a value that it makes, or by its layer. 'node:' or
-            'value:' before it says which of the two is renamed, and a function's or a body's own path with
-            '::' where it is: 'relu1.then_branch::y'.
-        to: The new name, the value as text ('2,2'; '' takes the attribute away), or the new operator.
-        attribute: That is set.
+        kind: Action of the step. 'rename' renames a node or a value, 'set' sets an attribute of a node,
+            'delete' deletes a node, and 'replace_op' replaces the operator of one node or of all nodes that
+            have it.
+        name: Name of the node or value that the step edits. A node can be given by its name, by a value that
+            it produces, or by its layer. A prefix 'node:' or 'value:' tells `rename` which of the two to
+            rename. A path and '::' lead into a function or a body: 'relu1.then_branch::y'.
+        to: New name, new value of the attribute as text ('2,2'; '' removes the attribute), or new operator.
+        attribute: Name of the attribute that 'set' sets.
     """
 
     kind: EditKind
@@ -31,11 +32,11 @@ class EditStep(Spec, frozen=True):
 
 
 class EditSpec(Spec, frozen=True):
-    """What is to be edited.
+    """An edit as the user requests it.
 
     Attributes:
-        steps: In their order.
-        each: Every step makes a state of its own; otherwise all of them make one.
+        steps: Steps in the order in which they are applied.
+        each: Whether every step makes a state of its own. Otherwise all steps make one state.
     """
 
     steps: tuple[EditStep, ...]
@@ -43,7 +44,7 @@ class EditSpec(Spec, frozen=True):
 
 
 class TypeChange(Struct, frozen=True):
-    """An output of the model that has another type since: 'float32 1x64x56x56'."""
+    """An output of the model whose type or shape the edit changed, each as text: 'float32 1x64x56x56'."""
 
     name: Words
     before: str
@@ -51,15 +52,15 @@ class TypeChange(Struct, frozen=True):
 
 
 class Edit(Struct, frozen=True):
-    """What became of a model.
+    """Result of an edit.
 
     Attributes:
-        steps: In the order in which they were applied.
-        done: What each did, in words.
-        outputs: Outputs of the model whose type or sizes are others since.
-        loaded: Whether onnxruntime loaded the result; None where it was not asked.
-        output: The file; '' where it stays in the session.
-        command: Does the same headless.
+        steps: Steps in the order in which they were applied.
+        done: Effect of each step, in words.
+        outputs: Outputs of the model whose type or shape changed.
+        loaded: Whether onnxruntime loaded the result, or None if it was not tried.
+        output: Path of the file, or '' if the result stays in the session.
+        command: Command that makes the same edit on the command line.
     """
 
     steps: tuple[EditStep, ...]

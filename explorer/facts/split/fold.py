@@ -1,4 +1,4 @@
-"""Facts about what was folded away of a model: operators that others can do, or that do nothing."""
+"""Facts about folding: operators that a fold removes, because they do nothing or others do their work."""
 
 from __future__ import annotations
 
@@ -12,26 +12,30 @@ from explorer.facts.verification import Verification
 FoldKind = Literal["identity", "constants", "batchnorm"]
 
 FOLDS: tuple[FoldKind, ...] = ("identity", "constants", "batchnorm")
-"""In the order in which they are done: what does nothing hides constants, and constants hide weights."""
+"""Kinds of rewrites in the order in which they run. Removing no-ops exposes constants, and folding constants
+exposes weights.
+"""
 
 
 class FoldSpec(Spec, frozen=True):
-    """What is to be folded.
+    """A fold as the user requests it.
 
     Attributes:
-        kinds: Kinds of rewrites.
+        kinds: Kinds of rewrites to apply.
     """
 
     kinds: tuple[FoldKind, ...] = FOLDS
 
 
 class FoldedNode(Struct, frozen=True):
-    """A node that went.
+    """A node that a fold removed.
 
     Attributes:
-        name, op: Of it.
-        into: Names of the nodes that do its work now; empty for what did nothing, or became a tensor.
-        op_into: Their operator.
+        name: Name of the removed node.
+        op: Operator of the removed node.
+        into: Names of the nodes that do its work now. Empty if the node did nothing or became a stored
+            tensor.
+        op_into: Operator of those nodes.
     """
 
     name: str
@@ -41,7 +45,7 @@ class FoldedNode(Struct, frozen=True):
 
 
 class NodeLeft(Struct, frozen=True):
-    """A node of a foldable kind that stays, and why."""
+    """A node of a foldable kind that was not folded, with the reason."""
 
     name: str
     op: str
@@ -49,17 +53,19 @@ class NodeLeft(Struct, frozen=True):
 
 
 class FoldStep(Struct, frozen=True):
-    """Rewrites of one kind: a state of the history.
+    """All rewrites of one kind. They make one state of the history.
 
     Attributes:
-        kind: Which.
-        what: '20 BatchNormalization folded into 20 Conv'.
-        folded: What went.
-        left: What could have gone by its operator, and stays.
-        nodes, nodes_before: Of the main graph, of bodies and functions.
-        weight_bytes, weight_bytes_before: Of its stored tensors.
-        verification: That both compute the same; None where it was not asked for.
-        output: The file of the state; '' where none was kept.
+        kind: Kind of the rewrites.
+        what: Summary of the rewrites: '20 BatchNormalization folded into 20 Conv'.
+        folded: Nodes that were removed.
+        left: Nodes that have a foldable operator but were kept.
+        nodes: Number of nodes after the step, in the main graph, bodies and functions.
+        nodes_before: The same number before the step.
+        weight_bytes: Bytes of the stored tensors after the step.
+        weight_bytes_before: Bytes of the stored tensors before the step.
+        verification: Proof that both models compute the same outputs, or None if none was requested.
+        output: Path of the file of the state, or '' if no file was kept.
     """
 
     kind: FoldKind
@@ -75,12 +81,12 @@ class FoldStep(Struct, frozen=True):
 
 
 class Fold(Struct, frozen=True):
-    """What was folded, kind by kind.
+    """Result of a fold, kind by kind.
 
     Attributes:
-        steps: Kinds of which there was something to fold.
-        left: What stays, of kinds of which nothing could be folded.
-        output: The file; '' where none was written.
+        steps: Kinds that had something to fold.
+        left: Nodes that were kept, of the kinds that folded nothing.
+        output: Path of the written file, or '' if no file was written.
     """
 
     steps: tuple[FoldStep, ...]

@@ -1,4 +1,4 @@
-"""Facts about a model that was made from a line of text."""
+"""Facts about a model that `explorer make` built from a line of text."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from explorer.facts import TensorInfo
 
 
 class MadeModel(Struct, frozen=True):
-    """A model that was made.
+    """A model that was built from a line of text.
 
     Attributes:
-        text: What it was made from.
-        name: Of its graph; with the seed it decides the weights.
-        stored: Whether weights are in the file; else they are inputs.
-        macs: None where an open batch leaves them open.
-        output: The file.
+        text: Line of text that describes the model.
+        name: Name of the graph. The name and the seed determine the weights.
+        stored: Whether the file holds the weights. Otherwise they are inputs of the model.
+        macs: Multiply-accumulates of one forward pass, or None if an open batch size leaves them unknown.
+        output: Path of the file.
     """
 
     text: str

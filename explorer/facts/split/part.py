@@ -1,4 +1,4 @@
-"""Facts about a part of a model that was taken out of it, and runs alone."""
+"""Facts about a part of a model that is extracted and can run alone."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from explorer.facts import OutputEvidence, TensorInfo
 
 
 class PartSpec(Spec, frozen=True):
-    """Which part: layers, or what lies between some and others.
+    """A part as the user selects it: by its layers, or by the layers and tensors where it starts and ends.
 
     Attributes:
-        layers: Globs or filters of layers.
-        start: Layers or tensors that it begins with; empty with `end`: the model's inputs.
-        end: Layers or tensors that it ends with; empty with `start`: the model's outputs.
+        layers: Globs or filters that select layers.
+        start: Layers or tensors with which the part starts. If empty and `end` is set, it starts with the
+            inputs of the model.
+        end: Layers or tensors with which the part ends. If empty and `start` is set, it ends with the outputs
+            of the model.
     """
 
     layers: Annotated[
@@ -53,21 +55,24 @@ class PartSpec(Spec, frozen=True):
 
 
 class Extraction(Struct, frozen=True):
-    """A part of a model.
+    """A part of a model that was extracted, with the evidence that it computes the same values.
 
     Attributes:
-        inputs, outputs: Of the part, as values of the whole.
-        first, last: Paths of its first and last layer.
-        layers: How many operators, of so many.
-        macs: At the sizes that are bound; None where they are not known.
-        exact: Whether it gave the whole's own values bit for bit on the whole's own values; None where it was
-            not run, or where all that it gives depends on random numbers that it draws.
-        rounded: 'float16' where that is so of the whole with the values that the part begins with rounded to
-            float16: inside of a graph the runtime keeps more. '' where nothing had to be rounded.
-        compared: The same with the runtime's own optimisation, within rounding.
-        drawn: The whole's inputs of this run, in words.
-        runtime: Where both were run: 'onnxruntime' or 'torch'.
-        output: The file; '' where none was kept.
+        inputs: Inputs of the part, each a value of the full model.
+        outputs: Outputs of the part, each a value of the full model.
+        first: Path of the first layer of the part.
+        last: Path of the last layer of the part.
+        layers: Number of operators in the part.
+        layers_whole: Number of operators in the full model.
+        macs: Multiply-accumulates of one forward pass at the bound sizes, or None if unknown.
+        exact: Whether the part, run on values of the full model, gave the values of the full model bit for
+            bit. None if it was not run, or if random numbers that it draws affect all its outputs.
+        rounded: 'float16' if `exact` holds for the full model with the inputs of the part rounded to float16,
+            or '' if nothing had to be rounded. The runtime keeps more precision inside a graph.
+        compared: Comparison of the outputs with the optimizations of the runtime turned on, within rounding.
+        drawn: Descriptions of the inputs of the full model in this run.
+        runtime: Runtime that ran both: 'onnxruntime' or 'torch'.
+        output: Path of the file, or '' if no file was kept.
     """
 
     inputs: tuple[TensorInfo, ...]

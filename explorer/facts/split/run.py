@@ -1,4 +1,4 @@
-"""Facts about a pipeline that ran: what each stage took, and how the whole compares with its forecast."""
+"""Facts about a pipeline that was run: the time of each stage, and the error of the forecast."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from explorer.facts.split.schedule import PipelineForecast, ScheduledWork
 
 
 class StageRun(Struct, frozen=True):
-    """A stage, in a process of its own.
+    """A stage that ran in its own process.
 
     Attributes:
-        file: Of the folder.
-        seconds: Median of its runs while no other stage worked.
-        link_seconds: Median from its end to the beginning of the next one; 0 of the last.
-        busy: Share of the time of the pipeline in which it worked.
-        pid: Its process.
-        worker: Of a cluster, that ran it; '' for none.
+        file: Name of the file in the folder of the split.
+        seconds: Median seconds of its runs while no other stage worked.
+        link_seconds: Median seconds from its end to the start of the next stage; 0 for the last stage.
+        busy: Share of the pipeline's time in which the stage worked, from 0 to 1.
+        pid: Process id of the stage.
+        worker: Worker of the cluster that ran the stage, or '' if it ran on this machine.
     """
 
     file: str
@@ -28,16 +28,16 @@ class StageRun(Struct, frozen=True):
 
 
 class PipelineRun(Struct, frozen=True):
-    """A pipeline that ran.
+    """A run of a pipeline and its measurements.
 
     Attributes:
-        predicted: From the times of the stages alone.
-        throughput: Micro-batches a second, from the first in to the last out.
-        error: Predicted throughput over the measured one, less 1.
-        latency: Seconds of one micro-batch alone.
-        works: Who worked when.
-        threads: Of each stage's operators.
-        output: File of what came out; '' for none.
+        predicted: Forecast computed from the times of the stages alone.
+        throughput: Micro-batches per second, from the first input to the last output.
+        error: Predicted throughput divided by the measured one, minus 1.
+        latency: Seconds of one micro-batch that runs alone.
+        works: Time intervals in which each stage worked on each micro-batch.
+        threads: Number of threads for the operators of each stage.
+        output: Path of the file that holds the outputs, or '' if none was written.
     """
 
     stages: tuple[StageRun, ...]

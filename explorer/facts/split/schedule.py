@@ -1,4 +1,4 @@
-"""Facts about a pipeline's schedule: which stage works on which micro-batch when, and what that gives."""
+"""Facts about the schedule of a pipeline: when each stage works on each micro-batch, and the speed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Work = Literal["forward", "backward"]
 
 
 class ScheduledWork(Struct, frozen=True):
-    """A stage at work on a micro-batch, in seconds since the first began."""
+    """Work of one stage on one micro-batch. `start` and `end` are seconds since the first work began."""
 
     stage: int
     micro_batch: int
@@ -20,18 +20,21 @@ class ScheduledWork(Struct, frozen=True):
 
 
 class PipelineForecast(Struct, frozen=True):
-    """What a pipeline does, by the times of its stages and links.
+    """Speed of a pipeline, computed from the times of its stages and links.
 
     Attributes:
-        latency: Seconds from a micro-batch in to its result out, where no other is under way.
-        period: Seconds between two results once all stages work: the longest of stages and links.
-        throughput: Micro-batches a second over all of them, filling and draining with it.
-        bubble: Share of the stages' time, from the first begun to the last ended, in which they wait.
-        seconds: From the first begun to the last ended.
-        training: The same of a training step: backward takes twice as long as forward.
-        schedule: Of the training step.
-        works: Who works when, without the training.
-        steps: Who works when in the training step.
+        latency: Seconds from the input of a micro-batch to its output while no other micro-batch is in the
+            pipeline.
+        period: Seconds between two outputs once all stages work: the time of the slowest stage or link.
+        throughput: Micro-batches per second, with the time that the pipeline takes to fill and to drain.
+        bubble: Share of the time of all stages in which they wait, from 0 to 1.
+        seconds: Seconds from the start of the first work to the end of the last.
+        training_seconds: The same for a training step, in which the backward pass takes twice as long as the
+            forward pass.
+        training_bubble: Share of the time of a training step in which the stages wait, from 0 to 1.
+        schedule: Order of the forward and backward passes in the training step.
+        works: Work intervals of inference.
+        steps: Work intervals of the training step.
     """
 
     micro_batches: int

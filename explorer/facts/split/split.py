@@ -1,4 +1,4 @@
-"""Facts about a split: the stages of a model, what crosses between them, and how well they are balanced."""
+"""Facts about a split: the stages of a model, the tensors that cross the cuts, and the balance."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from explorer.facts import OutputEvidence, TensorInfo, Verification
 from explorer.facts.split.schedule import PipelineForecast
 
 SplitBy = Literal["macs", "params", "memory", "training", "time"]
-"""What is balanced: the largest of a stage is made as small as it can be."""
+"""Cost that the search balances: it minimizes the largest cost of a stage."""
 
 StageForm = Literal["onnx", "torch"]
-"""What stages are written as: ONNX models, or modules in .pt2 files."""
+"""File format of the stages: ONNX models, or modules in .pt2 files."""
 
 BALANCED: tuple[SplitBy, ...] = ("macs", "params", "memory", "training", "time")
 
 
 class SplitSpec(Spec, frozen=True):
-    """How a model is to be cut.
+    """A split as the user requests it.
 
     Attributes:
-        stages: How many; None where `stage_memory` or `cuts` say it.
-        by: What is balanced.
-        stage_memory: Most bytes of weights and activations (of a training step where `by` is 'training') in
-            one stage.
-        at: Patterns of modules: cuts lie where one of these ends or begins. Empty: anywhere.
-        cuts: Layers that begin a stage, in place of the search.
-        links: Bytes per second between neighbouring stages; None where nothing is known of them.
-        micro_batches: How many go through the pipeline; each is a run at the sizes that are bound.
-        schedule: In which order a stage of a training step works.
-        optimizer: Of a training step.
+        stages: Number of stages, or None if `stage_memory` or `cuts` determines it.
+        by: Cost that the search balances between stages.
+        stage_memory: Most bytes of weights and activations in one stage. If `by` is 'training', the limit is
+            on the memory of a training step.
+        at: Patterns of module names. A cut lies where a matching module begins or ends. Empty allows a cut
+            anywhere.
+        cuts: Layers with which a stage begins. They replace the search.
+        links: Bandwidth between neighboring stages in bytes per second, or None if unknown.
+        micro_batches: Number of micro-batches in the pipeline. Each is one run at the bound sizes.
+        schedule: Order of the forward and backward passes of a stage in a training step.
+        optimizer: Optimizer whose memory is counted for a training step.
     """
 
     stages: Annotated[
@@ -89,13 +90,16 @@ class SplitSpec(Spec, frozen=True):
 
 
 class StageTraining(Struct, frozen=True):
-    """Memory of one stage in a training step, in bytes.
+    """Memory that one stage needs in a training step.
 
     Attributes:
-        parameters, gradients, optimizer: Of its layers.
-        activations: Of one micro-batch, kept until its backward pass.
-        in_flight: Micro-batches whose activations are kept at once.
-        total: All of it.
+        parameters: Bytes of the parameters of the stage's layers.
+        gradients: Bytes of the gradients of those parameters.
+        optimizer: Bytes of the optimizer's state for those parameters.
+        activations: Bytes of the activations that one micro-batch keeps until its backward pass.
+        in_flight: Number of micro-batches whose activations are kept at the same time.
+        total: Bytes of the parameters, gradients, optimizer state and the activations of all micro-batches in
+            flight.
     """
 
     parameters: int
@@ -107,18 +111,23 @@ class StageTraining(Struct, frozen=True):
 
 
 class Stage(Struct, frozen=True):
-    """One part of a model.
+    """One stage of a split model.
 
     Attributes:
-        file: Beside the manifest; '' where nothing is written.
-        inputs, outputs: What it reads and hands on or out.
-        first, last: Paths of its first and last layer.
-        layers: How many operators.
-        weight_bytes: As stored; what several stages use is in each of them.
-        macs, activation_bytes: At the sizes that are bound; None where they are not known.
-        cost: What was balanced, in its unit.
-        seconds: Least or measured time of one run; None where nothing says it.
-        sha256, data_sha256: Of the file, and of its weights beside it where they are.
+        file: File name relative to the manifest, or '' if no files were written.
+        inputs: Tensors that the stage reads.
+        outputs: Tensors that the stage passes to later stages or returns as outputs of the model.
+        first: Path of the first layer of the stage.
+        last: Path of the last layer of the stage.
+        layers: Number of operators.
+        weight_bytes: Bytes of the stored weights. A weight that several stages use counts in each of them.
+        macs: Multiply-accumulates of one run at the bound sizes, or None if unknown.
+        activation_bytes: Bytes of the activations at the bound sizes, or None if unknown.
+        cost: Cost that the search balanced, in the unit `Split.unit`.
+        seconds: Least or measured seconds of one run, or None if unknown.
+        training: Memory of a training step, or None if it was not computed.
+        sha256: SHA-256 digest of the file.
+        data_sha256: SHA-256 digest of the separate file of weights, or '' if there is none.
     """
 
     file: str
@@ -139,13 +148,14 @@ class Stage(Struct, frozen=True):
 
 
 class StageCut(Struct, frozen=True):
-    """What lies between two neighbouring stages.
+    """The cut between two neighboring stages.
 
     Attributes:
-        bytes: Of all that was made before it and is read behind it, branches and skips too.
-        tensors: These.
-        before: Path of the layer that the next stage begins with.
-        seconds: On the link; None where its rate is not known.
+        bytes: Bytes of all tensors that are produced before the cut and read after it, branches and skip
+            connections included.
+        tensors: Tensors that cross the cut.
+        before: Path of the layer with which the next stage begins.
+        seconds: Seconds that the transfer takes, or None if the bandwidth of the link is unknown.
     """
 
     bytes: int
@@ -155,14 +165,14 @@ class StageCut(Struct, frozen=True):
 
 
 class StageCount(Struct, frozen=True):
-    """What another number of stages would give.
+    """Figures of a split into another number of stages.
 
     Attributes:
-        stages: How many.
-        cost: Largest of a stage.
-        balance: Mean of the stages over the largest.
-        cut_bytes: Over all cuts.
-        period: Seconds between two results; None where no time is known.
+        stages: Number of stages.
+        cost: Largest cost of a stage, in the unit `Split.unit`.
+        balance: Mean cost of the stages divided by the largest.
+        cut_bytes: Bytes that cross all cuts together.
+        period: Seconds between two outputs of the pipeline, or None if no time is known.
     """
 
     stages: int
@@ -173,11 +183,11 @@ class StageCount(Struct, frozen=True):
 
 
 class StepProof(Struct, frozen=True):
-    """A training step of torch stages in processes, against the whole's over the same micro-batches.
+    """Proof that a training step of torch stages in separate processes matches a step of the full model.
 
     Attributes:
-        outputs: Of the whole and the last stage.
-        gradients: By parameter, added up over the micro-batches and divided by their number.
+        outputs: Comparison of the outputs of the full model and of the last stage.
+        gradients: Comparison of the gradients of each parameter, averaged over the micro-batches.
     """
 
     schedule: Literal["gpipe", "1f1b"]
@@ -187,28 +197,30 @@ class StepProof(Struct, frozen=True):
 
 
 class Split(Struct, frozen=True):
-    """A model in stages.
+    """A model that is split into stages.
 
     Attributes:
-        by: What was balanced.
-        unit: Of `Stage.cost`: 'MACs', 'parameters', 'bytes' or 's'.
-        stages: In their order.
-        cuts: Between them.
-        balance: Mean cost of the stages over the largest, at most 1.
-        shared: Stored tensors that several stages have, by name.
-        forecast: What the pipeline does; None where no time is known.
-        by_macs: The same where no time is known, as if it went with MACs: with MACs in place of seconds.
-        counts: Fewer and more stages, beside this one.
-        machines: Of the stages.
-        output: Folder that was written; '' for none.
-        verification: The stages against the whole; None where nothing was written.
-        exact: Whether the stages, run one after the other, gave the whole's outputs bit for bit, but those
-            that depend on random numbers; None where they were not run, or there are no others.
-        rounded: 'float16' where that is so of the whole with values at the cuts rounded to float16: inside
-            of a graph the runtime keeps more. '' where nothing had to be rounded.
-        outputs: The same with the runtime's own optimisation, within rounding.
-        steps: Of torch stages a training step by each schedule.
-        notes: What else to know, in words.
+        by: Cost that the search balanced.
+        unit: Unit of `Stage.cost`: 'MACs', 'parameters', 'bytes' or 's'.
+        stages: Stages in the order in which they run.
+        cuts: Cuts between neighboring stages, in the same order.
+        balance: Mean cost of the stages divided by the largest, at most 1.
+        shared: Names of the stored tensors that several stages hold.
+        forecast: Speed of the pipeline, or None if no time is known.
+        by_macs: Forecast in MACs in place of seconds, if no time is known: it assumes that time is
+            proportional to MACs.
+        counts: Figures of splits into fewer and more stages, for comparison.
+        machines: Names of the machines that run the stages.
+        output: Path of the written folder, or '' if none was written.
+        verification: Proof of the stages against the full model, or None if nothing was written.
+        exact: Whether the stages, run one after the other, gave the outputs of the full model bit for bit.
+            Outputs that depend on random numbers are not compared. None if the stages were not run or no
+            output is left to compare.
+        rounded: 'float16' if `exact` holds for the full model with the values at the cuts rounded to float16,
+            or '' if nothing had to be rounded. The runtime keeps more precision inside a graph.
+        outputs: Comparison of the outputs with the optimizations of the runtime turned on, within rounding.
+        steps: Proof of a training step of torch stages, one for each schedule.
+        notes: Further remarks, in words.
     """
 
     by: SplitBy
