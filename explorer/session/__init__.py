@@ -1,7 +1,7 @@
-"""Session: the one door to the engine (`session.session`), its parts, and the look at headers alone.
+"""Session: the only entrance to the engine (`session.session`), its parts, and reading headers alone.
 
-Names are resolved when they are first used (PEP 562): `session.headers` is for verbs that have to be done
-before the finger has left the key.
+Names are resolved when they are first used (PEP 562). A verb that needs only `session.headers` must finish
+within the time of a key press.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HOMES = {
     "list_models": "headers",
     "measure_machine": "machine",
 }
-"""Where what the session's own rooms offer stands; all else is a feature's."""
+"""Module in the session package that defines each name. All other names are defined by features."""
 __all__ = [
     "Session",
     "blame_files",

@@ -1,4 +1,4 @@
-"""Several model files at once: verify, blame, diff, compare, sweep; each is opened as a session opens it."""
+"""Opens several model files at once, for verify, blame, diff, compare and sweep."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ def opened(
     *,
     broken: bool = False,
 ) -> Iterator[list[Session]]:
-    """Sessions with the same options; of several models a dimension need only exist in one.
+    """Opens sessions with the same options.
 
-    With `broken` one that cannot be opened is among them.
+    With several models, a dimension needs to exist in only one of them.
+
+    With `broken`, sessions of models that cannot be opened are also yielded.
     """
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(Session(source, **options)) for source in sources]
-        several = [session.parts.models for session in sessions]
-        for models in several:
-            models.strict = len(several) == 1
+        all_models = [session.parts.models for session in sessions]
+        for models in all_models:
+            models.strict = len(all_models) == 1
         if not broken:
-            for models in several:
+            for models in all_models:
                 models.opened(0, on_progress)
-        if len(several) > 1:
-            _check_sizes(several)
+        if len(all_models) > 1:
+            _check_sizes(all_models)
         yield sessions
 
 
@@ -42,18 +44,18 @@ def opened(
 def opened_pair(
     a: str | os.PathLike[str], b: str | os.PathLike[str], options: Mapping[str, Any]
 ) -> Iterator[list[Session]]:
-    """Two sessions with the same options; of several sizes of a dimension they have the first."""
+    """Opens two sessions with the same options. If a dimension has several sizes, both use the first."""
     dims: Dims = options.get("dims") or {}
     options = {**options, "dims": {n: s if isinstance(s, int) else s[0] for n, s in dims.items()}}
     with opened((a, b), options) as sessions:
         yield sessions
 
 
-def _check_sizes(several: Sequence[Models]) -> None:
-    """Whether every dimension and input that was named is one of some model's; a broken model has none."""
+def _check_sizes(all_models: Sequence[Models]) -> None:
+    """Refuses dimensions and inputs that no model has. Skips the check if one of the models is broken."""
     opened = []
-    for models in several:
+    for models in all_models:
         with contextlib.suppress(ExplorerError):
             opened.append(models.opened())
-    if len(opened) == len(several):
-        check_names(opened, OpenOptions(**several[0].options))
+    if len(opened) == len(all_models):
+        check_names(opened, OpenOptions(**all_models[0].options))

@@ -1,9 +1,8 @@
-"""Headers of what there is to be opened: the look at a glance, that needs no session.
+"""Reads the headers of models and folders without a session.
 
-A session opens a model, and opening is what takes time: records, the analysis, a framework. Here only
-headers are read. It is the same door as `explorer.session` (whose `outline` is this one's), made so that
-nothing beyond the format in question is imported: the verbs that come through here have to be done before
-the finger has left the key.
+A session opens a model, which takes time for records, the analysis and a framework. This module reads only
+headers. `Session.outline` uses it too. It imports nothing but the module of the file's format, because these
+verbs must finish within the time of a key press.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ if TYPE_CHECKING:
     from explorer.facts.models.listing import ModelFile, ModelListing
 
     KnownFormats = Sequence[tuple[Format, tuple[str, ...]]]
-    """Formats, and what each can be converted to."""
+    """Formats, each with the formats to which it can be converted."""
 
 
 def outline(source: str) -> Outline:
-    """What the header of the file (or folder) `source` says; nothing in it runs, no weight is read.
+    """Reads the header of the file or folder `source`. It runs no code from the file and reads no weights.
 
-    Its rows are read from the file while they are iterated, once.
+    The rows can be iterated once. They are read from the file during the iteration.
 
     Raises:
-        BadModel: It is no model, or broken; also while the rows are iterated.
-        Misuse: It is a model that is no file.
+        BadModel: The file is not a model or is broken; also raised during the iteration.
+        Misuse: The model is not a file.
     """
     format = registry.recognise(source)
     if format.outline is None:
@@ -46,8 +45,8 @@ def outline(source: str) -> Outline:
 
 
 def formats() -> KnownFormats:
-    """Every format that can be opened, in the order in which they are asked, and what it can be made into."""
-    from explorer.engine.convert import CONVERTERS  # with the facts, which an outline does not wait for
+    """Lists the formats that can be opened, in the order of recognition, each with its conversion targets."""
+    from explorer.engine.convert import CONVERTERS  # imports the facts, which `outline` does not need
 
     return tuple(
         (format, tuple(c.format for c in CONVERTERS if format.name in c.sources and c.format != format.name))
@@ -56,25 +55,25 @@ def formats() -> KnownFormats:
 
 
 def label(name: str) -> str:
-    """What a person calls the format that `ModelInfo.format` names: 'onnx' -> 'ONNX'."""
+    """Display name of the format in `ModelInfo.format`: 'onnx' -> 'ONNX'."""
     return next((format.label or name for format in registry.formats() if format.name == name), name)
 
 
 def check(source: str) -> None:
-    """Refuses at once a path that leads nowhere.
+    """Refuses a source that does not exist.
 
     Raises:
-        BadModel: There is no such file; or this can be no name either.
+        BadModel: The file does not exist, and the source is not the name of a model.
     """
     if not os.path.exists(source):
         registry.recognise(source)
 
 
 def choices(source: str) -> Outline | None:
-    """The models in a folder, whose paths are relative to it; None if the folder is a model itself.
+    """Reads the models in a folder, with paths relative to it. Returns None if the folder is itself a model.
 
     Raises:
-        BadModel: No model is in it.
+        BadModel: The folder contains no model.
     """
     format = registry.recognise(source)
     return format.outline(source) if format.chooses and format.outline is not None else None
@@ -83,16 +82,17 @@ def choices(source: str) -> Outline | None:
 def list_models(
     folder: str = ".", read: Callable[[Sequence[str]], Iterable[ModelFile | None]] | None = None
 ) -> ModelListing:
-    """The models of a folder, each with what its header says; nothing is loaded.
+    """Lists the models of a folder with the contents of their headers. It loads no model.
 
     Args:
-        folder: Its path, or that of one model.
-        read: Reads headers of paths, in their order; by default one after the other, in this process.
+        folder: Path of the folder, or of a single model.
+        read: Function that reads the headers of several paths, in their order. By default, this process reads
+            one after the other.
 
     Raises:
-        BadModel: There is no such folder, or no model in it.
+        BadModel: The folder does not exist or contains no model.
     """
-    from explorer.engine.models import listing  # with the facts, which an outline does not wait for
+    from explorer.engine.models import listing  # imports the facts, which `outline` does not need
 
     confinement.check(folder)
     return listing.list_models(folder, read or (lambda paths: map(listing.model_file, paths)))

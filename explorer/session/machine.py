@@ -1,4 +1,4 @@
-"""Measuring the machine that the program runs on, for `--machine here`."""
+"""Measures the machine on which the program runs, for `--machine here`."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ def measure_machine(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Machines:
-    """Measures this machine with onnxruntime, and writes it into the config file, whose other lines stay.
+    """Measures this machine with onnxruntime and writes it into the config file.
+
+    Other lines of the file stay.
 
     Args:
-        name: That `--machine` and `explorer.settings.machines.hardware` take.
-        threads: That operators may use; None: one a core, as the runtime likes.
-        time_limit: Seconds for all kernels together; which medians are not sure by then is said.
-        overwrite: Whether a machine of that name in the file may be replaced.
-        config: The file; None for the user's own.
-        on_progress: Told how many kernels were timed.
-        cancel: Asked between runs; True stops, and nothing is written.
+        name: Name of the machine, as `--machine` and `explorer.settings.machines.hardware` accept it.
+        threads: Number of threads for operators. None leaves the choice to the runtime, one per core.
+        time_limit: Seconds for all kernels together. The result lists the medians that are not sure by then.
+        overwrite: Whether to replace a machine of that name in the file.
+        config: Path of the config file, or None for the user's own.
+        on_progress: Callback with the number of timed kernels.
+        cancel: Callback between runs. If it returns True, the measurement stops and nothing is written.
 
     Returns:
         The machine as it was written, with all that was measured (`machines[0].measured`).
 
     Raises:
-        Misuse: There are fewer processors, the name is none or taken, or the file cannot be written.
-        Cancelled: `cancel` said so.
+        Misuse: The machine has fewer processors, the name is invalid or exists, or the file cannot be
+            written.
+        Cancelled: `cancel` returned True.
     """
     machine_file.check_name(name, config, overwrite=overwrite)
     measurement = measured(threads, time_limit, on_progress=on_progress, cancel=cancel)

@@ -1,12 +1,12 @@
-"""Session: the one door to the engine, for the command line, the screen and Python programs.
+"""Session: the only entrance to the engine, for the command line, the screen and Python programs.
 
-None of them may grow its own way to open, count, tile or compare. A session keeps a history of models; every
-entry is an ONNX file, so "before" is never touched by making "after", undo is a step back in a tuple, and a
-session whose process died is restored from the history alone.
+All three open, count, tile and compare models through it. A session keeps a history of states. Every state is
+a file of its own, so a change never touches the model before it, undo selects an earlier state, and the
+history alone restores a session whose process died.
 
-What can be asked stands in `methods`, by subject, and in the features, which add methods of their own
-(`base.features`); `methods.public_api` has all of them with their types.
-Importing this module is cheap: onnx, numpy and torch come with the part that needs them.
+Methods are functions in `methods`, by subject, and in the features (`base.features`). `methods.public_api`
+lists all of them with their types. Importing this module is cheap: the parts import onnx, numpy and torch
+when they need them.
 """
 
 from __future__ import annotations
@@ -34,28 +34,32 @@ else:
 
 
 class Session(_Base):
-    """A model, what is known of it, and what was made of it.
+    """A model, its analysis, and the models made from it.
 
     Args:
-        source: An ONNX file, a torchvision model's name, or `package.module:callable`; or an nn.Module
-            object, which is never changed. (A session in a process of its own, `process.client`, takes paths
-            and names only: an object would have to be sent there.)
-        inputs: What to call an nn.Module object with: a tensor or array, a tuple of them, or a dict of
-            keyword inputs; tensors may lie in nested tuples, lists and dicts. None: guessed from the model.
-        weights: torchvision's name of trained weights; None for random, seeded ones.
-        weights_file: A file of weights for a module: a state_dict, safetensors, a trainer's checkpoint. It is
-            read, and nothing in it runs.
+        source: Path of an ONNX file or another supported file, name of a torchvision model,
+            `package.module:callable`, or an nn.Module object, which is never changed. A session in its own
+            process (`process.client`) accepts only paths and names, because an object would have to be sent
+            there.
+        inputs: Inputs with which to call an nn.Module object: a tensor or array, a tuple of them, or a dict
+            of keyword inputs. Tensors may be nested in tuples, lists and dicts. None guesses them from the
+            model.
+        weights: Name of trained weights in torchvision, or None for random, seeded weights.
+        weights_file: Path of a file of weights for a module: a state_dict, safetensors, or a trainer's
+            checkpoint. No code in it runs.
         dims: Sizes for symbolic dimensions: {'batch': 8}.
-        input_shapes: Input name to (dtype or None, shape), in place of what the model says.
-        seed: Of random weights.
-        trust: Code in the model file may run.
-        rules: A Python file with rules for operators of the user's own (needs `trust`).
-        observe: Shapes that inference cannot find are taken from a run on random inputs.
-        past: Decode mode: one new token behind this many in the key-value cache; None for a whole pass.
-        workdir: Where transformed models are kept until they are saved; a temporary folder of the
-            session's own by default, which `close` removes.
-        cache: Whether what was found out about the same model before may be told again, and is kept for the
-            next time (`explorer.session.cache.analysis_cache` says when it is the same).
+        input_shapes: Map from input name to (dtype or None, shape), which replaces the model's own
+            declaration.
+        seed: Seed of random weights.
+        trust: Whether code in the model file may run.
+        rules: Path of a Python file with rules for the user's own operators (needs `trust`).
+        observe: Whether a run on random inputs finds the shapes that inference cannot find.
+        past: Number of tokens in the KV cache for decode mode, which processes one new token; None for a full
+            pass.
+        workdir: Folder for changed models until they are saved. None uses a temporary folder, which `close`
+            removes.
+        cache: Whether to reuse the stored analysis of the same model and to store new ones.
+            `explorer.session.cache.analysis_cache` defines when a model is the same.
     """
 
     def __init__(
@@ -95,45 +99,45 @@ class Session(_Base):
         self.close()
 
     def close(self) -> None:
-        """Forgets the models and removes the session's temporary folder."""
+        """Releases the models and removes the session's temporary folder."""
         self.parts.forget_beside()
         self.parts.models.close()
 
     @property
     def source(self) -> str:
-        """Path or name of the model; the class of an nn.Module object."""
+        """Path or name of the model, or the class name of an nn.Module object."""
         return self.parts.models.source
 
     @property
     def workdir(self) -> str:
-        """The folder for models that are not saved yet."""
+        """Folder for models that are not saved yet."""
         return self.parts.models.workdir
 
     @property
     def is_kept(self) -> bool:
-        """Whether what was told so far was found out by another session, and the model is not open."""
+        """Whether the analysis comes from the cache and the model is not open."""
         return self.parts.models.is_kept
 
     def outline(self) -> Outline:
-        """What the header of the opened file says: modules, operators, tensors, in the file's own order.
+        """Reads the header of the opened file: modules, operators and tensors, in the order of the file.
 
-        It needs no analysis and opens nothing: a model that cannot be analysed has one, too.
+        It needs no analysis, so it also works for a model that cannot be analyzed.
 
         Raises:
-            BadModel: It is no model, or broken; also while the rows are iterated.
-            Misuse: The model is no file.
+            BadModel: The file is not a model or is broken; also raised during the iteration of the rows.
+            Misuse: The model is an nn.Module object.
         """
         if self.parts.models.module is not None:
             raise Misuse("an nn.Module object is no file whose header could be read", where=self.source)
         return headers.outline(self.source)
 
     def sha256(self) -> str | None:
-        """Digest of the opened ONNX file, None for a module.
+        """SHA-256 digest of the opened ONNX file, or None for a module.
 
-        Not part of `info`, because it reads the whole file: 0.2 s for 244 MB.
+        It is not part of `info`, because it reads the complete file: 0.2 s for 244 MB.
 
         Raises:
-            BadModel: The file cannot be read any more.
+            BadModel: The file can no longer be read.
         """
         if not self.parts.models.is_graph:
             return None
@@ -145,7 +149,7 @@ class Session(_Base):
         except OSError as error:
             raise BadModel(f"cannot be read: {error.strerror or error}", where=self.source) from None
 
-    # the states, and which of them is current
+    # states of the history
     history = methods.states.history
     undo = methods.states.undo
     redo = methods.states.redo
@@ -154,7 +158,7 @@ class Session(_Base):
     restore = methods.states.restore
     bind = methods.states.bind
     do = methods.changes.do
-    # what is counted of a model, and what stands in its header
+    # figures of a model
     open = methods.figure_methods.open
     info = methods.figure_methods.info
     info_at = methods.figure_methods.info_at
@@ -172,12 +176,12 @@ class Session(_Base):
     column = methods.figure_methods.column
     overlay = methods.figure_methods.overlay
     search = methods.figure_methods.search
-    # which layer feeds which, and what runs it
+    # connections between layers, and execution providers
     connections = methods.connections.connections
     edges = methods.connections.edges
     fx_graph = methods.connections.fx_graph
     placement = methods.connections.placement
-    # files that a session writes of itself
+    # files that a session writes
     save = methods.exports.save
     check_output = methods.exports.check_output
     script = methods.exports.script
@@ -185,7 +189,7 @@ class Session(_Base):
 
 
 class _Method:
-    """A method that a feature adds: its function is imported when it is first asked for."""
+    """Descriptor of a method that a feature adds. It imports the method's function on first access."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -212,14 +216,14 @@ _ARGUMENTS = {
     "explorer.facts.training": ("Optimizer",),
     "explorer.facts.verification": ("Tolerance",),
 }
-"""Records and choices that annotations of arguments name and their modules import for type checkers alone."""
+"""Types in annotations that modules import only for type checkers, by the module that defines them."""
 
 
 def argument_type(name: str) -> Any:
-    """What such a name stands for.
+    """Resolves the name of a type in an annotation.
 
     Raises:
-        KeyError: None of them is called so.
+        KeyError: `_ARGUMENTS` does not contain the name.
     """
     for home, names in _ARGUMENTS.items():
         if name in names:
@@ -233,7 +237,7 @@ for _name in offered("methods"):
 
 
 def reopen(path: str, **options: Any) -> Session:
-    """A session of an ONNX file that need not have every dimension and input that `options` name."""
+    """Opens an ONNX file as a session. The dimensions and inputs in `options` need not all exist in it."""
     session = Session(path, **options)
     session.parts.models.strict = False
     return session

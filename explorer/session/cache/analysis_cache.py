@@ -1,22 +1,20 @@
-"""Analysis cache: what was found out about a model, found again while all that it rests on is the same.
+"""Analysis cache: stores the analysis of a model and reuses it while everything it depends on is unchanged.
 
-An answer is served only where a fresh one would be the same, byte for byte in JSON. What it rests on:
+A stored answer is used only if a new analysis would give the same JSON, byte for byte. An answer depends on:
 
-- the bytes of files that its analysis read. Neither a size nor a time tells content, so these bytes are read
-  and hashed anew each time; what the analysis was seen to pass over (weights) is not, and so 3 GB are checked
-  as soon as they are opened;
-- of a folder, also which files lie in it, and how long they are: one more may be a part of the model;
-- how the model was opened, in which words, and this program, Python and the packages that had a part in it.
-  Of code the size and time of every file is compared, as Python does before it runs what it compiled. What
-  transformers builds of a folder depends on whatever else is installed, and on variables of the environment.
+- the bytes of the files that the analysis read. Size and time do not identify content, so these bytes are
+  read and hashed each time. Bytes that the analysis skipped (weights) are not, so 3 GB are checked as fast as
+  they are opened.
+- for a folder, also the names and sizes of its files, because a new file may belong to the model.
+- the source and the options as the user wrote them, and the versions of this program, Python and the packages
+  involved. Code is compared by the size and time of every file, as Python does for compiled files. A
+  transformers model of a folder also depends on all installed packages and on environment variables.
 
-A profile is the exception: no two runs give the same, so it is kept as what was measured last, for who asks
-how long layers take.
+A profile is an exception: every measurement differs, so the cache stores the last one.
 
-Nothing is kept of what rests on more: code of a user's own (`package.module:callable`, nn.Module objects,
-rules, `--trust`) or weights of theirs (`--weights-file`), a run on random inputs (`--observe`), an answer
-under a memory limit, files that changed while they were looked at. A model opened with trust is not even
-looked up.
+Nothing is stored if the answer depends on more: the user's own code (`package.module:callable`, nn.Module
+objects, rules, `--trust`) or weights (`--weights-file`), a run on random inputs (`--observe`), a memory
+limit, or files that changed during the analysis. A model opened with trust is not looked up either.
 """
 
 from __future__ import annotations
@@ -46,35 +44,38 @@ _PACKAGES = (
     *("gguf", "ml_dtypes", "msgspec", "numpy", "onnx", "onnxruntime", "safetensors", "tflite", "torch"),
     *("torchvision", "transformers"),
 )
-"""Packages that may have a part in an analysis."""
-_AT_ONCE, _A_SECOND = 16e6, 200e6
-"""Bytes that are hashed in no time, and in a second at the least: what is analysed sooner is not kept."""
+"""Packages that can affect an analysis."""
+_ALWAYS_HASHED, _HASHED_PER_SECOND = 16e6, 200e6
+"""Bytes that are always hashed, and bytes per second of analysis time.
+
+An answer is stored only if hashing its files takes less time than the analysis.
+"""
 _CLOCK_NS = 20_000_000
-"""By how much a file system's clock may lag behind."""
+"""Largest lag of a file system's clock behind the system clock, in nanoseconds."""
 _PROGRAM = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _STARTED_NS = time.time_ns()
 
 
 class _Evidence(Struct, frozen=True):
-    """Files, and the digest of what was read of them."""
+    """Files of an answer, and the digest of the bytes that the analysis read from them."""
 
     files: tuple[FileRead, ...]
     digest: bytes
 
 
 class AnalysisCache:
-    """What is kept of one model, opened in one way.
+    """Stored answers about one model, opened with one set of options.
 
     Args:
-        source: A path or a name, as it was typed.
-        options: The fields of `OpenOptions`.
-        strict: Whether every dimension and input of the options has to be one of the model's.
-        since: Nanoseconds since the epoch before which files must have changed last.
+        source: Path or name, as the user typed it.
+        options: Fields of `OpenOptions`.
+        strict: Whether every dimension and input in the options must exist in the model.
+        since: Time in nanoseconds since the epoch. Files that changed later are not used.
 
     Attributes:
-        known: Which answers came from here, or went there.
-        tried: Those and what could not be kept.
-        files: What these were made from.
+        known: Names of answers that were read from or written to the cache.
+        tried: Names of those answers, and of answers that could not be stored.
+        files: Files from which the answers were made.
     """
 
     def __init__(self, source: str, options: Mapping[str, Any], strict: bool, since: int) -> None:
@@ -84,14 +85,14 @@ class AnalysisCache:
         self._key: str | None = None
         self._name: str | None = None
         self.files: tuple[FileRead, ...] = ()
-        self._asked = False
+        self._is_looked_up = False
         self.known: set[str] = set()
         self.tried: set[str] = set()
 
-    # answers, None where there is none
+    # stored answers
 
     def rows(self) -> RowPages | None:
-        """The rows of the layer tree, packed."""
+        """Reads the packed rows of the layer tree, or returns None if they are not stored."""
         chunks = self.get("rows")
         if chunks is None or any(chunk.name == "pickled" for chunk in chunks):
             return None
@@ -101,29 +102,29 @@ class AnalysisCache:
         return rows
 
     def unchanged(self) -> bool:
-        """Whether the files are still those that the answers from here were about."""
-        return not self.known or self._found() == self._name
+        """Whether the files are still the ones that the answers describe."""
+        return not self.known or self._find_name() == self._name
 
     def get(self, name: str) -> Any:
-        """An answer of one of `_KINDS`; None where there is none."""
-        if not self._asked:
-            self._asked = True
-            self._name = self._found()
+        """Reads the answer of one kind in `_KINDS`, or returns None if it is not stored."""
+        if not self._is_looked_up:
+            self._is_looked_up = True
+            self._name = self._find_name()
         content = None if self._name is None else self._folder.read(f"{self._name}.{name}")
         if content is None:
             return None
-        kind, whole = _KINDS[name]
+        kind, restore = _KINDS[name]
         try:
-            fact = whole(msgspec.msgpack.decode(content, type=kind))
+            fact = restore(msgspec.msgpack.decode(content, type=kind))
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return None
         self.known.add(name)
         self.tried.add(name)
         return fact
 
-    def _found(self) -> str | None:
-        """What the answers about the files as they are now are called; None if nothing is known of them."""
-        key = self._place()
+    def _find_name(self) -> str | None:
+        """File name prefix of the answers for the current files, or None if there are none."""
+        key = self._place_key()
         if key is None:
             return None
         if _is_name(self._source):
@@ -140,27 +141,30 @@ class AnalysisCache:
         self.files = evidence.files
         return _hash(key, evidence.digest)
 
-    def _place(self) -> str | None:
-        """The key, with what lies in a folder now."""
-        self._key = self._key or self._made_key()
+    def _place_key(self) -> str | None:
+        """Key of the options, combined with the current file list of a folder.
+
+        None if nothing may be stored.
+        """
+        self._key = self._key or self._make_key()
         if self._key is None or not os.path.isdir(self._source):
             return self._key
         with contextlib.suppress(OSError):
-            return _hash(self._key, msgspec.msgpack.encode(_listed(self._source)))
+            return _hash(self._key, msgspec.msgpack.encode(_folder_files(self._source)))
         return None
 
-    # keeping
+    # storing
 
     def keep(
         self, kind: str, fact: Callable[[], Any], files: Sequence[FileRead] | None, seconds: float
     ) -> None:
-        """Keeps an answer.
+        """Stores an answer, if it can be stored and hashing its files is faster than making it.
 
         Args:
-            kind: Which of `_KINDS`; rows are packed ones.
-            fact: Makes it.
-            files: What it was made from; None if nobody can say.
-            seconds: That it took to be made.
+            kind: Key of `_KINDS`. The rows must be packed.
+            fact: Function that makes the answer.
+            files: Files from which it was made, or None if unknown.
+            seconds: Seconds that it took to make it.
         """
         self.tried.add(kind)
         limit = memory_limit.in_force()
@@ -170,17 +174,20 @@ class AnalysisCache:
             or (limit is not None and limit < (memory_limit.machine() or 0))
         ):
             return
-        if sum(size for file in files for _, size in file.spans) > _AT_ONCE + _A_SECOND * seconds:
+        if (
+            sum(size for file in files for _, size in file.spans)
+            > _ALWAYS_HASHED + _HASHED_PER_SECOND * seconds
+        ):
             return
         with contextlib.suppress(MemoryError, OSError):
-            name = self._named(tuple(files))
-            content = None if name is None else _encoded(kind, fact())
+            name = self._make_name(tuple(files))
+            content = None if name is None else _encode(kind, fact())
             if content is not None and self._folder.write(f"{name}.{kind}", content):
                 self.known.add(kind)
 
-    def _named(self, files: tuple[FileRead, ...]) -> str | None:
-        """What answers made from `files` are called; None if these may have changed since."""
-        place = self._place()
+    def _make_name(self, files: tuple[FileRead, ...]) -> str | None:
+        """File name prefix for answers made from `files`, or None if the files may have changed since."""
+        place = self._place_key()
         if place is None or _is_name(self._source):
             return None if files else place
         if files == self.files and self._name is not None:
@@ -197,8 +204,8 @@ class AnalysisCache:
         self.files, self._name = files, _hash(place, digest)
         return self._name
 
-    def _made_key(self) -> str | None:
-        """Digest of everything but content; None where nothing may be kept."""
+    def _make_key(self) -> str | None:
+        """Computes a digest of everything but the content of files, or None if nothing may be stored."""
         about = self._options
         if about["trust"] or about["rules"] is not None or about["observe"] or about["weights_file"]:
             return None
@@ -206,20 +213,20 @@ class AnalysisCache:
         folder = not named and os.path.isdir(self._source)
         if not (named or folder or os.path.isfile(self._source)):
             return None
-        program = _code(_PROGRAM)
+        program = _code_files(_PROGRAM)
         if max(changed for _, _, changed in program) > _STARTED_NS:
-            return None  # what runs is not what is there
+            return None  # the installed program changed after this process started
         parts: list[Any] = [_VERSION, sys.version, sys.platform, sys.byteorder, program, _packages()]
         if named:
-            models = _code_of("torchvision")
+            models = _package_code("torchvision")
             if models is None:
                 return None
             parts.append(models)
         else:
             parts.append(os.path.abspath(self._source))
         if folder:
-            parts += [_code_of("transformers"), _installed(), _variables()]
-        parts += [self._source, [[name, _ordered(value)] for name, value in sorted(about.items())]]
+            parts += [_package_code("transformers"), _installed(), _variables()]
+        parts += [self._source, [[name, _with_order(value)] for name, value in sorted(about.items())]]
         try:
             return _hash("", msgspec.msgpack.encode(parts))
         except (OverflowError, TypeError, ValueError):
@@ -227,69 +234,72 @@ class AnalysisCache:
 
 
 def cache_usage() -> CacheUsage:
-    """Where analyses are kept, how many files that are, and their bytes."""
+    """Reads the folder of the analysis cache, the number of its files, and their bytes."""
     return _folder().usage()
 
 
 def clear_cache() -> CacheUsage:
-    """Removes all analyses that are kept; returns what is left."""
+    """Removes all stored analyses and returns the remaining usage."""
     _folder().clear()
     return cache_usage()
 
 
 def opens(source: Any, options: Mapping[str, Any], strict: bool, since: int) -> AnalysisCache | None:
-    """The cache of a model; None where it is switched off."""
+    """Opens the cache for a model, or returns None if the cache is switched off."""
     return None if os.environ.get(SWITCH) else AnalysisCache(source, options, strict, since)
 
 
-# inside: facts as bytes
+# facts as bytes
 
 
-def _info(fact: Info) -> Info:
+def _restore_info(fact: Info) -> Info:
     force_setattr(fact, "assumptions", tupled(fact.assumptions))
     return fact
 
 
-def _ops(fact: tuple[OpStat, ...]) -> tuple[OpStat, ...]:
+def _restore_ops(fact: tuple[OpStat, ...]) -> tuple[OpStat, ...]:
     for values in (values for stat in fact for values in stat.attributes.values()):
         for name in ("minimum", "maximum", "values"):
             force_setattr(values, name, tupled(getattr(values, name)))
     return fact
 
 
-def _as_it_is(fact: Any) -> Any:
+def _unchanged(fact: Any) -> Any:
     return fact
 
 
 _KINDS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
-    "info": (Info, _info),
-    "ops": (tuple[OpStat, ...], _ops),
-    "memory": (Memory, _as_it_is),
-    "flow": (FlowRecord, _as_it_is),
-    "profile": (Profile, _as_it_is),
-    "rows": (tuple[Chunk, ...], _as_it_is),
+    "info": (Info, _restore_info),
+    "ops": (tuple[OpStat, ...], _restore_ops),
+    "memory": (Memory, _unchanged),
+    "flow": (FlowRecord, _unchanged),
+    "profile": (Profile, _unchanged),
+    "rows": (tuple[Chunk, ...], _unchanged),
 }
-"""Answers that are kept: what they are decoded as, and what makes that what it was."""
+"""Kinds of answers: the type for decoding, and the function that restores tuples in the decoded fact."""
 
 
-def _encoded(name: str, fact: Any) -> bytes | None:
-    """A fact as bytes, if it comes back from them as it is; no pickled rows: a pickle may do anything."""
+def _encode(name: str, fact: Any) -> bytes | None:
+    """Encodes a fact, or returns None if decoding would not restore it exactly.
+
+    Pickled rows are refused, because unpickling can run arbitrary code.
+    """
     if name == "rows":
         fact = tuple(fact.chunks())
         if any(chunk.name == "pickled" for chunk in fact):
             return None
-    kind, whole = _KINDS[name]
+    kind, restore = _KINDS[name]
     try:
         content = msgspec.msgpack.encode(fact)
         if name == "rows":
             return content
-        again = whole(msgspec.msgpack.decode(content, type=kind))
+        decoded = restore(msgspec.msgpack.decode(content, type=kind))
     except (msgspec.MsgspecError, OverflowError, TypeError, ValueError):
         return None
-    return content if again == fact and msgspec.msgpack.encode(again) == content else None
+    return content if decoded == fact and msgspec.msgpack.encode(decoded) == content else None
 
 
-# inside: what they rest on
+# what the answers depend on
 
 
 def _folder() -> CacheFolder:
@@ -297,12 +307,12 @@ def _folder() -> CacheFolder:
 
 
 def _is_name(source: str) -> bool:
-    """Whether a model is meant by its name, and that may be one of torchvision's."""
+    """Whether the source may be the name of a torchvision model."""
     return source.isidentifier() and not os.path.lexists(source)
 
 
-def _ordered(value: Any) -> Any:
-    """An option as it was given: of dimensions the order is told, too."""
+def _with_order(value: Any) -> Any:
+    """Converts a mapping to a list of pairs, because the order of dimensions matters."""
     return list(value.items()) if isinstance(value, Mapping) else value
 
 
@@ -312,8 +322,8 @@ def _hash(name: str, content: bytes) -> str:
     return hashlib.sha256(name.encode() + content).hexdigest()[:40]
 
 
-def _code(folder: str) -> list[tuple[str, int, int]]:
-    """The Python files below a folder: name, size, time, which is what Python goes by itself."""
+def _code_files(folder: str) -> list[tuple[str, int, int]]:
+    """Lists the Python files below a folder with size and time, by which Python itself detects changes."""
     files: list[tuple[str, int, int]] = []
     waiting = [folder]
     while waiting:
@@ -328,7 +338,7 @@ def _code(folder: str) -> list[tuple[str, int, int]]:
 
 
 def _packages() -> list[tuple[str, int, int]]:
-    """Which versions of packages are installed: what their own files say, and what their installer wrote."""
+    """Lists the version files of `_PACKAGES` and the times of their installations."""
     files: list[tuple[str, int, int]] = []
     for folder in dict.fromkeys(sys.path):
         for name in _PACKAGES:
@@ -345,8 +355,8 @@ def _packages() -> list[tuple[str, int, int]]:
     return files
 
 
-def _code_of(package: str) -> list[tuple[str, int, int]] | None:
-    """The code of a package; None if it is not installed."""
+def _package_code(package: str) -> list[tuple[str, int, int]] | None:
+    """Lists the Python files of a package, or returns None if it is not installed."""
     from importlib.util import find_spec
 
     try:
@@ -355,11 +365,11 @@ def _code_of(package: str) -> list[tuple[str, int, int]] | None:
         return None
     if spec is None or not spec.origin:
         return None
-    return _code(os.path.dirname(spec.origin)) or None
+    return _code_files(os.path.dirname(spec.origin)) or None
 
 
 def _installed() -> list[str]:
-    """The names and versions of all that is installed."""
+    """Lists the names and versions of all installed packages."""
     names: list[str] = []
     for folder in dict.fromkeys(sys.path):
         with contextlib.suppress(OSError):
@@ -368,17 +378,17 @@ def _installed() -> list[str]:
 
 
 def _variables() -> list[tuple[str, str]]:
-    """What the environment tells torch and transformers."""
-    told = ("ACCELERATE_", "HF_", "PYTORCH_", "TORCH", "TRANSFORMERS_", "USE_")
-    found = [(name, value) for name, value in os.environ.items() if name.startswith(told)]
-    return sorted(pair for pair in found if "TOKEN" not in pair[0])
+    """Lists the environment variables that affect torch and transformers."""
+    prefixes = ("ACCELERATE_", "HF_", "PYTORCH_", "TORCH", "TRANSFORMERS_", "USE_")
+    variables = [(name, value) for name, value in os.environ.items() if name.startswith(prefixes)]
+    return sorted(pair for pair in variables if "TOKEN" not in pair[0])
 
 
-def _listed(folder: str) -> list[tuple[str, int]]:
-    """What lies in a folder: names and sizes, -1 for what leads nowhere.
+def _folder_files(folder: str) -> list[tuple[str, int]]:
+    """Lists the names and sizes of the files in a folder. The size of a broken link is -1.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The folder cannot be read.
     """
     files: list[tuple[str, int]] = []
     for name in sorted(os.listdir(folder)):

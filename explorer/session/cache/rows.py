@@ -1,12 +1,13 @@
-"""Packed rows of the layer tree, as the screen keeps them: packed, and taken out when they are looked at.
+"""Packed rows of the layer tree: compressed pages, from which a row is decoded when it is needed.
 
-A graph of a hundred thousand nodes is 200 MB of `Layer` objects, and two seconds in which whoever unpickles
-them can answer no key. So the engine's process packs them into pages; the screen keeps the pages as they
-come and takes out the rows that it draws. What the tree has to know of every row, whether it is on show or
-not, lies beside the pages in arrays: what it is in, what is in it, which siblings are alike, what it costs.
+A graph of 100,000 nodes is 200 MB of `Layer` objects, and unpickling them blocks the screen for two seconds.
+The engine's process therefore packs the rows into pages. The screen stores the pages as they arrive and
+decodes only the rows that it draws. The tree needs some properties of every row, visible or not: its parent,
+its end, runs of identical siblings, its figures. They are in arrays next to the pages (`Structure`).
 
-A page is MessagePack, which a cache may keep: it is data, whoever wrote it. What MessagePack cannot say
-exactly (a number beyond 64 bits, a list that must not come back as a tuple) is pickled, for a pipe alone.
+A page is MessagePack, which the cache may store, because decoding it runs no code. Values that MessagePack
+cannot represent exactly (a number beyond 64 bits, a list that must not become a tuple) are pickled. Such
+pages go through a pipe only, never into the cache.
 """
 
 from __future__ import annotations
@@ -21,44 +22,48 @@ from typing import TYPE_CHECKING, Any, overload
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from explorer.facts import Layer  # as above
+    from explorer.facts import Layer  # imported late: see the module docstring
 
 PAGE = 32
-"""Rows a page. A screenful of closed groups lies in as many pages as it has rows: each must be cheap."""
+"""Rows per page. A screen of closed groups can need one page per row, so each page must be cheap to decode.
+"""
 WIDE = 4_000
-"""Children that are listed one by one; of more, so many lie in ranges."""
+"""Number of children above which the tree lists them in ranges."""
 RANGE = 1_000
-"""Children a range."""
+"""Number of children per range."""
 COLUMNS = ("macs", "params", "weight_bytes", "activation_bytes")
-"""Figures of a layer that are known of every row without taking it out."""
+"""Figures of a layer that `Structure` holds for every row."""
 GROUP, UNKNOWN, BOUND, SHARED, ASSUMED = 1, 2, 4, 8, 16
-"""Flags of a row; SHARED: a parameter of it, or of what is in it, has other users; ASSUMED: and no bound."""
+"""Flags of a row. SHARED: a parameter of the row, or of a row below it, has other users. ASSUMED: the figures
+rest on an assumption and are not a bound.
+"""
 
 _KEPT_PAGES, _KEPT_ROWS = 128, 1_024
 _LEVEL = 3
-"""Of zlib: with a dictionary as quick as 1."""
-_PAGES = 16
-"""Pages of rows a message."""
-_SENT = 1 << 18
-"""Bytes a chunk: the screen must get the interpreter's lock back soon."""
+"""Compression level of zlib. With a dictionary it is as fast as level 1."""
+_MESSAGE_PAGES = 16
+"""Pages of rows per message."""
+_CHUNK_BYTES = 1 << 18
+"""Bytes per chunk. Small chunks return the interpreter's lock to the screen quickly."""
 
 Numbers = Sequence[int]
 
 
 class Structure(Struct):
-    """What is known of every row of a tree, in arrays as long as it has rows.
+    """Properties of every row of a tree, in arrays with one element per row.
 
     Attributes:
-        parent: Row that it lies in; -1 at the top.
-        end: The row behind the last one inside it.
-        depth: As in `Layer`.
-        repeat: As in `Layer`, except that on the others of a run it is minus their place in it: -1, -2, ...
-        flags: Of GROUP, UNKNOWN, BOUND, SHARED, ASSUMED.
-        columns: The figures of `COLUMNS`; -1 for one that is not known.
-        wide: For each row with more than `WIDE` children (-1: the top; runs counted once) every `RANGE`th
-            of them.
-        deepest: The greatest depth.
-        known: The columns of which a figure is known of any row.
+        parent: Id of the parent row, or -1 at the top.
+        end: Id of the row after the last one below this row.
+        depth: Depth, as in `Layer`.
+        repeat: Length of a run, as in `Layer`. On the other groups of a run it is minus their position: -1,
+            -2, ...
+        flags: Combination of GROUP, UNKNOWN, BOUND, SHARED, ASSUMED.
+        columns: Figures of `COLUMNS`, or -1 if unknown.
+        wide: For each row with more than `WIDE` children (-1: the top), the ids of every `RANGE`th child. A
+            run counts as one child.
+        deepest: Largest depth.
+        known: Columns with a known figure in at least one row.
     """
 
     parent: array[int] = field(default_factory=lambda: array("i"))
@@ -74,12 +79,12 @@ class Structure(Struct):
 
 
 class Chunk(Struct, frozen=True):
-    """A part of rows on their way from process to process.
+    """Part of the packed rows, as it is sent to another process or stored.
 
     Attributes:
-        name: A field of `Structure`, one of `COLUMNS`, 'page', 'pickled' (a page, too), 'deepest', 'known' or
-            'wide' (of row `key`).
-        code: Type of the array whose bytes these are; empty if `data` is what it is.
+        name: Kind of the part: a field of `Structure`, one of `COLUMNS`, 'page', 'pickled' (a pickled page),
+            'deepest', 'known', or 'wide' (for the row `key`).
+        code: Type code of the array whose bytes are in `data`, or '' if `data` is the value itself.
     """
 
     name: str
@@ -89,7 +94,7 @@ class Chunk(Struct, frozen=True):
 
 
 def structure_of(layers: Sequence[Layer]) -> Structure:
-    """The structure of rows that are at hand, in two passes over them."""
+    """Builds the structure of rows in two passes over them."""
     count = len(layers)
     depth, repeat = array("H", bytes(2 * count)), array("i", bytes(4 * count))
     structure = Structure(
@@ -102,16 +107,16 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
     parent, flags = structure.parent, structure.flags
     values: tuple[list[int], ...] = ([], [], [], [])
     macs, params, weights, activations = (column.append for column in values)
-    for at, layer in enumerate(layers):
-        parent[at] = -1 if layer.parent is None else layer.parent
-        depth[at] = layer.depth
-        repeat[at] = layer.repeat
+    for row, layer in enumerate(layers):
+        parent[row] = -1 if layer.parent is None else layer.parent
+        depth[row] = layer.depth
+        repeat[row] = layer.repeat
         flag = GROUP if layer.group else 0
         if layer.status != "exact":
             flag |= UNKNOWN if layer.status == "unknown" else ASSUMED if layer.assumed else BOUND
         if layer.shared_with:
             flag |= SHARED
-        flags[at] = flag
+        flags[row] = flag
         macs(-1 if layer.macs is None else layer.macs)
         params(layer.params)
         weights(layer.weight_bytes)
@@ -122,7 +127,10 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
 
 
 def close(structure: Structure) -> None:
-    """Fills in what follows from parents and runs: ends, places in runs, shared parameters, wide rows."""
+    """Fills in the properties that follow from parents and runs.
+
+    These are the ends, the positions in runs, the shared flags and the wide rows.
+    """
     parent, end, repeat, flags = (
         structure.parent,
         structure.end,
@@ -135,46 +143,46 @@ def close(structure: Structure) -> None:
     structure.known = tuple(
         [name for name, numbers in structure.columns.items() if max(numbers, default=-1) >= 0]
     )
-    for at in range(count - 1, -1, -1):
-        if end[at] <= at:
-            end[at] = at + 1
-        above = parent[at]
-        if above >= 0:
-            if end[above] < end[at]:
-                end[above] = end[at]
-            if flags[at] & SHARED:
-                flags[above] |= SHARED
+    for row in range(count - 1, -1, -1):
+        if end[row] <= row:
+            end[row] = row + 1
+        parent_row = parent[row]
+        if parent_row >= 0:
+            if end[parent_row] < end[row]:
+                end[parent_row] = end[row]
+            if flags[row] & SHARED:
+                flags[parent_row] |= SHARED
     children: dict[int, int] = {}
-    for at in range(count):
-        if repeat[at] > 1:
-            size = end[at] - at
-            for place in range(1, repeat[at]):
-                repeat[at + place * size] = -place
-        if repeat[at] > 0:
-            above = parent[at]
-            children[above] = children.get(above, 0) + 1
+    for row in range(count):
+        if repeat[row] > 1:
+            size = end[row] - row
+            for place in range(1, repeat[row]):
+                repeat[row + place * size] = -place
+        if repeat[row] > 0:
+            parent_row = parent[row]
+            children[parent_row] = children.get(parent_row, 0) + 1
     structure.repeat = narrow(repeat)
-    for above, many in children.items():
-        if many > WIDE:
-            structure.wide[above] = _every(structure, above)
+    for parent_row, child_count in children.items():
+        if child_count > WIDE:
+            structure.wide[parent_row] = _range_starts(structure, parent_row)
 
 
-def _every(structure: Structure, above: int) -> Numbers:
-    """Every `RANGE`th child of a row, runs counted once."""
+def _range_starts(structure: Structure, parent_row: int) -> Numbers:
+    """Lists every `RANGE`th child of a row. A run counts as one child."""
     starts = array("i")
-    at, stop = above + 1, structure.end[above] if above >= 0 else len(structure.parent)
+    row, stop = parent_row + 1, structure.end[parent_row] if parent_row >= 0 else len(structure.parent)
     place = 0
-    while at < stop:
-        if structure.repeat[at] > 0:
+    while row < stop:
+        if structure.repeat[row] > 0:
             if place % RANGE == 0:
-                starts.append(at)
+                starts.append(row)
             place += 1
-        at = structure.end[at]
+        row = structure.end[row]
     return starts
 
 
 def narrow(values: Sequence[int]) -> Numbers:
-    """Numbers in the smallest array that holds them."""
+    """Stores numbers in the smallest array type that holds them."""
     low, high = min(values, default=0), max(values, default=0)
     for code, bits in (("b", 7), ("h", 15), ("i", 31), ("q", 63)):
         if low >= -(1 << bits) and high < 1 << bits:
@@ -183,12 +191,12 @@ def narrow(values: Sequence[int]) -> Numbers:
 
 
 def pack(layers: Iterable[Layer]) -> Iterator[Chunk]:
-    """The pages of rows, each of `PAGE`; the first is the dictionary of the others, which are like it."""
+    """Packs rows into pages of `PAGE` rows. The first page is the compression dictionary of the others."""
     import zlib
 
     rows, start, press = iter(layers), 0, zlib.compressobj(_LEVEL)
     while page := list(islice(rows, PAGE)):
-        bodies = _encoded(page, start)
+        bodies = _encode(page, start)
         name = "page"
         if bodies is None:
             import pickle
@@ -202,10 +210,11 @@ def pack(layers: Iterable[Layer]) -> Iterator[Chunk]:
         start += PAGE
 
 
-def _encoded(page: Sequence[Layer], start: int) -> list[bytes] | None:
-    """Rows from row `start` on as MessagePack; None if it cannot say one of them exactly.
+def _encode(page: Sequence[Layer], start: int) -> list[bytes] | None:
+    """Encodes rows as MessagePack, or returns None if one of them cannot be represented exactly.
 
-    Numbers that count up are set against where they stand: all the same, they take no room.
+    Ids are stored relative to the position of the row, which makes them equal and easy to compress. `start`
+    is the id of the first row.
     """
     from msgspec import msgpack
     from msgspec.structs import replace
@@ -215,66 +224,66 @@ def _encoded(page: Sequence[Layer], start: int) -> list[bytes] | None:
             msgpack.encode(
                 replace(
                     row,
-                    id=row.id - at,
+                    id=row.id - position,
                     parent=None if row.parent is None else row.parent - row.id,
-                    attributes=_marked(row.attributes) if row.attributes else row.attributes,
+                    attributes=_encodable(row.attributes) if row.attributes else row.attributes,
                 )
             )
-            for at, row in enumerate(page, start)
+            for position, row in enumerate(page, start)
         ]
-    except (OverflowError, TypeError, ValueError):  # beyond 64 bits; of no kind that it has; no UTF-8
+    except (OverflowError, TypeError, ValueError):  # beyond 64 bits; unsupported type; not UTF-8
         return None
 
 
-_PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+_PLAIN_TYPES = frozenset((type(None), bool, int, float, str, bytes))
 _LIST = 1
-"""Type of MessagePack's extension that is a list: its own lists are our tuples."""
+"""Code of the MessagePack extension for lists. MessagePack's own lists are decoded as tuples."""
 
 
-def _marked(value: Any) -> Any:
-    """A value of no declared type as one that comes back as it went.
+def _encodable(value: Any) -> Any:
+    """Converts a value of undeclared type so that decoding restores it exactly.
 
     Raises:
-        TypeError: There is none.
+        TypeError: No conversion exists for the type.
     """
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in _PLAIN_TYPES:
         return value
     if kind is tuple:
-        return tuple([_marked(member) for member in value])
+        return tuple([_encodable(member) for member in value])
     if kind is dict and all(type(key) is str for key in value):
-        return {key: _marked(member) for key, member in value.items()}
+        return {key: _encodable(member) for key, member in value.items()}
     if kind is list:
         from msgspec.msgpack import Ext, encode
 
-        return Ext(_LIST, encode([_marked(member) for member in value]))
+        return Ext(_LIST, encode([_encodable(member) for member in value]))
     raise TypeError(kind)
 
 
 class _List(list[Any]):
-    """What was a list before it was MessagePack."""
+    """A list that was encoded as an extension."""
 
 
-def _list(code: int, body: memoryview) -> Any:
-    """What an extension stands for."""
+def _decode_list(code: int, body: memoryview) -> Any:
+    """Decodes an extension."""
     from msgspec.msgpack import decode
 
-    return _List(decode(body, ext_hook=_list))
+    return _List(decode(body, ext_hook=_decode_list))
 
 
 @cache
 def _decoder() -> Callable[[memoryview, int], Layer]:
-    """What makes the row at a place of a page that is MessagePack, or raises msgspec.DecodeError."""
+    """Builds the function that decodes a row from its bytes and its id. It raises msgspec.DecodeError."""
     from msgspec.msgpack import Decoder
     from msgspec.structs import force_setattr
 
-    from explorer.facts import Layer  # as above
+    from explorer.facts import Layer  # imported late: see the module docstring
 
-    decode = Decoder(Layer, ext_hook=_list).decode
+    decode = Decoder(Layer, ext_hook=_decode_list).decode
 
-    def row(body: memoryview, at: int) -> Layer:
+    def row(body: memoryview, row_id: int) -> Layer:
         layer = decode(body)
-        force_setattr(layer, "id", layer.id + at)
+        force_setattr(layer, "id", layer.id + row_id)
         if layer.parent is not None:
             force_setattr(layer, "parent", layer.parent + layer.id)
         if layer.attributes:
@@ -285,7 +294,7 @@ def _decoder() -> Callable[[memoryview, int], Layer]:
 
 
 def tupled(value: Any) -> Any:
-    """A value of no declared type as it was before it was MessagePack, which has one kind of list."""
+    """Restores a decoded value of undeclared type: lists become tuples, and extensions become lists."""
     kind = type(value)
     if kind is list or kind is tuple:
         return tuple([tupled(member) for member in value])
@@ -295,14 +304,14 @@ def tupled(value: Any) -> Any:
 
 
 def messages(layers: Iterable[Layer]) -> Iterator[tuple[Chunk, ...]]:
-    """The pages as chunks, a few at a time."""
+    """Packs rows and yields the chunks, several per message."""
     pages = pack(layers)
-    while some := tuple(islice(pages, _PAGES)):
-        yield some
+    while batch := tuple(islice(pages, _MESSAGE_PAGES)):
+        yield batch
 
 
 def packed(layers: Sequence[Layer]) -> RowPages:
-    """Rows that are at hand, packed."""
+    """Packs rows with their structure. Rows that are already packed are returned unchanged."""
     if isinstance(layers, RowPages):
         return layers
     rows = RowPages()
@@ -313,32 +322,32 @@ def packed(layers: Sequence[Layer]) -> RowPages:
 
 
 def chunks(structure: Structure) -> Iterator[Chunk]:
-    """The structure in parts that are small enough to be taken up between two keys."""
+    """Splits the structure into chunks that the screen can process between two key presses."""
     named: dict[str, Numbers] = {
         name: getattr(structure, name) for name in ("parent", "end", "depth", "repeat", "flags")
     }
     for name, numbers in (named | structure.columns).items():
-        yield from _parts(name, numbers, 0)
+        yield from _array_chunks(name, numbers, 0)
     for row, numbers in structure.wide.items():
-        yield from _parts("wide", numbers, row)
+        yield from _array_chunks("wide", numbers, row)
     yield Chunk("deepest", "", structure.deepest)
     yield Chunk("known", "", structure.known)
 
 
-def _parts(name: str, numbers: Numbers, key: int) -> Iterator[Chunk]:
+def _array_chunks(name: str, numbers: Numbers, key: int) -> Iterator[Chunk]:
     code = numbers.typecode if isinstance(numbers, array) else ""
-    step = _SENT // (numbers.itemsize if isinstance(numbers, array) else 64)
-    for at in range(0, max(1, len(numbers)), step):
-        part = numbers[at : at + step]
+    step = _CHUNK_BYTES // (numbers.itemsize if isinstance(numbers, array) else 64)
+    for start in range(0, max(1, len(numbers)), step):
+        part = numbers[start : start + step]
         yield Chunk(name, code, part.tobytes() if isinstance(part, array) else part, key)
 
 
 class RowPages(Sequence["Layer"]):
-    """The rows of a tree: a sequence of `Layer`, each taken out of its page when it is asked for.
+    """The rows of a tree as a sequence of `Layer` objects, each decoded from its page on access.
 
     Attributes:
-        structure: What is known of all of them.
-        opened: Pages taken out so far.
+        structure: Properties of all rows.
+        opened: Number of pages decompressed so far.
     """
 
     def __init__(self) -> None:
@@ -349,10 +358,10 @@ class RowPages(Sequence["Layer"]):
         self._first = b""
         self._pickled: set[int] = set()
         self._bodies: dict[int, bytes] = {}
-        self._taken: dict[int, Layer] = {}
+        self._decoded: dict[int, Layer] = {}
 
     def add(self, chunk: Chunk) -> None:
-        """Takes up a part, in the order in which they were made."""
+        """Adds a chunk. Chunks must be added in the order in which they were made."""
         structure = self.structure
         if chunk.name in ("page", "pickled"):
             if chunk.name == "pickled":
@@ -382,29 +391,29 @@ class RowPages(Sequence["Layer"]):
             numbers.extend(chunk.data)
 
     def chunks(self) -> Iterator[Chunk]:
-        """The parts, in an order in which they can be taken up."""
-        for at, page in enumerate(self._pages):
-            yield Chunk("pickled" if at in self._pickled else "page", "", page)
+        """Splits pages and structure into chunks, in an order in which they can be added."""
+        for page_index, page in enumerate(self._pages):
+            yield Chunk("pickled" if page_index in self._pickled else "page", "", page)
         yield from chunks(self.structure)
 
     def messages(self) -> Iterator[tuple[Chunk, ...]]:
-        """The same, so many at a time as the other side can take up between two keys."""
-        some: list[Chunk] = []
+        """Groups the chunks so that the other process can add a group between two key presses."""
+        batch: list[Chunk] = []
         for chunk in self.chunks():
-            some.append(chunk)
-            if len(some) == _PAGES or chunk.code:
-                yield tuple(some)
-                some = []
-        yield tuple(some)
+            batch.append(chunk)
+            if len(batch) == _MESSAGE_PAGES or chunk.code:
+                yield tuple(batch)
+                batch = []
+        yield tuple(batch)
 
     def restructured(self) -> RowPages:
-        """The same pages, those to come too, under a structure that has still to be added."""
+        """Makes rows that share these pages, present and future ones, with an empty structure to be added."""
         grown = RowPages()
         grown._pages, grown._pickled = self._pages, self._pickled
         return grown
 
     def amended(self, reason: str) -> RowPages:
-        """The same rows with what only the structure knows: sums over groups, runs; and another reason."""
+        """Makes the same rows with the group sums and runs of the structure, and with another reason."""
         from msgspec.structs import replace
 
         structure = self.structure
@@ -415,12 +424,12 @@ class RowPages(Sequence["Layer"]):
         )
 
         def amend(layer: Layer) -> Layer:
-            at = layer.id
+            row_id = layer.id
             return replace(
                 layer,
-                params=params[at],
-                weight_bytes=weights[at],
-                repeat=max(0, repeat[at]),
+                params=params[row_id],
+                weight_bytes=weights[row_id],
+                repeat=max(0, repeat[row_id]),
                 reason=reason,
                 assumed=False,
             )
@@ -435,52 +444,52 @@ class RowPages(Sequence["Layer"]):
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of the pages."""
+        """Number of bytes of the pages."""
         return sum(map(len, self._pages))
 
     @overload
-    def __getitem__(self, at: int) -> Layer: ...
+    def __getitem__(self, index: int) -> Layer: ...
 
     @overload
-    def __getitem__(self, at: slice) -> tuple[Layer, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[Layer, ...]: ...
 
-    def __getitem__(self, at: int | slice) -> Layer | tuple[Layer, ...]:
-        if isinstance(at, slice):
-            start, stop, step = at.indices(len(self))
+    def __getitem__(self, index: int | slice) -> Layer | tuple[Layer, ...]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
             if step == 1:
-                return tuple(self._from(start, stop))
+                return tuple(self._iterate(start, stop))
             return tuple([self[i] for i in range(start, stop, step)])
-        if at < 0:
-            at += len(self)
-        if not 0 <= at < len(self):
-            raise IndexError(at)
-        layer = self._taken.get(at)
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        layer = self._decoded.get(index)
         if layer is None:
-            page = at // PAGE
-            layer = self._amend(self._row(page)(_spans(self._body(page))[at % PAGE], at))
-            if len(self._taken) >= _KEPT_ROWS:
-                self._taken.clear()
-            self._taken[at] = layer
+            page = index // PAGE
+            layer = self._amend(self._row(page)(_row_bodies(self._body(page))[index % PAGE], index))
+            if len(self._decoded) >= _KEPT_ROWS:
+                self._decoded.clear()
+            self._decoded[index] = layer
         return layer
 
     def _row(self, page: int) -> Callable[[memoryview, int], Layer]:
-        """What makes a row of a page from its bytes and its place among all."""
+        """Function that decodes a row of a page from its bytes and its id."""
         if page not in self._pickled:
             return _decoder()
         import pickle
 
-        return lambda body, at: pickle.loads(body)
+        return lambda body, row_id: pickle.loads(body)
 
     def _body(self, page: int) -> bytes:
         body = self._bodies.get(page)
         if body is None:
-            body = self._take_out(page)
+            body = self._decompress(page)
             if len(self._bodies) >= _KEPT_PAGES:
                 del self._bodies[next(iter(self._bodies))]
             self._bodies[page] = body
         return body
 
-    def _take_out(self, page: int) -> bytes:
+    def _decompress(self, page: int) -> bytes:
         import zlib
 
         self.opened += 1
@@ -491,33 +500,33 @@ class RowPages(Sequence["Layer"]):
         return zlib.decompressobj(zdict=self._first).decompress(self._pages[page])
 
     def located(self, paths: Iterable[str]) -> dict[str, int]:
-        """Which rows have these paths; only pages in which one of them stands are taken apart."""
+        """Finds the ids of the rows with these paths. It decodes only pages that contain one of the paths."""
         encoded = {path: path.encode("utf-8", "surrogatepass") for path in paths}
         ids: dict[str, int] = {}
         for page in range(len(self._pages)):
             if not encoded:
                 break
-            body = self._bodies.get(page) or self._take_out(page)
+            body = self._bodies.get(page) or self._decompress(page)
             if page in self._pickled or any(path in body for path in encoded.values()):
-                for row in map(self._row(page), _spans(body), count(page * PAGE)):
+                for row in map(self._row(page), _row_bodies(body), count(page * PAGE)):
                     if encoded.pop(row.path, None) is not None:
                         ids[row.path] = row.id
         return ids
 
-    def _from(self, start: int, stop: int) -> Iterator[Layer]:
-        """Rows one after the other, a page at a time, of which none is kept."""
-        at = start
-        while at < stop:
-            page, first = divmod(at, PAGE)
-            last = min(PAGE, first + stop - at)
+    def _iterate(self, start: int, stop: int) -> Iterator[Layer]:
+        """Iterates over rows page by page, without storing the decoded rows."""
+        row_id = start
+        while row_id < stop:
+            page, first = divmod(row_id, PAGE)
+            last = min(PAGE, first + stop - row_id)
             row = self._row(page)
-            bodies = _spans(self._bodies.get(page) or self._take_out(page))[first:last]
-            for place, body in enumerate(bodies, at):
+            bodies = _row_bodies(self._bodies.get(page) or self._decompress(page))[first:last]
+            for place, body in enumerate(bodies, row_id):
                 yield self._amend(row(body, place))
-            at += last - first
+            row_id += last - first
 
     def __iter__(self) -> Iterator[Layer]:
-        return self._from(0, len(self))
+        return self._iterate(0, len(self))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (RowPages, tuple, list)):
@@ -530,13 +539,13 @@ class RowPages(Sequence["Layer"]):
         return f"<{len(self):,} rows in {len(self._pages):,} pages>"
 
 
-def _spans(body: bytes) -> list[memoryview]:
-    """The rows of a page, still as bytes."""
+def _row_bodies(body: bytes) -> list[memoryview]:
+    """Splits a page into the bytes of its rows."""
     view = memoryview(body)
     count = int.from_bytes(view[:4], sys.byteorder)
     sizes = view[4 : 4 + 4 * count].cast("I")
-    spans, at = [], 4 + 4 * count
+    spans, start = [], 4 + 4 * count
     for size in sizes:
-        spans.append(view[at : at + size])
-        at += size
+        spans.append(view[start : start + size])
+        start += size
     return spans

@@ -1,4 +1,7 @@
-"""Methods of a session that no feature adds: functions by subject, which `session.Session` has."""
+"""Methods of a session that do not belong to a feature, as functions by subject.
+
+`session.Session` has them as methods.
+"""
 
 from explorer.session.methods import changes, connections, exports, figure_methods, states
 

@@ -1,4 +1,4 @@
-"""Changes of a session's model: the one method that does any of them."""
+"""The method of a session that applies any change to a model."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ def do(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Any:
-    """Changes a model of the history; what comes of it becomes the current one, and every other state stays.
+    """Changes a model of the history and makes the result the current state. All other states stay.
 
     Args:
-        change: The verb: 'tile', 'quantize', 'fold', 'edit', 'extract'.
-        options: The record of the change, with all its options.
-        state: The state that is changed; None for the current one.
-        proof: How the result is proved; None for the change's usual way.
-        output: Where the result is written; None keeps it in the session's folder until `save`.
-        overwrite: Whether an existing `output` may be replaced.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job and leaves nothing behind.
+        change: Verb of the change: 'tile', 'quantize', 'fold', 'edit', 'extract'.
+        options: Record with all options of the change.
+        state: Index of the state to change, or None for the current one.
+        proof: Settings of the proof, or None for the change's default.
+        output: Path of the file for the result. None stores it in the session's folder until `save`.
+        overwrite: Whether to replace an existing `output`.
+        on_progress: Callback with the progress of the job.
+        cancel: Callback. If it returns True, the job stops and leaves nothing behind.
 
     Returns:
         What the change answers: the fact that the method of the same name returns.
 
     Raises:
-        Misuse: There is no such change, the options are of another, or `output` cannot be written.
-        Cancelled: `cancel` said so.
+        Misuse: The change does not exist, the options belong to another change, or `output` cannot be
+            written.
+        Cancelled: `cancel` returned True.
     """
     if change not in offered("changes"):
         hint = nearest(change, list(offered("changes"))) or f"one of {', '.join(offered('changes'))}"

@@ -1,4 +1,4 @@
-"""Connections of a session's models: which layer feeds which, and what runs it."""
+"""Methods of a session about the connections between layers and the providers that run them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 def connections(session: Facade, layer: str | int, index: int | None = None) -> Connections:
-    """Which layers feed a layer or group, and which ones read what it makes.
+    """Finds the producers of a layer's inputs and the readers of its outputs.
 
     Args:
-        layer: Its path, its name or a glob where that is enough, or its id.
-        index: Which model of the history; None is the current one.
+        layer: Path, name, glob or id of a layer or group. A name or glob must match a single one.
+        index: Index of the state in the history, or None for the current one.
 
     Raises:
-        Misuse: There is no such layer, or there are several.
+        Misuse: No layer or more than one layer matches.
     """
     return figures.connections(session.parts.models, layer, index)
 
 
 def edges(session: Facade, index: int | None = None) -> RowEdges:
-    """Which rows of the layer tree feed which further down, by their ids."""
+    """Lists the edges between rows of the layer tree that point downward, by row ids."""
     return figures.edges(session.parts.models, index)
 
 
@@ -46,27 +46,27 @@ def fx_graph(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> FxGraph:
-    """The module that was opened as torch.fx has it: nodes by kind, target, type and shapes.
+    """Traces the opened module with torch.fx: nodes with kind, target, type and shapes.
 
     Args:
-        stat: Statistics of what every node puts out, between commas, as `--stat` has them; with any the
-            module runs.
-        input: An .npy or .npz with its inputs; None draws them.
-        seed: Of the drawn inputs.
-        on_progress: Told how many nodes have run.
-        cancel: Asked at every node; True stops.
+        stat: Statistics of the output of every node, separated by commas, in the syntax of `--stat`. If
+            given, the module runs.
+        input: Path of an .npy or .npz file with the inputs. None draws random inputs.
+        seed: Seed of the random inputs.
+        on_progress: Callback with the number of nodes that have run.
+        cancel: Callback at every node. If it returns True, the run stops.
 
     Raises:
-        Misuse: It is no module, or its inputs have to be given.
-        BadModel: Neither torch.fx nor torch.export can take it, or it fails.
-        Cancelled: `cancel` said so.
+        Misuse: The model is not a module, or its inputs must be given.
+        BadModel: Neither torch.fx nor torch.export can trace the module, or it fails.
+        Cancelled: `cancel` returned True.
     """
     opened: Any = session.parts.models.opened(0, on_progress)
     if not hasattr(opened, "loaded"):
         raise Misuse(
             "torch.fx traces modules of PyTorch, and this is none", where=session.parts.models.source
         )
-    from explorer.engine.models.torch.fx import nodes  # torch
+    from explorer.engine.models.torch.fx import nodes  # imports torch
 
     choices = () if stat is None else parse_statistics(stat)
     callbacks: dict[str, Any] = {"on_progress": on_progress, "cancel": cancel}
@@ -74,27 +74,27 @@ def fx_graph(
 
 
 def placement(session: Facade, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
-    """Which execution provider of onnxruntime runs which layer, and what goes from one to another.
+    """Finds the execution provider of onnxruntime for each layer, and the tensors between providers.
 
-    The model is loaded and not run.
+    It loads the model but does not run it.
 
     Args:
-        providers: In the order in which each takes what it can; empty for all that onnxruntime has here.
-        index: Which model of the history; None is the current one.
+        providers: Providers in order of preference. Empty selects all that onnxruntime has here.
+        index: Index of the state in the history, or None for the current one.
 
     Raises:
-        Misuse: There is no such provider, or the model is no ONNX graph.
+        Misuse: The provider does not exist, or the model is not an ONNX graph.
         BadModel: onnxruntime cannot load the model.
     """
-    from explorer.engine.runtime import placement as runs  # numpy
+    from explorer.engine.runtime import placement as runs  # imports numpy
 
     models = session.parts.models
-    at = models.at(index)
-    if not at and not models.is_graph:
+    state = models.at(index)
+    if not state and not models.is_graph:
         raise Misuse(
             "onnxruntime runs ONNX graphs, and this is none",
             where=models.source,
             hint="explorer convert MODEL -o OUT.onnx, and that",
         )
-    analysis = models.examined(at).analysis
-    return runs.placement(models.graph(at), analysis, providers, scratch=models.workdir)
+    analysis = models.examined(state).analysis
+    return runs.placement(models.graph(state), analysis, providers, scratch=models.workdir)

@@ -1,4 +1,4 @@
-"""Files that a session writes of itself: its states, and what was done to them as a script."""
+"""Methods of a session that write files: its states, and its history as a script."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ def save(session: Facade, path: PathText, *, overwrite: bool = False, on_progres
         The path.
 
     Raises:
-        Misuse: The file exists and `overwrite` is False, it is the opened model, or it cannot be
-            written.
+        Misuse: The file exists and `overwrite` is False, it is the opened model, or it cannot be written.
     """
     return session.parts.of(Exporter).save(path, overwrite, on_progress)
 
 
 def check_output(session: Facade, path: PathText, *, overwrite: bool = False) -> None:
-    """Refuses, before anything is worked out, a file that the current model could not be written to.
+    """Refuses an output path before any work starts, if the current model cannot be written to it.
 
     Raises:
-        Misuse: The file exists and `overwrite` is False, it is one that is read, or its ending is that of
-            another kind of file.
+        Misuse: The file exists and `overwrite` is False, it is an input, or its extension belongs to another
+            format.
     """
     session.parts.of(Exporter).check(path, overwrite)
 
@@ -39,29 +38,29 @@ def script(
     branches: bool = False,
     overwrite: bool = False,
 ) -> str:
-    """Writes the commands that make a state, and those that lead to it, as a shell script.
+    """Writes a shell script with the commands that make a state and the states before it.
 
-    Run in an empty folder it makes files that are the session's, byte for byte.
+    Run in an empty folder, the script makes the same files as the session, byte for byte.
 
     Args:
-        path: Of the script.
-        index: Which state of the history; None is the current one.
-        branches: Every state, those of all branches.
-        overwrite: Whether an existing file may be replaced.
+        path: Path of the script.
+        index: Index of the state in the history, or None for the current one.
+        branches: Whether to include all states of all branches.
+        overwrite: Whether to replace an existing file.
 
     Returns:
         The path.
 
     Raises:
-        Misuse: Nothing was done yet, no command can open the model, or `path` cannot be written.
+        Misuse: The model was not changed yet, no command can open it, or `path` cannot be written.
     """
     return session.parts.of(Exporter).script(path, index, branches, overwrite)
 
 
 def script_text(session: Facade, index: int | None = None, *, branches: bool = False) -> str:
-    """What `script` writes; it opens no model that is not ONNX, so nothing of its code runs.
+    """Returns the text that `script` writes. It opens only ONNX files, so no code of the model runs.
 
     Raises:
-        Misuse: Nothing was done yet, or no command can open the model.
+        Misuse: The model was not changed yet, or no command can open it.
     """
     return session.parts.of(Exporter).script_text(index, branches)

@@ -1,4 +1,4 @@
-"""Facade: a session as functions know it that are methods of one."""
+"""Type of the session in functions that become its methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of a session's models: totals, layers, memory, rooflines, training, operators, headers."""
+"""Methods of a session about figures: totals, layers, memory, rooflines, training and operators."""
 
 from __future__ import annotations
 
@@ -29,43 +29,43 @@ if TYPE_CHECKING:
 
 
 def open(session: Facade, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Info:
-    """Opens the model.
+    """Opens and analyzes the model.
 
     Returns:
-        Its totals.
+        Totals of the model.
 
     Raises:
-        BadModel: The source is no model, or a broken one.
-        Misuse: An option does not fit it.
-        MissingExtra: It needs a package that is not installed.
+        BadModel: The source is not a model, or it is broken.
+        Misuse: An option does not fit the model.
+        MissingExtra: A required package is not installed.
     """
     return session.parts.models.examined(0, on_progress, cancel).info
 
 
 def info(session: Facade, index: int | None = None) -> Info:
-    """Totals of the model at `index` of the history (None: the current one)."""
+    """Returns the totals of the model at `index` of the history (None: the current one)."""
     return session.parts.models.examined(session.parts.models.at(index)).info
 
 
 def info_at(
     session: Facade, input_shapes: InputShapes, *, on_progress: OnProgress = None, cancel: Cancel = None
 ) -> Info:
-    """Totals of the opened model at other sizes of its inputs; the session keeps those it has.
+    """Returns the totals of the opened model at other input sizes. The session keeps its own sizes.
 
     Args:
-        input_shapes: As `Session` takes them.
-        on_progress: Told where the analysis stands.
-        cancel: Asked meanwhile; True stops.
+        input_shapes: Input shapes, as `Session` takes them.
+        on_progress: Callback with the progress of the analysis.
+        cancel: Callback. If it returns True, the analysis stops.
     """
     models = session.parts.models
     return models.presented(0, models.original_at(input_shapes, on_progress, cancel)).info
 
 
 def stored(session: Facade) -> Info:
-    """What the opened module stores, and nothing of its work: for one whose inputs are not known.
+    """Returns only the stored parameters of the opened module, for a module whose inputs are unknown.
 
     Raises:
-        Misuse: It is no nn.Module.
+        Misuse: The model is not an nn.Module.
     """
     opened: Any = session.parts.models.opened()
     if not session.parts.models.from_torch:
@@ -77,48 +77,49 @@ def stored(session: Facade) -> Info:
 def analysis(
     session: Facade, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
 ) -> Analysis:
-    """Totals and every layer of the model at `index` of the history (None: the current one)."""
+    """Returns the totals and all layers of the model at `index` of the history (None: the current one)."""
     return session.parts.models.analysis(session.parts.models.at(index), on_progress, cancel)
 
 
 def packed_analysis(
     session: Facade, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
 ) -> Analysis:
-    """As `analysis`, but its layers are packed, and each is made when it is looked at: of very many."""
+    """Like `analysis`, but with packed layers, each decoded on access. For models with very many layers."""
     return session.parts.models.pages(session.parts.models.at(index), on_progress, cancel)
 
 
 def memory(session: Facade, index: int | None = None) -> Memory:
-    """What is live at each step of the execution order, and the arena that holds it."""
+    """Computes the live tensors at each step of the execution order, and the arena that holds them."""
     return session.parts.models.memory(session.parts.models.at(index))
 
 
 def roofline(session: Facade, machine: Machine, index: int | None = None) -> Roofline:
-    """Every layer against the limits of a machine (see `explorer.settings.machines`)."""
+    """Compares every layer with the limits of a machine (see `explorer.settings.machines`)."""
     return limits.roofline(session.parts.models.ordered(index).analysis, machine)
 
 
 def training(
     session: Facade, *, batch: Count | None = None, optimizer: Optimizer = "sgd", index: int | None = None
 ) -> Training:
-    """What one training step multiplies and keeps in memory, layer by layer and in total.
+    """Computes the cost and memory of one training step, layer by layer and in total.
 
-    `memory` holds the answer to how much memory it takes: `steps[0].kept_bytes` and `peak_bytes`. The field
-    `activation_bytes` is a theoretical figure, the outputs of all layers, and `sum_bytes` has it in.
+    The memory that a step takes is in `memory`: `steps[0].kept_bytes` and `peak_bytes`. The field
+    `activation_bytes` is a theoretical figure, the outputs of all layers, and `sum_bytes` includes it.
 
     Args:
-        batch: Batch size; the model is analysed again for it. None leaves its sizes as they are.
+        batch: Batch size, for which the model is analyzed again. None keeps the model's own sizes.
         optimizer: 'sgd', 'momentum' or 'adam'.
-        index: Which model of the history; None is the current one.
+        index: Index of the state in the history, or None for the current one.
 
     Raises:
-        Misuse: There is no such optimizer, or the model has no batch or only another one.
+        Misuse: The optimizer does not exist, or the model has no batch dimension or a fixed one of another
+            size.
     """
     return training_over_time(session, batches=(batch,), optimizer=optimizer, index=index)
 
 
 def _training_work(session: Facade, batch: int | None, optimizer: Optimizer, index: int | None) -> Training:
-    """What `training` gives without the memory of the step."""
+    """Computes the cost of a training step without its memory over time."""
     step.check(batch, optimizer)
     opened = session.parts.models.opened(session.parts.models.at(index))
     return step.training(opened.training(batch), optimizer)
@@ -133,21 +134,22 @@ def training_memory(
     card: Count | None = None,
     index: int | None = None,
 ) -> TrainingMemory:
-    """What is live while a training step runs, moment by moment, and at its peak.
+    """Computes the live memory of a training step, moment by moment, and its peak.
 
-    Torch runs the step of an nn.Module on shapes, in training mode. A graph is counted by the outputs of
-    its layers.
+    For an nn.Module, torch runs the step on shapes, in training mode. For a graph, the outputs of its layers
+    are summed.
 
     Args:
-        batches: Batch sizes, each a step; None leaves the sizes as they are.
+        batches: Batch sizes, each a step of its own. None keeps the model's own sizes.
         optimizer: 'sgd', 'momentum' or 'adam'.
-        checkpoint: Patterns of modules whose activations are made again in the backward pass
+        checkpoint: Patterns of modules whose activations are recomputed in the backward pass
             (`torch.utils.checkpoint`): 'layer1.*'.
-        card: Bytes that the step may take; the largest batch that fits is sought.
-        index: Which model of the history; None is the current one.
+        card: Bytes of memory that the step may use. The largest batch that fits is searched.
+        index: Index of the state in the history, or None for the current one.
 
     Raises:
-        Misuse: See `training`; or a pattern means no module, or the model cannot be run so.
+        Misuse: See `training`. Also raised if a pattern matches no module or the model cannot be run this
+            way.
     """
     return computed.training_memory(session.parts.models, batches, optimizer, checkpoint, card, index)
 
@@ -161,14 +163,17 @@ def training_over_time(
     card: Count | None = None,
     index: int | None = None,
 ) -> Training:
-    """`training` at the first batch size, with its `memory`, unknown only where no more was asked.
+    """Combines `training` at the first batch size with the result of `training_memory`.
+
+    If the memory cannot be computed and only one plain step was requested, `memory` is None and a note gives
+    the reason.
 
     Args:
-        batches: See `training_memory`, and for the others too.
-        optimizer: Whose memory is in it.
-        checkpoint: Patterns of modules.
-        card: Bytes.
-        index: Which model of the history.
+        batches: Batch sizes, as in `training_memory`.
+        optimizer: Optimizer whose memory is counted.
+        checkpoint: Patterns of modules, as in `training_memory`.
+        card: Bytes of memory, as in `training_memory`.
+        index: Index of the state in the history, or None for the current one.
 
     Raises:
         Misuse: See `training_memory`.
@@ -184,7 +189,7 @@ def training_over_time(
 
 
 def torchinfo(session: Facade) -> TorchinfoTable:
-    """Torchinfo's own table of the opened model, and where its numbers are not ours and why.
+    """Prints the opened model with torchinfo and lists the numbers that differ from Explorer's, with reasons.
 
     Raises:
         Misuse: The model is an ONNX file.
@@ -202,7 +207,7 @@ def torchinfo(session: Facade) -> TorchinfoTable:
 
 
 def ops(session: Facade, index: int | None = None) -> tuple[OpStat, ...]:
-    """Operator types of a model: how many, what they cost, the range of every attribute."""
+    """Summarizes each operator type of a model: its count, its cost, and the range of every attribute."""
     return session.parts.models.ops(session.parts.models.at(index))
 
 
@@ -223,31 +228,33 @@ def layers(
     index: int | None = None,
     on_progress: OnProgress = None,
 ) -> LayerTable:
-    """Rows of the layer tree as a table: filtered, folded, sorted, with columns.
+    """Builds a table of rows of the layer tree: filtered, folded and sorted, with the requested columns.
 
     Args:
-        query: A filter (see `explorer.settings.filter`): what it finds stays, and the groups around it,
-            which sum what is left in them. Empty keeps all.
-        columns: By name (see `explorer.settings.columns`); empty takes those of the style.
+        query: Filter (see `explorer.settings.filter`). The table keeps the matching rows and their groups,
+            which sum the kept rows. Empty keeps all rows.
+        columns: Names of columns (see `explorer.settings.columns`). Empty takes those of the style.
         style: 'tree', 'torchinfo', 'torchsummary', 'keras' or 'sizes'.
-        sort: A column: siblings with the largest first, texts from A; the other way behind a minus.
-        depth: Levels of the tree, from 1.
-        flat: Rows without others in them only, one below the other, sorted together.
-        machine: Of the column `time`, which nobody knows without one.
-        spec: A tiling: of the column `utilization`; of a model that is tiled already its own, where the
-            column is asked for.
-        overlay: Figures from outside, as columns of their own (see `overlay`).
-        providers: Of the column `provider` (see `placement`); empty for all that onnxruntime has here.
-        fold_constants: Constants and shape arithmetic are one row in each group.
-        index: Which model of the history; None is the current one.
-        on_progress: Told where a plan stands.
+        sort: Name of the column by which siblings are sorted: largest number first, texts from A. A minus in
+            front reverses the order.
+        depth: Number of levels of the tree, from 1.
+        flat: Whether to list only rows without children, sorted together.
+        machine: Machine for the column `time`, which requires one.
+        spec: Tiling for the column `utilization`. By default, a tiled model shows its own tiling if the
+            column is requested.
+        overlay: Figures from outside the program, as additional columns (see `overlay`).
+        providers: Providers for the column `provider` (see `placement`). Empty selects all that onnxruntime
+            has here.
+        fold_constants: Whether constants and shape arithmetic become one row in each group.
+        index: Index of the state in the history, or None for the current one.
+        on_progress: Callback with the progress of a tiling plan.
 
     Raises:
-        Misuse: There is no such column or style, an order or a filter needs a machine, a column a tile,
-            or the filter cannot be read.
+        Misuse: A column or style does not exist, a column lacks its machine or tile, or the filter is
+            invalid.
     """
     plan = _table_plan(session, spec, (query or "", sort or "", *(columns or ())), index, on_progress)
-    placed = None if providers is None else session.placement(providers, index=index)
+    placement = None if providers is None else session.placement(providers, index=index)
     models = session.parts.models
     return computed.table(
         models,
@@ -258,7 +265,7 @@ def layers(
         depth=depth,
         flat=flat,
         fold=fold_constants,
-        table_figures=computed.given(models, machine, plan, overlay, placed, index),
+        table_figures=computed.collect_figures(models, machine, plan, overlay, placement, index),
         index=index,
     )
 
@@ -270,13 +277,16 @@ def _table_plan(
     index: int | None,
     on_progress: OnProgress,
 ) -> Plan | None:
-    """How full tiles are: as they would be, or as they are where that is asked for."""
+    """Plans the tiling for the column `utilization`.
+
+    It is the given tiling or, if the column is requested, the tiling of a tiled model.
+    """
     if spec is not None:
         return session.plan(spec, index=index, on_progress=on_progress)
-    at = session.parts.models.at(index)
+    state = session.parts.models.at(index)
     if (
         not any("utilization" in text for text in column_texts)
-        or session.parts.models.examined(at).info.tiled is None
+        or session.parts.models.examined(state).info.tiled is None
     ):
         return None
     return session.tiling(index)
@@ -293,37 +303,39 @@ def column(
     index: int | None = None,
     on_progress: OnProgress = None,
 ) -> array[float]:
-    """A column of the layer tree as numbers to sort by: one a row, and behind them the whole model's.
+    """Returns a column of the layer tree as numbers to sort by: one per row, then one for the full model.
 
     Args:
-        name: Of the column, see `explorer.settings.columns`.
-        machine: Of the column `time`.
-        spec: A tiling: of the column `utilization`; None for that of a model that is tiled already.
-        overlay: Figures from outside, whose columns there are then.
-        providers: Of the column `provider`.
-        index: Which model of the history; None is the current one.
-        on_progress: Told where a plan stands.
+        name: Name of the column, see `explorer.settings.columns`.
+        machine: Machine for the column `time`.
+        spec: Tiling for the column `utilization`, or None for the tiling of a tiled model.
+        overlay: Figures from outside the program, which add columns.
+        providers: Providers for the column `provider`.
+        index: Index of the state in the history, or None for the current one.
+        on_progress: Callback with the progress of a tiling plan.
 
     Returns:
         Its figures in the order of the rows, not a number where one is not known. Of words and shapes
         their places in the alphabet, the first with the largest number.
 
     Raises:
-        Misuse: There is no such column, or it needs a machine or a tile.
+        Misuse: The column does not exist, or it lacks its machine or tile.
     """
     plan = _table_plan(session, spec, (name,), index, on_progress)
-    placed = None if providers is None else session.placement(providers, index=index)
+    placement = None if providers is None else session.placement(providers, index=index)
     models = session.parts.models
-    return computed.column(models, name, computed.given(models, machine, plan, overlay, placed, index), index)
+    return computed.column(
+        models, name, computed.collect_figures(models, machine, plan, overlay, placement, index), index
+    )
 
 
 def overlay(session: Facade, figures: Outside, index: int | None = None) -> Overlay:
-    """Figures from outside, of a profiler or a spreadsheet, on the layers of a model.
+    """Matches figures of a profiler or a spreadsheet to the layers of a model.
 
     Args:
-        figures: An overlay file (see `explorer.settings.overlay`), several of them, or the figures
+        figures: Path of an overlay file (see `explorer.settings.overlay`), several paths, or the figures
             themselves: a mapping from names, paths or globs to a number or to numbers by column.
-        index: Which model of the history; None is the current one.
+        index: Index of the state in the history, or None for the current one.
 
     Raises:
         Misuse: A file cannot be read, or holds no figures.
@@ -332,5 +344,5 @@ def overlay(session: Facade, figures: Outside, index: int | None = None) -> Over
 
 
 def search(session: Facade, text: str, index: int | None = None) -> tuple[int, ...]:
-    """Ids of the layers that match a query (see `explorer.settings.filter`)."""
+    """Finds the ids of the layers that match a query (see `explorer.settings.filter`)."""
     return filter.search(session.parts.models.examined(session.parts.models.at(index)).analysis.layers, text)

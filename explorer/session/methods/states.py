@@ -1,4 +1,4 @@
-"""States of a session: undo, redo, going to any of them, naming them, sizes that all take, edits by hand."""
+"""Methods of a session about its states: undo, redo, jumping, naming and binding sizes."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ if TYPE_CHECKING:
 
 
 def history(session: Facade) -> History:
-    """All states of the session, what each was made of, and which is current."""
+    """Returns all states of the session, the parent of each, and the current state."""
     return session.parts.models.history
 
 
 def undo(session: Facade) -> History:
-    """One step back; at the original it stays there."""
+    """Moves one step back. At the original it does nothing."""
     session.parts.models.history = states.step(session.parts.models.history, -1)
     return session.parts.models.history
 
 
 def redo(session: Facade) -> History:
-    """One step forward again, along the line that was walked last; at its end it stays there."""
+    """Moves one step forward along the line of the last moves. At its end it does nothing."""
     session.parts.models.history = states.step(session.parts.models.history, 1)
     return session.parts.models.history
 
 
 def go(session: Facade, index: int) -> History:
-    """To any state: it becomes the current one, and the others stay where they are.
+    """Makes any state the current one. The other states stay.
 
     Raises:
-        Misuse: The history has no such entry.
+        Misuse: The history has no such state.
     """
     session.parts.models.history = states.go(session.parts.models.history, session.parts.models.at(index))
     return session.parts.models.history
 
 
 def name(session: Facade, index: int, text: str) -> History:
-    """Gives a state a name of the user's own; an empty one takes it away.
+    """Names a state. An empty text removes the name.
 
     Raises:
-        Misuse: The history has no such entry.
+        Misuse: The history has no such state.
     """
-    at, words = session.parts.models.at(index), " ".join(text.split())[: states.LONGEST_NAME]
-    session.parts.models.history = states.amend(session.parts.models.history, at, name=words)
+    state, words = session.parts.models.at(index), " ".join(text.split())[: states.LONGEST_NAME]
+    session.parts.models.history = states.amend(session.parts.models.history, state, name=words)
     return session.parts.models.history
 
 
 def restore(session: Facade, history: History) -> History:
-    """Takes up the history of another session of the same source, whose process ended."""
+    """Restores the history of another session of the same source, whose process ended."""
     session.parts.models.restore(history)
     return history
 
@@ -61,15 +61,16 @@ def restore(session: Facade, history: History) -> History:
 def bind(
     session: Facade, dims: Mapping[str, int], *, on_progress: OnProgress = None, cancel: Cancel = None
 ) -> History:
-    """Takes sizes for dimensions that the model leaves open, in place of those that it was opened with.
+    """Binds sizes to open dimensions. They replace the sizes with which the model was opened.
 
     Args:
-        dims: Sizes by name; what is left out stays open.
-        on_progress: Told where the analysis stands.
-        cancel: Asked meanwhile; True stops, and all is as before.
+        dims: Sizes by dimension name. Other dimensions stay open.
+        on_progress: Callback with the progress of the analysis.
+        cancel: Callback. If it returns True, the analysis stops and nothing changes.
 
     Raises:
-        Misuse: There is no such dimension, the model cannot be of that size, or a state is of another.
+        Misuse: The dimension does not exist, the model does not accept the size, or a state was made for
+            another size.
     """
     session.parts.models.bind(dims, on_progress, cancel)
     return session.parts.models.history

@@ -1,1 +1,1 @@
-"""Parts of a session: its models, their history, and what answers questions about them."""
+"""Parts of a session: its models, their history, and the functions behind its methods."""

@@ -1,9 +1,9 @@
-"""Change: a thing done to a model, and the one way in which it becomes files and states of the history.
+"""Change: the transaction that applies a change to a model and adds the results to the history.
 
-A change says what it does as steps, a generator of models; `do` is the only transaction. It checks the
-target, goes to the state that is changed, and writes every step beside its target, where it is read back and
-judged. A step that is kept gets its name and becomes the current state; behind one that is not kept nothing
-follows. After an error or a cancellation the history is as it was, and no file is left.
+A change yields its steps from a generator; each step holds a model to write. `do` checks the target, selects
+the state to change, and writes every step to a temporary file, which is read back and judged. An accepted
+step is renamed to its target and becomes the current state. The first rejected step ends the change. After an
+error or a cancellation the history is as before, and no file remains.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ Options = TypeVar("Options")
 
 
 class Evidence(Protocol):
-    """What was found out about a result."""
+    """Evidence about the result of a step."""
 
     @property
     def passed(self) -> bool:
-        """Whether the result may be kept."""
+        """Whether the result is accepted."""
         ...
 
 
 class Written(Struct, frozen=True):
-    """The outcome of a step.
+    """A step after its file was written.
 
     Attributes:
-        path: The file; its name is free again where the step was not kept.
-        evidence: What the step's judge found; None without a judge.
+        path: Path of the file. No file exists there if the step was rejected.
+        evidence: Result of the step's judge, or None without a judge.
     """
 
     path: str
@@ -56,27 +56,27 @@ class Written(Struct, frozen=True):
 
     @property
     def kept(self) -> bool:
-        """Whether the file is there."""
+        """Whether the step was accepted, so that its file exists."""
         return self.evidence is None or bool(self.evidence.passed)
 
     @property
     def output(self) -> str:
-        """The file, or '' where the step was not kept."""
+        """Path of the file, or '' if the step was rejected."""
         return self.path if self.kept else ""
 
     @property
     def proof(self) -> Verification | None:
-        """The evidence, where it is a proof."""
+        """Evidence of the step if it is a `Verification`."""
         return self.evidence if isinstance(self.evidence, Verification) else None
 
 
 class StateText(Struct, frozen=True):
-    """What the history says of a state.
+    """Texts and record of a new state of the history.
 
     Attributes:
-        label: What was done, in a few words.
-        record: What the change keeps of it.
-        command: What does the same headless; '' where no command can.
+        label: Short description of the change.
+        record: Record that the change keeps for the state.
+        command: Command that makes the state without the screen, or '' if no command can.
     """
 
     label: str
@@ -88,13 +88,13 @@ class ChangeStep(Struct, frozen=True):
     """A step of a change: a model to write, and the state that it becomes.
 
     Attributes:
-        model: The model.
-        state: What the history says of it, or a function that says so once it is written; None where the file
-            is no state.
-        judge: Looks at the model as it was read back from the file, which is called as it is told; None reads
-            nothing back.
-        examine: Returns the analysis of the model that was read back, where the judge made one meanwhile.
-        last: Whether it is the step that gets the name that the user chose.
+        model: Model to write.
+        state: Texts of the state, or a function that returns them once the file is written. None if the file
+            is not a state.
+        judge: Function that judges the model read back from the file. It takes the model and the target path.
+            With None the file is not read back.
+        examine: Function that returns the analysis of the model read back, if the judge made one.
+        last: Whether the step is written to the output that the user named.
     """
 
     model: Model
@@ -105,15 +105,15 @@ class ChangeStep(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """What a change works on.
+    """Context of a change.
 
     Attributes:
-        parts: Of the session, whose current state is the one that is changed.
-        proof: How results are proved.
-        output: Where the last step is written; None keeps it in the session's folder.
-        overwrite: Whether an existing `output` may be replaced.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then; True stops the job and leaves nothing behind.
+        parts: Parts of the session, whose current state is changed.
+        proof: Settings of the proof.
+        output: Path of the file for the last step, or None for the session's folder.
+        overwrite: Whether to replace an existing `output`.
+        on_progress: Callback with the progress of the job.
+        cancel: Callback. If it returns True, the job stops and leaves nothing behind.
     """
 
     parts: SessionParts
@@ -125,25 +125,27 @@ class Work(Struct, frozen=True):
 
     @property
     def models(self) -> Models:
-        """The session's models."""
+        """Models of the session."""
         return self.parts.models
 
 
 Steps = Generator[ChangeStep, Written, Any]
-"""Yields steps, is sent what became of each, and returns what the change answers."""
+"""Generator that yields steps, receives the outcome of each, and returns the answer of the change."""
 
 
 class Change(Struct, Generic[Options], frozen=True):
-    """A thing that can be done to a model, and makes states of the history.
+    """Definition of a change: a verb that makes states of the history.
 
     Attributes:
-        verb: What it is called.
-        options: The record that it takes.
-        steps: Does it.
-        words: Of a state that it made the options of its verb, and the text of the file that `--config` names
-            where options cannot say it; told the path that such a file will have.
-        reads: Files that its options name, which no output may replace.
-        again: Makes the module of a state that is in no file, of the model before and its analysis.
+        verb: Name of the change.
+        options: Type of its options record.
+        steps: Function that makes the steps.
+        words: Function that returns the options of the verb that make a state again. If options cannot
+            express it, it also returns the text of a file for `--config`; its second argument is the path of
+            that file.
+        reads: Function that returns the files that the options name. The output must not replace them.
+        again: Function that makes the module of a state without a file again, from the model before it and
+            that model's analysis.
     """
 
     verb: str
@@ -155,21 +157,21 @@ class Change(Struct, Generic[Options], frozen=True):
 
 
 def do(change: Change[Options], options: Options, work: Work, *, state: int | None = None) -> Any:
-    """Does a change.
+    """Applies a change.
 
     Args:
-        change: It.
-        options: Its record.
-        work: What it works on.
-        state: The state that is changed; None for the current one.
+        change: Definition of the change.
+        options: Options record.
+        work: Context of the change.
+        state: Index of the state to change, or None for the current one.
 
     Returns:
         What the change answers. The last of its steps may be one that was not kept.
 
     Raises:
-        Misuse: The options are of another change, or the output cannot be written.
+        Misuse: The options belong to another change, or the output cannot be written.
         ExplorerError: A step cannot be made, written, or judged.
-        Cancelled: `work.cancel` said so.
+        Cancelled: `work.cancel` returned True.
     """
     if not isinstance(options, change.options):
         message = f"{type(options).__name__} are no options of it"
@@ -200,7 +202,7 @@ def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work)
         writer.write(step.model, temporary, on_progress=work.on_progress, cancel=work.cancel)
         if step.judge is not None:
             read_back = validate(reader.read(temporary))
-            written = Written(target, _labelled(models, step.judge(read_back, target), target))
+            written = Written(target, _with_labels(models, step.judge(read_back, target), target))
             if not written.kept:
                 raise output_files.Discard
         if step.state is not None:
@@ -223,8 +225,8 @@ def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work)
     return written
 
 
-def _labelled(models: Models, evidence: Evidence | None, target: str) -> Evidence | None:
-    """A proof, with what the user calls its two models."""
+def _with_labels(models: Models, evidence: Evidence | None, target: str) -> Evidence | None:
+    """Adds the user's names of the two models to a proof."""
     if isinstance(evidence, Verification):
         return replace(evidence, before=models.label(models.current), after=target)
     return evidence
@@ -232,11 +234,14 @@ def _labelled(models: Models, evidence: Evidence | None, target: str) -> Evidenc
 
 @contextmanager
 def changing(models: Models, state: int | None) -> Iterator[None]:
-    """A state is the current one meanwhile; where nothing was made of it or work failed, all is as it was."""
+    """Makes a state the current one for the duration of the block.
+
+    If the block raises an error or makes no state, the history is as before.
+    """
     before = models.history
-    at = models.at(state)
-    if at != before.current:
-        models.history = states.go(before, at)
+    target = models.at(state)
+    if target != before.current:
+        models.history = states.go(before, target)
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""Export of a session: its states as files, and what was done as a shell script."""
+"""Exports a session: its states as files, and its history as a shell script."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 
 class Exporter:
-    """Writes down what a session has."""
+    """Writes the states and the script of a session."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def save(self, path: str, overwrite: bool, on_progress: OnProgress) -> str:
-        """Writes the current model as ONNX, or a quantized module by the name's ending; and says where."""
+        """Writes the current model as ONNX, or a quantized module in the format of the path's extension.
+
+        Returns the path.
+        """
         models = self._models
         as_module = self.check(path, overwrite)
         model = None if as_module else models.graph(models.current, on_progress)
@@ -39,7 +42,10 @@ class Exporter:
         return path
 
     def check(self, path: str, overwrite: bool) -> bool:
-        """Whether the current model would be written there as a module; refuses what it cannot become."""
+        """Refuses a path that the current model cannot be written to.
+
+        Returns whether the model would be written as a module.
+        """
         models = self._models
         if not models.is_module(models.current) or path.lower().endswith(".onnx"):
             models.check_onnx(path, overwrite)
@@ -49,7 +55,7 @@ class Exporter:
         return True
 
     def _write_module(self, path: str, target: str, on_progress: OnProgress) -> None:
-        from explorer.engine.convert.module_twin import write_twin  # torch
+        from explorer.engine.convert.module_twin import write_twin  # imports torch
 
         models = self._models
         opened: Any = models.opened(models.current)
@@ -65,46 +71,47 @@ class Exporter:
         write_twin(opened.loaded, opened.format, job)
 
     def script(self, path: str, index: int | None, branches: bool, overwrite: bool) -> str:
-        """Writes `script_text`, and says where."""
+        """Writes `script_text` to a file and returns its path."""
         write_text(self._models, path, self.script_text(index, branches), overwrite, executable=True)
         return path
 
     def script_text(self, index: int | None, branches: bool) -> str:
-        """The commands that make a state and those that lead to it; with `branches` every state."""
+        """Returns the commands that make a state and the states before it, or with `branches` every state."""
         models = self._models
-        at = models.at(index)
-        if at == 0 and not (branches and models.history.entries[1:]):
+        state = models.at(index)
+        if state == 0 and not (branches and models.history.entries[1:]):
             raise Misuse("nothing was done to the model yet", where="script", hint="tile it first")
         if models.module is not None:
             raise Misuse("no command opens an nn.Module object", where=models.source, hint="save it as ONNX")
         if models.options["seed"]:
             raise Misuse("no option asks for weights of another seed", where=models.source)
-        path_states = range(len(models.history.entries)) if branches else models.history.line_to(at)
+        path_states = range(len(models.history.entries)) if branches else models.history.line_to(state)
         steps = [self._step(i) for i in path_states if i]
         tool = f"explorer {__version__}"
         return scripts.as_script(models.source, steps, stem=stem(models.source), tool=tool)
 
-    def _step(self, at: int) -> scripts.Step:
-        """A state, and with which options the one before has to be opened for it to come out the same."""
+    def _step(self, index: int) -> scripts.Step:
+        """Describes a state, and the options with which its parent must be opened to make the state again."""
         history, options = self._models.history, self._models.options
-        entry, before = history.entries[at], history.parent(at) or 0
+        entry, before = history.entries[index], history.parent(index) or 0
         if self._models.is_module(before):
             message = f"'{entry.label}' was made of a quantized nn.Module, whose layers no command opens"
             raise Misuse(message, where="script", hint="save it as it is")
         dims = options["dims"] if entry.dims is None else entry.dims
         if before == 0:
-            return scripts.Step(entry, {**options, "dims": dims}, at, before)
+            return scripts.Step(entry, {**options, "dims": dims}, index, before)
         reopening = {name: options[name] for name in ("input_shapes", "rules")}
         trust = options["trust"] and options["rules"] is not None
         sizes = dims_of(self._models.graph(before), dims)
-        return scripts.Step(entry, {**reopening, "trust": trust, "dims": sizes}, at, before)
+        return scripts.Step(entry, {**reopening, "trust": trust, "dims": sizes}, index, before)
 
 
 def write_text(models: Models, path: str, text: str, overwrite: bool, *, executable: bool = False) -> None:
-    """Writes a text that a session makes of itself, whole or not at all.
+    """Writes a text file atomically.
 
     Raises:
-        Misuse: The file exists and `overwrite` is False, it is one that is read, or it cannot be written.
+        Misuse: The file exists and `overwrite` is False, it is an input of the session, or it cannot be
+            written.
     """
     models.check_target(path, overwrite)
     with output_files.atomic_write(path, overwrite=overwrite, executable=executable) as temporary:

@@ -1,4 +1,4 @@
-"""Figures of a session's models beyond the totals: training over time, tables of rows, edges between them."""
+"""Computes figures of a session's models beyond the totals: training memory, tables of rows, and edges."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from explorer.settings import filter
 from explorer.settings.overlay import Outside, figures_in, read
 
 Batches = Annotated[Sequence[Count | None], Meta(min_length=1)]
-"""Sizes of a batch, None for that of the model as it is."""
+"""Batch sizes. None keeps the model's own size."""
 
 
 def training_memory(
@@ -50,7 +50,7 @@ def training_memory(
     card: int | None,
     index: int | None,
 ) -> TrainingMemory:
-    """Training steps over time."""
+    """Computes the memory of training steps at several batch sizes."""
     for batch in batches:
         training.check(batch, optimizer)
     opened = models.opened(models.at(index))
@@ -83,19 +83,19 @@ def training_memory(
 
 
 def row(models: Models, layer: str | int, index: int | None, where: str = "--layer") -> int:
-    """The row that somebody means by its id, or by what `named_layer` takes."""
+    """Finds the id of the row that the user selected by id or by a text for `named_layer`."""
     layers = models.examined(models.at(index)).analysis.layers
-    at = layer if isinstance(layer, int) else named_layer(layers, layer, where)
-    if not 0 <= at < len(layers):
-        raise Misuse(f"there is no layer {at}", hint=f"the model has {len(layers):,} rows")
-    return at
+    row_id = layer if isinstance(layer, int) else named_layer(layers, layer, where)
+    if not 0 <= row_id < len(layers):
+        raise Misuse(f"there is no layer {row_id}", hint=f"the model has {len(layers):,} rows")
+    return row_id
 
 
 def groups(models: Models, name: str, index: int | None, where: str) -> list[int]:
-    """The rows of all groups that have a name, a path or what else `named_layer` takes."""
+    """Finds the ids of all groups that match a text for `named_layer`."""
     layers = models.examined(models.at(index)).analysis.layers
     matches = layers_named(layers, name) or [named_layer(layers, name, where)]
-    groups = [at for at in matches if layers[at].group]
+    groups = [row_id for row_id in matches if layers[row_id].group]
     if not groups:
         matched = "one layer, in which" if len(matches) == 1 else f"{len(matches):,} layers, in none of which"
         content = "nothing" if len(matches) == 1 else "anything"
@@ -104,25 +104,27 @@ def groups(models: Models, name: str, index: int | None, where: str) -> list[int
 
 
 def connections(models: Models, layer: str | int, index: int | None) -> Connections:
-    """What feeds a layer, and what it feeds."""
+    """Finds the producers of a layer's inputs and the readers of its outputs."""
     examined = models.examined(models.at(index))
-    at, layers, flow = row(models, layer, index), examined.analysis.layers, examined.flow
-    others = same_name(layers, layer)
+    row_id, layers, flow = row(models, layer, index), examined.analysis.layers, examined.flow
+    same_names = same_name(layers, layer)
     if flow is not None:
         _constants(examined, flow)
-    edge_lists = value_flow.connections(flow, layers, at, _no_edges(examined) if flow is None else "")
-    edge_lists = replace(edge_lists, same_name=others) if others else edge_lists
+    edge_lists = value_flow.connections(
+        flow, layers, row_id, _missing_edges_reason(examined) if flow is None else ""
+    )
+    edge_lists = replace(edge_lists, same_name=same_names) if same_names else edge_lists
     if not examined.info.assumptions.get("dims"):
-        return edge_lists  # no shape is of another size than the file says
-    return replace(edge_lists, declared={} if flow is None else _declared(flow, edge_lists))
+        return edge_lists  # every shape is as the file declares it
+    return replace(edge_lists, declared={} if flow is None else _declared_shapes(flow, edge_lists))
 
 
 def edges(models: Models, index: int | None) -> RowEdges:
-    """Which rows feed which."""
+    """Lists the downward edges between rows."""
     examined = models.examined(models.at(index))
     flow = examined.flow
     if flow is None:
-        return row_edges(flow, _no_edges(examined))
+        return row_edges(flow, _missing_edges_reason(examined))
     return replace(row_edges(flow), constants=tuple(sorted(_constants(examined, flow))))
 
 
@@ -139,7 +141,7 @@ def table(
     table_figures: TableFigures,
     index: int | None,
 ) -> LayerTable:
-    """Rows of the tree, and what they have in some columns."""
+    """Builds a table of rows of the tree."""
     preset = tree_columns.STYLES.get(style)
     if preset is None:
         raise Misuse(f"there is no style '{style}'", where="style", hint=nearest(style, tree_columns.STYLES))
@@ -147,34 +149,32 @@ def table(
         raise Misuse("a tree has one level at least", where="depth")
     analysis = models.examined(models.at(index)).analysis
     figures = table_figures.sums(analysis)
-    beside = table_figures.beside(analysis.info, figures)
+    column_figures = table_figures.beside(analysis.info, figures)
     order = sort.removeprefix("-")
-    by = tree_columns.chosen_columns([order], beside, "--sort")[0] if order else None
+    sort_column = tree_columns.chosen_columns([order], column_figures, "--sort")[0] if order else None
     column_names = names or [*preset.columns, *table_figures.names()]
-    columns = tree_columns.chosen_columns(column_names, beside, unknown=("seconds",))
-    matches = filter.matcher(query, beside) if query.strip() else None
+    columns = tree_columns.chosen_columns(column_names, column_figures, unknown=("seconds",))
+    matches = filter.matcher(query, column_figures) if query.strip() else None
     narrowed = selection.filter_rows(analysis.info, analysis.layers, matches, figures)
     narrow = (
         table_figures.narrowed(analysis.layers, narrowed.layers) if matches is not None else table_figures
     )
-    beside = narrow.beside(analysis.info, narrowed.figures)
+    column_figures = narrow.beside(analysis.info, narrowed.figures)
     rows = selection.arrange_rows(
-        selection.fold_constants(narrowed.layers, edges(models, index).constants)
-        if fold
-        else narrowed.layers,
+        selection.fold_constants(narrowed.layers, edges(models, index).constants) if fold else narrowed.layers,
         depth=depth,
         flat=flat or preset.flat,
-        sort=by,
+        sort=sort_column,
         turned=sort.startswith("-"),
-        columns=beside,
+        columns=column_figures,
     )
     return LayerTable(
         analysis.info,
         tuple([column.name for column in columns]),
         tuple(rows),
-        tuple([tuple([column.of(row, beside) for column in columns]) for row in rows]),
+        tuple([tuple([column.of(row, column_figures) for column in columns]) for row in rows]),
         narrowed.total,
-        tuple([column.of(narrowed.total, beside) for column in columns]),
+        tuple([column.of(narrowed.total, column_figures) for column in columns]),
         None if matches is None else narrowed.found,
         flat or preset.flat,
         style,
@@ -184,23 +184,25 @@ def table(
 
 
 def column(models: Models, name: str, table_figures: TableFigures, index: int | None) -> array[float]:
-    """What every row has in a column, and what the whole model has, as numbers."""
+    """Computes the cells of one column as numbers: one per row, then one for the full model."""
     analysis = models.examined(models.at(index)).analysis
     figures = table_figures.sums(analysis)
     narrowed = selection.filter_rows(analysis.info, analysis.layers, None, figures) if figures else None
-    beside = table_figures.beside(analysis.info, narrowed.figures if narrowed is not None else figures)
-    (column,) = tree_columns.chosen_columns([name], beside, "column")
-    whole = whole_model(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)
-    values = [column.of(row, beside) for row in (*analysis.layers, whole)]
+    column_figures = table_figures.beside(
+        analysis.info, narrowed.figures if narrowed is not None else figures
+    )
+    (column,) = tree_columns.chosen_columns([name], column_figures, "column")
+    total_row = whole_model(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)
+    values = [column.of(row, column_figures) for row in (*analysis.layers, total_row)]
     if not column.is_number:
         texts = [str(value) for value in values]
-        # the first of the alphabet is the largest
+        # the first text in the alphabet gets the largest number
         rank = {text: place for place, text in enumerate(sorted(set(texts), reverse=True))}
         return array("d", [rank[text] for text in texts])
     return array("d", [math.nan if value is None else min(value, _LARGEST) for value in values])
 
 
-def given(
+def collect_figures(
     models: Models,
     machine: Machine | None,
     plan: Plan | None,
@@ -208,20 +210,20 @@ def given(
     placement: Placement | None,
     index: int | None,
 ) -> TableFigures:
-    """What a table is asked for, with figures from outside read and matched."""
+    """Collects the inputs of a table. Reads and matches figures from outside the program."""
     timed = models.history.entries[models.at(index)].profile
     return TableFigures(machine, plan, outside(models, figures, index), placement, timed)
 
 
 def outside(models: Models, figures: Overlay | Outside | None, index: int | None) -> Overlay | None:
-    """Figures from outside, read and matched unless they are."""
+    """Reads and matches figures from outside the program, unless they are an `Overlay` already."""
     if figures is None or isinstance(figures, Overlay):
         return figures
     return overlay(models, figures, index)
 
 
 def overlay(models: Models, figures: Outside, index: int | None) -> Overlay:
-    """Figures from outside on the rows of a model."""
+    """Matches figures from outside the program to the rows of a model."""
     named = accepted(figures, _OUTSIDE, "overlay(figures)")
     if isinstance(named, Mapping):
         files = [figures_in(named)]
@@ -232,29 +234,37 @@ def overlay(models: Models, figures: Outside, index: int | None) -> Overlay:
 
 
 _OUTSIDE = PathText | Sequence[PathText] | Mapping[str, Any]
-"""`settings.overlay.Outside` with paths as their text."""
+"""Type of `settings.overlay.Outside`, with paths as text."""
 
 _LARGEST = 10**300
-"""A size out of a file may be any whole number."""
+"""Upper limit of a cell value. A size from a file can be any integer, also one too large for a float."""
 
 
 def _constants(examined: AnalysisResult, flow: ValueFlow) -> frozenset[int]:
-    """Rows in which are constants and shape arithmetic only."""
+    """Ids of the rows that contain only constants and shape arithmetic."""
     if flow.constants is None:
         flow.constants = frozenset(TreeRows(examined.analysis.layers, flow).constants)
     return flow.constants
 
 
-def _declared(flow: ValueFlow, found: Connections) -> dict[str, Shape]:
-    """What the file declares of tensors that a layer has with other sizes."""
-    tensors = [*(one.tensor for one in found.inputs), *(one.tensor for one in found.outputs)]
-    shapes = {tensor.name: tensor.shape for tensor in (*tensors, *found.layer.inputs, *found.layer.outputs)}
-    known = flow.declared
-    return {name: known[name] for name, shape in shapes.items() if name in known and known[name] != shape}
+def _declared_shapes(flow: ValueFlow, edge_lists: Connections) -> dict[str, Shape]:
+    """Shapes that the file declares, for those tensors of a layer that have other shapes here."""
+    tensors = [
+        *(connection.tensor for connection in edge_lists.inputs),
+        *(connection.tensor for connection in edge_lists.outputs),
+    ]
+    shapes = {
+        tensor.name: tensor.shape
+        for tensor in (*tensors, *edge_lists.layer.inputs, *edge_lists.layer.outputs)
+    }
+    declared = flow.declared
+    return {
+        name: declared[name] for name, shape in shapes.items() if name in declared and declared[name] != shape
+    }
 
 
-def _no_edges(examined: AnalysisResult) -> str:
-    """Why there are no edges, if there are none."""
+def _missing_edges_reason(examined: AnalysisResult) -> str:
+    """Reason why the edges are unknown."""
     failed = examined.schedule.failed
     if "decode" in examined.info.assumptions:
         failed = "the step is worked out from runs over whole texts"
@@ -262,64 +272,69 @@ def _no_edges(examined: AnalysisResult) -> str:
 
 
 def named_layer(layers: Sequence[Layer], text: str, where: str = "--layer") -> int:
-    """The row of a layer by its path, its place, its name, a glob over paths or a filter that only one has.
+    """Finds a single layer by path, dotted names, name, glob over paths, or filter, and returns its row.
 
-    Its place is what a graph calls it: the names of the groups around it and its own, dotted.
+    The dotted names of a layer are the names of its groups and its own name, joined by dots.
 
     Raises:
-        Misuse: There is none, or there are several.
+        Misuse: No layer or more than one layer matches.
     """
     paths = [layer.path for layer in layers]
     matches = layers_named(layers, text)
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        near = nearest(text, paths)
-        raise Misuse(f"the model has no layer '{text}'", where=where, hint=near)
-    some = ", ".join(paths[at] for at in matches[:_NAMED]) + ", …" * (len(matches) > _NAMED)
-    raise Misuse(f"'{text}' is {len(matches):,} layers", where=where, hint=f"name one of {some}")
+        suggestion = nearest(text, paths)
+        raise Misuse(f"the model has no layer '{text}'", where=where, hint=suggestion)
+    names = ", ".join(paths[index] for index in matches[:_LISTED_LAYERS]) + ", …" * (
+        len(matches) > _LISTED_LAYERS
+    )
+    raise Misuse(f"'{text}' is {len(matches):,} layers", where=where, hint=f"name one of {names}")
 
 
 def layers_named(layers: Sequence[Layer], text: str) -> list[int]:
-    """All rows that `named_layer` would choose among."""
+    """Lists all rows that match the text for `named_layer`."""
     paths = [layer.path for layer in layers]
-    matches = [at for at, path in enumerate(paths) if path == text]
-    matches = matches or [at for at, place in enumerate(places(layers)) if place == text]
-    matches = matches or [at for at, layer in enumerate(layers) if layer.name == text]
-    matches = matches or [at for at, path in enumerate(paths) if fnmatchcase(path, text)]
+    matches = [index for index, path in enumerate(paths) if path == text]
+    matches = matches or [index for index, place in enumerate(places(layers)) if place == text]
+    matches = matches or [index for index, layer in enumerate(layers) if layer.name == text]
+    matches = matches or [index for index, path in enumerate(paths) if fnmatchcase(path, text)]
     if not matches and filter.is_query(text):
         matches = [layer.id for layer in filter.layers_found(layers, text)]
     return matches
 
 
-def same_name(layers: Sequence[Layer], wanted: str | int | None) -> tuple[str, ...]:
-    """Paths of the other layers that a file calls by the name that somebody wrote: name#2, name#3."""
-    if not isinstance(wanted, str):
+def same_name(layers: Sequence[Layer], name: str | int | None) -> tuple[str, ...]:
+    """Paths of the other layers with the same name in the file, which are numbered: name#2, name#3."""
+    if not isinstance(name, str):
         return ()
-    numbered = re.compile(re.escape(wanted) + r"#\d+").fullmatch
+    numbered = re.compile(re.escape(name) + r"#\d+").fullmatch
     return tuple([layer.path for layer in layers if numbered(layer.path)])
 
 
 def places(layers: Sequence[Layer]) -> list[str]:
-    """The names of the groups around each layer and its own, dotted."""
-    found: list[str] = []
+    """Dotted names of each layer: the names of its groups and its own name."""
+    dotted_names: list[str] = []
     for layer in layers:
-        found.append(layer.name if layer.parent is None else f"{found[layer.parent]}.{layer.name}")
-    return found
+        dotted_names.append(
+            layer.name if layer.parent is None else f"{dotted_names[layer.parent]}.{layer.name}"
+        )
+    return dotted_names
 
 
-_NAMED = 4
-"""Layers of which one has to be named that are told."""
+_LISTED_LAYERS = 4
+"""Largest number of matching layers that an error lists."""
 
 
 class TableFigures(Struct, frozen=True):
-    """What a table is asked for that rows do not say themselves.
+    """Inputs of a table besides the rows.
 
     Attributes:
-        machine: Of the column `time`.
-        plan: Of the column `utilization`.
-        overlay, placement: Figures from outside, and what runs where.
-        profile: Of the columns `measured`, `measured_share` and `efficiency`: the last one of the state.
+        machine: Machine for the column `time`.
+        plan: Tiling plan for the column `utilization`.
+        overlay: Figures from outside the program.
+        placement: Execution provider of each layer.
+        profile: Last profile of the state, for the columns `measured`, `measured_share` and `efficiency`.
     """
 
     machine: Machine | None = None
@@ -329,13 +344,16 @@ class TableFigures(Struct, frozen=True):
     profile: Profile | None = None
 
     def names(self) -> list[str]:
-        """The columns that nobody needs to ask for by name."""
-        found = {"time": self.machine, "utilization": self.plan, "provider": self.placement}
+        """Names of the columns that are shown without a request."""
+        inputs = {"time": self.machine, "utilization": self.plan, "provider": self.placement}
         outside = () if self.overlay is None else self.overlay.columns
-        return [*(name for name, known in found.items() if known is not None), *(one.name for one in outside)]
+        return [
+            *(name for name, value in inputs.items() if value is not None),
+            *(outside_column.name for outside_column in outside),
+        ]
 
     def sums(self, analysis: Analysis) -> dict[str, Mapping[int, float | None]]:
-        """Figures that groups have the sum of."""
+        """Figures that are summed for groups, by row id."""
         figures: dict[str, Mapping[int, float | None]] = {}
         if self.machine is not None:
             points = limits.roofline(analysis, self.machine).points
@@ -346,24 +364,32 @@ class TableFigures(Struct, frozen=True):
             figures |= measured_figures(self.profile)
         return figures
 
-    def narrowed(self, layers: Sequence[Layer], left: Sequence[Layer]) -> TableFigures:
-        """The same of the rows that a filter left."""
+    def narrowed(self, layers: Sequence[Layer], kept_layers: Sequence[Layer]) -> TableFigures:
+        """Restricts the figures to the rows that a filter kept."""
         if self.overlay is None:
             return self
-        return replace(self, overlay=narrowed_overlay(self.overlay, layers, left))
+        return replace(self, overlay=narrowed_overlay(self.overlay, layers, kept_layers))
 
     def beside(
         self, info: Info, figures: Mapping[str, Mapping[int, float | None]]
     ) -> tree_columns.ColumnFigures:
-        """What lies beside the rows; a tile is filled as far as its arithmetic is needed."""
+        """Computes the column figures. Utilization and efficiency are ratios of sums."""
         filled = None
         if "tile_work" in figures:
             work = figures["tile_work"]
-            filled = {at: (figures["tile_macs"].get(at) or 0) / whole for at, whole in work.items() if whole}
+            filled = {
+                row_id: (figures["tile_macs"].get(row_id) or 0) / total
+                for row_id, total in work.items()
+                if total
+            }
         reached = None
         if "measured_limit" in figures:
-            took, least = figures["measured_limited"], figures["measured_limit"]
-            reached = {at: (least.get(at) or 0) / seconds for at, seconds in took.items() if seconds}
+            took, limits_by_row = figures["measured_limited"], figures["measured_limit"]
+            reached = {
+                row_id: (limits_by_row.get(row_id) or 0) / seconds
+                for row_id, seconds in took.items()
+                if seconds
+            }
         return tree_columns.ColumnFigures(
             info.totals,
             figures.get("seconds"),
@@ -377,8 +403,8 @@ class TableFigures(Struct, frozen=True):
 
 
 def torchinfo_table(models: Models) -> TorchinfoTable:
-    """Torchinfo's own table of the opened model, and where its numbers are not ours and why."""
-    from explorer.engine.costs.compare import torchinfo  # torch
+    """Prints the opened model with torchinfo and lists the numbers that differ from Explorer's."""
+    from explorer.engine.costs.compare import torchinfo  # imports torch
 
     opened: Any = models.opened()
     shapes, dims = models.options["input_shapes"], models.options["dims"]

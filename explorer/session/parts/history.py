@@ -1,7 +1,7 @@
-"""Undo and redo: steps along a line of a session's states, which are records and never changed.
+"""Functions on the history of a session: undo, redo, jumps, and new states. Histories are immutable.
 
-Each entry of a `facts.History` is a file, so a step back is another number, and nothing is made undone. What
-is made of a state that was gone back to is a branch: the others stay.
+Each entry of a `facts.History` is a model of its own, so undo only selects another entry. A change after undo
+starts a branch; the other states stay.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from msgspec.structs import replace
 from explorer.facts import History, HistoryEntry
 
 LONGEST_NAME = 200
-"""Characters of a state's name."""
+"""Largest number of characters in the name of a state."""
 
 
 def step(history: History, steps: int) -> History:
-    """So many steps along the line, or back; at the ends it stays there."""
+    """Moves along the current line: forward for positive `steps`, back for negative, at most to its ends."""
     line = history.line
-    at = max(0, min(line.index(history.current) + steps, len(line) - 1))
-    return replace(history, current=line[at], tip=line[-1])
+    position = max(0, min(line.index(history.current) + steps, len(line) - 1))
+    return replace(history, current=line[position], tip=line[-1])
 
 
-def go(history: History, at: int) -> History:
-    """To any state; on another line than this one, redo leads to what was made of it last."""
+def go(history: History, index: int) -> History:
+    """Selects any state. If it is on another line, redo continues to its newest descendant."""
     line = history.line
-    tip = line[-1] if at in line else history.newest(at)
-    return replace(history, current=at, tip=tip)
+    tip = line[-1] if index in line else history.newest(index)
+    return replace(history, current=index, tip=tip)
 
 
 def append(history: History, entry: HistoryEntry) -> History:
-    """With a state that was made of the current one, which it follows."""
-    made = len(history.entries)
+    """Adds a state made from the current one and selects it."""
+    index = len(history.entries)
     entries = (*history.entries, replace(entry, parent=history.current))
-    return replace(history, entries=entries, current=made, tip=made)
+    return replace(history, entries=entries, current=index, tip=index)
 
 
-def amend(history: History, at: int, **fields: Any) -> History:
-    """With something else said of a state."""
+def amend(history: History, index: int, **fields: Any) -> History:
+    """Replaces fields of a state."""
     entries = list(history.entries)
-    entries[at] = replace(entries[at], **fields)
+    entries[index] = replace(entries[index], **fields)
     return replace(history, entries=tuple(entries))
 
 
-def between(history: History, one: int, other: int) -> tuple[HistoryEntry, ...]:
-    """What was made on the way from one state to another, by way of what both were made of."""
-    a, b = history.line_to(one), history.line_to(other)
-    return tuple(history.entries[at] for at in sorted({*a} ^ {*b}))
+def between(history: History, first: int, second: int) -> tuple[HistoryEntry, ...]:
+    """Lists the states on the way from one state to another, by way of their common ancestor."""
+    a, b = history.line_to(first), history.line_to(second)
+    return tuple(history.entries[index] for index in sorted({*a} ^ {*b}))

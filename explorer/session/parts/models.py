@@ -1,8 +1,7 @@
-"""The models of a session: what was opened, what was made of it, and which is current.
+"""The models of a session: the opened model, the states made from it, and the current one.
 
-A state is a file, the opened model, or an nn.Module made of it, which is made again where it is not there any
-more; what was found out about one (its graph, its analysis, its matrix products) is kept here, so that no
-question costs twice.
+A state is a file, the opened model, or an nn.Module. A module that was dropped from memory is made again. The
+graph, the analysis and the matrix products of each state are cached here, so they are computed once.
 """
 
 from __future__ import annotations
@@ -48,38 +47,41 @@ if TYPE_CHECKING:
 __all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "State", "stem"]
 
 _T = TypeVar("_T")
-_FEW, _A_SECOND = 10_000, 50_000
-"""Rows that are packed in no time, and for a second of analysis: who shows no pages keeps no more of them."""
+_ALWAYS_PACKED, _PACKED_PER_SECOND = 10_000, 50_000
+"""Number of rows that are always packed for the cache, and rows per second of analysis time that are packed.
 
-_MODULES = 3
-"""States that are modules and held in memory."""
+These limits apply to callers that do not need the packed rows themselves.
+"""
 
-_MUCH_TO_EXPORT = 1 << 32
-"""Bytes of weights above which a plan of a module does not wait for a file that holds them all."""
+_MAX_MODULES = 3
+"""Largest number of states in memory that are modules."""
+
+_MAX_EXPORT_BYTES = 1 << 32
+"""Bytes of weights above which the plan of a module does not export the module to a file."""
 
 Dims = Mapping[str, int | Sequence[int]]
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 State = tuple["Models", int]
-"""A model of a session: which session's, and where in its history."""
+"""A state of a session: its models, and the index in their history."""
 
 
 class Models:
-    """The states of a session, and what is known of each.
+    """The states of a session, with everything computed from each.
 
     Args:
-        source: A path, a model's name, or an nn.Module object.
-        inputs: What to call an nn.Module object with.
-        options: The fields of `OpenOptions`, but `own`.
-        workdir: The folder for models that are not saved; None for a temporary one.
-        cache: Whether what was found out before may be told again, and is kept for the next time.
+        source: Path, name of a model, or nn.Module object.
+        inputs: Inputs with which to call an nn.Module object.
+        options: Fields of `OpenOptions`, except `own`.
+        workdir: Folder for models that are not saved, or None for a temporary one.
+        cache: Whether to read and write the analysis cache.
 
     Attributes:
         source: A path or a name; the class of an nn.Module object.
-        module: The nn.Module object, where there is one.
-        strict: Whether every dimension and input of the options has to be one of the model's.
-        rules: What the user's file of rules registered, once the model is open.
-        history: The states.
-        products: By state and by what was taken apart or packed: matrix products, see `plans`.
+        module: The nn.Module object, or None.
+        strict: Whether every dimension and input in the options must exist in the model.
+        rules: Rules that the user's file registered, once the model is open.
+        history: History of the states.
+        products: Matrix products by state, and by the operators that were decomposed or packed, see `plans`.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class Models:
         self._modules: dict[int, TorchModel] = {}
         self.history = History((HistoryEntry("original", None, ""),), 0)
         self._graph: Model | None = None
-        self._caches, self._since = cache and named, time.time_ns()
+        self._uses_cache, self._since = cache and named, time.time_ns()
         self._seconds = 0.0
         self._cache: AnalysisCache | None = None
         self._examined: dict[int, AnalysisResult] = {}
@@ -110,7 +112,7 @@ class Models:
         self.products: dict[int, dict[Any, Products]] = {}
 
     def close(self) -> None:
-        """Forgets the models and removes the temporary folder."""
+        """Releases the models and removes the temporary folder."""
         self._original = None
         self._states.clear()
         self._modules.clear()
@@ -121,19 +123,21 @@ class Models:
             self._own_workdir = None
 
     def beside(self, source: str) -> Models:
-        """Another model, opened as this one is; a size or an input that is named need not be one of its.
+        """Opens another model with the same options.
+
+        The sizes and inputs in the options need not exist in it.
 
         Raises:
-            Misuse: A browser may not open it.
+            Misuse: The model is outside the folder to which a browser session is confined.
         """
         confinement.check_model(source)
-        opened = Models(source, None, dict(self.options), None, self._caches)
+        opened = Models(source, None, dict(self.options), None, self._uses_cache)
         opened.strict = False
         return opened
 
     @property
     def workdir(self) -> str:
-        """The folder for models that are not saved yet."""
+        """Folder for models that are not saved yet."""
         if self._workdir is not None:
             return self._workdir
         if self._own_workdir is None:
@@ -141,32 +145,32 @@ class Models:
 
             folder = scratch.Folder()
             self._own_workdir = folder.path
-            # who forgets to close a session must not find thousands of folders one day
+            # removes the folder even if the caller never closes the session
             self._remove_workdir = weakref.finalize(self, folder.remove)
         return self._own_workdir
 
-    # states
+    # states of the history
 
     @property
     def current(self) -> int:
-        """The place of the current state."""
+        """Index of the current state."""
         return self.history.current
 
     def at(self, index: int | None) -> int:
-        """The place of a state; None is the current one.
+        """Index of a state. None selects the current one.
 
         Raises:
             Misuse: The history has no such entry.
         """
-        at, count = self.current if index is None else index, len(self.history.entries)
-        if not 0 <= at < count:
-            raise Misuse(f"the history has no entry {at}", hint=f"it has {count}")
-        return at
+        state, count = self.current if index is None else index, len(self.history.entries)
+        if not 0 <= state < count:
+            raise Misuse(f"the history has no entry {state}", hint=f"it has {count}")
+        return state
 
-    def label(self, at: int) -> str:
-        """What the user calls a state: where it was saved, or what was done to which model."""
-        entry = self.history.entries[at]
-        return entry.saved or (f"{self.source}, {entry.label}" if at else self.source)
+    def label(self, state: int) -> str:
+        """Name of a state for the user: its saved path, or the model and the change."""
+        entry = self.history.entries[state]
+        return entry.saved or (f"{self.source}, {entry.label}" if state else self.source)
 
     def append(
         self,
@@ -175,9 +179,9 @@ class Models:
         graph: Model | None = None,
         examined: AnalysisResult | None = None,
     ) -> None:
-        """Adds a state that was made of the current one; of one without a file the module itself.
+        """Adds a state made from the current one, with its module if it has no file.
 
-        `graph` is the graph in its file and `examined` its analysis, where they are known.
+        `graph` is the graph in its file and `examined` is its analysis, if they are known.
         """
         self.history = states.append(self.history, replace(entry, dims=dict(self.options["dims"])))
         if module is not None:
@@ -187,37 +191,37 @@ class Models:
         if examined is not None:
             self._examined[self.current] = self.presented(self.current, examined)
 
-    def is_module(self, at: int) -> bool:
-        """Whether a state was made as an nn.Module, so that no file holds it."""
-        return at > 0 and self.history.entries[at].path is None
+    def is_module(self, state: int) -> bool:
+        """Whether a state is an nn.Module without a file."""
+        return state > 0 and self.history.entries[state].path is None
 
     def restore(self, history: History) -> None:
-        """Takes up the history of a session that ended."""
+        """Restores the history of a session that ended."""
         if not (history.is_tree and 0 <= history.current < len(history.entries)):
             raise Misuse("this is no history of states", where="restore")
         if history.tip is not None and not 0 <= history.tip < len(history.entries):
             history = replace(history, tip=None)
-        for at in range(1, max(len(self.history.entries), len(history.entries))):
-            self._forget(at)
+        for state in range(1, max(len(self.history.entries), len(history.entries))):
+            self._forget(state)
         self.history = history
         if history.dims is not None:
             self._take_dims({name: size for name, size in history.dims.items() if size > 0})
 
     def rewind(self, history: History) -> None:
-        """Takes up the history as it was before some states were made, which are forgotten with their files.
+        """Restores an earlier history.
 
-        A file that the user named stays.
+        Deletes the files of later states, except files that the user saved.
         """
-        for at in range(len(history.entries), len(self.history.entries)):
-            entry = self.history.entries[at]
+        for state in range(len(history.entries), len(self.history.entries)):
+            entry = self.history.entries[state]
             if entry.path is not None and not entry.saved:
                 with contextlib.suppress(OSError):
                     os.remove(entry.path)
-            self._forget(at)
+            self._forget(state)
         self.history = history
 
     def bind(self, dims: Mapping[str, int], on_progress: OnProgress, cancel: Cancel) -> None:
-        """Takes other sizes for open dimensions; where they do not fit all is as before."""
+        """Binds other sizes to open dimensions. If they do not fit the model, nothing changes."""
         for name, size in dims.items():
             if size < 1:
                 raise Misuse(f"'{size}' is no size", where=name, hint="write a whole number of 1 or more")
@@ -241,36 +245,36 @@ class Models:
         self.history = replace(self.history, dims=dict(dims))
 
     def unused_name(self) -> str:
-        """A file for a new state: none of the history's, though a step back leaves numbers behind."""
+        """Path for the file of a new state. It skips the files of other states, which may have any number."""
         number = len(self.history.entries)
         while os.path.lexists(path := os.path.join(self.workdir, f"{number}-{stem(self.source)}.onnx")):
             number += 1
         return path
 
     def check_target(self, path: str, overwrite: bool, *inputs: str | None) -> None:
-        """Refuses to write where a file of the session lies, or another that is read for the result."""
+        """Refuses an output path that is a file of the session or an input of the result."""
         models = [self.source, *(e.path for e in self.history.entries if e.path)]
         read = [name for name in (*inputs, self.options["weights_file"], self.options["rules"]) if name]
         weights = self._weight_files()
         output_files.check_target(path, overwrite=overwrite, models=models, weights=weights, inputs=read)
 
     def check_onnx(self, path: str, overwrite: bool, *inputs: str | None) -> None:
-        """As `check_target`, of an ONNX file."""
-        from explorer.engine import convert  # nothing that only looks at a model waits for it
+        """Like `check_target`, for an ONNX file."""
+        from explorer.engine import convert  # imported late: most uses of a session do not need it
 
         self.check_target(path, overwrite, *inputs)
         convert.check_name(path, "onnx", also="an nn.Module: quantize, or tile --to torch (.pt2, .pt)")
 
-    # what is known of them
+    # opened models and analyses
 
-    def opened(self, at: int = 0, on_progress: OnProgress = None) -> OpenedModel:
-        """A state as a model that was opened, once: the first, an ONNX file, or a module that was made."""
-        if self.is_module(at):
-            return self._module(at, on_progress)
-        if at:
-            state = self._state(at)
-            state.options = self._state_options(self.options["dims"])
-            return state
+    def opened(self, state: int = 0, on_progress: OnProgress = None) -> OpenedModel:
+        """Opens a state once: the original, an ONNX file, or a module that a change made."""
+        if self.is_module(state):
+            return self._module(state, on_progress)
+        if state:
+            model = self._state(state)
+            model.options = self._state_options(self.options["dims"])
+            return model
         if self._original is None:
             opened = self._open(on_progress)
             if self._cache is not None and not self._cache.unchanged():
@@ -282,24 +286,24 @@ class Models:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the original's analysis is there, and the original is not open."""
+        """Whether the original's analysis comes from the cache and the original is not open."""
         return self._original is None and 0 in self._examined
 
     @property
     def is_graph(self) -> bool:
-        """Whether what was opened is an ONNX graph as it is; it need not be opened to be told."""
+        """Whether the original is an ONNX graph. It need not be open."""
         if self.is_kept:
             return self._examined[0].info.model.format == "onnx"
         return self.opened().is_graph
 
     @property
     def from_torch(self) -> bool:
-        """Whether what was opened is an nn.Module."""
+        """Whether the original is an nn.Module."""
         return hasattr(self.opened(), "loaded")
 
-    def is_planned_as_traced(self, at: int, on_progress: OnProgress = None) -> bool:
-        """Whether a state's products are those of its run on shapes: nothing can be, or need be, exported."""
-        opened: Any = None if at else self.opened(0, on_progress)
+    def is_planned_as_traced(self, state: int, on_progress: OnProgress = None) -> bool:
+        """Whether a tiling plan uses the products of a run on shapes, without an export to ONNX."""
+        opened: Any = None if state else self.opened(0, on_progress)
         if not hasattr(opened, "loaded"):
             return False
         if self.options["past"] is not None:
@@ -307,110 +311,114 @@ class Models:
         if opened.planned_as_traced:
             return self._graph is None
         parameter_bytes: int = sum(p.numel() * p.element_size() for p in opened.loaded.meta().parameters())
-        return self._graph is None and parameter_bytes > _MUCH_TO_EXPORT
+        return self._graph is None and parameter_bytes > _MAX_EXPORT_BYTES
 
-    def check_no_step(self, at: int, on_progress: OnProgress = None) -> None:
-        """Refuses to take a decode step of a module for the whole pass that its export is."""
-        if self.options["past"] is not None and self.is_planned_as_traced(at, on_progress):
+    def check_no_step(self, state: int, on_progress: OnProgress = None) -> None:
+        """Refuses decode mode for a module, because its ONNX export is a full pass."""
+        if self.options["past"] is not None and self.is_planned_as_traced(state, on_progress):
             raise Misuse(
                 "a decode step of an nn.Module is planned and swept, and not written",
                 where="--decode",
                 hint="leave it out for a whole pass",
             )
 
-    def graph(self, at: int, on_progress: OnProgress = None) -> Model:
-        """The ONNX graph at a place of the history, in plain form; the original is exported if it is none."""
-        if self.is_module(at):
-            folder_path = os.path.join(self.workdir, f"module-{at}")  # all are called as the original is
+    def graph(self, state: int, on_progress: OnProgress = None) -> Model:
+        """ONNX graph of a state, in plain form. A module is exported."""
+        if self.is_module(state):
+            folder_path = os.path.join(
+                self.workdir, f"module-{state}"
+            )  # the exported files have the original's name
             os.makedirs(folder_path, mode=0o700, exist_ok=True)
             with scratch.private_files(folder_path) as folder:
-                return self._module(at, on_progress).graph(folder, on_progress=on_progress)
-        if at:
-            return plain(self._state(at).model)
+                return self._module(state, on_progress).graph(folder, on_progress=on_progress)
+        if state:
+            return plain(self._state(state).model)
         if self._graph is None:
             with scratch.private_files(self.workdir) as folder:
                 self._graph = plain(self.opened(0, on_progress).graph(folder, on_progress=on_progress))
         return self._graph
 
-    def sizes(self, at: int, model: Model) -> tuple[dict[str, int], dict[str, Any]]:
-        """Sizes of dimensions and inputs at which the graph of a state is looked at: in decode mode a step's.
+    def sizes(self, state: int, model: Model) -> tuple[dict[str, int], dict[str, Any]]:
+        """Sizes of dimensions and inputs for the analysis of a state's graph.
+
+        In decode mode, those of a decode step.
 
         Raises:
-            Misuse: It has no step of one token behind so many, or a size has to be given.
+            Misuse: The graph has no decode step for so many tokens, or a size must be given.
         """
-        opened: Any = self.opened(at)
+        opened: Any = self.opened(state)
         if self.options["past"] is not None and opened.is_graph:
             return opened.sizes()  # type: ignore[no-any-return]
         names = {value.name for value in model.graph.feeds}
         shapes = {name: shape for name, shape in self.options["input_shapes"].items() if name in names}
         return dims_of(model, self.options["dims"]), shapes
 
-    def examined(self, at: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
-        """The analysis of the model at a place of the history, and its execution order, made once."""
-        if at not in self._examined:
-            stored_result = None if at else self._kept()
-            result = stored_result or self._analysed(at, on_progress, cancel)
-            self._examined[at] = self.presented(at, result)
+    def examined(self, state: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
+        """Analysis and execution order of a state, computed once."""
+        if state not in self._examined:
+            stored_result = None if state else self._cached_analysis()
+            result = stored_result or self._analyze(state, on_progress, cancel)
+            self._examined[state] = self.presented(state, result)
             if stored_result is None:
-                self._keep(at, "info", lambda: _said_of_bounds(result))
-        return self._examined[at]
+                self._cache_fact(state, "info", lambda: _info_with_bounds(result))
+        return self._examined[state]
 
     def examined_as(self, model: Model, path: str, cancel: Cancel) -> AnalysisResult:
-        """The analysis, with its rows, of a graph that is to be a state under another path."""
-        made = _onnx(path, self._state_options(self.options["dims"]), model).examine(cancel=cancel)
-        made.rows()
-        return made.with_info(replace(made.info, model=replace(made.info.model, source=path)))
+        """Analyzes a graph, with its rows, that will become a state with another path."""
+        result = _onnx(path, self._state_options(self.options["dims"]), model).examine(cancel=cancel)
+        result.rows()
+        return result.with_info(replace(result.info, model=replace(result.info.model, source=path)))
 
-    def analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
-        """Totals and every layer of the model at a place of the history."""
-        found = self.examined(at, on_progress, cancel).analysis
-        if len(found.layers) <= _FEW + _A_SECOND * self._seconds:
-            self._keep(at, "rows", lambda: packed(found.layers))
-        return found
+    def analysis(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+        """Totals and all layers of a state."""
+        analysis = self.examined(state, on_progress, cancel).analysis
+        if len(analysis.layers) <= _ALWAYS_PACKED + _PACKED_PER_SECOND * self._seconds:
+            self._cache_fact(state, "rows", lambda: packed(analysis.layers))
+        return analysis
 
-    def pages(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
-        """The same with its rows packed."""
-        examined = self.examined(at, on_progress, cancel)
-        rows: Any = None if at or self.cache is None else self.cache.rows()
+    def pages(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+        """Like `analysis`, with packed rows."""
+        examined = self.examined(state, on_progress, cancel)
+        rows: Any = None if state or self.cache is None else self.cache.rows()
         if rows is None:
             rows = packed(examined.analysis.layers)
-            self._keep(at, "rows", lambda: rows)
+            self._cache_fact(state, "rows", lambda: rows)
         return Analysis(examined.info, rows)
 
-    def ops(self, at: int) -> tuple[OpStat, ...]:
-        """Operator types of a model."""
-        return self._kept_or(at, "ops", lambda: operator_stats(self.examined(at).analysis))
+    def ops(self, state: int) -> tuple[OpStat, ...]:
+        """Statistics of the operator types of a state."""
+        return self._cached_or_computed(state, "ops", lambda: operator_stats(self.examined(state).analysis))
 
-    def memory(self, at: int) -> Memory:
-        """Liveness and the arena of a model."""
-        return self._kept_or(at, "memory", lambda: liveness.memory(self.ordered(at)))
+    def memory(self, state: int) -> Memory:
+        """Lifetimes of tensors and the arena of a state."""
+        return self._cached_or_computed(state, "memory", lambda: liveness.memory(self.ordered(state)))
 
-    def profile(self, at: int) -> Profile | None:
-        """What was measured of a model: last in this session, else of the original as it was kept."""
-        found = self.history.entries[at].profile
-        if found is None and at == 0 and self.cache is not None:
-            found = self.cache.get("profile")
-        return found
+    def profile(self, state: int) -> Profile | None:
+        """Last profile of a state in this session, or the cached profile of the original."""
+        profile = self.history.entries[state].profile
+        if profile is None and state == 0 and self.cache is not None:
+            profile = self.cache.get("profile")
+        return profile
 
-    def keep_profile(self, at: int, profile: Profile) -> None:
-        """Keeps what was measured of the original as it was opened, in place of what was before."""
-        if at == 0 and self.cache is not None and profile.batch is None:
+    def keep_profile(self, state: int, profile: Profile) -> None:
+        """Caches a profile of the original, in place of an earlier one."""
+        if state == 0 and self.cache is not None and profile.batch is None:
             self.examined(0)
             self.cache.tried.discard("profile")
-            self._keep(0, "profile", lambda: profile)
+            self._cache_fact(0, "profile", lambda: profile)
 
-    def presented(self, at: int, examined: AnalysisResult) -> AnalysisResult:
-        """An analysis with what the session knows of the model's file, and a word on what is not exact."""
-        info, saved = _said_of_bounds(examined), self.history.entries[at].saved
+    def presented(self, state: int, examined: AnalysisResult) -> AnalysisResult:
+        """Adds the saved path of a state and the notes about inexact figures to its analysis."""
+        info, saved = _info_with_bounds(examined), self.history.entries[state].saved
         if saved:
             info = replace(info, model=replace(info.model, source=saved))
         return examined.with_info(info)
 
     def ordered(self, index: int | None) -> AnalysisResult:
-        """The analysis of a model whose order of execution is known, if only in part.
+        """Analysis of a state whose execution order is known, at least in part.
 
         Raises:
-            Misuse: It is a file of tensors, which says nothing of the work.
+            Misuse: The model is a file of tensors without operators.
         """
         examined = self.examined(self.at(index))
         if not examined.info.totals.nodes and (order := examined.schedule).failed:
@@ -418,38 +426,36 @@ class Models:
         return examined
 
     def random_weights(self) -> tuple[str, ...]:
-        """That the weights of every state are random, or of the user's file (and what of those it lacks), if
-        the opened model's are.
-        """
+        """Notes that the weights are random or from the user's file, with those that the file lacks."""
         notes: tuple[str, ...] = getattr(self.opened(), "replaced_weights", ())
         return notes
 
-    def rows(self, at: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
-        """The layers of a model; none of a module whose inputs have still to be given, which has values."""
+    def rows(self, state: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
+        """Layers of a state. Empty if the inputs of a module are unknown."""
         try:
-            return self.examined(at, on_progress, cancel).analysis.layers
+            return self.examined(state, on_progress, cancel).analysis.layers
         except Misuse:
             return ()
 
     def original_at(
         self, input_shapes: InputShapes, on_progress: OnProgress, cancel: Cancel
     ) -> AnalysisResult:
-        """The analysis of the opened model at other sizes of its inputs."""
+        """Analyzes the original at other input sizes."""
         opened = self.opened(0, on_progress)
-        # the dimensions of a graph are its own; the one of a module says what these shapes say
+        # a module has no named dimensions: the shapes determine its batch size
         dims = opened.options.dims if opened.names() else {}
         return self.examined_with(0, dims, input_shapes, on_progress, cancel)
 
     def examined_with(
         self,
-        at: int,
+        state: int,
         dims: Mapping[str, int],
         shapes: Mapping[str, Any],
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> AnalysisResult:
-        """The analysis of a state at these dimensions and other shapes; the session keeps those it has."""
-        opened = self.opened(at, on_progress)
+        """Analyzes a state at other dimensions and shapes. The session keeps its own."""
+        opened = self.opened(state, on_progress)
         usual = opened.options
         opened.options = replace(usual, dims=dims, input_shapes={**usual.input_shapes, **shapes})
         try:
@@ -458,155 +464,157 @@ class Models:
         finally:
             opened.options = usual
 
-    def graph_analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
-        """The analysis of the ONNX graph even of a module."""
-        return self.graph_examined(at, on_progress, cancel).analysis
+    def graph_analysis(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+        """Analysis of a state's ONNX graph, also for a module."""
+        return self.graph_examined(state, on_progress, cancel).analysis
 
-    def graph_examined(self, at: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
-        """As `examined`, but of the ONNX graph even of a module."""
-        if self.opened(at, on_progress).is_graph:
-            return self.examined(at, on_progress, cancel)
-        if at not in self._of_graphs:
-            self._of_graphs[at] = self._examined_graph(at, on_progress, cancel)
-        return self._of_graphs[at]
+    def graph_examined(self, state: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
+        """Like `examined`, but for the ONNX graph, also of a module."""
+        if self.opened(state, on_progress).is_graph:
+            return self.examined(state, on_progress, cancel)
+        if state not in self._of_graphs:
+            self._of_graphs[state] = self._examine_graph(state, on_progress, cancel)
+        return self._of_graphs[state]
 
-    def analysis_at(self, at: int, sizes: Mapping[str, int], model: Model | None = None) -> Analysis:
-        """The analysis of a state's graph; at these sizes of its inputs where it is not known without.
+    def analysis_at(self, state: int, sizes: Mapping[str, int], model: Model | None = None) -> Analysis:
+        """Analysis of a state's graph, at the given sizes if figures are unknown otherwise.
 
-        `model` is that graph, written otherwise.
+        `model` replaces the graph of the state, if given.
         """
         if model is not None:
-            return self._examined_graph(at, None, None, sizes, model).analysis
-        analysis = self.graph_analysis(at, None, None)
+            return self._examine_graph(state, None, None, sizes, model).analysis
+        analysis = self.graph_analysis(state, None, None)
         if analysis.info.totals.coverage == 1 or not sizes:
             return analysis
-        return self._examined_graph(at, None, None, sizes).analysis
+        return self._examine_graph(state, None, None, sizes).analysis
 
-    def comparable_analysis(self, at: int, another: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
-        """The analysis of a state at the sizes of the figures of the tilings between it and another."""
-        analysis = self.graph_analysis(at, on_progress, cancel)
-        between = states.between(self.history, at, another)
+    def comparable_analysis(
+        self, state: int, another: int, on_progress: OnProgress, cancel: Cancel
+    ) -> Analysis:
+        """Analysis of a state at the sizes of the tilings between it and another state."""
+        analysis = self.graph_analysis(state, on_progress, cancel)
+        between = states.between(self.history, state, another)
         records = [entry.record for entry in between if entry.record is not None]
         sizes = next((record.sizes for record in records if record.sizes is not None), None)
         if analysis.info.totals.coverage == 1 or sizes is None:
             return analysis
-        return self._examined_graph(at, on_progress, cancel, sizes).analysis
+        return self._examine_graph(state, on_progress, cancel, sizes).analysis
 
-    # inside: what is kept from session to session
+    # the analysis cache
 
     @property
     def cache(self) -> AnalysisCache | None:
-        """What is kept of the original at the sizes that are bound; None if nothing is to be."""
-        if self._cache is None and self._caches:
+        """Cache of the original at the bound sizes, or None if nothing is cached."""
+        if self._cache is None and self._uses_cache:
             self._cache = analysis_cache.opens(self.source, self.options, self.strict, self._since)
-            self._caches = self._cache is not None
+            self._uses_cache = self._cache is not None
         return self._cache
 
-    def _kept(self) -> AnalysisResult | None:
-        """The analysis of the original as it was kept; its rows are read, or made, when asked for."""
+    def _cached_analysis(self) -> AnalysisResult | None:
+        """Cached analysis of the original. Its rows are read, or computed again, when they are needed."""
         cache = self.cache
         info = None if cache is None else cache.get("info")
         if cache is None or info is None:
             return None
-        again = functools.cache(lambda: self._analysed(0, None, None))
+        analyze_again = functools.cache(lambda: self._analyze(0, None, None))
 
         def rows() -> MadeRows:
             pages = cache.rows()
             if pages is None:
-                return again().rows()
-            return tuple(pages), lambda: again().schedule, functools.cache(flow)
+                return analyze_again().rows()
+            return tuple(pages), lambda: analyze_again().schedule, functools.cache(flow)
 
         def flow() -> ValueFlow | None:
             pages = cache.get("flow")
             if pages is None:
-                return again().flow
+                return analyze_again().flow
             return value_flow.build_flow(pages)
 
         return AnalysisResult(info, rows)
 
-    def _keeping_flow(self, examined: AnalysisResult) -> AnalysisResult:
-        """The analysis of the original, whose edges are kept as soon as they are made."""
+    def _with_cached_flow(self, examined: AnalysisResult) -> AnalysisResult:
+        """Wraps the analysis of the original so that its edges are cached once they are computed."""
 
         def rows() -> MadeRows:
             layers, order, make_flow = examined.rows()
 
             def flow() -> ValueFlow | None:
                 edges = make_flow()
-                if edges is not None and len(edges.made) <= _FEW:
-                    self._keep(0, "flow", lambda: value_flow.record_of(edges))
+                if edges is not None and len(edges.made) <= _ALWAYS_PACKED:
+                    self._cache_fact(0, "flow", lambda: value_flow.record_of(edges))
                 return edges
 
             return layers, order, functools.cache(flow)
 
         return type(examined)(examined.info, rows, examined.bounds)
 
-    def _kept_or(self, at: int, name: str, make: Callable[[], _T]) -> _T:
-        """What was kept of the original, or is made now, and kept."""
-        stored_fact: _T | None = None if at or self.cache is None else self.cache.get(name)
+    def _cached_or_computed(self, state: int, name: str, make: Callable[[], _T]) -> _T:
+        """Reads a fact of the original from the cache, or computes and caches it."""
+        stored_fact: _T | None = None if state or self.cache is None else self.cache.get(name)
         if stored_fact is not None:
             return stored_fact
         fact = make()
-        self._keep(at, name, lambda: fact)
+        self._cache_fact(state, name, lambda: fact)
         return fact
 
-    def _keep(self, at: int, what: str, fact: Callable[[], Any]) -> None:
-        """Keeps what was found out about the original, or made of what was kept; it is tried once."""
-        if at == 0 and self.cache is not None and what not in self.cache.tried:
+    def _cache_fact(self, state: int, name: str, fact: Callable[[], Any]) -> None:
+        """Caches a fact of the original. Each name is tried only once."""
+        if state == 0 and self.cache is not None and name not in self.cache.tried:
             opened, files = self._original, self.cache.files
             about = files if opened is None else opened.rests_on(self._examined[0].info)
-            self.cache.keep(what, fact, about, self._seconds)
+            self.cache.keep(name, fact, about, self._seconds)
 
-    def _analysed(self, at: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
-        """The analysis of the model at a place of the history, made."""
-        opened = self.opened(at, on_progress)
+    def _analyze(self, state: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
+        """Analyzes a state."""
+        opened = self.opened(state, on_progress)
         began = time.perf_counter()
         examined = opened.examine(on_progress=on_progress, cancel=cancel)
         self._seconds = time.perf_counter() - began
         if self.options["past"] is not None and "decode" not in examined.info.assumptions:
             raise Misuse("models of this format have no decode mode", where="--past", hint="leave it out")
-        return examined if at or self.cache is None else self._keeping_flow(examined)
+        return examined if state or self.cache is None else self._with_cached_flow(examined)
 
-    # inside
+    # helpers
 
-    def _examined_graph(
+    def _examine_graph(
         self,
-        at: int,
+        state: int,
         on_progress: OnProgress,
         cancel: Cancel,
         sizes: Mapping[str, int] | None = None,
         written: Model | None = None,
     ) -> AnalysisResult:
-        """The analysis of a state's graph; `sizes` are of dimensions that nobody bound."""
-        model = written or self.graph(at)
+        """Analyzes a state's graph. `sizes` applies to dimensions that are not bound."""
+        model = written or self.graph(state)
         open_dims = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
         sizes_here = {name: size for name, size in (sizes or {}).items() if name in open_dims}
         opened = _onnx(model.path, self._state_options({**sizes_here, **self.options["dims"]}), model)
         return opened.examine(on_progress=on_progress, cancel=cancel)
 
-    def _state(self, at: int) -> OnnxModel:
-        """The file of a state, read; whoever only reads the graph has nothing of the user's run."""
-        if at not in self._states:
-            path = self.history.entries[at].path
+    def _state(self, state: int) -> OnnxModel:
+        """Opens the file of a state, without the options of the user's run."""
+        if state not in self._states:
+            path = self.history.entries[state].path
             if path is None or not os.path.exists(path):
                 raise Misuse("this state of the session is gone", where=path or "history")
-            self._states[at] = _onnx(path, OpenOptions())
-        return self._states[at]
+            self._states[state] = _onnx(path, OpenOptions())
+        return self._states[state]
 
-    def _module(self, at: int, on_progress: OnProgress) -> TorchModel:
-        """A state that is a module, made again of the one before it where it was given up."""
-        if at not in self._modules:
-            entry, parent = self.history.entries[at], self.history.parent(at) or 0
-            again = load("changes", entry.change).again if entry.change in offered("changes") else None
-            if again is None:
+    def _module(self, state: int, on_progress: OnProgress) -> TorchModel:
+        """Module of a state. It is made again from its parent if it was dropped from memory."""
+        if state not in self._modules:
+            entry, parent = self.history.entries[state], self.history.parent(state) or 0
+            make_again = load("changes", entry.change).again if entry.change in offered("changes") else None
+            if make_again is None:
                 raise Misuse("this state of the session is gone", where="history")
             before = self.opened(parent, on_progress)
-            self._keep_module(at, again(entry, before, self.examined(parent, on_progress).analysis))
-        return self._modules[at]
+            self._keep_module(state, make_again(entry, before, self.examined(parent, on_progress).analysis))
+        return self._modules[state]
 
-    def _keep_module(self, at: int, module: TorchModel) -> None:
-        """Each holds weights of its own: those that were made first can be made again."""
-        self._modules[at] = module
-        while len(self._modules) > _MODULES:
+    def _keep_module(self, state: int, module: TorchModel) -> None:
+        """Keeps a module in memory, and drops the oldest ones. Each holds its own weights."""
+        self._modules[state] = module
+        while len(self._modules) > _MAX_MODULES:
             del self._modules[next(iter(self._modules))]
 
     def _open(self, on_progress: OnProgress) -> OpenedModel:
@@ -616,7 +624,7 @@ class Models:
         if self.module is None:
             opened = open_model(self.source, options)
         else:
-            from explorer.engine.models.torch.module import ModuleObject  # torch
+            from explorer.engine.models.torch.module import ModuleObject  # imports torch
 
             opened = ModuleObject(self.module, self._inputs, options)
         if self.strict:
@@ -624,17 +632,17 @@ class Models:
         return opened
 
     def _open_options(self) -> OpenOptions:
-        """The options, with what the file of rules registers: it runs once."""
+        """Options with the rules that the user's file registers. The file runs once."""
         options = with_rules(OpenOptions(**self.options, own=self.rules))
         self.rules = options.own
         return options
 
     def _state_options(self, dims: Mapping[str, int]) -> OpenOptions:
-        """Options for a graph of ours: it was made with the input shapes that the user gave."""
+        """Options for a state's graph, in which the user's input shapes are already applied."""
         return replace(self._open_options(), dims=dims, input_shapes={})
 
     def _take_dims(self, dims: Mapping[str, int]) -> None:
-        """Other sizes: whatever was found out at those before is not known any more."""
+        """Sets other sizes and drops everything that was computed for the former ones."""
         self.options["dims"] = dict(dims)
         self._examined, self.products, self._of_graphs, self._cache = {}, {}, {}, None
         self._modules.clear()
@@ -643,15 +651,15 @@ class Models:
             if not self._original.is_graph:
                 self._graph = None
 
-    def _forget(self, at: int) -> None:
-        self._states.pop(at, None)
-        self._modules.pop(at, None)
-        self._of_graphs.pop(at, None)
-        self._examined.pop(at, None)
-        self.products.pop(at, None)
+    def _forget(self, state: int) -> None:
+        self._states.pop(state, None)
+        self._modules.pop(state, None)
+        self._of_graphs.pop(state, None)
+        self._examined.pop(state, None)
+        self.products.pop(state, None)
 
     def _weight_files(self) -> set[str]:
-        """Files beside the opened model that hold its weights."""
+        """Files next to the opened model that hold its weights."""
         if not self.opened().is_graph:
             return set(getattr(self.opened(), "files", ()))
         folder = os.path.dirname(self.source)
@@ -660,19 +668,22 @@ class Models:
 
 
 def _onnx(path: str, options: OpenOptions, model: Model | None = None) -> OnnxModel:
-    from explorer.engine.models.onnx import OnnxModel, open_graph  # the engine, which a kept answer needs not
+    from explorer.engine.models.onnx import (
+        OnnxModel,
+        open_graph,
+    )  # imports the engine, which a cached answer does not need
 
     return open_graph(path, options) if model is None else OnnxModel(path, options, model)
 
 
-def _said_of_bounds(examined: AnalysisResult) -> Info:
-    """Totals with a word on what is not exact."""
+def _info_with_bounds(examined: AnalysisResult) -> Info:
+    """Info with notes about inexact figures."""
     return add_bounds_note(examined.info, examined.bounds) if examined.bounds[0] else examined.info
 
 
 def stem(source: str) -> str:
-    """A file name for what is made of `source`."""
+    """Base name for files made from `source`."""
     stem = os.path.basename(source).removesuffix(".onnx")
     plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in stem) or "model"
-    # a file system takes 255 bytes, and what is made of it is called `_tiled.onnx.toml` and the like
+    # a file name has at most 255 bytes, and suffixes such as `_tiled.onnx.toml` follow
     return os.fsencode(plain)[:200].decode("utf-8", "ignore")

@@ -1,4 +1,4 @@
-"""Job of a conversion in PyTorch: what a tiled or a quantized module is made of."""
+"""Conversion job for a tiled or a quantized PyTorch module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from explorer.engine.convert.job import ConversionJob, ConversionOptions
 from explorer.session.parts.models import Models, OnProgress
 
 MODULE_ENDINGS = (".pt2", ".pt", ".pth", ".ts", ".torchscript")
-"""Of files that hold an nn.Module."""
+"""Extensions of files that hold an nn.Module."""
 
 
 def module_job(
@@ -21,17 +21,17 @@ def module_job(
     on_progress: OnProgress,
     **fields: Any,
 ) -> ConversionJob:
-    """What makes a module of the current state.
+    """Builds the job that converts the module of the current state.
 
     Args:
-        models: Of the session.
-        target: Where the module is written; '' for nowhere.
-        dynamic: Input to axis to the name of a dimension that is left open.
-        on_progress: Told where the job stands.
+        models: Models of the session.
+        target: Path of the file for the module, or '' for none.
+        dynamic: Names of open dimensions by input name and axis.
+        on_progress: Callback with the progress of the job.
         fields: Further fields of `ConversionJob`.
 
     Raises:
-        Misuse: The current state was made as ONNX.
+        Misuse: The current state is an ONNX graph.
     """
     if models.current and not models.is_module(models.current):
         raise Misuse(

@@ -1,4 +1,4 @@
-"""Proof and blame between two models of a session, or of two: both are run on the same inputs."""
+"""Verification and blame between two states of a session, or of two sessions. Both run on the same inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from explorer.session.parts.models import Dims, Models, OnProgress
 
 
 class Prover:
-    """Runs two graphs with the options of the session of the first."""
+    """Runs two graphs with the options of the first one's session."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -37,12 +37,13 @@ class Prover:
         on_progress: OnProgress = None,
         **more: Any,
     ) -> Verification:
-        """Evidence that both compute the same; `plan` says what was tiled between them.
+        """Verifies that two graphs compute the same. `plan` is the tiling between them.
 
-        `meanwhile` as for `verify`; `state` is the first of them; None for the current one.
+        `meanwhile` is passed to `engine.proof.proof.verify`. `state` is the index of the first graph, or None
+        for the current one.
         """
         fixed = self._models.options["dims"]
-        if plan is not None:  # the sizes that it leaves open are tried at several
+        if plan is not None:  # dimensions that the plan leaves open are tried at several sizes
             fixed = {name: size for name, size in plan.dims.items() if name not in plan.free}
         return verify(
             before,
@@ -55,10 +56,10 @@ class Prover:
             **more,
         )
 
-    def _torch_run(self, at: int, on_progress: OnProgress) -> TorchRun | None:
-        """Runs the module that a state computes the same as; None where it is not known to be one's."""
+    def _torch_run(self, state: int, on_progress: OnProgress) -> TorchRun | None:
+        """Runner of the module that computes the same as a state, or None if no such module is known."""
         models = self._models
-        for place in reversed(models.history.line_to(at)):
+        for place in reversed(models.history.line_to(state)):
             if place == 0 or models.is_module(place):
                 return models.opened(place, on_progress).runner()
             record = models.history.entries[place].record
@@ -67,14 +68,23 @@ class Prover:
         return None
 
     def blame(
-        self, before: Model, after: Model, *, dims: Dims | None = None, input: str | None = None, **how: Any
+        self,
+        before: Model,
+        after: Model,
+        *,
+        dims: Dims | None = None,
+        input: str | None = None,
+        **settings: Any,
     ) -> Blame:
-        """The first layer in which the second departs from the first; `how` as for `blame`."""
+        """Finds the first layer in which the second graph differs.
+
+        `settings` holds further arguments of `blame`.
+        """
         inputs = self._inputs(before, self._models.options["dims"], dims, input)
-        return blame(before, after, **inputs, **how)
+        return blame(before, after, **inputs, **settings)
 
     def check_input(self, input: str, on_progress: OnProgress) -> None:
-        """Refuses a file of inputs that the current state cannot be run on."""
+        """Refuses a file of inputs on which the current state cannot run."""
         models = self._models
         model = models.graph(models.current, on_progress)
         given_inputs(model, read_input(input), models.options["input_shapes"])
@@ -82,7 +92,7 @@ class Prover:
     def _inputs(
         self, before: Model, fixed: Mapping[str, int], dims: Dims | None, input: str | None
     ) -> dict[str, Any]:
-        """What a proof or a blame is told of the inputs: sizes, shapes, and a file's values."""
+        """Input arguments of a verification or blame: sizes, shapes, and the values of a file."""
         if input is not None and dims:
             raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
         return {

@@ -1,8 +1,8 @@
-"""A session as a shell script: the commands that make its files again, byte for byte.
+"""Writes a session as a shell script, whose commands make the same files again, byte for byte.
 
-A script says everything itself: what a command line cannot (rules for single sites, very many sites) it
-writes into a file for `--config` first. It names the model with its whole path, takes another one as its
-argument, and writes into the folder where it is started, never over a file that is there.
+The script is self-contained. Settings that options cannot express (rules for single sites, very many sites)
+go into a file for `--config`, which the script writes first. It names the model by its absolute path, accepts
+another one as its argument, writes into the current folder, and never replaces a file.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from explorer.settings.parse import opening_words, path_word
 from explorer.settings.quantize import is_fast, names_formats
 
 MOST_CHARACTERS = 4_000
-"""Of a command's sites; more go into a file."""
+"""Largest number of characters for the sites of a command. More sites go into a file."""
 _END = "END OF THE TILING"
-_USUAL_DRAWS, _USUAL_SEED = 3, 0
+_DEFAULT_DRAWS, _DEFAULT_SEED = 3, 0
 
 
 class Step(Struct, frozen=True):
-    """A state and how it was made.
+    """A state and the way to make it.
 
     Attributes:
-        entry: The state.
-        opening: With which options the state before it has to be opened; see `arguments.opening_words`.
-        number: Of the state.
-        before: Of the state that it was made of; 0 is the model.
+        entry: History entry of the state.
+        opening: Options with which the parent must be opened, see `settings.parse.opening_words`.
+        number: Index of the state.
+        before: Index of the parent; 0 is the original.
     """
 
     entry: HistoryEntry
@@ -48,9 +48,9 @@ class Step(Struct, frozen=True):
 
 
 def headless(models: Models, verb: str, output: str | None, ending: str, *words: str) -> str:
-    """The command that does to the opened model what was done; '' where it has no name to be opened by.
+    """Returns the command that makes the same change from the opened model, or '' for an nn.Module object.
 
-    Without an `output` its file is called as the model is, with this `ending`.
+    Without `output`, the file has the name of the model with the suffix `ending`.
     """
     if models.module is not None:
         return ""
@@ -60,9 +60,9 @@ def headless(models: Models, verb: str, output: str | None, ending: str, *words:
 
 
 def tiling_words(spec: TileSpec) -> list[str] | None:
-    """`spec` as options of `explorer tile`; None where options cannot say it.
+    """Writes `spec` as options of `explorer tile`, or returns None if options cannot express it.
 
-    What stands in the file that the specification was read from is left to that file.
+    Settings from the config file of the specification are not repeated.
     """
     if spec.rules and not spec.config:
         return None
@@ -70,50 +70,50 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
 
 
 def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[str] | None:
-    """A quantization as options of `explorer quantize`; None where options cannot say it.
+    """Writes a quantization as options of `explorer quantize`, or returns None if options cannot express it.
 
     Args:
-        request: It.
-        modules: Layers of an nn.Module take the formats, which are written in one way.
+        request: Request of the quantization.
+        modules: Whether layers of an nn.Module are quantized, which have only one form.
     """
     spec = request.spec
     if spec.rules and not spec.config:
         return None
     words = ["--config", path_word(spec.config)] if spec.config else []
     if not spec.config or is_said(spec, *PARTS):
-        # above a file that names no format, parts that are not named would stay as they are
+        # with a config file without formats, parts without an option stay unquantized
         merged = spec.config and names_formats(spec)
         named = [part for part in PARTS if not merged or dict(spec.origins).get(part) == COMMAND_LINE]
         parts = [f"{part}={getattr(spec, part)}" for part in named]
-        alike = spec.weight == spec.input and spec.bias == "auto" and not spec.block and len(named) == 3
-        words += ["--to", spec.weight if alike else ",".join(parts)]
+        is_plain = spec.weight == spec.input and spec.bias == "auto" and not spec.block and len(named) == 3
+        words += ["--to", spec.weight if is_plain else ",".join(parts)]
     if spec.symmetric is not None and is_said(spec, "symmetric"):
         words.append("--symmetric" if spec.symmetric else "--asymmetric")
     unused = () if spec.calibrator == "percentile" else ("percentile",)
     words += words_of(spec, without=("config", *PARTS, "symmetric", *unused))
     if is_fast(words) and not modules:
-        words += ["--form", spec.form]  # a replay chooses nothing by itself
+        words += ["--form", spec.form]  # a replay must not choose the form again
     return words + calibration_words(request)
 
 
 def calibration_words(request: QuantizeRequest) -> list[str]:
-    """What ranges are chosen on, as options."""
+    """Writes the calibration samples of a request as options."""
     if request.calibrate:
         return ["--calibrate", path_word(request.calibrate)]
     return words_of(request)
 
 
 def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> str:
-    """The commands that make all `steps` of the model `source`, each of the one that it was made of.
+    """Writes the commands that make all `steps` of the model `source`.
 
     Args:
-        source: A path or a name, as for `session.Session`.
-        steps: States, none before that which it was made of.
-        stem: What files are called that were saved under no name.
-        tool: The program and its version.
+        source: Path or name of the model, as for `session.Session`.
+        steps: States. Each parent precedes its children.
+        stem: Base name of files that were not saved.
+        tool: Name and version of the program.
 
     Raises:
-        Misuse: A state does not say how it was made.
+        Misuse: The record of a state does not tell how it was made.
     """
     model = os.path.abspath(source) if os.path.exists(source) else source
     lines = [
@@ -127,12 +127,12 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         "case $model in -*) model=./$model ;; esac",
         "explorer=${EXPLORER:-explorer}",
     ]
-    taken: set[str] = set()
+    used_names: set[str] = set()
     files, last = {0: '"$model"'}, 0
     for step in steps:
         entry, number = step.entry, step.number
         ending = ".pt2" if entry.path is None else ".onnx"
-        output = _output(entry, f"{stem}_{number}{ending}", taken)
+        output = _output(entry, f"{stem}_{number}{ending}", used_names)
         named = f', "{_comment(entry.name)}"' if entry.name else ""
         branch = "" if step.before == last else f", made of {step.before or 'the model'}"
         lines += ["", f"# {number}: {_comment(entry.label)}{named}{branch}"]
@@ -142,7 +142,7 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         if config:
             lines += [f"cat > {shlex.quote(words[1])} <<'{_END}'", config.rstrip("\n"), _END]
         opening = dict(step.opening)
-        if opening.get("rules") is not None:  # the script runs elsewhere: what it reads has to be found
+        if opening.get("rules") is not None:  # the script may run in another folder
             opening["rules"] = os.path.abspath(opening["rules"])
         words += opening_words(opening)
         target = shlex.quote(path_word(output))
@@ -154,7 +154,10 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
 
 
 def quantize_option(request: QuantizeRequest) -> list[str] | None:
-    """A quantization as options of `explorer tile`: its formats, its samples; None for one that has more."""
+    """Writes a quantization as options of `explorer tile`: its formats and samples.
+
+    None if it has other settings.
+    """
     spec = request.spec
     plain = QuantizeRequest(QuantizeSpec(spec.weight, spec.input, spec.bias, origins=spec.origins))
     if replace(request, calibrate="", as_graph=False) != plain:
@@ -164,25 +167,25 @@ def quantize_option(request: QuantizeRequest) -> list[str] | None:
 
 
 def proof_words(proof: Verification | None) -> list[str]:
-    """How a state was proved, as options of the verb that made it."""
+    """Writes the settings of a proof as options of the verb that made the state."""
     if proof is None:
         return ["--no-verify"]
-    words = [] if len(proof.seeds) in (0, _USUAL_DRAWS) else ["--draws", str(len(proof.seeds))]
-    if proof.seeds and proof.seeds[0] != _USUAL_SEED:
+    words = [] if len(proof.seeds) in (0, _DEFAULT_DRAWS) else ["--draws", str(len(proof.seeds))]
+    if proof.seeds and proof.seeds[0] != _DEFAULT_SEED:
         words += ["--seed", str(proof.seeds[0])]
     return words
 
 
-def _output(entry: HistoryEntry, otherwise: str, taken: set[str]) -> str:
-    """A name of its own for the file of a state: that under which it was saved, if it is free."""
+def _output(entry: HistoryEntry, otherwise: str, used_names: set[str]) -> str:
+    """Chooses a unique file name for a state: the one under which it was saved, if it is free."""
     name = os.path.basename(entry.saved) or otherwise
-    while name in taken:
+    while name in used_names:
         stem, ending = os.path.splitext(name)
         name = f"{stem}_{ending}"
-    taken.add(name)
+    used_names.add(name)
     return name
 
 
 def _comment(text: str) -> str:
-    """A text on one line of a comment."""
+    """Puts a text on one line of a comment."""
     return printable(" ".join(text.split()))

@@ -1,4 +1,4 @@
-"""Parts of a session, objects that answer what it is asked."""
+"""Parts of a session: the objects behind its methods."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _Part = TypeVar("_Part")
 
 
 class SessionParts:
-    """The models of a session, and what answers questions about them.
+    """The models of a session, and one object of each class that works on them.
 
     Args:
-        models: What was opened, and what was made of it.
+        models: Models of the session.
     """
 
     def __init__(self, models: Models) -> None:
@@ -24,21 +24,24 @@ class SessionParts:
         self._opened_beside: tuple[Hashable, Models] | None = None
 
     def of(self, make: Callable[[Models], _Part]) -> _Part:
-        """The one that `make`, a class, makes of the models: the same for as long as the session lasts."""
+        """Returns the session's object of a class, and makes it on the first call."""
         if make not in self._parts:
             self._parts[make] = make(self.models)
         part: _Part = self._parts[make]
         return part
 
     def beside(self, after: int | None, source: str | None) -> tuple[Models, int]:
-        """The second of two models: a state, or another model, which is opened as this one was."""
+        """Finds the second model of a comparison: a state of this session, or another model.
+
+        Another model is opened with the options of this session.
+        """
         models = self.models
         if source is None:
             return models, models.at(after)
         try:
             written = os.stat(source).st_mtime_ns
         except OSError:
-            written = 0  # a name; or nothing, which its opening says
+            written = 0  # a name, or a missing file, which opening it reports
         key = source, written, tuple(models.options["dims"].items())
         if self._opened_beside is None or self._opened_beside[0] != key:
             self.forget_beside()

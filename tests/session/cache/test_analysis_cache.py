@@ -351,7 +351,7 @@ def test_an_answer_for_two_models_does_not_hide_a_mistyped_name_from_one(tmp_pat
 
 def test_another_program_is_another_answer(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert was_opened(model)
-    for name in ("_code", "_packages"):
+    for name in ("_code_files", "_packages"):
         usual = getattr(analysis_cache, name)
         monkeypatch.setattr(analysis_cache, name, lambda *a, u=usual: [*u(*a), ("more.py", 1, 1)])
         assert was_opened(model), name

@@ -122,10 +122,10 @@ def test_other_packages_and_variables_are_other_answers(model: Path, monkeypatch
         with monkeypatch.context() as patch:
             patch.setattr(analysis_cache, name, lambda real=real: [*real(), ("another", 1, 2)])
             assert told(model)[0]
-    real_code = analysis_cache._code_of
+    real_code = analysis_cache._package_code
     with monkeypatch.context() as patch:
         patch.setattr(
-            analysis_cache, "_code_of", lambda package: [*(real_code(package) or ()), ("new.py", 1, 2)]
+            analysis_cache, "_package_code", lambda package: [*(real_code(package) or ()), ("new.py", 1, 2)]
         )
         assert told(model)[0]
     with monkeypatch.context() as patch:

@@ -88,7 +88,7 @@ def test_what_was_taken_out_long_ago_is_not_kept() -> None:
     for at in range(0, len(rows), PAGE):
         assert rows[at].id == at
     assert len(rows._bodies) <= 128
-    assert len(rows._taken) <= 1_024
+    assert len(rows._decoded) <= 1_024
 
 
 def test_rows_take_a_fraction_of_the_bytes_that_they_are() -> None:
