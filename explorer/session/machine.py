@@ -34,7 +34,7 @@ def measure_machine(
         cancel: Callback between runs. If it returns True, the measurement stops and nothing is written.
 
     Returns:
-        The machine as it was written, with all that was measured (`machines[0].measured`).
+        The machine as it was written, with its measurements (`machines[0].measured`).
 
     Raises:
         Misuse: The machine has fewer processors, the name is invalid or exists, or the file cannot be

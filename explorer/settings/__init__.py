@@ -1,1 +1,1 @@
-"""Settings, what a user writes: machines, tilings, filters, sizes."""
+"""Settings that users write: machines, tilings, number formats, filters, sizes."""

@@ -1,9 +1,9 @@
-"""Columns of the layer tree: what each is called, how it is got from a row, its unit, what its sum is.
+"""Columns of the layer tree: the name, the value of a row, the unit and the group value of each.
 
-One table for all who ask for a figure by name: `layers --columns` and `--sort`, a comparison in a filter
-(`explorer.settings.filter`), the screen. Nothing heavier than the facts is imported. What a row does not say
-itself lies beside it (`ColumnFigures`): the model's totals, the least time on a machine, how full the tiles
-are, and figures from elsewhere.
+This table serves every request for a figure by name: `layers --columns` and `--sort`, a comparison in a
+filter (`explorer.settings.filter`), and the screen. It imports nothing heavier than the facts. Figures that a
+row does not hold itself come from `ColumnFigures`: the totals of the model, the least time on a machine, the
+utilization of tiles, and figures from outside the program.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from explorer.facts import Layer, Shape, TensorInfo, Totals
 from explorer.facts.external.overlay import Over, Overlay
 
 Unit = Literal["text", "shape", "count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain", "number"]
-"""What a column holds: words, the shapes of some tensors, and numbers, each rounded in a way of its own.
-'ratio' and 'plain' have no unit, 'mebibytes' are bytes in a unit that stands in the head, as that of a
-'number' from outside does."""
+"""Unit of a column: text, shapes, or numbers, each with its own rounding. 'ratio' and 'plain' have no unit.
+'mebibytes' and 'number' have their unit in the header of the column.
+"""
 NUMBERS: frozenset[Unit] = frozenset(
     {"count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain", "number"}
 )
-"""Units of what can be compared and sorted as numbers."""
+"""Units of columns whose values are compared and sorted as numbers."""
 
 
 class ColumnFigures(Struct, frozen=True):
-    """What is known of rows beside what they say themselves, by the id of the row; None: it was not asked.
+    """Figures of rows from other sources than the rows, by row id. A field is None if it was not requested.
 
     Attributes:
-        totals: Of the model, for shares.
-        seconds: The least time on a machine, of groups too.
-        measured, measured_share, efficiency: Of a profile: seconds, their share of the wall time, and what of
-            them the least time is; of groups too.
-        utilization: Of the arithmetic of a row's tile products, the share that its products need.
-        overlay: Figures that came from elsewhere.
-        providers: What of onnxruntime runs each row, in words.
+        totals: Totals of the model, for shares.
+        seconds: Least seconds of each row on a machine, with groups.
+        measured: Measured seconds of each row, with groups.
+        measured_share: Share of the wall time of the profile, with groups.
+        efficiency: Least seconds divided by measured seconds, with groups.
+        utilization: Share of the arithmetic of a row's tile products that its products need.
+        overlay: Figures from outside the program.
+        providers: Execution providers of onnxruntime that run each row, as text.
     """
 
     totals: Totals | None = None
@@ -61,17 +62,17 @@ class LayerColumn(Struct, frozen=True):
     """A column of the layer tree.
 
     Attributes:
-        name: As it is typed.
-        head: As it is printed.
-        unit: See `Unit`.
-        of: What a row has there: text, a shape, a number, or None for what is not known.
-        about: What it is, in a line.
-        stored: Known of every row, whatever its shapes are: never a bound.
-        field: The field of a `Layer` that it is, where it is one; a group's is the sum of those in it.
-        needs: What has to lie beside the rows: the field of `ColumnFigures`.
-        blank: None means that a row has nothing of the kind, not that it is not known.
-        summed: A group's is the sum of those in it, though it is no field.
-        over: Of figures from outside, what rows have together.
+        name: Name of the column in options and filters.
+        head: Header of the column.
+        unit: Unit of the values.
+        of: Function that returns the value of a row: a text, a shape, a number, or None if unknown.
+        about: Description in one line.
+        stored: Whether the value is known for every row, whatever its shapes are, and never a bound.
+        field: Name of the field of `Layer` that holds the value, or ''. A group has the sum of its layers.
+        needs: Name of the field of `ColumnFigures` that the column requires, or ''.
+        blank: Whether None means that the row has no such value. Otherwise None means unknown.
+        summed: Whether a group has the sum of its layers although the column is not a field.
+        over: How a group combines its layers, for figures from outside the program.
     """
 
     name: str
@@ -88,12 +89,12 @@ class LayerColumn(Struct, frozen=True):
 
     @property
     def adds_up(self) -> bool:
-        """Whether a group's is the sum of those in it."""
+        """Whether a group has the sum of its layers."""
         return self.summed or bool(self.field)
 
     @property
     def is_number(self) -> bool:
-        """Whether rows are compared and sorted by it as by a number."""
+        """Whether rows are compared and sorted by number."""
         return self.unit in NUMBERS
 
 
@@ -104,11 +105,11 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
     "dilation": ("dilations", "dilation"),
     "groups": ("group", "groups"),
 }
-"""Attributes that the formats call by different words."""
+"""Attributes that have different names in different formats."""
 
 
 def attribute(layer: Layer, names: Sequence[str]) -> Any:
-    """The first attribute of these names that a row has; None for none."""
+    """Finds the first attribute of a row with one of these names, or returns None."""
     return next((layer.attributes[name] for name in names if name in layer.attributes), None)
 
 
@@ -118,17 +119,17 @@ def _kernel(layer: Layer, _: ColumnFigures) -> str:
         return ""
     sizes = value if isinstance(value, (list, tuple)) else (value,)
     if len(sizes) == 1 and layer.outputs and (shape := layer.outputs[0].shape) is not None:
-        # torch says 3 of a window of 3x3, whose every side is the same
+        # torch writes 3 for a 3x3 window
         sizes = (*sizes,) * max(1, len(shape) - 2) if not isinstance(value, (list, tuple)) else sizes
     return sizes_text(sizes)
 
 
 def _sum(*parts: int | None) -> int | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
+    known_parts = [part for part in parts if part is not None]
+    return sum(known_parts) if len(known_parts) == len(parts) else None
 
 
-def _moved(layer: Layer, _: ColumnFigures) -> int | None:
+def _bytes_moved(layer: Layer, _: ColumnFigures) -> int | None:
     return _sum(layer.bytes_read, layer.bytes_written)
 
 
@@ -136,16 +137,16 @@ def _double(value: int | None) -> int | None:
     return None if value is None else 2 * value
 
 
-def _intensity(layer: Layer, beside: ColumnFigures) -> float | None:
-    moved = _moved(layer, beside)
+def _intensity(layer: Layer, figures: ColumnFigures) -> float | None:
+    moved = _bytes_moved(layer, figures)
     return 2 * layer.macs / moved if moved and layer.macs is not None else None
 
 
-def _share(layer: Layer, beside: ColumnFigures) -> float | None:
-    whole = None if beside.totals is None else beside.totals.macs
+def _share(layer: Layer, figures: ColumnFigures) -> float | None:
+    total = None if figures.totals is None else figures.totals.macs
     if not layer.counted:
-        return 0.0  # what does not run beside the rest has no part in the model's work
-    return layer.macs / whole if layer.macs is not None and whole else None
+        return 0.0  # the layer does not run, so it has no share of the work
+    return layer.macs / total if layer.macs is not None and total else None
 
 
 def _bits(layer: Layer, _: ColumnFigures) -> float | None:
@@ -153,21 +154,21 @@ def _bits(layer: Layer, _: ColumnFigures) -> float | None:
 
 
 def tensor_bytes(tensors: Iterable[TensorInfo]) -> int | None:
-    """Bytes of tensors, each once; None unless the shape and the element type of all are known.
+    """Sums the bytes of tensors, each tensor once, or returns None if a shape or element type is unknown.
 
-    A type is as wide as the number in its name says: numpy's and ml_dtypes' spelling.
+    The width of a type is the number in its name, in the spelling of numpy and ml_dtypes.
     """
-    whole = 0
+    total = 0
     for tensor in {tensor.name: tensor for tensor in tensors}.values():
         digits = re.search(r"\d+", tensor.dtype or "")
         bits = 8 if tensor.dtype == "bool" else int(digits[0]) if digits else None
         if bits is None or tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
             return None
-        whole += -(-math.prod([size for size in tensor.shape if isinstance(size, int)]) * bits // 8)
-    return whole
+        total += -(-math.prod([size for size in tensor.shape if isinstance(size, int)]) * bits // 8)
+    return total
 
 
-def _taken(layer: Layer, _: ColumnFigures) -> int | None:
+def _input_bytes(layer: Layer, _: ColumnFigures) -> int | None:
     size = tensor_bytes(layer.inputs)
     return None if size is None else size * (1 if layer.group else layer.calls)
 
@@ -177,7 +178,7 @@ def _shapes(tensors: Sequence[TensorInfo]) -> tuple[Shape | None, ...]:
 
 
 def _outputs(layer: Layer, _: ColumnFigures) -> tuple[Shape | None, ...]:
-    # a row of a file of tensors is a tensor
+    # in a file of tensors, a row is a tensor
     bare = not layer.outputs and not layer.inputs and not layer.group and len(layer.weights) == 1
     return _shapes(layer.weights if bare else layer.outputs)
 
@@ -186,23 +187,27 @@ def _dtypes(layer: Layer, _: ColumnFigures) -> str:
     return ", ".join(dict.fromkeys(t.dtype or "?" for t in (layer.outputs or layer.weights)))
 
 
-def _of_profile(field: str, layer: Layer, beside: ColumnFigures) -> float | None:
-    figures: Mapping[int, float | None] = getattr(beside, field) or {}
-    return figures.get(layer.id) or None  # what did not run for itself has no time
+def _profile_figure(field: str, layer: Layer, column_figures: ColumnFigures) -> float | None:
+    figures: Mapping[int, float | None] = getattr(column_figures, field) or {}
+    return figures.get(layer.id) or None  # a layer without a kernel of its own has no time
 
 
-def _own(name: str, head: str, unit: Unit, of: str, about: str, *, stored: bool = False) -> LayerColumn:
-    """The field `of` of a row."""
-    return LayerColumn(name, head, unit, lambda layer, _: getattr(layer, of), about, stored, of)
-
-
-def _profiled(name: str, head: str, unit: Unit, about: str, over: Over) -> LayerColumn:
+def _field_column(
+    name: str, head: str, unit: Unit, field_name: str, about: str, *, stored: bool = False
+) -> LayerColumn:
+    """Builds a column for the field `field_name` of a row."""
     return LayerColumn(
-        *(name, head, unit, partial(_of_profile, name), about),
+        name, head, unit, lambda layer, _: getattr(layer, field_name), about, stored, field_name
+    )
+
+
+def _profile_column(name: str, head: str, unit: Unit, about: str, group_rule: Over) -> LayerColumn:
+    return LayerColumn(
+        *(name, head, unit, partial(_profile_figure, name), about),
         needs=name,
         blank=True,
-        summed=over == "sum",
-        over=over,
+        summed=group_rule == "sum",
+        over=group_rule,
     )
 
 
@@ -213,55 +218,57 @@ _TABLE = (
     LayerColumn("output", "output", "shape", _outputs, "shape of the output"),
     LayerColumn("dtype", "dtype", "text", _dtypes, "element type of the outputs"),
     LayerColumn("kernel", "kernel", "text", _kernel, "size of the window of a convolution or pooling"),
-    _own("macs", "MACs", "count", "macs", "multiply-accumulates"),
+    _field_column("macs", "MACs", "count", "macs", "multiply-accumulates"),
     LayerColumn("share", "share", "share", _share, "of the model's MACs"),
     LayerColumn(
         *("flops", "FLOPs", "count", lambda layer, _: _double(layer.macs), "twice the MACs"), summed=True
     ),
-    _own("ops", "elementwise", "count", "elementwise_ops", "elementwise operations"),
-    _own("params", "params", "count", "params", "parameters, each stored one once", stored=True),
-    _own(
+    _field_column("ops", "elementwise", "count", "elementwise_ops", "elementwise operations"),
+    _field_column("params", "params", "count", "params", "parameters, each stored one once", stored=True),
+    _field_column(
         *("trainable", "trainable", "count", "trainable_params"),
         "parameters with requires_grad; unknown where the format does not say",
         stored=True,
     ),
-    _own("weights", "weights", "bytes", "weight_bytes", "bytes of the parameters", stored=True),
+    _field_column("weights", "weights", "bytes", "weight_bytes", "bytes of the parameters", stored=True),
     LayerColumn(*("bits", "bits", "ratio", _bits, "a parameter, as it is stored"), stored=True, blank=True),
-    _own("activations", "activations", "bytes", "activation_bytes", "bytes of the outputs"),
-    _own("read", "read", "bytes", "bytes_read", "bytes read, each input once"),
-    _own("written", "written", "bytes", "bytes_written", "bytes written, each output once"),
-    LayerColumn("bytes", "bytes", "bytes", _moved, "bytes read and written", summed=True),
+    _field_column("activations", "activations", "bytes", "activation_bytes", "bytes of the outputs"),
+    _field_column("read", "read", "bytes", "bytes_read", "bytes read, each input once"),
+    _field_column("written", "written", "bytes", "bytes_written", "bytes written, each output once"),
+    LayerColumn("bytes", "bytes", "bytes", _bytes_moved, "bytes read and written", summed=True),
     LayerColumn("intensity", "FLOPs/byte", "ratio", _intensity, "arithmetic intensity", blank=True),
     LayerColumn(
-        *("time", "least time", "seconds", lambda layer, beside: (beside.seconds or {}).get(layer.id)),
+        *("time", "least time", "seconds", lambda layer, figures: (figures.seconds or {}).get(layer.id)),
         "lower bound on the machine that is named",
         needs="seconds",
         summed=True,
     ),
-    _profiled(
+    _profile_column(
         *("measured", "measured", "seconds"),
         "time of the last profile; a layer within another's kernel has none",
         "sum",
     ),
-    _profiled("measured_share", "of time", "share", "of the wall time of the last profile", "sum"),
-    _profiled(
+    _profile_column("measured_share", "of time", "share", "of the wall time of the last profile", "sum"),
+    _profile_column(
         *("efficiency", "of roof", "share"),
         "the least time on the machine that was profiled for, over the measured one",
         "mean",
     ),
     LayerColumn(
         *("utilization", "utilization", "share"),
-        lambda layer, beside: (beside.utilization or {}).get(layer.id),
+        lambda layer, figures: (figures.utilization or {}).get(layer.id),
         "of the arithmetic of the tiles, the share that the matmul needs",
         needs="utilization",
         blank=True,
     ),
     LayerColumn(
-        *("provider", "provider", "text", lambda layer, beside: (beside.providers or {}).get(layer.id, "")),
+        *("provider", "provider", "text", lambda layer, figures: (figures.providers or {}).get(layer.id, "")),
         "which execution provider of onnxruntime runs it",
         needs="providers",
     ),
-    LayerColumn("input_size", "input MiB", "mebibytes", _taken, "bytes of the inputs that are no weights"),
+    LayerColumn(
+        "input_size", "input MiB", "mebibytes", _input_bytes, "bytes of the inputs that are no weights"
+    ),
     LayerColumn(
         *("pass_size", "forward+backward MiB", "mebibytes"),
         lambda layer, _: _double(layer.activation_bytes),
@@ -276,8 +283,8 @@ _TABLE = (
     ),
     LayerColumn(
         *("total_size", "total MiB", "mebibytes"),
-        lambda layer, beside: _sum(
-            _taken(layer, beside), _double(layer.activation_bytes), layer.weight_bytes
+        lambda layer, figures: _sum(
+            _input_bytes(layer, figures), _double(layer.activation_bytes), layer.weight_bytes
         ),
         "inputs, forward and backward, and parameters",
     ),
@@ -287,52 +294,57 @@ _TABLE = (
 )
 
 COLUMNS: Mapping[str, LayerColumn] = {column.name: column for column in _TABLE}
-"""Every column by its name."""
+"""Columns by name."""
 
 
-def columns_beside(beside: ColumnFigures) -> Mapping[str, LayerColumn]:
-    """The columns that there are, those of outside figures too."""
-    return {**COLUMNS, **(outside_columns(beside.overlay) if beside.overlay is not None else {})}
+def available_columns(figures: ColumnFigures) -> Mapping[str, LayerColumn]:
+    """Lists the available columns, with those of figures from outside the program."""
+    return {**COLUMNS, **(outside_columns(figures.overlay) if figures.overlay is not None else {})}
 
 
 def outside_columns(overlay: Overlay) -> Mapping[str, LayerColumn]:
-    """The columns of figures from outside, by name."""
+    """Builds the columns for figures from outside the program, by name."""
     return {
-        one.name: LayerColumn(
-            *(one.name, one.head, one.unit, partial(_outside, one.name)),
-            f"from {', '.join(overlay.sources)}; a group has the {one.over} of those in it",
+        outside_column.name: LayerColumn(
+            *(
+                outside_column.name,
+                outside_column.head,
+                outside_column.unit,
+                partial(_outside_figure, outside_column.name),
+            ),
+            f"from {', '.join(overlay.sources)}; a group has the {outside_column.over} of those in it",
             stored=True,
             blank=True,
-            summed=one.over == "sum",
-            over=one.over,
+            summed=outside_column.over == "sum",
+            over=outside_column.over,
         )
-        for one in overlay.columns
+        for outside_column in overlay.columns
     }
 
 
-def _outside(name: str, layer: Layer, beside: ColumnFigures) -> float | None:
-    figures = beside.overlay.figures if beside.overlay is not None else {}
+def _outside_figure(name: str, layer: Layer, column_figures: ColumnFigures) -> float | None:
+    figures = column_figures.overlay.figures if column_figures.overlay is not None else {}
     return figures.get(name, {}).get(layer.id)
 
 
 def chosen_columns(
     names: Iterable[str],
-    beside: ColumnFigures = NOTHING,
+    figures: ColumnFigures = NOTHING,
     where: str = "--columns",
     unknown: Collection[str] = (),
 ) -> list[LayerColumn]:
-    """Columns by their names; of one that needs what is in `unknown` every figure may be unknown.
+    """Finds columns by name. A column that needs a field in `unknown` is allowed without its figures.
 
     Raises:
-        Misuse: There is no such column, or what it needs was not given.
+        Misuse: A column does not exist, or the figures that it needs are missing.
     """
-    by_name = columns_beside(beside)
+    by_name = available_columns(figures)
     columns = []
     for name in dict.fromkeys(name.strip().lower() for name in names):
         column = by_name.get(name)
         if column is None:
             raise Misuse(f"there is no column '{name}'", where=where, hint=nearest(name, by_name))
-        if column.needs not in unknown and (lacking := missing(column, beside)):
+        if column.needs not in unknown and (lacking := missing(column, figures)):
             raise Misuse(f"'{name}' {lacking}", where=where)
         columns.append(column)
     return columns
@@ -347,22 +359,23 @@ NEEDS = {
     "efficiency": "needs a profile for a machine: session.profile(machine=...); on the screen m, then %",
     "providers": "needs to ask onnxruntime: --provider",
 }
-"""What columns need that does not lie beside every table."""
+"""Error texts by the field of `ColumnFigures` that is missing."""
 
 
-def missing(column: LayerColumn, beside: ColumnFigures) -> str:
-    """What a column needs that does not lie beside the rows, in words; '' if all is there."""
-    return NEEDS[column.needs] if column.needs and getattr(beside, column.needs) is None else ""
+def missing(column: LayerColumn, figures: ColumnFigures) -> str:
+    """Describes the figures that a column needs and lacks, or returns '' if none are missing."""
+    return NEEDS[column.needs] if column.needs and getattr(figures, column.needs) is None else ""
 
 
 class Style(Struct, frozen=True):
-    """Columns that go together under a name.
+    """A named set of columns.
 
     Attributes:
-        columns: Their names, from left to right.
-        flat: The layers alone, without the groups around them.
-        heads: What the tool whose table it is calls them; for the first column the key is ''.
-        sums: Whether totals stand below the table as that tool has them.
+        columns: Names of the columns from left to right.
+        flat: Whether to list only the layers, without their groups.
+        heads: Headers that replace those of the columns, in the words of the imitated tool. The key of the
+            first column is ''.
+        sums: Whether totals follow the table, as in that tool.
     """
 
     columns: tuple[str, ...]
@@ -406,4 +419,4 @@ STYLES: Mapping[str, Style] = {
     ),
     "sizes": Style(("kind", "output", "input_size", "pass_size", "param_size", "total_size")),
 }
-"""What `layers --style` has."""
+"""Styles of `layers --style`."""

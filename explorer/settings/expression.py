@@ -1,7 +1,7 @@
-"""Boolean expressions over terms: AND, OR, NOT and parentheses, each term with its place in the text.
+"""Parser for boolean expressions over terms: AND, OR, NOT and parentheses.
 
-What a term means is not known here; `explorer.settings.filter` says that. Parentheses lie in at most
-`_DEEPEST` others, and a text has at most `LONGEST` characters: what was pasted by mistake is refused.
+The caller interprets the terms; see `explorer.settings.filter`. Parentheses are nested at most `_DEEPEST`
+levels deep, and a text has at most `LONGEST` characters, so text that was pasted by mistake is refused.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from explorer.base.errors import Misuse
 
 Test = Callable[[Any, str], bool]
-"""Whether a row, in this place of the tree, is one of those that are meant."""
+"""Function that tests a row at its place in the tree, the dotted names of its groups and its own name."""
 
 LONGEST = 1_000
-"""Characters of an expression: nobody writes more, and what a whole file says was pasted by mistake."""
+"""Largest number of characters in an expression. A longer one was pasted by mistake."""
 _DEEPEST = 40
 _OPERATORS = {"or": "OR", "and": "AND", "not": "NOT"}
 
@@ -25,73 +25,75 @@ _SIGNED = re.compile(r"[<>=]|!=")
 _ENDS_OPEN = re.compile(r"-*(?:attr:)?[a-z_0-9]+(?:[<>=!]=|[<>=])", re.IGNORECASE)
 _COMPARED = re.compile(r"-*[a-z_][a-z_0-9]*(?:[<>=!]=|[<>=])[0-9][0-9.,_e+-]*", re.IGNORECASE)
 _LISTED = re.compile(r"-*(?:(?:in|out|weight):|(?:attr:)?[a-z_0-9]+(?:[<>=!]=|[<>=]))", re.IGNORECASE)
-"""In front of a bracket that is a shape or a list; elsewhere it is a letter of a name."""
+"""Text before a bracket that opens a shape or a list. Elsewhere a bracket is part of a name."""
 
 
 class Word(NamedTuple):
-    """A piece of the text: where it begins, and whether it is an operator or parenthesis."""
+    """A piece of the text with its position. `sign` tells whether it is an operator or a parenthesis."""
 
     text: str
-    at: int
+    position: int
     sign: bool = False
 
 
-def complain(what: str, at: int, hint: str = "") -> Misuse:
-    """A complaint about what stands at a place of the text."""
-    return Misuse(what, where=f"filter, character {at + 1}", hint=hint)
+def error_at(fault: str, position: int, hint: str = "") -> Misuse:
+    """Builds an error about the text at a position."""
+    return Misuse(fault, where=f"filter, character {position + 1}", hint=hint)
 
 
 def words_of(text: str, keys: Callable[[str], bool], units: Callable[[str], bool]) -> list[Word]:
-    """The terms as written, operators and parentheses; 'macs > 1 k' and 'op: Conv' are one piece.
+    """Splits the text into terms, operators and parentheses. 'macs > 1 k' and 'op: Conv' are one term each.
 
     Args:
-        text: What was typed.
-        keys: Whether a word in front of a colon is one that asks for something.
-        units: Whether a word is the unit of a number.
+        text: Expression as the user typed it.
+        keys: Function that tells whether a word before a colon is a key.
+        units: Function that tells whether a word is the unit of a number.
 
     Raises:
-        Misuse: Too long, or a quote, bracket or parenthesis is not closed.
+        Misuse: The text is too long, or a quote, bracket or parenthesis is not closed.
     """
     if len(text) > LONGEST:
         raise Misuse(f"a filter has at most {LONGEST:,} characters", where="filter")
     words: list[Word] = []
-    at, opened = 0, list[int]()
-    while at < len(text):
-        if text[at].isspace():
-            at += 1
+    position, opened = 0, list[int]()
+    while position < len(text):
+        if text[position].isspace():
+            position += 1
             continue
-        if text[at] == ")":
+        if text[position] == ")":
             if not opened:
-                raise complain("')' closes nothing", at, 'a name that holds one stands in quotes: "f(x)"')
+                raise error_at(
+                    "')' closes nothing", position, 'a name that holds one stands in quotes: "f(x)"'
+                )
             opened.pop()
-            words.append(Word(")", at, True))
-            at += 1
+            words.append(Word(")", position, True))
+            position += 1
             continue
-        minus = len(text[at:]) - len(text[at:].lstrip("-"))
-        if text[at + minus : at + minus + 1] == "(":
-            words += [Word("NOT", at, True)] * (minus % 2)
-            words.append(Word("(", at + minus, True))
-            opened.append(at + minus)
-            at += minus + 1
+        minus = len(text[position:]) - len(text[position:].lstrip("-"))
+        if text[position + minus : position + minus + 1] == "(":
+            words += [Word("NOT", position, True)] * (minus % 2)
+            words.append(Word("(", position + minus, True))
+            opened.append(position + minus)
+            position += minus + 1
             continue
         before = words[-1] if words and not words[-1].sign else None
         bracket = before is not None and bool(_LISTED.fullmatch(before.text))
-        stop = _end(text, at, bracket)
-        word = text[at:stop]
-        if before is not None and _belongs(before.text, word, keys, units):
-            words[-1] = Word(before.text + word, before.at)
+        stop = _word_end(text, position, bracket)
+        word = text[position:stop]
+        if before is not None and _continues(before.text, word, keys, units):
+            words[-1] = Word(before.text + word, before.position)
         elif word.lower() in _OPERATORS:
-            words.append(Word(_OPERATORS[word.lower()], at, True))
+            words.append(Word(_OPERATORS[word.lower()], position, True))
         else:
-            words.append(Word(word, at))
-        at = stop
+            words.append(Word(word, position))
+        position = stop
     if opened:
-        raise complain("a parenthesis is not closed", opened[-1])
+        raise error_at("a parenthesis is not closed", opened[-1])
     return words
 
 
-def _belongs(before: str, word: str, keys: Callable[[str], bool], units: Callable[[str], bool]) -> bool:
-    """Whether a word goes on with the one before it."""
+def _continues(before: str, word: str, keys: Callable[[str], bool], units: Callable[[str], bool]) -> bool:
+    """Whether a word continues the term before it."""
     if _NAME.fullmatch(before) and _SIGNED.match(word):
         return True
     bare = before.lstrip("-")
@@ -102,109 +104,114 @@ def _belongs(before: str, word: str, keys: Callable[[str], bool], units: Callabl
     return units(word) and bool(_COMPARED.fullmatch(before))
 
 
-def _end(text: str, start: int, bracket: bool) -> int:
-    """Where the word that begins at `start` ends: blanks in quotes and in the brackets of a shape do not."""
-    at, inside = start, 0
-    while at < len(text):
-        letter = text[at]
+def _word_end(text: str, start: int, bracket: bool) -> int:
+    """Finds the end of the word that begins at `start`.
+
+    Blanks inside quotes and shape brackets do not end it.
+    """
+    position, depth = start, 0
+    while position < len(text):
+        letter = text[position]
         if letter == '"':
-            at = _closing(text, at, '"', "quote")
-        elif letter == "[" and (_LISTED.fullmatch(text, start, at) or (bracket and at == start)):
-            at = _closing(text, at, "]", "bracket")
+            position = _find_closing(text, position, '"', "quote")
+        elif letter == "[" and (_LISTED.fullmatch(text, start, position) or (bracket and position == start)):
+            position = _find_closing(text, position, "]", "bracket")
         elif letter.isspace():
-            return at
+            return position
         elif letter == "(":
-            inside += 1
+            depth += 1
         elif letter == ")":
-            if not inside:
-                return at
-            inside -= 1
-        at += 1
-    return at
+            if not depth:
+                return position
+            depth -= 1
+        position += 1
+    return position
 
 
-def _closing(text: str, at: int, sign: str, what: str) -> int:
-    found = text.find(sign, at + 1)
-    if found < 0:
-        raise complain(f"a {what} is not closed", at)
-    return found
+def _find_closing(text: str, position: int, sign: str, kind: str) -> int:
+    end = text.find(sign, position + 1)
+    if end < 0:
+        raise error_at(f"a {kind} is not closed", position)
+    return end
 
 
 def parse(words: list[Word], term: Callable[[Word], Test]) -> Test:
-    """What the words mean together: terms beside each other must all hold; OR binds less, NOT more.
+    """Builds the test of an expression.
+
+    Adjacent terms must all hold. OR binds weaker than AND, and NOT stronger.
 
     Args:
-        words: Of `words_of`, one at least.
-        term: What one of them means.
+        words: Words from `words_of`, at least one.
+        term: Function that builds the test of one term.
 
     Raises:
-        Misuse: An operator stands where a term has to, or parentheses lie too deep.
+        Misuse: A term is missing next to an operator, or parentheses are nested too deep.
     """
     return _Parser(words, term).alternatives(0)
 
 
 class _Parser:
-    """The words, and how many of them are read."""
+    """Recursive-descent parser over the words, with the position of the next word."""
 
     def __init__(self, words: list[Word], term: Callable[[Word], Test]) -> None:
         self._words, self._term, self._at = words, term, 0
 
     def alternatives(self, depth: int) -> Test:
-        """Terms between OR, up to the end or a closing parenthesis."""
-        found = [self._together(depth)]
-        while self._takes("OR"):
-            found.append(self._together(depth))
-        return found[0] if len(found) == 1 else lambda row, place: any(test(row, place) for test in found)
+        """Parses terms between OR, up to the end or a closing parenthesis."""
+        tests = [self._conjunction(depth)]
+        while self._accept("OR"):
+            tests.append(self._conjunction(depth))
+        return tests[0] if len(tests) == 1 else lambda row, place: any(test(row, place) for test in tests)
 
-    def _together(self, depth: int) -> Test:
-        tests_by_words: dict[tuple[str, ...], Test] = {}  # what is said twice is asked once
+    def _conjunction(self, depth: int) -> Test:
+        tests_by_words: dict[tuple[str, ...], Test] = {}  # a repeated term is tested once
         while True:
             start = self._at
             test = self._factor(depth)
             tests_by_words.setdefault(tuple([word.text for word in self._words[start : self._at]]), test)
-            if not self._takes("AND") and self._sign() in ("OR", ")", "end"):
+            if not self._accept("AND") and self._next_sign() in ("OR", ")", "end"):
                 break
         tests = list(tests_by_words.values())
         return tests[0] if len(tests) == 1 else lambda row, place: all(test(row, place) for test in tests)
 
     def _factor(self, depth: int) -> Test:
         turned = False
-        while self._takes("NOT"):
+        while self._accept("NOT"):
             turned = not turned
-        sign = self._sign()
+        sign = self._next_sign()
         if sign in ("AND", "OR", ")", "end"):
-            self._miss(sign)
+            self._raise_missing_term(sign)
         word = self._words[self._at]
         self._at += 1
         if word.sign:
             if depth >= _DEEPEST:
-                raise complain(f"parentheses are nested deeper than {_DEEPEST}", word.at)
+                raise error_at(f"parentheses are nested deeper than {_DEEPEST}", word.position)
             test = self.alternatives(depth + 1)
-            self._at += 1  # its end: no parenthesis is left open
+            self._at += 1  # skips the closing parenthesis, which `words_of` guarantees
         else:
             test = self._term(word)
         return (lambda row, place: not test(row, place)) if turned else test
 
-    def _miss(self, sign: str) -> None:
-        """Complains that no term stands here."""
+    def _raise_missing_term(self, sign: str) -> None:
+        """Raises the error for a missing term."""
         before = self._words[self._at - 1] if self._at else None
         word = self._words[self._at] if sign in ("AND", "OR") else before or self._words[0]
         if word.text == "(":
-            raise complain("nothing stands in the parentheses", word.at)
-        raise complain(
+            raise error_at("nothing stands in the parentheses", word.position)
+        raise error_at(
             f"'{word.text}' has no term beside it",
-            word.at,
+            word.position,
             f'the word itself stands in quotes: "{word.text.lower()}"',
         )
 
-    def _sign(self) -> str:
-        """The operator or parenthesis that comes next; '' for a term, 'end' behind the last word."""
+    def _next_sign(self) -> str:
+        """Next operator or parenthesis, '' for a term, or 'end' after the last word."""
         if self._at == len(self._words):
             return "end"
         word = self._words[self._at]
         return word.text if word.sign else ""
 
-    def _takes(self, sign: str) -> bool:
-        taken = self._sign() == sign
-        self._at += taken
-        return taken
+    def _accept(self, sign: str) -> bool:
+        is_next = self._next_sign() == sign
+        self._at += is_next
+        return is_next

@@ -1,17 +1,17 @@
-"""Filter language: text to layers. The screen's `/`, `--filter`, `--layer`, `--site` and Python take it.
+"""Filter language that selects layers, for `/` on the screen, `--filter`, `--layer`, `--site` and Python.
 
-    attention                words are looked for in path, name and kind, whatever the case
-    features.*conv           with * or ? the whole path, name or kind must match the pattern
+    attention                a word is searched in path, name and kind, in any case
+    features.*conv           a pattern with * or ? must match the full path, name or kind
     op:Conv name:fc* status:unknown
-    macs>1e6 params >= 1 k bytes<1MiB     any column that is a number, with blanks or without
-    out:[*,64,*,*] in:[...,224] weight:[64,>=3,...]     shapes: * is any size, ... any number of them
-    in:image out:logits weight:fc1*       the names of tensors
+    macs>1e6 params >= 1 k bytes<1MiB     any numeric column, with or without blanks
+    out:[*,64,*,*] in:[...,224] weight:[64,>=3,...]     shapes: * is any size, ... any number of sizes
+    in:image out:logits weight:fc1*       names of tensors
     kernel=3x3 stride>1 attr:alpha=0.5 attr:mode=linear attr:ceil_mode       attributes
-    -op:Relu                 a minus or NOT turns a term round
-    (op:Conv OR op:Gemm) NOT kernel=1x1   terms beside each other must all hold; OR and parentheses
-    "two words"              quotes keep a blank, and any sign, as it is
+    -op:Relu                 a minus or NOT negates a term
+    (op:Conv OR op:Gemm) NOT kernel=1x1   adjacent terms must all hold; OR and parentheses combine them
+    "two words"              quotes make blanks and operators literal
 
-No package but the facts: the screen imports this before the engine is up.
+The module imports only the facts, because the screen needs it before the engine is loaded.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from explorer.settings.columns import (
     ColumnFigures,
     LayerColumn,
     attribute,
-    columns_beside,
+    available_columns,
     missing,
 )
-from explorer.settings.expression import Test, Word, complain, parse, words_of
+from explorer.settings.expression import Test, Word, error_at, parse, words_of
 
 TEXTS: Mapping[str, Callable[[Layer], Iterable[str]]] = {
     "op": lambda layer: (layer.kind,),
@@ -57,24 +57,24 @@ TEXTS: Mapping[str, Callable[[Layer], Iterable[str]]] = {
         "tiled" if layer.tiled else "whole",
     ),
 }
-"""What can be asked for by name with a colon."""
+"""Keys before a colon, each with the texts of a layer that it searches."""
 
 _TENSORS: Mapping[str, Callable[[Layer], Sequence[TensorInfo]]] = {
     "in": lambda layer: layer.inputs,
     "out": lambda layer: layer.outputs,
     "weight": lambda layer: layer.weights,
 }
-"""Of whose shapes something can be said in brackets."""
+"""Keys that also accept a shape in brackets, each with the tensors of a layer."""
 
 _ATTRIBUTES: Mapping[str, Sequence[str]] = {
     **KERNELS,
     **{word: words for words in KERNELS.values() for word in words},
     **{size: (size.upper(),) for size in "mkn"},
 }
-"""Attributes that are compared without `attr:`; M, K and N are what a site has."""
+"""Attributes that are compared without `attr:`. M, K and N are sizes of a site."""
 
 RESERVED = frozenset({*COLUMNS, *TEXTS, *_ATTRIBUTES, "and", "or", "not"})
-"""Words that mean something in a filter: no column from outside is called so."""
+"""Words with a meaning in a filter. A column from outside the program cannot have such a name."""
 
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -90,7 +90,7 @@ _COMPARISON = re.compile(rf"([a-z_][a-z_0-9]*){_SIGN}(.*)\Z", re.IGNORECASE | re
 _ATTRIBUTE = re.compile(rf"([^<>=!]+){_SIGN}(.*)\Z", re.DOTALL)
 _KEYED = re.compile(r"([a-z_][a-z_0-9]*):(?!:)(.+)\Z", re.IGNORECASE | re.DOTALL)
 _SIZE = re.compile(rf"{_SIGN}?\s*([0-9]{{1,18}})\Z")
-# nothing in it can be matched in two ways: of thousands of digits that are no number each is looked at once
+# matches without backtracking, so that thousands of digits take linear time
 _NUMBER = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?)\s*([a-zµ%]*)\Z", re.IGNORECASE)
 _PLAIN = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{0,18})?(?:e[+-]?[0-9]{1,3})?\Z", re.IGNORECASE)
 _COUNTS: Mapping[str, float] = {
@@ -108,24 +108,24 @@ _UNITS: Mapping[str, tuple[Mapping[str, float], str]] = {
 }
 
 
-def number(text: str, at: int = 0, unit: str = "") -> float:
-    """A number with a unit: '1e6', '1,000', '1.5k', '2 MiB'; of a share '5%', of a time '2ms'.
+def number(text: str, position: int = 0, unit: str = "") -> float:
+    """Reads a number with a unit: '1e6', '1,000', '1.5k', '2 MiB'; '5%' for a share, '2ms' for a time.
 
-    SI prefixes (k, M, G) are powers of 1000, IEC ones (Ki, Mi, Gi) of 1024, in any case.
+    SI prefixes (k, M, G) are powers of 1000, and IEC prefixes (Ki, Mi, Gi) are powers of 1024, in any case.
 
     Args:
-        text: What was typed.
-        at: Where, for the complaint.
-        unit: Of the column that it is compared with.
+        text: Number as the user typed it.
+        position: Position of the text, for the error.
+        unit: Unit of the column with which the number is compared.
 
     Raises:
-        Misuse: It is not one.
+        Misuse: The text is not a number.
     """
     units, hint = _UNITS.get(unit, _UNITS[""])
     match = _NUMBER.match(text.strip())
     factor = units.get(match[2].lower()) if match else None
     if match is None or factor is None:
-        raise complain(f"'{_brief(text)}' is not a number", at, hint)
+        raise error_at(f"'{_brief(text)}' is not a number", position, hint)
     return float(match[1].replace("_", "").replace(",", "")) * float(factor)
 
 
@@ -133,18 +133,18 @@ def _brief(text: str) -> str:
     return text if len(text) <= 20 else text[:19] + "…"
 
 
-def search(layers: Iterable[Layer], text: str, beside: ColumnFigures = NOTHING) -> tuple[int, ...]:
-    """The ids of the layers that a filter finds, in the order of the tree.
+def search(layers: Iterable[Layer], text: str, figures: ColumnFigures = NOTHING) -> tuple[int, ...]:
+    """Finds the ids of the layers that match a filter, in the order of the tree.
 
     Args:
-        layers: All rows, parents before children, as `Analysis.layers` has them.
-        text: The filter; empty finds everything.
-        beside: What is known beside the rows: without a machine there is no `time`.
+        layers: All rows, parents before children, as in `Analysis.layers`.
+        text: Filter. An empty one matches every layer.
+        figures: Figures that the rows do not hold. Without a machine there is no `time`.
 
     Raises:
-        Misuse: It cannot be read; the message says at which character.
+        Misuse: The filter is invalid. The message names the character.
     """
-    matches = matcher(text, beside)
+    matches = matcher(text, figures)
     return tuple([layer.id for layer in layers if matches(layer)])
 
 
@@ -154,37 +154,39 @@ def beside(
     providers: Mapping[int, str] | None,
     profile: Profile | None,
 ) -> ColumnFigures:
-    """What a filter can ask of rows beside what they say themselves; of a profile layers alone, no groups."""
+    """Collects the figures for a filter. A profile gives figures of layers only, not of groups."""
     figures = ColumnFigures(totals, overlay=overlay, providers=providers)
     return figures if profile is None else replace(figures, **layer_figures(profile))
 
 
-def matcher(text: str, beside: ColumnFigures = NOTHING) -> Callable[[Layer], bool]:
-    """What tells whether a filter finds a layer; to be asked of all rows, in the order of the tree.
+def matcher(text: str, figures: ColumnFigures = NOTHING) -> Callable[[Layer], bool]:
+    """Builds a function that tests whether a layer matches.
+
+    It must be called for all rows in the order of the tree.
 
     Raises:
         Misuse: As for `search`.
     """
-    terms = _Terms(beside)
+    terms = _Terms(figures)
     words = _words(text, terms.texts)
     if not words:
         return lambda layer: True
     test = parse(words, terms.term)
-    around: list[tuple[int, str]] = []  # the groups that the row lies in: id and place
+    groups: list[tuple[int, str]] = []  # enclosing groups of the row: id and place
 
     def wanted(layer: Layer) -> bool:
-        while around and around[-1][0] != layer.parent:
-            around.pop()
-        place = f"{around[-1][1]}.{layer.name}" if around and around[-1][1] else layer.name
+        while groups and groups[-1][0] != layer.parent:
+            groups.pop()
+        place = f"{groups[-1][1]}.{layer.name}" if groups and groups[-1][1] else layer.name
         if layer.group:
-            around.append((layer.id, place))
+            groups.append((layer.id, place))
         return test(layer, place)
 
     return wanted
 
 
 def layers_found(layers: Iterable[Layer], text: str) -> list[Layer]:
-    """The layers that a filter finds; the groups only where it finds no layer.
+    """Lists the layers that match a filter, or the matching groups if no layer matches.
 
     Raises:
         Misuse: As for `search`.
@@ -195,7 +197,7 @@ def layers_found(layers: Iterable[Layer], text: str) -> list[Layer]:
 
 
 def is_query(text: str) -> bool:
-    """Whether a text asks for something: not a word or pattern alone, which may be a name in a model."""
+    """Whether a text is a query. A single word or pattern is not, because it may be a name in the model."""
     try:
         words = _words(text)
     except Misuse:
@@ -210,7 +212,7 @@ def is_query(text: str) -> bool:
 
 
 def _is_key(word: str, columns: Container[str]) -> bool:
-    """Whether a word in front of a sign can be what is asked for; a digit stands in names of layers, too."""
+    """Whether a word before a comparison sign can be a key. A word with digits may be the name of a layer."""
     return not any(letter.isdigit() for letter in word) or word.lower() in columns
 
 
@@ -223,95 +225,99 @@ def _is_unit(word: str) -> bool:
 
 
 class _Terms:
-    """What single terms mean.
+    """Builds the tests of single terms.
 
     Args:
-        beside: What is known beside the rows.
+        beside: Figures that the rows do not hold.
     """
 
-    def __init__(self, beside: ColumnFigures) -> None:
-        self._beside = beside
-        self._columns = columns_beside(beside)
+    def __init__(self, figures: ColumnFigures) -> None:
+        self._column_figures = figures
+        self._columns = available_columns(figures)
         of_rows = {
             name: column for name, column in self._columns.items() if column.unit == "text" and column.needs
         }
         self.texts = {**dict.fromkeys(TEXTS), **of_rows}
 
     def term(self, word: Word) -> Test:
-        """The test that a term is."""
+        """Builds the test of a term."""
         written = word.text
         bare = written.lstrip("-")
-        test = self._plain(bare.replace('"', ""), bare.startswith('"'), word) if bare else _text(written)
+        test = (
+            self._parse_term(bare.replace('"', ""), bare.startswith('"'), word)
+            if bare
+            else _word_test(written)
+        )
         if bare and (len(written) - len(bare)) % 2:
             return lambda layer, place: not test(layer, place)
         return test
 
-    def _plain(self, text: str, quoted: bool, word: Word) -> Test:
+    def _parse_term(self, text: str, quoted: bool, word: Word) -> Test:
         if quoted:
-            return _text(text)
+            return _word_test(text)
         comparison = _COMPARISON.match(text)
         if comparison and _is_key(comparison[1], self._columns):
-            return self._compared(comparison[1].lower(), comparison[2], comparison[3], word)
+            return self._comparison_test(comparison[1].lower(), comparison[2], comparison[3], word)
         keyed = _KEYED.match(text)
         if keyed and _is_key(keyed[1], self._columns):
-            return self._keyed(keyed[1].lower(), keyed[2].strip(), word)
-        return _text(text)
+            return self._keyed_test(keyed[1].lower(), keyed[2].strip(), word)
+        return _word_test(text)
 
-    def _compared(self, key: str, sign: str, value: str, word: Word) -> Test:
+    def _comparison_test(self, key: str, sign: str, value: str, word: Word) -> Test:
         column = self._columns.get(key)
         if column is not None and column.is_number:
-            return self._figure(column, sign, value, word)
+            return self._figure_test(column, sign, value, word)
         if key in _ATTRIBUTES:
-            if value.strip()[:1].isdigit() and _wanted(value) is None:
-                raise complain(f"'{_brief(value)}' is no size", word.at, f"write {key}=3x3 or {key}=1")
+            if value.strip()[:1].isdigit() and _parse_numbers(value) is None:
+                raise error_at(f"'{_brief(value)}' is no size", word.position, f"write {key}=3x3 or {key}=1")
             return _attribute_test(_ATTRIBUTES[key], sign, value, word)
         figures = [name for name, column in self._columns.items() if column.is_number]
         hint = nearest(key, [*figures, *_ATTRIBUTES])
         if key in TEXTS:
             hint = f"write {key}:{_brief(value)}"
-        raise complain(f"a filter cannot compare '{_brief(key)}'", word.at, hint)
+        raise error_at(f"a filter cannot compare '{_brief(key)}'", word.position, hint)
 
-    def _figure(self, column: LayerColumn, sign: str, value: str, word: Word) -> Test:
-        if lacking := missing(column, self._beside):
-            raise complain(f"'{column.name}' {lacking}", word.at)
-        beside, get, compare = self._beside, column.of, _COMPARE[sign]
-        limit = number(value, word.at, column.unit)
+    def _figure_test(self, column: LayerColumn, sign: str, value: str, word: Word) -> Test:
+        if lacking := missing(column, self._column_figures):
+            raise error_at(f"'{column.name}' {lacking}", word.position)
+        figures, get, compare = self._column_figures, column.of, _COMPARE[sign]
+        limit = number(value, word.position, column.unit)
 
         def test(layer: Layer, _: str) -> bool:
-            # figures are asked of operators and leaf modules, and of layers that are tiled; other groups only
-            # sum them
-            have = None if layer.group and not layer.tiled else get(layer, beside)
+            # only operators, leaf modules and tiled layers have figures of their own; other groups
+            # have sums
+            have = None if layer.group and not layer.tiled else get(layer, figures)
             return have is not None and compare(have, limit)
 
         return test
 
-    def _keyed(self, key: str, value: str, word: Word) -> Test:
+    def _keyed_test(self, key: str, value: str, word: Word) -> Test:
         get = TEXTS.get(key)
         if get is None and (column := self.texts.get(key)) is not None:
-            if lacking := missing(column, self._beside):
-                raise complain(f"'{key}' {lacking}", word.at)
-            return _worded(column, self._beside, value.lower())
+            if lacking := missing(column, self._column_figures):
+                raise error_at(f"'{key}' {lacking}", word.position)
+            return _text_column_test(column, self._column_figures, value.lower())
         if get is None:
             hint = nearest(key, [*self.texts, *self._columns])
             if key in self._columns or key in _ATTRIBUTES:
                 sign = "=" if key in _ATTRIBUTES else ">"
                 hint = f"write {key}{sign}{_brief(value)}"
-            raise complain(f"a filter has no '{_brief(key)}:'", word.at, hint)
+            raise error_at(f"a filter has no '{_brief(key)}:'", word.position, hint)
         if key in _TENSORS and value.startswith("["):
             return _shape_test(_TENSORS[key], value, word)
         if key == "attr" and (compared := _ATTRIBUTE.match(value)):
             name = compared[1].strip()
             return _attribute_test(_ATTRIBUTES.get(name.lower(), (name,)), compared[2], compared[3], word)
-        return _named(key, value.lower(), get)
+        return _key_test(key, value.lower(), get)
 
 
-def _worded(column: LayerColumn, beside: ColumnFigures, want: str) -> Test:
-    """Whether a word, or a pattern, stands in a column that lies beside the rows."""
+def _text_column_test(column: LayerColumn, figures: ColumnFigures, want: str) -> Test:
+    """Builds a test for a word or a pattern in a text column of `ColumnFigures`."""
     match = _glob(want if any(c in want for c in "*?") else f"*{want}*")
-    return lambda layer, _: bool(match((column.of(layer, beside) or "").lower()))
+    return lambda layer, _: bool(match((column.of(layer, figures) or "").lower()))
 
 
-def _named(key: str, want: str, get: Callable[[Layer], Iterable[str]]) -> Test:
+def _key_test(key: str, want: str, get: Callable[[Layer], Iterable[str]]) -> Test:
     if any(c in want for c in "*?"):
         match = _glob(want)
         return lambda layer, _: any(match(t.lower()) for t in get(layer))
@@ -320,13 +326,13 @@ def _named(key: str, want: str, get: Callable[[Layer], Iterable[str]]) -> Test:
     if key in _TENSORS:
         return lambda layer, _: any(want in t.lower() for t in get(layer))
     if key in ("op", "kind"):
-        # Conv finds Conv2d as well: the same operator in the other kind of model
+        # Conv also matches Conv2d, the same operator in a PyTorch module
         return lambda layer, _: want in (layer.kind.lower(), re.sub(r"[123]d$", "", layer.kind.lower()))
     return lambda layer, _: want in get(layer)
 
 
-def _text(word: str) -> Test:
-    """A word in path, name, kind, or the place in the tree (names of the groups above, dotted)."""
+def _word_test(word: str) -> Test:
+    """Builds a test for a word in the path, name, kind, or place (the dotted names of groups and layer)."""
     want = word.lower()
     if any(c in want for c in "*?"):
         match = _glob(want)
@@ -337,14 +343,14 @@ def _text(word: str) -> Test:
 
 
 def _glob(pattern: str) -> Callable[[str], object]:
-    # square brackets stand in many names and are meant as such
+    # square brackets are literal, because many names contain them
     return re.compile(fnmatch.translate(pattern.replace("[", "[[]")), re.DOTALL).match
 
 
 def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: Word) -> Test:
-    """Whether one of some tensors has a shape: '[1,*,>=64,batch,...]'."""
+    """Builds a test whether one of some tensors has a shape: '[1,*,>=64,batch,...]'."""
     if not value.endswith("]"):
-        raise complain(f"'{_brief(value)}' is not a shape", word.at, "write [1,*,224,224]")
+        raise error_at(f"'{_brief(value)}' is not a shape", word.position, "write [1,*,224,224]")
     inner = value[1:-1].strip()
     pieces = [piece.strip() for piece in inner.split(",")] if inner else []
     pattern: list[Callable[[int | str | None], bool] | None] = []
@@ -355,52 +361,57 @@ def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: 
         elif piece == "*":
             pattern.append(lambda have: True)
         elif size is not None:
-            pattern.append(_sized(_COMPARE[size[1] or "="], int(size[2])))
+            pattern.append(_size_test(_COMPARE[size[1] or "="], int(size[2])))
         elif piece == "?":
             pattern.append(lambda have: have is None)
         elif piece and not _SIGNED.search(piece):
             pattern.append(lambda have, name=piece: have == name)  # type: ignore[misc]
         else:
             hint = "a size is 64, >=64, a name, * for any one, ... for any number of them"
-            raise complain(f"'{_brief(piece)}' is not a size", word.at, hint)
-    return lambda layer, _: any(t.shape is not None and _fits(t.shape, pattern) for t in get(layer))
+            raise error_at(f"'{_brief(piece)}' is not a size", word.position, hint)
+    return lambda layer, _: any(t.shape is not None and _shape_matches(t.shape, pattern) for t in get(layer))
 
 
 _SIGNED = re.compile(r"[<>=!\[\]]")
 
 
-def _sized(compare: Callable[[Any, Any], bool], size: int) -> Callable[[int | str | None], bool]:
+def _size_test(compare: Callable[[Any, Any], bool], size: int) -> Callable[[int | str | None], bool]:
     return lambda have: isinstance(have, int) and compare(have, size)
 
 
-def _fits(
+def _shape_matches(
     shape: Sequence[int | str | None], pattern: Sequence[Callable[[int | str | None], bool] | None]
 ) -> bool:
-    """Whether a shape matches; None in the pattern is any number of sizes: as globs are matched, without
-    trying anything twice.
+    """Whether a shape matches a pattern. None in the pattern matches any number of sizes.
+
+    Like glob matching, it retries only from the last None, so the time is bounded by shape times pattern.
     """
-    at = place = 0
+    index = place = 0
     back: tuple[int, int] | None = None
-    while at < len(shape):
+    while index < len(shape):
         test = pattern[place] if place < len(pattern) else None
         if place < len(pattern) and test is None:
             place += 1
-            back = at, place
-        elif test is not None and test(shape[at]):
-            at, place = at + 1, place + 1
+            back = index, place
+        elif test is not None and test(shape[index]):
+            index, place = index + 1, place + 1
         elif back is not None:
             back = back[0] + 1, back[1]
-            at, place = back
+            index, place = back
         else:
             return False
     return all(test is None for test in pattern[place:])
 
 
 def _attribute_test(names: Sequence[str], sign: str, value: str, word: Word) -> Test:
-    """Whether an attribute is so: '3x3' means each of a list, one number all; '>' and '<' ask the largest."""
-    want = _wanted(value.strip())
+    """Builds a test of an attribute.
+
+    A list such as '3x3' is compared element by element. A single number must equal all elements; with '>' or
+    '<' it is compared with the largest.
+    """
+    want = _parse_numbers(value.strip())
     if want is None and (sign not in ("=", "==", "!=") or not value.strip()):
-        raise complain(f"'{_brief(value)}' is not a number", word.at, "write kernel=3x3 or stride>1")
+        raise error_at(f"'{_brief(value)}' is not a number", word.position, "write kernel=3x3 or stride>1")
     match = _glob(value.strip().lower())
 
     def test(layer: Layer, _: str) -> bool:
@@ -408,22 +419,22 @@ def _attribute_test(names: Sequence[str], sign: str, value: str, word: Word) -> 
         if have is None:
             return False
         if want is not None:
-            return _holds(have, sign, want)
+            return _attribute_holds(have, sign, want)
         text = have.decode("utf-8", "replace") if isinstance(have, bytes) else str(have)
         return bool(match(text.lower())) != (sign == "!=")
 
     return test
 
 
-def _wanted(value: str) -> list[float] | None:
-    """The numbers that a value is: '3x3', '[1, 1]', '0.5', 'true'; None for a word."""
+def _parse_numbers(value: str) -> list[float] | None:
+    """Reads the numbers of a value: '3x3', '[1, 1]', '0.5', 'true'. Returns None for a word."""
     if value.lower() in ("true", "false"):
         return [float(value.lower() == "true")]
     pieces = re.split(r"[x×,]", value.strip("[]()").replace(" ", ""), flags=re.IGNORECASE)
     return [float(piece) for piece in pieces] if all(map(_PLAIN.match, pieces)) else None
 
 
-def _holds(have: Any, sign: str, want: Sequence[float]) -> bool:
+def _attribute_holds(have: Any, sign: str, want: Sequence[float]) -> bool:
     items = list(have) if isinstance(have, (list, tuple)) else [have] * len(want)
     if not items or not all(isinstance(member, (int, float)) for member in items):
         return sign == "!="
@@ -433,7 +444,7 @@ def _holds(have: Any, sign: str, want: Sequence[float]) -> bool:
             return all(member == want[0] for member in items) != (sign == "!=")
         return compare(max(items), want[0])
     if len(items) == 2 * len(want):
-        want = [*want, *want]  # ONNX's pads: before each axis, then behind it
+        want = [*want, *want]  # ONNX pads: before each axis, then after each axis
     if sign == "!=":
         return items != list(want)
     return len(items) == len(want) and all(map(compare, items, want))

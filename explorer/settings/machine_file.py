@@ -1,6 +1,7 @@
-"""Machine profiles as they are written: the settings that say all of a machine, and the config file.
+"""Reads and writes machines in the config file, as the settings that determine each machine.
 
-What follows from other settings is left out, so that a change of one (the clock) changes what rests on it.
+Values that follow from other settings are not written, so that changing one setting (the clock) changes the
+values that depend on it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SETTINGS = (
     *("peak_macs", "bandwidth", "macs_per_cycle", "bytes_per_cycle", "clock", "buffer", "array"),
     "double_buffered",
 )
-"""What can be said of a machine, in the order in which it is asked for; fields of `Hardware`."""
+"""Settings of a machine in the order in which the dialog asks for them: fields of `Hardware`."""
 
 _RATES: Mapping[str, tuple[Unit, str]] = {
     "peak_macs": ("macs", ""),
@@ -48,27 +49,27 @@ _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "bandwidth": ("bytes_per_cycle",),
     "array": ("macs_per_cycle",),
 }
-"""What a setting takes the place of where another machine is changed by it."""
+"""Settings that a changed setting replaces."""
 _NAME = re.compile(r"[A-Za-z0-9_][\w.+-]{0,63}", re.ASCII)
 
 
 def settings_text(machine: Hardware) -> dict[str, str]:
-    """The settings that a machine follows from, as they are typed: '4.096T', '1GHz', '512 KiB', '64x64'."""
+    """Writes the independent settings of a machine as text: '4.096T', '1GHz', '512 KiB', '64x64'."""
     settings = {key: getattr(machine, key) for key in SETTINGS}
     if machine.clock:
         for rate, each in (("peak_macs", "macs_per_cycle"), ("bandwidth", "bytes_per_cycle")):
             a, b = settings[rate], settings[each]
             if a and b and math.isclose(a, b * machine.clock, rel_tol=1e-9):
-                # of 120 GB/s and 36.3636... bytes a cycle the former is what was said
-                settings[rate if len(_typed(each, b)) <= len(_typed(rate, a)) else each] = None
+                # the shorter text is the setting that the user wrote: 120 GB/s, not 36.3636... bytes per cycle
+                settings[rate if len(_setting_text(each, b)) <= len(_setting_text(rate, a)) else each] = None
     if machine.array and machine.macs_per_cycle == machine.array[0] * machine.array[1]:
         settings["macs_per_cycle"] = None
     if machine.double_buffered:
         settings["double_buffered"] = None
-    return {key: _typed(key, value) for key, value in settings.items() if value is not None}
+    return {key: _setting_text(key, value) for key, value in settings.items() if value is not None}
 
 
-def _typed(key: str, value: Any) -> str:
+def _setting_text(key: str, value: Any) -> str:
     if key == "array":
         return sizes_text(value)
     if key == "double_buffered":
@@ -87,11 +88,11 @@ def _typed(key: str, value: Any) -> str:
 
 
 def machine_of(settings: Mapping[str, str], name: str = "", origin: str = "") -> Hardware:
-    """A machine from settings as they were typed, complete.
+    """Builds a complete machine from settings as text.
 
     Raises:
-        Misuse: One cannot be read, three contradict each other, or neither what it computes nor what it moves
-            is said.
+        Misuse: A setting is invalid, three settings contradict each other, or the compute rate or the
+            bandwidth is missing.
     """
     read = {key: parse_setting(key, text) for key, text in settings.items() if text.strip()}
     machine = complete(Hardware(name, **read, origin=origin))
@@ -107,10 +108,10 @@ def machine_of(settings: Mapping[str, str], name: str = "", origin: str = "") ->
 
 
 def changed(start: Hardware | None, typed: Mapping[str, str]) -> Hardware:
-    """A machine with other settings in place of some of its own; of none, what was typed alone."""
-    own = settings_text(start) if start is not None else {}
+    """Builds a machine with the settings of `start`, if given, and the typed settings in place of its own."""
+    settings = settings_text(start) if start is not None else {}
     dropped = {key for setting in typed for key in _IMPLIED.get(setting, ())}
-    return machine_of({**{key: text for key, text in own.items() if key not in dropped}, **typed})
+    return machine_of({**{key: text for key, text in settings.items() if key not in dropped}, **typed})
 
 
 def save_machine(
@@ -121,24 +122,24 @@ def save_machine(
     overwrite: bool = False,
     measured: MeasuredMachine | None = None,
 ) -> Hardware:
-    """Writes a machine into the config file, whose other lines stay as they are, comments too.
+    """Writes a machine into the config file. Other lines and comments of the file stay.
 
     Args:
-        name: For `--machine`: letters, digits, `_`, `-`, `+` and `.`.
-        machine: What is known of it.
-        config: The file; None for the user's own, which is made where there is none.
-        overwrite: Whether a machine of that name in the file may be replaced.
-        measured: What was measured of it.
+        name: Name for `--machine`: letters, digits, `_`, `-`, `+` and `.`.
+        machine: Known properties of the machine.
+        config: Path of the config file, or None for the user's own, which is created if it does not exist.
+        overwrite: Whether to replace a machine of that name.
+        measured: Measurements of the machine, or None.
 
     Returns:
         The machine as the file has it.
 
     Raises:
-        Misuse: The name is none, the file cannot be read or written, or has such a machine already.
+        Misuse: The name is invalid or exists already, or the file cannot be read or written.
     """
     path = check_name(name, config, overwrite=overwrite)
     settings = settings_text(complete(machine))
-    content = _with_machine(_text(path), path, name, settings, overwrite, measured)
+    content = _with_machine(_read_text(path), path, name, settings, overwrite, measured)
     folder = os.path.dirname(os.path.abspath(path))
     try:
         if config is None:
@@ -156,7 +157,7 @@ def save_machine(
 
 
 def check_name(name: str, config: str | None = None, *, overwrite: bool = False) -> str:
-    """The config file, if a machine of that name may be written into it.
+    """Checks that a machine of that name can be written, and returns the path of the config file.
 
     Raises:
         Misuse: See `save_machine`.
@@ -164,7 +165,7 @@ def check_name(name: str, config: str | None = None, *, overwrite: bool = False)
     if not _NAME.fullmatch(name) or name.endswith(".toml"):
         raise Misuse(f"'{name}' is no name of a machine", where="--save", hint="such as npu or npu-2")
     path = config or config_path()
-    _with_machine(_text(path), path, name, {}, overwrite)
+    _with_machine(_read_text(path), path, name, {}, overwrite)
     folder = os.path.dirname(os.path.abspath(path))
     output_files.check_target(path, overwrite=True, models=(), weights=(), new_folder=folder)
     return path
@@ -173,9 +174,9 @@ def check_name(name: str, config: str | None = None, *, overwrite: bool = False)
 def save_measured(
     name: str, measured: MeasuredMachine, config: str | None = None, *, overwrite: bool = False
 ) -> Machines:
-    """Writes a machine that was measured: its best rate of float32, its bandwidth, and all that was measured.
+    """Writes a measured machine: its peak rate of float32, its bandwidth, and all measurements.
 
-    The buffer for the tiles is the largest cache that a core has of its own, where the system tells.
+    The buffer is the largest cache that belongs to a single core, if the system reports it.
 
     Raises:
         Misuse: See `save_machine`.
@@ -192,24 +193,26 @@ def save_measured(
 
 
 def _rounded(rate: float) -> float:
-    """What is not sure to a thousandth is written in no more digits."""
+    """Rounds a rate to four digits, because its measurement is not more precise."""
     return float(f"{rate:.4g}")
 
 
 def add_machine(
     name: str, start: str | None, typed: Mapping[str, str], *, overwrite: bool = False
 ) -> Machines:
-    """Writes the machine called `start`, or none, with other settings into the user's config file, as `name`.
+    """Writes the machine `start` with changed settings into the user's config file as `name`.
+
+    Without `start`, the typed settings are all its settings.
 
     Raises:
-        Misuse: See `save_machine`; or there is no `start`.
+        Misuse: See `save_machine`. Also raised if the machine `start` does not exist.
     """
     machine = changed(None if start is None else hardware(start), typed)
     saved = save_machine(name, machine, overwrite=overwrite)
     return Machines(saved.origin, (NamedMachine(saved.name, "", "", saved, saved.origin),))
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         return input_files.toml(input_files.content(path), path)[0]
     except (FileNotFoundError, NotADirectoryError):
@@ -226,8 +229,8 @@ def _with_machine(
     overwrite: bool,
     measured: MeasuredMachine | None = None,
 ) -> str:
-    """The file's text with one machine more, or another one."""
-    import tomlkit  # only who writes pays for it, as in `tiling.as_toml`
+    """Adds or replaces a machine in the text of the config file."""
+    import tomlkit  # imported late: only writing needs it
 
     document = tomlkit.parse(text)
     machines = document.setdefault("machine", tomlkit.table(is_super_table=True))
@@ -246,21 +249,21 @@ def _with_machine(
     return tomlkit.dumps(document)
 
 
-def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known: TOML has no null."""
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Drops fields that are None, because TOML has no null."""
     return {key: value for key, value in fields.items() if value is not None}
 
 
 def _as_table(measured: MeasuredMachine) -> Any:
-    """What was measured, a kernel a line."""
-    import tomlkit  # as above
+    """Writes the measurements as a TOML table with one line per kernel."""
+    import tomlkit  # imported late: only writing needs it
 
     table = tomlkit.table()
     for key, value in msgspec.to_builtins(measured).items():
         if isinstance(value, (list, tuple)):
-            several = tomlkit.array().multiline(any(isinstance(member, dict) for member in value))
-            several.extend([_known(member) if isinstance(member, dict) else member for member in value])
-            table.add(key, several)
+            items = tomlkit.array().multiline(any(isinstance(member, dict) for member in value))
+            items.extend([_without_none(member) if isinstance(member, dict) else member for member in value])
+            table.add(key, items)
         elif isinstance(value, dict):
             inline = tomlkit.inline_table()
             inline.update(value)

@@ -1,8 +1,8 @@
-"""Machine presets: machines that `--machine` knows by name, each figure from its maker's public datasheet.
+"""Machine presets: machines that `--machine` knows by name, with figures from public datasheets.
 
-Peaks are dense, without sparsity, of one type of number, which stands beside them: a machine does more of a
-narrower type and less of a wider one. A peak counts multiply-accumulates: half the FLOPS or TOPS of the
-datasheet, or lanes x cores x clock where a datasheet gives those.
+Peaks are dense, without sparsity, for the number type given in the preset. A machine does more operations of
+a narrower type and fewer of a wider one. A peak counts multiply-accumulates: half the FLOPS or TOPS of the
+datasheet, or lanes x cores x clock if the datasheet gives those.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from msgspec import Struct
 
 
 class PresetRow(Struct, frozen=True):
-    """One machine.
+    """A preset machine.
 
     Attributes:
-        name: For `--machine`.
-        about: What it is.
-        dtype: Of the numbers that the peak multiplies.
-        settings: As in the config file.
-        source: Where the figures stand.
+        name: Name for `--machine`.
+        about: Description of the machine.
+        dtype: Number type of the peak rate.
+        settings: Settings as in the config file.
+        source: Datasheet of the figures.
     """
 
     name: str
@@ -69,16 +69,16 @@ PRESETS: tuple[PresetRow, ...] = (
     PresetRow("array-64", "a systolic array of 64 x 64 cells, 64 bytes a cycle: no product", "int8",
               {"array": "64x64", "clock": "1 GHz", "bytes_per_cycle": 64}, "by definition"),
 )  # fmt: skip
-"""In the order in which they are listed."""
+"""Presets in the order in which they are listed."""
 
 
 class DeviceRow(Struct, frozen=True):
-    """Memory and links of a machine that is one device of several.
+    """Memory and links of a machine that can be one of several devices.
 
     Attributes:
-        memory: Bytes of its main memory.
-        links: Bytes per second to other devices, one way; None where its maker gives none.
-        source: Where the figures stand.
+        memory: Bytes of main memory.
+        links: Bytes per second to other devices, in one direction, or None if the vendor gives none.
+        source: Datasheet of the figures.
     """
 
     memory: int
@@ -96,4 +96,4 @@ DEVICES: Mapping[str, DeviceRow] = {
     "tpu-v4": DeviceRow(32 * 2**30, None, "Google Cloud TPU v4 page"),
     "tpu-v5p": DeviceRow(95 * 2**30, None, "Google Cloud TPU v5p page"),
 }
-"""What presets hold and what joins several of them, from the datasheets of their peaks."""
+"""Devices by the name of their preset."""

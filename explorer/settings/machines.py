@@ -1,26 +1,25 @@
-"""Machine descriptions as users describe them: typed as two rates, or named in a file of theirs.
+"""Machine descriptions of the user: two rates as options, or a named machine in a file.
 
-The command line and the screen read both in the same spellings. Standard library only. A roofline needs the
-two rates; what a tiling costs needs what the machine does in a cycle, and each follows from the other where
-the clock is known.
+The command line and the screen accept the same spellings. A roofline needs the two rates. The cost of a
+tiling needs the rates per cycle. Each follows from the other if the clock is known.
 
-The file is $EXPLORER_CONFIG, else explorer/config.toml in $XDG_CONFIG_HOME or ~/.config:
+The config file is $EXPLORER_CONFIG, otherwise explorer/config.toml in $XDG_CONFIG_HOME or ~/.config:
 
     [machine.npu]
     peak_macs = "4T"          # or 4e12: multiply-accumulates per second
     bandwidth = "51.2 GB/s"   # or 51.2e9: bytes per second
-    macs_per_cycle = 4096     # all that follow may be left out
+    macs_per_cycle = 4096     # the settings from here on are optional
     bytes_per_cycle = 64
     clock = "1 GHz"
-    buffer = "512 KiB"        # for the tiles that are being worked on
+    buffer = "512 KiB"        # for the current tiles
     array = "64x64"           # rows and columns of a systolic array
-    double_buffered = true    # the next tiles arrive while these are worked on
+    double_buffered = true    # the next tiles are transferred during the computation
 
-Presets (`machine_presets`) are known without it. A machine that was measured (`explorer machines --measure`)
-has a table `measured` beside its settings; the one that the program runs on is called `here`.
+Presets (`machine_presets`) need no file. A measured machine (`explorer machines --measure`) has a table
+`measured` next to its settings. The machine on which the program runs is called `here`.
 
-A profile may also be a file of its own, with these settings in a table [profile] or in none; the tables of a
-tiling, which `--config` reads, may stand beside them.
+A machine can also be a separate file, called a profile, with these settings at the top level or in a table
+[profile]. The same file may hold the tables of a tiling for `--config`.
 """
 
 from __future__ import annotations
@@ -48,38 +47,38 @@ from explorer.settings.rates import RATE_HINTS, Unit, read_per_cycle, read_rate
 from explorer.settings.tables import TABLES
 
 HERE = "here"
-"""What the machine that was measured is called, where nobody says another name."""
+"""Default name of the measured machine on which the program runs."""
 MEASURED = "measured"
-"""Table of a machine with what was measured of it."""
+"""Name of the table with the measurements of a machine."""
 
-_FLAGS: Mapping[str, Unit] = {"peak_macs": "macs", "bandwidth": "bytes"}
+_RATE_UNITS: Mapping[str, Unit] = {"peak_macs": "macs", "bandwidth": "bytes"}
 
 
-_MOST = 1 << 62
+_MAX_BUFFER = 1 << 62
 
 
 def _buffer(value: Any, where: str) -> int:
-    """Bytes of memory, in powers of 1024 as for `--memory`."""
+    """Reads bytes of memory, in powers of 1024 as for `--memory`."""
     hint = "write 512 KiB, 2M or a number of bytes"
     size: float = -1
     if isinstance(value, str):
         size = parse_bytes(value)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         size = value
-    # a float that is not a number compares as false
-    if not 1 <= size <= _MOST or size != int(size):
+    # NaN fails the comparison
+    if not 1 <= size <= _MAX_BUFFER or size != int(size):
         raise Misuse(f"'{value}' is not a size of memory", where=where, hint=hint)
     return int(size)
 
 
 def _array(value: Any, where: str) -> tuple[int, int]:
-    """Rows and columns: '64x64', '64', or a list of two numbers."""
+    """Reads rows and columns: '64x64', '64', or a list of two numbers."""
     pieces = re.split(r"\s*[xX×,]\s*", value.strip()) if isinstance(value, str) else value
     sides = pieces if isinstance(pieces, list) else [pieces]
     sides = sides * 2 if len(sides) == 1 else sides
     sizes = [int(s) if isinstance(s, str) and re.fullmatch(r"\d{1,6}", s, re.ASCII) else s for s in sides]
-    whole = all(isinstance(s, int) and not isinstance(s, bool) and 1 <= s <= 1 << 16 for s in sizes)
-    if len(sizes) != 2 or not whole:
+    is_valid = all(isinstance(s, int) and not isinstance(s, bool) and 1 <= s <= 1 << 16 for s in sizes)
+    if len(sizes) != 2 or not is_valid:
         raise Misuse(
             f"'{value}' is no array", where=where, hint='write its rows and columns, such as "64x64"'
         )
@@ -88,10 +87,10 @@ def _array(value: Any, where: str) -> tuple[int, int]:
 
 def _flag(value: Any, where: str) -> bool:
     words = {"true": True, "yes": True, "false": False, "no": False}
-    found = words.get(value.strip().lower()) if isinstance(value, str) else value
-    if not isinstance(found, bool):
+    flag = words.get(value.strip().lower()) if isinstance(value, str) else value
+    if not isinstance(flag, bool):
         raise Misuse(f"'{value}' is neither true nor false", where=where)
-    return found
+    return flag
 
 
 _SETTINGS: Mapping[str, Callable[[Any, str], Any]] = {
@@ -104,19 +103,19 @@ _SETTINGS: Mapping[str, Callable[[Any, str], Any]] = {
     "array": _array,
     "double_buffered": _flag,
 }
-"""What can be said of a machine, and what reads it; the keys are fields of `Hardware`."""
+"""Settings of a machine, each with the function that reads it. The keys are fields of `Hardware`."""
 
 
 def parse_setting(key: str, value: Any, where: str = "") -> Any:
-    """One setting of a machine, as typed or as a file holds it.
+    """Reads one setting of a machine from a typed text or a TOML value.
 
     Args:
-        key: A field of `Hardware`: 'macs_per_cycle', 'bytes_per_cycle', 'clock', 'buffer', 'array', ...
-        value: '4096', '64 B', '1 GHz', '512 KiB', '64x64', or the value itself.
-        where: The option, entry or field that it belongs to; the setting by default.
+        key: Field of `Hardware`: 'macs_per_cycle', 'bytes_per_cycle', 'clock', 'buffer', 'array', ...
+        value: Text ('4096', '64 B', '1 GHz', '512 KiB', '64x64') or the value itself.
+        where: Option, entry or field for the error; the setting by default.
 
     Raises:
-        Misuse: There is no such setting, or it cannot be read.
+        Misuse: The setting does not exist or is invalid.
     """
     if key not in _SETTINGS:
         raise Misuse(f"there is no setting '{key}'", where=where, hint=nearest(key, _SETTINGS))
@@ -124,19 +123,19 @@ def parse_setting(key: str, value: Any, where: str = "") -> Any:
 
 
 def with_buffer(machine: Hardware | None, text: str, where: str) -> Hardware:
-    """A machine with another buffer; without a machine one of which nothing else is known.
+    """Replaces the buffer of a machine. Without a machine, only the buffer is known.
 
     Raises:
-        Misuse: That is no size.
+        Misuse: The text is not a size.
     """
     return replace(machine or Hardware(), buffer=parse_setting("buffer", text, where))
 
 
 def complete(machine: Hardware) -> Hardware:
-    """A machine with all that follows from what is said of it.
+    """Computes the values that follow from the settings of a machine.
 
-    A rate per second is one per cycle times the clock, whichever two are known; an array does one
-    multiply-accumulate in each of its cells and cycles, unless something else is said.
+    A rate per second is a rate per cycle times the clock; two of the three determine the third. An array does
+    one multiply-accumulate per cell and cycle, unless a rate is given.
 
     Raises:
         Misuse: A number is not above 0, or three numbers contradict each other.
@@ -173,7 +172,7 @@ def complete(machine: Hardware) -> Hardware:
 
 
 def _quotient(rate: float | None, part: float | None) -> float | None:
-    # twelve digits: what was typed has fewer, and dividing leaves noise behind
+    # twelve digits, more than a typed number has, drop the rounding error of the division
     return float(f"{rate / part:.12g}") if rate and part else None
 
 
@@ -182,7 +181,7 @@ def _product(each: float | None, clock: float | None) -> float | None:
 
 
 def config_path(environment: Mapping[str, str] | None = None) -> str:
-    """Where the user's machines are written down, whether the file exists or not."""
+    """Path of the config file with the user's machines. The file need not exist."""
     env = os.environ if environment is None else environment
     if env.get("EXPLORER_CONFIG"):
         return env["EXPLORER_CONFIG"]
@@ -191,7 +190,7 @@ def config_path(environment: Mapping[str, str] | None = None) -> str:
 
 @functools.cache
 def presets() -> Mapping[str, Hardware]:
-    """The machines that are known without a config file, complete."""
+    """Preset machines by name, complete."""
     return {
         row.name: _profile(row.name, dict(row.settings), "preset", f"preset, dense {row.dtype}")
         for row in PRESETS
@@ -199,13 +198,19 @@ def presets() -> Mapping[str, Hardware]:
 
 
 def known_hardware(config: str | None = None) -> dict[str, Hardware]:
-    """All that `--machine` takes by name: the user's own, then the presets; his win where names are alike."""
-    own = hardware_profiles(config)
-    return {**own, **{name: one for name, one in presets().items() if name not in own}}
+    """All machines that `--machine` accepts: the user's own, then the presets.
+
+    The user's own take precedence.
+    """
+    own_hardware = hardware_profiles(config)
+    return {
+        **own_hardware,
+        **{name: machine for name, machine in presets().items() if name not in own_hardware},
+    }
 
 
 def listed(config: str | None = None) -> Machines:
-    """Every machine that has a name, with its source."""
+    """Lists every named machine with its source."""
     rows = {row.name: row for row in PRESETS}
     measured_by_name = measurements(config)
     machines = []
@@ -219,22 +224,22 @@ def listed(config: str | None = None) -> Machines:
     return Machines(config or config_path(), tuple(machines))
 
 
-def measured_machine(machine: Hardware, seen: MeasuredMachine) -> NamedMachine:
-    """A machine of the config file that was measured."""
-    loaded = " while it was loaded" if seen.loaded else ""
-    about = f"{seen.processor}, {many_text(seen.threads, 'thread')}, measured {seen.date}{loaded}"
-    return NamedMachine(machine.name, about, seen.peaks[0].dtype, machine, machine.origin, seen)
+def measured_machine(machine: Hardware, measurement: MeasuredMachine) -> NamedMachine:
+    """Describes a measured machine of the config file."""
+    loaded = " while it was loaded" if measurement.loaded else ""
+    about = f"{measurement.processor}, {many_text(measurement.threads, 'thread')}, measured {measurement.date}{loaded}"
+    return NamedMachine(machine.name, about, measurement.peaks[0].dtype, machine, machine.origin, measurement)
 
 
 def measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
-    """What was measured of the machines of the config file, by name.
+    """Reads the measurements of the machines of the config file, by name.
 
     Raises:
-        Misuse: It is not readable, or holds something else.
+        Misuse: The file cannot be read, or a table of measurements is invalid.
     """
     path = config or config_path()
     try:
-        entries = _content(path, is_own=config is None).get("machine", {})
+        entries = _read_toml(path, is_own=config is None).get("machine", {})
     except FileNotFoundError:
         return {}
     measured_by_name = {}
@@ -249,18 +254,18 @@ def measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
 
 
 def measured_of(machine: Machine | None) -> MeasuredMachine | None:
-    """What was measured of a machine of the config file; None where its rates were changed since."""
-    seen = None if machine is None else measurements().get(machine.name)
-    if seen is None or machine is None or as_hardware(machine).origin != config_path():
+    """Measurements of a machine of the config file, or None if its rates were changed since."""
+    measurement = None if machine is None else measurements().get(machine.name)
+    if measurement is None or machine is None or as_hardware(machine).origin != config_path():
         return None
-    return seen
+    return measurement
 
 
 def check_here(name: str | None, config: str | None = None) -> None:
-    """Refuses `here` where it is another machine's, as in a home that several machines have.
+    """Refuses the name `here` if it belongs to another machine, which shares the home folder.
 
     Raises:
-        Misuse: It was measured on another processor.
+        Misuse: The machine `here` was measured on another processor.
     """
     measured = measurements(config).get(HERE) if name == HERE else None
     if measured is not None and measured.processor != processor.name():
@@ -272,7 +277,7 @@ def check_here(name: str | None, config: str | None = None) -> None:
 
 
 def as_hardware(machine: Machine) -> Hardware:
-    """All that is known of a machine of which a roofline knows its rates."""
+    """Finds the complete description of a roofline machine."""
     try:
         named_hardware = known_hardware().get(machine.name)
     except Misuse:
@@ -288,28 +293,28 @@ def as_hardware(machine: Machine) -> Hardware:
 
 
 def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
-    """The machines of the config file by name, complete; none if there is no such file.
+    """Reads the machines of the config file by name, complete. Empty if the file does not exist.
 
     Args:
-        config: Its path; None for the user's own.
+        config: Path of the config file, or None for the user's own.
 
     Raises:
-        Misuse: It is not readable or says something impossible.
+        Misuse: The file cannot be read or is invalid.
     """
     path = config or config_path()
     try:
-        return _machines(_content(path, is_own=config is None), path)
+        return _machines(_read_toml(path, is_own=config is None), path)
     except FileNotFoundError:
         return {}
 
 
-def _content(path: str, *, is_own: bool = False) -> dict[str, Any]:
+def _read_toml(path: str, *, is_own: bool = False) -> dict[str, Any]:
     try:
         return input_files.toml(input_files.content(path, internal=is_own), path)[1]
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(path) from None
     except OSError as error:
-        if is_own and isinstance(error, NotADirectoryError):  # a home that is none has no config file either
+        if is_own and isinstance(error, NotADirectoryError):  # a home that is not a folder has no config file
             raise FileNotFoundError(path) from None
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
@@ -338,13 +343,13 @@ def _has_cycles(machine: Hardware) -> bool:
     return machine.macs_per_cycle is not None or machine.bytes_per_cycle is not None
 
 
-def _machine(machine: Hardware) -> Machine:
-    """What a roofline needs of a machine.
+def _roofline_machine(machine: Hardware) -> Machine:
+    """Takes the two rates of a roofline from a machine.
 
     Raises:
-        Misuse: It is not known.
+        Misuse: One of the rates is unknown.
     """
-    for key, unit in _FLAGS.items():
+    for key, unit in _RATE_UNITS.items():
         if getattr(machine, key) is None:
             where = f"{machine.origin}, [machine.{machine.name}]"
             hint = RATE_HINTS[unit] + (" (or the clock)" if _has_cycles(machine) else "")
@@ -355,25 +360,25 @@ def _machine(machine: Hardware) -> Machine:
 
 
 def hardware(named: str, config: str | None = None, where: str = "--machine") -> Hardware:
-    """The machine that a user means by a name or a file, complete.
+    """Finds a machine by a name or a file that the user typed, complete.
 
     Args:
-        named: A name in the config file; a TOML file that is a profile or holds one machine ('npu.toml');
-            a machine of such a file ('machines.toml:npu').
-        config: Path of the config file; None for the user's own.
-        where: What the user typed it for.
+        named: Name in the config file, TOML file with a profile or a single machine ('npu.toml'), or a
+            machine of such a file ('machines.toml:npu').
+        config: Path of the config file, or None for the user's own.
+        where: Option for the error.
 
     Raises:
-        Misuse: There is no such file or name, or it says something impossible.
+        Misuse: The file or name does not exist, or the file is invalid.
     """
     path, colon, name = named.rpartition(":")
     if not colon or not path.endswith(".toml"):
         path, name = named, ""
     if not path.endswith(".toml") and os.sep not in path:
         check_here(named, config)
-        return _named(named, known_hardware(config), config or config_path(), where)
+        return _find_named(named, known_hardware(config), config or config_path(), where)
     try:
-        content = _content(path)
+        content = _read_toml(path)
     except FileNotFoundError:
         raise Misuse(
             "there is no such file", where=path, hint="a profile is a TOML file, or a name"
@@ -381,16 +386,16 @@ def hardware(named: str, config: str | None = None, where: str = "--machine") ->
     if "machine" in content:
         machines = _machines(content, path)
         if name or len(machines) == 1:
-            return _named(name or next(iter(machines)), machines, path, where)
-        several = f"write {path}:{next(iter(machines))}" if machines else "write [machine.NAME]"
-        raise Misuse(f"it holds {len(machines)} machines", where=path, hint=several)
+            return _find_named(name or next(iter(machines)), machines, path, where)
+        hint = f"write {path}:{next(iter(machines))}" if machines else "write [machine.NAME]"
+        raise Misuse(f"it holds {len(machines)} machines", where=path, hint=hint)
     profile = content.get("profile", {key: value for key, value in content.items() if key not in TABLES})
     if name or not profile:
         raise Misuse("it holds no machines", where=path, hint="write macs_per_cycle, bytes_per_cycle, clock")
     return _profile(os.path.splitext(os.path.basename(path))[0], profile, path, path)
 
 
-def _named(
+def _find_named(
     name: str,
     machines: Mapping[str, Hardware],
     path: str,
@@ -404,8 +409,12 @@ def _named(
         raise Misuse("this machine is not measured", where=where, hint="explorer machines --measure does it")
     hint = nearest_alone(name, machines)
     if not hint:
-        there = nearest(name, own_machines) or f"write one into {path}: [machine.NAME] {settings}"
-        hint = f"{there}; explorer machines lists presets" if len(own_machines) < len(machines) else there
+        suggestion = nearest(name, own_machines) or f"write one into {path}: [machine.NAME] {settings}"
+        hint = (
+            f"{suggestion}; explorer machines lists presets"
+            if len(own_machines) < len(machines)
+            else suggestion
+        )
     raise Misuse(f"no machine is called '{name}'", where=where, hint=hint)
 
 
@@ -415,16 +424,16 @@ def find(
     bandwidth: str | float | None = None,
     config: str | None = None,
 ) -> Machine:
-    """The machine that the user means.
+    """Finds the roofline machine that the user typed.
 
     Args:
-        name: Of a machine in the config file; the rates, if given, replace those written there.
-        peak_macs: Multiply-accumulates per second, as a number or as typed.
-        bandwidth: Bytes per second, likewise.
-        config: Path of the config file; None for the user's own.
+        name: Name of a machine in the config file. Typed rates replace its own.
+        peak_macs: Multiply-accumulates per second, as a number or a text.
+        bandwidth: Bytes per second, as a number or a text.
+        config: Path of the config file, or None for the user's own.
 
     Raises:
-        Misuse: No machine has that name, one of two rates is missing, or a rate cannot be read.
+        Misuse: No machine has that name, one of the two rates is missing, or a rate is invalid.
     """
     rates = {
         "peak_macs": None if peak_macs is None else read_rate(peak_macs, "--peak-macs", "macs"),
@@ -434,8 +443,8 @@ def find(
     if name is not None:
         path = config or config_path()
         check_here(name, config)
-        named_machine = _machine(
-            _named(name, known_hardware(path), path, "--machine", "peak_macs, bandwidth")
+        named_machine = _roofline_machine(
+            _find_named(name, known_hardware(path), path, "--machine", "peak_macs, bandwidth")
         )
     peak, width = rates["peak_macs"], rates["bandwidth"]
     if named_machine is not None:

@@ -1,7 +1,6 @@
-"""Values of declared options: read from the command line or from TOML, and written as a headless command.
+"""Values of declared options: read from the command line or from TOML, and written as a command.
 
-Which options there are, a record says (`explorer.base.options`); what several of them have in common, how a
-text or a TOML value becomes a value, is here.
+Records declare the options (`explorer.base.options`). This module holds the conversions that they share.
 """
 
 from __future__ import annotations
@@ -31,25 +30,27 @@ from explorer.settings.parse import (
 from explorer.settings.rates import parse_rate
 
 Reader = Callable[[Any, str], Any]
-"""Turns a text or a TOML value into an option's value; the second argument is the place, for complaints."""
+"""Function that converts a text or a TOML value to an option's value. Its second argument is the place for
+errors.
+"""
 
 COMMAND_LINE = "command line"
-"""Origin of a value that was typed."""
+"""Origin of a typed value."""
 
 
 S = TypeVar("S", bound=Struct)
 
 
 def read_option(option: DeclaredOption, value: Any, where: str) -> Any:
-    """The value of an option.
+    """Reads the value of an option.
 
     Args:
-        option: Its declaration.
-        value: A text, or a value of a TOML file; of an option with many values one of them or a list.
-        where: Where it stands.
+        option: Declaration of the option.
+        value: Text, or value from a TOML file. For an option with many values, a single value or a list.
+        where: Place of the value, for errors.
 
     Raises:
-        Misuse: It cannot be read, is none of the choices, or is out of range.
+        Misuse: The value is invalid, not one of the choices, or out of range.
     """
     if option.many and not option.declared.joined:
         values = value if isinstance(value, (list, tuple)) else [value]
@@ -66,7 +67,7 @@ def _read_one(option: DeclaredOption, value: Any, where: str) -> Any:
 
 
 def table_readers(record: type[Struct]) -> dict[str, Reader]:
-    """Readers of a TOML table, by the name of its settings: the options of a record that a file may set."""
+    """Builds the readers of a TOML table, by setting name, for the options that a file may set."""
 
     def reader(option: DeclaredOption) -> Reader:
         return lambda value, where: read_option(option, value, where)
@@ -75,16 +76,16 @@ def table_readers(record: type[Struct]) -> dict[str, Reader]:
 
 
 def rule_values(rule: type[Struct]) -> tuple[str, ...]:
-    """The fields of a rule that give sites a value; the others are conditions on a site."""
+    """Names of the fields of a rule that set values. The other fields are conditions on a site."""
     return tuple(option.name for option in options(rule) if option.default is None)
 
 
 def with_typed(spec: S, typed: Mapping[str, Any]) -> S:
-    """A specification with what was typed on top: a typed value holds for every site, over all rules too.
+    """Applies typed values to a specification. A typed value holds for every site and overrides all rules.
 
     Args:
-        spec: A record with the fields `rules` and `origins`.
-        typed: Fields of it that were typed, and their values.
+        spec: Record with the fields `rules` and `origins`.
+        typed: Typed values by field name.
     """
     record: Any = spec
     selected = any(option.declared.selects and option.name in typed for option in options(type(spec)))
@@ -101,14 +102,14 @@ def with_typed(spec: S, typed: Mapping[str, Any]) -> S:
     return replace(spec, **typed, rules=rules, origins=tuple(origins.items()))
 
 
-def is_said(spec: Struct, *names: str) -> bool:
-    """Whether a headless command has to name one of these options to ask for the same.
+def is_explicit(spec: Struct, *names: str) -> bool:
+    """Whether a command must contain one of these options to make the same request.
 
-    What stands in the settings file that the record names in its field `config` is left to that file.
+    Settings in the file that the field `config` names need not be repeated.
 
     Args:
-        spec: A record with declared options.
-        names: Of fields.
+        spec: Record with declared options.
+        names: Names of fields.
     """
     if getattr(spec, "config", ""):
         origins = dict(getattr(spec, "origins", ()))
@@ -120,29 +121,29 @@ def is_said(spec: Struct, *names: str) -> bool:
 
 
 def words_of(spec: Struct, *, without: Sequence[str] = ()) -> list[str]:
-    """The options with which a headless command asks for the same, a settings file before all others.
+    """Writes the options with which a command makes the same request, the settings file first.
 
     Args:
-        spec: A record with declared options.
-        without: Fields that are left out.
+        spec: Record with declared options.
+        without: Names of fields to leave out.
     """
     config = "" if "config" in without else getattr(spec, "config", "")
     words = ["--config", path_word(config)] if config else []
     for option in options(type(spec)):
-        if option.name not in ("config", *without) and is_said(spec, option.name):
-            words += _words(option, getattr(spec, option.name))
+        if option.name not in ("config", *without) and is_explicit(spec, option.name):
+            words += _option_words(option, getattr(spec, option.name))
     return words
 
 
-def _words(option: DeclaredOption, value: Any) -> list[str]:
+def _option_words(option: DeclaredOption, value: Any) -> list[str]:
     if option.is_switch:
         return [option.flag] if value else []
     each = value if option.many and not option.declared.joined else (value,)
-    return [word for one in each for word in option_words(option.flag, option.declared.write(one))]
+    return [word for item in each for word in option_words(option.flag, option.declared.write(item))]
 
 
 def toml_values(spec: Struct) -> dict[str, Any]:
-    """What of a record a TOML table has to say: the options that differ from their defaults."""
+    """Values of a record for a TOML table: the options that differ from their defaults."""
     return {
         option.name: value
         if isinstance(value, (bool, int, float, tuple)) and option.declared.write is str
@@ -152,25 +153,25 @@ def toml_values(spec: Struct) -> dict[str, Any]:
     }
 
 
-# values of TOML and of the command line
+# readers of values
 
 
 def text(value: Any, where: str) -> str:
-    """A text that is not empty."""
+    """Reads a text that is not empty."""
     if not isinstance(value, str) or not value:
         raise Misuse(f"'{value}' is not a text", where=where, hint='write "..."')
     return value
 
 
 def flag(value: Any, where: str) -> bool:
-    """True or false."""
+    """Reads true or false."""
     if not isinstance(value, bool):
         raise Misuse(f"'{value}' is neither true nor false", where=where)
     return value
 
 
 def shape(value: Any, where: str) -> str:
-    """Conditions on M, K and N."""
+    """Reads conditions on M, K and N."""
     conditions = text(value, where)
     parse_conditions(conditions, where)
     return conditions
@@ -186,7 +187,7 @@ def _tile(value: Any, where: str) -> tuple[int, int, int]:
 
 
 def _number(value: Any) -> float | None:
-    """A number, or a text that is one."""
+    """Reads a number, or a text that is a number. Returns None for other values."""
     if isinstance(value, str):
         try:
             return float(value) if not value.strip().isdecimal() else int(value)
@@ -246,16 +247,16 @@ _READERS: Mapping[str, Reader] = {
     "token_count": _token_count,
     "tokens": lambda value, where: parse_tokens(text(value, where), where),
 }
-"""By the name that an option declares."""
+"""Readers by the name that an option declares."""
 
 
-def _whole(option: DeclaredOption, value: Any, where: str) -> int:
+def _read_integer(option: DeclaredOption, value: Any, where: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     return parse_count(text(value, where), where, int(option.least or 0))
 
 
-def _real(option: DeclaredOption, value: Any, where: str) -> float:
+def _read_real(option: DeclaredOption, value: Any, where: str) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     return parse_limit(text(value, where), where)
@@ -264,6 +265,6 @@ def _real(option: DeclaredOption, value: Any, where: str) -> float:
 _BY_TYPE: Mapping[Any, Callable[[DeclaredOption, Any, str], Any]] = {
     str: lambda option, value, where: text(value, where),
     bool: lambda option, value, where: flag(value, where),
-    int: _whole,
-    float: _real,
+    int: _read_integer,
+    float: _read_real,
 }

@@ -1,10 +1,10 @@
-"""Overlay files: figures by the names of layers, as a profiler or a spreadsheet writes them (CSV, JSON).
+"""Overlay files: figures by layer name from a profiler or a spreadsheet (CSV, JSON).
 
-CSV has a line of heads; one column holds names, paths or globs, the others figures; so have the reports of
-SCALE-Sim (`outside.scale_sim`). JSON is a list of records with the same keys, a mapping from names to
-figures, Model Explorer's node data, or a trace (`outside.traces`). A head may say a unit, 'latency (ms)' or
-'latency_ms', and what groups have in place of the sum: 'temperature:max'. Nothing is read but what a regular
-file of a sensible size holds.
+A CSV file has a header line. One column holds names, paths or globs, and the others hold figures. Reports of
+SCALE-Sim have this form (`overlay_sources.scale_sim`). A JSON file is a list of records with the same keys, a
+mapping from names to figures, Model Explorer's node data, or a trace (`overlay_sources.traces`). A header may
+give the unit, 'latency (ms)' or 'latency_ms', and how groups combine figures in place of the sum:
+'temperature:max'. Only regular files of limited size are read.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from explorer.settings.filter import RESERVED
 from explorer.settings.overlay_sources import scale_sim, traces
 
 Outside = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, Any]
-"""Overlay files, or figures by the names of layers."""
+"""Type of the argument for figures from outside the program: overlay files, or figures by layer name."""
 
 MOST_COLUMNS = 64
 MOST_LETTERS = 200
-"""Of a head."""
+"""Largest number of characters in a header."""
 _NAMES = ("layer", "path", "name", "node", "node_name", "module", "op_name")
-"""Heads of the column that names layers; where there is none of them the first column does."""
+"""Headers of the column with layer names. Without one of them, it is the first column."""
 _BLANK = frozenset({"", "-", "n/a", "na", "nan", "none", "null"})
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?%?", re.I)
 _HEAD = re.compile(r"(.*?)\s*(?:[(\[]([^()\[\]]*)[)\]])?\s*(?::\s*(sum|mean|max|min))?", re.I | re.DOTALL)
@@ -52,27 +52,27 @@ _UNITS: Mapping[str, tuple[OutsideUnit, float]] = {
     **dict.fromkeys(("%", "percent", "pct"), ("share", 0.01)),
 }
 _SHORT = frozenset({"s", "b"})
-"""Units that stand in brackets only: names end in '_s' and '_b' for other reasons."""
-_PACKED = b"\x1f\x8b"
-"""How a file begins that gzip packed."""
-_MOST_TRACE = 256 << 20
-"""Bytes of a trace: of each event little is kept."""
+"""Units that count only in parentheses, because names end in '_s' and '_b' for other reasons."""
+_GZIP_MAGIC = b"\x1f\x8b"
+"""First bytes of a gzip file."""
+_MAX_TRACE_BYTES = 256 << 20
+"""Largest number of bytes of a trace. It is large because only a small part of each event is kept."""
 
 Row = tuple[str, Mapping[str, Any]]
 
 
 class OutsideFigures(Struct, frozen=True):
-    """What an overlay file says.
+    """Contents of an overlay file.
 
     Attributes:
-        source: The file.
-        columns: Its columns of figures.
-        rows: A name, path or glob, and what it has in each column; None for nothing.
-        notes: What was left out, in words.
-        numbered: Names are the places of layers among those that multiply matrices.
-        ops: What ran, as a runtime names it, by name.
-        modules: By name of a numbered module its class, its place among those of the class, and how many
-            there are.
+        source: Path of the file.
+        columns: Columns of figures.
+        rows: Name, path or glob of each row, with its figures by column. None for an empty cell.
+        notes: Parts that were ignored, in words.
+        numbered: Whether the names are indices of the layers that multiply matrices.
+        ops: Operator in the runtime's name, by row name.
+        modules: For the name of a numbered module: its class, its index among the modules of the class, and
+            their number.
     """
 
     source: str
@@ -88,7 +88,8 @@ def read(path: str | os.PathLike[str]) -> OutsideFigures:
     """Reads an overlay file.
 
     Raises:
-        Misuse: It cannot be read, is neither CSV nor JSON, or holds no figures; the message says where.
+        Misuse: The file cannot be read, is neither CSV nor JSON, or holds no figures. The message names the
+            place.
     """
     name = os.fspath(path)
     try:
@@ -103,43 +104,43 @@ def read(path: str | os.PathLike[str]) -> OutsideFigures:
     except UnicodeDecodeError as error:
         raise Misuse(f"this is no text in UTF-8 (byte {error.start:,})", where=name) from None
     is_json = name.lower().removesuffix(".gz").endswith(".json") or text.lstrip()[:1] in ("{", "[")
-    heads, rows = _of_value(_json(text, name), name) if is_json else _of_csv(text, name)
+    heads, rows = _read_value(_json(text, name), name) if is_json else _read_csv(text, name)
     figures = _figures(name, heads, rows)
     numbered = not is_json and scale_sim.is_report([text.partition(",")[0].strip()])
     return replace(figures, numbered=numbered and scale_sim.numbered([row for row, _ in figures.rows]))
 
 
 def _content(path: str) -> bytes:
-    """All of a file, and what is packed in it; a trace may be larger than what somebody writes.
+    """Reads a file and decompresses it. JSON files may be larger than others, because they may be traces.
 
     Raises:
-        OSError: It cannot be read, or is too large.
+        OSError: The file cannot be read or is too large.
     """
     packed = path.lower().endswith((".json", ".json.gz"))
-    content = input_files.content(path, most=_MOST_TRACE if packed else input_files.MOST_BYTES)
-    if not content.startswith(_PACKED):
+    content = input_files.content(path, most=_MAX_TRACE_BYTES if packed else input_files.MOST_BYTES)
+    if not content.startswith(_GZIP_MAGIC):
         return content
     unpack = zlib.decompressobj(wbits=31)
     try:
-        content = unpack.decompress(content, _MOST_TRACE + 1)
+        content = unpack.decompress(content, _MAX_TRACE_BYTES + 1)
     except zlib.error as error:
         raise Misuse(f"this cannot be unpacked: {error}", where=path) from None
-    if len(content) > _MOST_TRACE:
-        raise Misuse(f"more than {_MOST_TRACE >> 20} MiB are packed in it", where=path)
+    if len(content) > _MAX_TRACE_BYTES:
+        raise Misuse(f"more than {_MAX_TRACE_BYTES >> 20} MiB are packed in it", where=path)
     return content
 
 
 def figures_in(value: Mapping[str, Any]) -> OutsideFigures:
-    """The same of what a Python program has: a mapping from names to figures.
+    """Reads the figures of a Python mapping from names to figures.
 
     Raises:
-        Misuse: It is something else, or holds no figures.
+        Misuse: The mapping is invalid or holds no figures.
     """
-    heads, rows = _of_value(value, "overlay")
+    heads, rows = _read_value(value, "overlay")
     return _figures("overlay", heads, rows)
 
 
-def _of_csv(text: str, path: str) -> tuple[list[str], list[Row]]:
+def _read_csv(text: str, path: str) -> tuple[list[str], list[Row]]:
     first = text.partition("\n")[0]
     delimiter = max(",;\t", key=first.count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -151,7 +152,7 @@ def _of_csv(text: str, path: str) -> tuple[list[str], list[Row]]:
                 continue
             where = f"{path}:{lines.line_num}"
             while cells and not cells[-1].strip() and (not heads or len(cells) > len(heads)):
-                cells.pop()  # a comma at the end of a line
+                cells.pop()  # the line ends with a comma
             if not heads:
                 heads = [cell.strip() for cell in cells]
                 if scale_sim.is_report(heads):
@@ -169,40 +170,40 @@ def _of_csv(text: str, path: str) -> tuple[list[str], list[Row]]:
     if not rows:
         hint = "a line of heads, then a line for each layer: layer,latency (ms)"
         raise Misuse("the overlay has no rows", where=path, hint=hint)
-    return [head for at, head in enumerate(heads) if at != key], rows
+    return [head for index, head in enumerate(heads) if index != key], rows
 
 
 def _name_head(heads: Sequence[str]) -> str:
-    """The head of the column that names layers."""
+    """Finds the header of the column with layer names."""
     lower = {head.casefold(): head for head in reversed(heads)}
     return next((lower[name] for name in _NAMES if name in lower), heads[0])
 
 
 def _json(text: str, path: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_each_once)
+        return json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         raise Misuse(f"this is not JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
     except RecursionError:
         raise Misuse("this is not JSON: it is nested too deep", where=path) from None
-    except ValueError as error:  # a number of more digits than Python reads; a key that stands twice
+    except ValueError as error:  # a number with too many digits for Python, or a repeated key
         raise Misuse(f"this is no overlay: {error}", where=path) from None
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"'{_brief(name)}' stands twice")
-    return found
+    return mapping
 
 
-def _of_value(value: Any, path: str) -> tuple[list[str], list[Row]]:
-    """Heads and rows of what JSON holds."""
+def _read_value(value: Any, path: str) -> tuple[list[str], list[Row]]:
+    """Reads headers and rows from a JSON value."""
     if isinstance(value, Mapping):
-        rows = _node_data(value, path) or _of_mapping(value, os.path.basename(path).partition(".")[0])
+        rows = _node_data_rows(value, path) or _mapping_rows(value, os.path.basename(path).partition(".")[0])
     elif isinstance(value, (list, tuple)) and value and all(isinstance(member, Mapping) for member in value):
-        rows = _of_records(value, path)
+        rows = _record_rows(value, path)
     else:
         hint = "a list of records, or a mapping from names to figures"
         raise Misuse("this is no overlay", where=path, hint=hint)
@@ -212,8 +213,11 @@ def _of_value(value: Any, path: str) -> tuple[list[str], list[Row]]:
     return list(heads), rows
 
 
-def _node_data(value: Mapping[str, Any], path: str) -> list[Row]:
-    """Rows of Model Explorer's node data, of one graph or of several by their names; none if it is none."""
+def _node_data_rows(value: Mapping[str, Any], path: str) -> list[Row]:
+    """Reads the rows of Model Explorer's node data for one graph, or for several graphs by name.
+
+    Returns an empty list for other data.
+    """
     graphs = [value] if isinstance(value.get("results"), Mapping) else list(value.values())
     rows: list[Row] = []
     for graph in graphs:
@@ -225,11 +229,11 @@ def _node_data(value: Mapping[str, Any], path: str) -> list[Row]:
     return rows
 
 
-def _of_mapping(value: Mapping[str, Any], head: str) -> list[Row]:
-    return [(str(name), one if isinstance(one, Mapping) else {head: one}) for name, one in value.items()]
+def _mapping_rows(value: Mapping[str, Any], head: str) -> list[Row]:
+    return [(str(name), cell if isinstance(cell, Mapping) else {head: cell}) for name, cell in value.items()]
 
 
-def _of_records(records: Sequence[Mapping[str, Any]], path: str) -> list[Row]:
+def _record_rows(records: Sequence[Mapping[str, Any]], path: str) -> list[Row]:
     heads = dict.fromkeys(str(head) for record in records for head in record)
     if not heads:
         raise Misuse("the overlay has no rows", where=path)
@@ -241,7 +245,7 @@ def _of_records(records: Sequence[Mapping[str, Any]], path: str) -> list[Row]:
 
 
 def _figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFigures:
-    """The columns that hold numbers, and the numbers."""
+    """Selects the columns that hold numbers and reads the numbers."""
     if len(heads) > MOST_COLUMNS:
         raise Misuse(f"the overlay has {len(heads):,} columns; {MOST_COLUMNS} are read", where=path)
     if long := next((head for head in heads if len(head) > MOST_LETTERS), ""):
@@ -253,7 +257,7 @@ def _figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFig
         column_numbers: list[float | None] = []
         for _, cells in rows:
             number = _number(cells.get(head))
-            if number == _WORDS:
+            if number == _NOT_A_NUMBER:
                 cell = _brief(str(cells[head]))
                 problem = "is too large" if _NUMBER.fullmatch(cell) else "is no number"
                 notes.append(f"'{_brief(head)}' is left out: '{cell}' {problem}")
@@ -262,10 +266,10 @@ def _figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFig
         else:
             if any(number is not None for number in column_numbers):
                 percent = any(str(cells.get(head, "")).strip().endswith("%") for _, cells in rows)
-                column, factor = _column(head, percent, [column.name for column in columns])
+                column, factor = _build_column(head, percent, [column.name for column in columns])
                 columns.append(column)
                 numbers.append(
-                    [None if number is None else _times(number, factor) for number in column_numbers]
+                    [None if number is None else _scaled(number, factor) for number in column_numbers]
                 )
     if not columns:
         note = notes[0] if notes else "no column holds numbers"
@@ -275,46 +279,49 @@ def _figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFig
     return OutsideFigures(path, tuple(columns), named, tuple(notes))
 
 
-_MOST = 1e200
-"""A figure of which a million still add up to a number."""
-_WORDS = math.inf
-"""What `_number` answers of what is no number: no figure is infinite."""
+_MAX_FIGURE = 1e200
+"""Largest figure. The sum of a million such figures is still finite."""
+_NOT_A_NUMBER = math.inf
+"""Result of `_number` for a cell that is not a number. No figure is infinite."""
 
 
 def _number(cell: Any) -> float | None:
-    """The number of a cell, of a percentage without its sign; None for a blank one, `_WORDS` for words."""
+    """Reads the number of a cell, without a percent sign.
+
+    Returns None for a blank cell and `_NOT_A_NUMBER` for other text.
+    """
     if cell is None:
         return None
     if isinstance(cell, (int, float)) and not isinstance(cell, bool):
         try:
             value = float(cell)
         except OverflowError:
-            return _WORDS
+            return _NOT_A_NUMBER
         return None if math.isnan(value) else _finite(value)
     text = str(cell).strip() if isinstance(cell, str) else "?"
     if text.casefold() in _BLANK:
         return None
     if len(text) > 60 or not _NUMBER.fullmatch(text) or not any(letter.isdigit() for letter in text):
-        return _WORDS
+        return _NOT_A_NUMBER
     return _finite(float(text.rstrip("%").replace(",", "")))
 
 
-def _times(number: float, factor: float) -> float:
-    """A figure in the unit that it is converted to, without what the conversion adds behind its digits."""
+def _scaled(number: float, factor: float) -> float:
+    """Converts a figure to another unit and drops the rounding error."""
     return number if factor == 1 else float(f"{number * factor:.15g}")
 
 
 def _finite(value: float) -> float:
-    return value if abs(value) <= _MOST else _WORDS
+    return value if abs(value) <= _MAX_FIGURE else _NOT_A_NUMBER
 
 
-def _column(head: str, percent: bool, taken: Iterable[str]) -> tuple[OverlayColumn, float]:
-    """A column by its head, and what its cells are multiplied by.
+def _build_column(head: str, percent: bool, used_names: Iterable[str]) -> tuple[OverlayColumn, float]:
+    """Builds a column from its header. Returns it with the factor for its cells.
 
     Args:
-        head: As the file has it.
-        percent: The sign stands in cells.
-        taken: Names of other columns.
+        head: Header in the file.
+        percent: Whether cells have a percent sign.
+        used_names: Names of other columns.
     """
     match = _HEAD.fullmatch(head)
     title, unit_text = (match[1], (match[2] or "").strip()) if match else (head, "")
@@ -327,18 +334,18 @@ def _column(head: str, percent: bool, taken: Iterable[str]) -> tuple[OverlayColu
         name = f"overlay_{name}"
     elif not name[0].isalpha():
         name = f"c_{name}"
-    unique_name = unique(name, taken)
+    unique_name = unique(name, used_names)
     title_text = f"{printable(title).strip() or name}{unique_name.removeprefix(name)}"
     title_text = f"{title_text} ({printable(unit_text)})" if unit_text and unit == "number" else title_text
-    # shares do not add up
-    over: Any = match[3].lower() if match and match[3] else "mean" if unit == "share" else "sum"
-    return OverlayColumn(unique_name, _brief(title_text), unit, over), factor
+    # the sum of shares has no meaning
+    group_rule: Any = match[3].lower() if match and match[3] else "mean" if unit == "share" else "sum"
+    return OverlayColumn(unique_name, _brief(title_text), unit, group_rule), factor
 
 
-def unique(name: str, taken: Iterable[str]) -> str:
-    """A name that none of those taken is: 'latency', 'latency_2'."""
-    there, candidate, count = set(taken), name, 1
-    while candidate in there:
+def unique(name: str, used_names: Iterable[str]) -> str:
+    """Makes a name that is not in `used_names`: 'latency', 'latency_2'."""
+    used, candidate, count = set(used_names), name, 1
+    while candidate in used:
         count += 1
         candidate = f"{name}_{count}"
     return candidate

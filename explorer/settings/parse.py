@@ -1,7 +1,7 @@
-"""Parsing of what a user types: a size, a dimension or an input's shape, read in one place.
+"""Parsers for values that a user types: sizes, dimensions, shapes, names.
 
-The command line and the screen's dialogs take the same spellings and give the same one-line answers
-to what cannot be read. Standard library only.
+The command line and the dialogs of the screen use the same parsers, with the same error messages. The module
+needs only the standard library.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _DTYPES.update({name: name for name in _DTYPES.values()})
 
 
 def parse_tile(text: str, where: str = "--tile") -> tuple[int, int, int]:
-    """A tile's rows, depth and columns: '64', '64x32x16', '64,32,16'.
+    """Parses rows, depth and columns of a tile: '64', '64x32x16', '64,32,16'.
 
     Raises:
-        Misuse: Not one or three positive whole numbers.
+        Misuse: The text is not one or three positive integers.
     """
     pieces = _SEPARATOR.split(text.strip())
     if not all(_INTEGER.fullmatch(piece) for piece in pieces):
@@ -69,28 +69,28 @@ def parse_tile(text: str, where: str = "--tile") -> tuple[int, int, int]:
 
 
 def parse_tiles(text: str, where: str = "--tile") -> tuple[tuple[int, int, int], ...]:
-    """Tiles between commas, each as one size or three: '16,32,64x64x16'.
+    """Parses tiles between commas, each with one size or three: '16,32,64x64x16'.
 
     Raises:
-        Misuse: One of them is no tile.
+        Misuse: One of them is not a tile.
     """
     return tuple(dict.fromkeys(parse_tile(piece, where) for piece in text.split(",")))
 
 
 def parse_sizes(text: str, where: str) -> tuple[int, ...]:
-    """Sizes between commas: '16,32,64'.
+    """Parses sizes between commas: '16,32,64'.
 
     Raises:
-        Misuse: One of them is no positive whole number.
+        Misuse: One of them is not a positive integer.
     """
     return tuple(dict.fromkeys(parse_count(piece, where, 1) for piece in text.split(",")))
 
 
 def parse_tokens(text: str, where: str) -> tuple[int, ...]:
-    """Numbers of tokens between commas: '2048,8k,32k' (k is 1,024).
+    """Parses numbers of tokens between commas: '2048,8k,32k' (k is 1,024).
 
     Raises:
-        Misuse: One of them is no positive whole number.
+        Misuse: One of them is not a positive integer.
     """
     numbers = [parse_bytes(piece) for piece in text.split(",")]
     if any(n is None or n < 1 or n != int(n) or n > _LARGEST_SIZE for n in numbers):
@@ -99,10 +99,10 @@ def parse_tokens(text: str, where: str) -> tuple[int, ...]:
 
 
 def parse_words(text: str, where: str) -> tuple[str, ...]:
-    """Words between commas, each once.
+    """Parses words between commas, without repetitions.
 
     Raises:
-        Misuse: There is none.
+        Misuse: The text has no words.
     """
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not words:
@@ -110,63 +110,63 @@ def parse_words(text: str, where: str) -> tuple[str, ...]:
     return words
 
 
-def parse_choices(text: str, known: Sequence[str], where: str) -> tuple[str, ...]:
-    """Some of a few words, between commas.
+def parse_choices(text: str, choices: Sequence[str], where: str) -> tuple[str, ...]:
+    """Parses a selection of known words between commas.
 
     Raises:
-        Misuse: One is none of them.
+        Misuse: A word is not known.
     """
-    return tuple(dict.fromkeys(parse_choice(piece.strip(), known, where) for piece in text.split(",")))
+    return tuple(dict.fromkeys(parse_choice(piece.strip(), choices, where) for piece in text.split(",")))
 
 
-def parse_choice(text: str, known: Sequence[str], where: str) -> str:
-    """One of a few words.
+def parse_choice(text: str, choices: Sequence[str], where: str) -> str:
+    """Checks that a word is known.
 
     Raises:
-        Misuse: It is none of them; the nearest is named, or all.
+        Misuse: The word is not known. The hint names the nearest word, or all words.
     """
-    if text in known:
+    if text in choices:
         return text
-    hint = nearest(text, known) or f"one of {', '.join(known)}"
+    hint = nearest(text, choices) or f"one of {', '.join(choices)}"
     raise Misuse(f"'{text}' is not known", where=where, hint=hint)
 
 
 def parse_conditions(text: str, where: str = "shape") -> tuple[tuple[str, str, int], ...]:
-    """Conditions on the sizes of a product, all of which have to hold: 'M>=64 N<=1000'.
+    """Parses conditions on the sizes of a product, which must all hold: 'M>=64 N<=1000'.
 
     Returns:
-        Of each: 'M', 'K' or 'N', one of '>=', '<=', '!=', '=', '>', '<', and a size.
+        For each condition 'M', 'K' or 'N', one of '>=', '<=', '!=', '=', '>', '<', and a size.
 
     Raises:
-        Misuse: Something else stands there.
+        Misuse: The text contains something else.
     """
-    conditions, at = [], 0
+    conditions, position = [], 0
     for match in _CONDITION.finditer(text):
-        if text[at : match.start()].strip(" ,\t"):
+        if text[position : match.start()].strip(" ,\t"):
             break
         conditions.append((match[1], match[2].replace("==", "="), int(match[3])))
-        at = match.end()
-    if rest := text[at:].strip(" ,\t"):
-        raise Misuse(f"'{rest}' is no condition on a shape", where=where, hint=_CONDITIONS_HINT)
+        position = match.end()
+    if remaining := text[position:].strip(" ,\t"):
+        raise Misuse(f"'{remaining}' is no condition on a shape", where=where, hint=_CONDITIONS_HINT)
     return tuple(conditions)
 
 
-def parse_count(text: str, where: str, least: int) -> int:
-    """A whole number of at least `least`.
+def parse_count(text: str, where: str, minimum: int) -> int:
+    """Parses an integer of at least `minimum`.
 
     Raises:
-        Misuse: It is not one.
+        Misuse: The text is not such an integer.
     """
-    if not _INTEGER.fullmatch(text.strip()) or int(text) < least:
-        raise Misuse(f"'{text}' is not a whole number of {least} or more", where=where)
+    if not _INTEGER.fullmatch(text.strip()) or int(text) < minimum:
+        raise Misuse(f"'{text}' is not a whole number of {minimum} or more", where=where)
     return int(text)
 
 
 def parse_axis(text: str, where: str = "--axis") -> int:
-    """An axis: '0', or '-1' for the last.
+    """Parses an axis: '0', or '-1' for the last.
 
     Raises:
-        Misuse: It is no whole number.
+        Misuse: The text is not an integer.
     """
     if not _INTEGER.fullmatch(text.strip().removeprefix("-")):
         raise Misuse(f"'{text}' is no axis", where=where, hint="0 is the first, -1 the last")
@@ -174,10 +174,10 @@ def parse_axis(text: str, where: str = "--axis") -> int:
 
 
 def parse_map_size(text: str, where: str = "--map") -> tuple[int, int]:
-    """Rows and columns of cells: '24x64'.
+    """Parses rows and columns of a heat map: '24x64'.
 
     Raises:
-        Misuse: It is not two whole numbers from 1 to 1,000.
+        Misuse: The text is not a pair of integers from 1 to 1,000.
     """
     pieces = text.lower().strip().split("x")
     if len(pieces) != 2 or not all(_INTEGER.fullmatch(p) and 1 <= int(p) <= 1000 for p in pieces):
@@ -188,19 +188,19 @@ def parse_map_size(text: str, where: str = "--map") -> tuple[int, int]:
 
 
 def parse_place(text: str, where: str = "--at") -> tuple[int, ...]:
-    """An index on each of the first axes: '0,3'.
+    """Parses an index on each of the first axes: '0,3'.
 
     Raises:
-        Misuse: One is no whole number.
+        Misuse: One of them is not an integer.
     """
     return tuple(parse_count(piece, where, 0) for piece in text.split(","))
 
 
 def parse_span(text: str, where: str) -> tuple[int, int]:
-    """The first of some and the one behind the last: '64:128'.
+    """Parses a half-open range: '64:128'.
 
     Raises:
-        Misuse: It is not two whole numbers.
+        Misuse: The text is not a pair of integers.
     """
     first, colon, last = text.partition(":")
     if not colon:
@@ -209,10 +209,10 @@ def parse_span(text: str, where: str) -> tuple[int, int]:
 
 
 def parse_limit(text: str, where: str) -> float:
-    """A number of 0 or more.
+    """Parses a number of 0 or more.
 
     Raises:
-        Misuse: It is not one.
+        Misuse: The text is not such a number.
     """
     number = _number(text)
     if not 0 <= number < float("inf"):
@@ -231,10 +231,10 @@ _RANGE_HINT = "write batch, or sequence=1:32k"
 
 
 def parse_share(text: str, where: str) -> float:
-    """A number between 0 and 1.
+    """Parses a number between 0 and 1.
 
     Raises:
-        Misuse: It is not one.
+        Misuse: The text is not such a number.
     """
     number = _number(text)
     if not 0 < number < 1:
@@ -243,13 +243,13 @@ def parse_share(text: str, where: str) -> float:
 
 
 def parse_range(text: str, where: str = "--over") -> tuple[str, int | None, int | None]:
-    """A size and the range that it goes over: 'batch', 'batch=1:64', 'sequence=1:32k' (k is 1,024).
+    """Parses the name of a size with its range: 'batch', 'batch=1:64', 'sequence=1:32k' (k is 1,024).
 
     Returns:
-        Its name, the least size and the largest; None for what was not said.
+        Its name, the smallest size and the largest; None for a size that is not given.
 
     Raises:
-        Misuse: It names nothing, or the range cannot be read.
+        Misuse: The name is missing, or the range is invalid.
     """
     name, equals, sizes = (piece.strip() for piece in text.partition("="))
     low, colon, high = (piece.strip() for piece in sizes.partition(":"))
@@ -267,14 +267,14 @@ def parse_range(text: str, where: str = "--over") -> tuple[str, int | None, int 
 
 
 _LARGEST_SIZE = 1 << 40
-"""The end of a range at most."""
+"""Largest end of a range."""
 
 
 def parse_dims(texts: Iterable[str], where: str = "--dim") -> dict[str, int]:
-    """Bindings of symbolic dimensions: 'batch=8', each on its own or several between commas.
+    """Parses sizes of symbolic dimensions: 'batch=8', each in its own text or several between commas.
 
     Raises:
-        Misuse: See `parse_dim_sizes`; or a name with several sizes.
+        Misuse: See `parse_dim_sizes`. Also raised for a name with several sizes.
     """
     sizes = parse_dim_sizes(texts, where)
     for name, size in sizes.items():
@@ -286,16 +286,16 @@ def parse_dims(texts: Iterable[str], where: str = "--dim") -> dict[str, int]:
 
 
 def parse_dim_sizes(texts: Iterable[str], where: str = "--dim") -> dict[str, int | tuple[int, ...]]:
-    """As `parse_dims`, where a name may have several sizes: 'seq=5,16,64'.
+    """Like `parse_dims`, but a name may have several sizes: 'seq=5,16,64'.
 
     Raises:
-        Misuse: No '=', no positive whole number, or one name bound twice to different sizes.
+        Misuse: The text has no '=' or no positive integer, or a name is bound twice to different sizes.
     """
     dims: dict[str, int | tuple[int, ...]] = {}
-    for whole in texts:
+    for binding_list in texts:
         bindings: dict[str, list[int]] = {}
         name = ""
-        for text in whole.split(","):
+        for text in binding_list.split(","):
             named, equals, size = (piece.strip() for piece in text.rpartition("="))
             name = named if equals else name
             if not name:
@@ -317,21 +317,21 @@ def parse_dim_sizes(texts: Iterable[str], where: str = "--dim") -> dict[str, int
 
 
 def parse_input_shapes(texts: Iterable[str], where: str = "--input-shape") -> dict[str, InputShape]:
-    """Shapes of inputs, with a dtype or without: name -> (dtype in numpy's spelling or None, shape).
+    """Parses shapes of inputs, each with an optional dtype, which is returned in numpy's spelling or as None.
 
-    A name may itself hold colons ('input:0'): the shape is what follows the last one, and what stands
-    between is a dtype only if it is the word for one.
+    A name may contain colons ('input:0'). The shape follows the last colon. The word before it is a dtype
+    only if it is a known dtype.
 
     Raises:
-        Misuse: No name, an unreadable shape, or one input given twice.
+        Misuse: The name is missing, a shape is invalid, or an input is given twice.
     """
     shapes: dict[str, InputShape] = {}
     for text in texts:
-        rest, colon, sizes = text.strip().rpartition(":")
-        name, _, word = rest.rpartition(":")
+        head, colon, sizes = text.strip().rpartition(":")
+        name, _, word = head.rpartition(":")
         dtype = _DTYPES.get(word.strip().lower())
         if dtype is None or not name:
-            name, dtype = rest, None
+            name, dtype = head, None
         name = name.strip()
         if not colon or not name:
             raise Misuse(f"'{text}' names no input", where=where, hint=_SHAPE_HINT)
@@ -354,19 +354,22 @@ def _shape(sizes: str, text: str, where: str) -> tuple[int, ...]:
 
 
 def parse_bytes(text: str) -> float:
-    """A size of memory in powers of 1024: '8G', '512 KiB', '2000000000'; -1 if it is none."""
+    """Parses a size of memory in powers of 1024: '8G', '512 KiB', '2000000000'.
+
+    Returns -1 if it is invalid.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return -1
-    number = float(match[1]) if "." in match[1] else int(match[1])  # a float holds 53 bits
+    number = float(match[1]) if "." in match[1] else int(match[1])  # a float is exact only up to 53 bits
     return number * (1 << 10 * " kmgt".index(match[2].lower() or " "))
 
 
 def parse_card(text: str, where: str = "--card") -> int:
-    """The memory of a card in bytes, in powers of 1024: '16G', '512MiB'.
+    """Parses the memory of a device in bytes, in powers of 1024: '16G', '512MiB'.
 
     Raises:
-        Misuse: It is no size.
+        Misuse: The text is not a size.
     """
     size = int(min(parse_bytes(text), 1 << 62))
     if size <= 0:
@@ -375,12 +378,15 @@ def parse_card(text: str, where: str = "--card") -> int:
 
 
 def parse_memory(text: str, where: str = "--memory") -> int:
-    """A size of memory in bytes, in powers of 1024: '8G', '512M', '1.5GiB', '2000000000'.
+    """Parses a memory limit in bytes, in powers of 1024: '8G', '512M', '1.5GiB', '2000000000'.
 
     Raises:
-        Misuse: It is no size, less than the program itself needs, or the system cannot limit memory.
+        Misuse: The text is not a size, the size is less than the program itself needs, or the system cannot
+            limit memory.
     """
-    size = int(min(parse_bytes(text), 1 << 62))  # more than a system can be told is no limit either
+    size = int(
+        min(parse_bytes(text), 1 << 62)
+    )  # a larger number overflows in the system call, and limits nothing
     if size < 0:
         raise Misuse(f"'{text}' is not a size", where=where, hint="write 8G or 512M")
     if size < _LEAST_MEMORY:
@@ -393,38 +399,37 @@ def parse_memory(text: str, where: str = "--memory") -> int:
 
 
 def parse_providers(text: str, where: str) -> tuple[str, ...]:
-    """Execution providers of onnxruntime between commas: 'cuda,cpu'; none for 'all'.
+    """Parses execution providers of onnxruntime between commas: 'cuda,cpu'. Returns () for 'all'.
 
     Raises:
-        Misuse: As `parse_names` says.
+        Misuse: See `parse_names`.
     """
     return () if text.strip().lower() == "all" else parse_names(text, where)
 
 
 def parse_names(text: str, where: str) -> tuple[str, ...]:
-    """Names between commas: 'image,mask'.
+    """Parses names between commas: 'image,mask'.
 
     Raises:
-        Misuse: One is empty, or stands there twice.
+        Misuse: A name is empty or repeated.
     """
     names = tuple(piece.strip() for piece in text.split(","))
     if not all(names):
         raise Misuse(f"'{text}' has an empty name", where=where, hint="write names between commas: a,b")
-    for at, name in enumerate(names):
-        if name in names[:at]:
+    for index, name in enumerate(names):
+        if name in names[:index]:
             raise Misuse(f"'{name}' stands there twice", where=where)
     return names
 
 
 def parse_dynamic(texts: Iterable[str], where: str = "--dynamic") -> dict[str, dict[int, str]]:
-    """Dimensions that are left open: 'x:0=batch', 'x:0=batch,2=height', each on its own or several.
+    """Parses open dimensions: 'x:0=batch', 'x:0=batch,2=height', each in its own text or several.
 
     Returns:
-        Input to axis to the name of the dimension. A name may itself hold colons: the axes are what
-        follows the last one.
+        Names of dimensions by input and axis. An input name may contain colons; the axes follow the last one.
 
     Raises:
-        Misuse: No input, no axis, no name that ONNX and Python take, or one axis named twice.
+        Misuse: The input or axis is missing, the name is invalid in ONNX or Python, or an axis has two names.
     """
     hint = "write x:0=batch or x:0=batch,2=height"
     dynamic: dict[str, dict[int, str]] = {}
@@ -432,23 +437,23 @@ def parse_dynamic(texts: Iterable[str], where: str = "--dynamic") -> dict[str, d
         name, colon, axes = text.strip().rpartition(":")
         if not colon or not name.strip():
             raise Misuse(f"'{text}' names no input", where=where, hint=hint)
-        found = dynamic.setdefault(name.strip(), {})
+        names_by_axis = dynamic.setdefault(name.strip(), {})
         for piece in axes.split(","):
             axis, equals, dim = (part.strip() for part in piece.partition("="))
             if not equals or not _INTEGER.fullmatch(axis):
                 raise Misuse(f"'{text}' names no axis", where=where, hint=hint)
             if not dim.isidentifier() or not dim.isascii():
                 raise Misuse(f"'{dim}' is no name for a dimension", where=where, hint=hint)
-            if found.setdefault(int(axis), dim) != dim:
-                raise Misuse(f"axis {axis} is '{found[int(axis)]}' and '{dim}'", where=where)
+            if names_by_axis.setdefault(int(axis), dim) != dim:
+                raise Misuse(f"axis {axis} is '{names_by_axis[int(axis)]}' and '{dim}'", where=where)
     return dynamic
 
 
 def parse_axes(texts: Iterable[str], where: str = "--axis") -> dict[str, int]:
-    """One axis of each input that is named: 'x:1'. A name may itself hold colons.
+    """Parses one axis for each named input: 'x:1'. A name may contain colons.
 
     Raises:
-        Misuse: No input, no axis, or an input that stands there twice.
+        Misuse: The input or axis is missing, or an input has two axes.
     """
     axes: dict[str, int] = {}
     for text in texts:
@@ -461,10 +466,10 @@ def parse_axes(texts: Iterable[str], where: str = "--axis") -> dict[str, int]:
 
 
 def parse_batch(text: str, where: str) -> int | str:
-    """A batch: a number of examples, or a name for one that is left open.
+    """Parses a batch: a number of samples, or the name of an open dimension.
 
     Raises:
-        Misuse: It is neither.
+        Misuse: The text is neither.
     """
     if re.fullmatch(r"\d{1,9}", text, re.ASCII) and int(text) > 0:
         return int(text)
@@ -475,17 +480,17 @@ def parse_batch(text: str, where: str) -> int | str:
 
 
 def option_words(flag: str, value: str) -> list[str]:
-    """An option and its value as they are typed, also where the value looks like an option."""
+    """Writes an option and its value as command-line words. '=' joins a value that looks like an option."""
     return [f"{flag}={value}"] if value.startswith("-") else [flag, value]
 
 
 def path_word(path: str) -> str:
-    """A path, or a model's name, as it is typed, also where it looks like an option."""
+    """Writes a path or a model's name as a command-line word. './' precedes one that looks like an option."""
     return f"./{path}" if path.startswith("-") else path
 
 
 def dynamic_words(dynamic: Mapping[str, Mapping[int, str]]) -> list[str]:
-    """Open dimensions as they are typed: what `parse_dynamic` reads."""
+    """Writes open dimensions as command-line words for `parse_dynamic`."""
     words: list[str] = []
     for name, axes in dynamic.items():
         words += option_words(
@@ -495,10 +500,10 @@ def dynamic_words(dynamic: Mapping[str, Mapping[int, str]]) -> list[str]:
 
 
 def opening_words(options: Mapping[str, Any]) -> list[str]:
-    """The options that make a model what it is, as they are typed: what the functions above read.
+    """Writes the options with which a model is opened as command-line words.
 
     Args:
-        options: Arguments of `session.Session`, by name.
+        options: Arguments of `session.Session` by name.
     """
     words = ["--weights", options["weights"]] if options.get("weights") else []
     if options.get("weights_file") is not None:

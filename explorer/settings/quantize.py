@@ -1,19 +1,19 @@
-"""Quantization file: number formats in a file of the user's own, for all layers and for some of them.
+"""Quantization settings: number formats for all layers and for single layers, from a TOML file and options.
 
     [quantize]
-    weight = "int8"           # so are input and bias; float32 leaves a part as it is
+    weight = "int8"           # input and bias have the same syntax; float32 leaves a part unchanged
     form = "qdq"              # QuantizeLinear and DequantizeLinear
-    sites = ["*encoder*"]     # only these; all without it
+    sites = ["*encoder*"]     # quantize only these layers
 
-    [[quantize.site]]         # the first table that means a layer and has a value decides that value
-    site = "re:fc[12]$"       # a name, a glob or 're:' and a regular expression; op is a glob
-    op = "Gemm"
+    [[quantize.site]]         # the first matching table with a value decides that value
+    site = "re:fc[12]$"       # a name, a glob or 're:' and a regular expression
+    op = "Gemm"               # a glob
     shape = "K>=64"           # conditions on the sizes of the product
     weight = "int4"
     block = 32
-    on = false                # leave it as it is
+    on = false                # leave the layer unchanged
 
-The same file may hold tilings. Precedence and lines are as there (`settings.tiling`).
+The same file may hold tilings. `settings.tiling` describes precedence and origins, which are the same here.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from explorer.base.errors import Misuse
 from explorer.base.options import group_of, option_of
 from explorer.facts.quantize import PARTS, QuantizeRule, QuantizeSpec
 from explorer.settings.option_values import COMMAND_LINE, read_option, rule_values, with_typed
-from explorer.settings.tables import content, read_spec, written_spec
+from explorer.settings.tables import content, read_spec, spec_toml
 
 BY_HAND = "chosen by hand"
-"""The origin of a rule that no file has."""
+"""Origin of a rule from a choice on the screen."""
 
 
 def spec_of(path: str | None, typed: Mapping[str, Any], formats: str | None = None) -> QuantizeSpec:
-    """The specification that holds: default < file < command line, field by field.
+    """Builds the effective specification: defaults, then the file, then the command line.
 
-    What was typed holds for every layer, over the file's own tables too; so do `ops` and `sites`, which
-    decide what is switched on. A percentile alone asks for the calibrator that it is of.
+    A typed value holds for every layer and overrides the tables of the file. The same is true of `ops` and
+    `sites`, which decide the layers to quantize. A typed percentile selects the calibrator 'percentile'.
 
     Args:
-        path: Of the file; None for none.
-        typed: Fields of `QuantizeSpec` that were really typed.
-        formats: Number formats that were typed, as `parse_formats` reads them. Parts that it does not name
-            are those of the file; where that names no format, they stay as they are.
+        path: Path of the file, or None.
+        typed: Typed values by field of `QuantizeSpec`.
+        formats: Typed number formats, as `parse_formats` reads them. Other parts have the formats of the
+            file, or stay unquantized if the file names none.
 
     Raises:
-        Misuse: The file cannot be read, or says something that cannot be; file and line are named.
+        Misuse: The file cannot be read or is invalid. The message names file and line.
     """
     spec = QuantizeSpec() if path is None else read_text(content(path), path)
     if formats is not None:
@@ -59,10 +59,10 @@ def spec_of(path: str | None, typed: Mapping[str, Any], formats: str | None = No
 
 
 def is_fast(words: Sequence[str]) -> bool:
-    """Whether a command line asks for int8 and leaves it to the program how that is written.
+    """Whether a command line requests int8 and leaves the form of the operators to the program.
 
     Args:
-        words: Its options, each with its value behind it.
+        words: Options of the command line, each followed by its value.
     """
     alone = "--to" not in words or words[words.index("--to") + 1].strip() == QuantizeSpec().weight
     written = {option.flag for option in group_of(QuantizeSpec, "scales", "written")}
@@ -70,7 +70,7 @@ def is_fast(words: Sequence[str]) -> bool:
 
 
 def names_formats(spec: QuantizeSpec) -> bool:
-    """Whether a file gives a part of all layers, or of some, the number format that it has in `spec`."""
+    """Whether the file sets a number format for all layers or for some."""
     ruled = any(getattr(rule, part) is not None for rule in spec.rules for part in PARTS)
     return ruled or any(name in PARTS and origin != COMMAND_LINE for name, origin in spec.origins)
 
@@ -78,14 +78,14 @@ def names_formats(spec: QuantizeSpec) -> bool:
 def parse_formats(
     text: str, where: str = "--to", *, blocks: bool = False, complete: bool = True
 ) -> dict[str, str]:
-    """Number formats of weight, input and bias: 'int8', 'weight=fixed8.4,input=fixed8.4,bias=float32'.
+    """Parses number formats of weight, input and bias: 'int8', 'weight=fixed8.4,input=fixed8.4,bias=float32'.
 
-    A format by itself is that of weights and inputs (with `blocks` of weights alone), and the bias follows
-    them; where parts are named, the others stay float32, or with `complete=False` are left out. Which formats
-    there are is not known here.
+    A single format applies to weights and inputs (with `blocks` to weights only), and biases follow. If parts
+    are named, the other parts are float32, or with `complete=False` missing. The names of the formats are not
+    checked here.
 
     Raises:
-        Misuse: A part is not known, or stands there twice.
+        Misuse: A part is unknown or repeated.
     """
     if "=" not in text:
         name = text.strip()
@@ -104,10 +104,10 @@ def parse_formats(
 
 
 def of_text(text: str, where: str) -> QuantizeSpec:
-    """The specification that number formats alone make, as `parse_formats` reads them.
+    """Builds a specification from number formats, as `parse_formats` reads them.
 
     Raises:
-        Misuse: A part is not known, or stands there twice.
+        Misuse: A part is unknown or repeated.
     """
     formats = parse_formats(text, where)
     return replace(QuantizeSpec(), **formats, origins=tuple((part, where) for part in formats))
@@ -122,39 +122,39 @@ def for_layer(
     bias: str | None = None,
     on: bool | None = None,
 ) -> QuantizeSpec:
-    """The specification with a choice made by hand for one layer, before all other rules.
+    """Adds a choice on the screen for one layer to a specification, in front of all other rules.
 
     Args:
-        spec: What was asked.
-        layer: Its name, no glob. What was chosen for it by hand before is forgotten.
-        weight: A number format; None leaves it as `spec` has it.
-        input: Likewise.
-        bias: Likewise.
-        on: False leaves the layer as it is.
+        spec: Specification.
+        layer: Name of the layer, not a glob. An earlier choice for it is replaced.
+        weight: Number format of the weight, or None to keep that of `spec`.
+        input: Number format of the input, or None.
+        bias: Number format of the bias, or None.
+        on: Whether to quantize the layer, or None.
     """
     site = glob.escape(layer)
     rule = QuantizeRule(site=site, weight=weight, input=input, bias=bias, on=on, origin=BY_HAND)
-    rest = [
+    other_rules = [
         rule_before for rule_before in spec.rules if (rule_before.site, rule_before.origin) != (site, BY_HAND)
     ]
     asks = any(getattr(rule, name) is not None for name in rule_values(QuantizeRule))
-    return replace(spec, rules=(*([rule] if asks else []), *rest))
+    return replace(spec, rules=(*([rule] if asks else []), *other_rules))
 
 
 def checked(name: str, value: Any, where: str) -> Any:
-    """The value of a field of `QuantizeSpec`, typed wherever it may be.
+    """Reads the value of a field of `QuantizeSpec` from a text.
 
     Raises:
-        Misuse: It cannot be.
+        Misuse: The value is invalid.
     """
     return read_option(option_of(QuantizeSpec, name), value, where)
 
 
 def read_text(toml: bytes | str, path: str) -> QuantizeSpec:
-    """What stands in the file `path`: its `[quantize]`, with defaults, and its `[[quantize.site]]` tables.
+    """Reads the contents of a file: the table `[quantize]` and the tables `[[quantize.site]]`.
 
     Raises:
-        Misuse: It is no TOML, or says something that cannot be.
+        Misuse: The text is not TOML or is invalid.
     """
     spec = read_spec(toml, path, QuantizeSpec, QuantizeRule, table="quantize", rules=("quantize", "site"))
     origins = dict(spec.origins)
@@ -165,7 +165,7 @@ def read_text(toml: bytes | str, path: str) -> QuantizeSpec:
 
 
 def as_toml(spec: QuantizeSpec) -> str:
-    """A file that says what `spec` says: only what differs from the defaults, and the rules."""
+    """Writes a specification as a file: the values that differ from the defaults, and the rules."""
     if spec.calibrator != "percentile":
         spec = replace(spec, percentile=QuantizeSpec().percentile)
-    return written_spec(spec, table="quantize", rules=("quantize", "site"))
+    return spec_toml(spec, table="quantize", rules=("quantize", "site"))

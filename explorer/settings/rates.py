@@ -1,4 +1,4 @@
-"""Rates: multiply-accumulates, bytes or cycles in a second or in a cycle, as a user writes them."""
+"""Rates that a user writes: multiply-accumulates, bytes or cycles per second or per cycle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS: Mapping[Unit, Mapping[str, float]] = {
     "bytes": {"": 1.0, "B": 1.0, "bytes": 1.0},
     "hertz": {"": 1.0, "Hz": 1.0},
 }
-"""What one of a unit is in multiply-accumulates, bytes or cycles; a multiply-accumulate is two FLOPs."""
+"""Multiply-accumulates, bytes or cycles in one of each unit. A multiply-accumulate is two FLOPs."""
 
 _NOUNS: Mapping[Unit, str] = {"macs": "multiply-accumulates", "bytes": "bytes", "hertz": "cycles per second"}
 RATE_HINTS: Mapping[Unit, str] = {
@@ -28,27 +28,27 @@ RATE_HINTS: Mapping[Unit, str] = {
     "bytes": "write bytes per second, such as 100GB/s, 51.2 GiB/s or 1e11",
     "hertz": "write cycles per second, such as 1 GHz, 800MHz or 1e9",
 }
-"""How a rate is written, of each unit."""
+"""Hints of errors: the syntax of a rate of each unit."""
 
 
 def parse_rate(text: str, where: str = "", unit: Unit = "bytes") -> float:
-    """A rate per second: '4T', '4e12', '100GB/s', '51.2 GiB/s', '8 TFLOPS', '800 MHz'.
+    """Parses a rate per second: '4T', '4e12', '100GB/s', '51.2 GiB/s', '8 TFLOPS', '800 MHz'.
 
     GB is 10^9 bytes and GiB is 2^30. FLOPS are halved to multiply-accumulates.
 
     Args:
-        text: What was typed.
-        where: The option or entry that it belongs to.
-        unit: What is counted.
+        text: Rate as the user typed it.
+        where: Option or entry, for errors.
+        unit: Unit of the rate.
 
     Raises:
-        Misuse: It cannot be read, counts something else, or is not above 0.
+        Misuse: The text is invalid, has another unit, or is not above 0.
     """
-    return _parsed(text, where, unit, ("s", "sec", "second"), RATE_HINTS[unit])
+    return _parse(text, where, unit, ("s", "sec", "second"), RATE_HINTS[unit])
 
 
-def _parsed(text: str, where: str, unit: Unit, per: Sequence[str], hint: str) -> float:
-    """What was typed, as a number of a unit in one second, or in one cycle."""
+def _parse(text: str, where: str, unit: Unit, per: Sequence[str], hint: str) -> float:
+    """Parses a rate per second or per cycle."""
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or (match[4] is not None and match[4] not in per):
         raise Misuse(f"'{text}' is not a rate", where=where, hint=hint)
@@ -58,11 +58,11 @@ def _parsed(text: str, where: str, unit: Unit, per: Sequence[str], hint: str) ->
         bits = unit == "bytes" and word.endswith("b")
         fault = f"'{text}' counts bits" if bits else f"'{word}' is no unit of {_NOUNS[unit]}"
         raise Misuse(fault, where=where, hint=hint)
-    return _checked(float(digits + (exponent or "")) * factor, text, where, hint)
+    return _check_rate(float(digits + (exponent or "")) * factor, text, where, hint)
 
 
 def _factor(word: str, unit: Unit) -> float | None:
-    """What one of a unit with its prefix is; None if there is no such unit."""
+    """Value of one unit with its prefix, or None if the unit is unknown."""
     for name, size in _UNITS[unit].items():
         if not word.endswith(name):
             continue
@@ -75,30 +75,30 @@ def _factor(word: str, unit: Unit) -> float | None:
     return None
 
 
-def _checked(value: float, text: object, where: str, hint: str) -> float:
+def _check_rate(value: float, text: object, where: str, hint: str) -> float:
     if not math.isfinite(value) or value <= 0:
         raise Misuse(f"'{text}' is not a rate above 0", where=where, hint=hint)
     return value
 
 
 def _number(value: Any, where: str, unit: Unit, per: Sequence[str], hint: str) -> float:
-    """The same of a value in a file, which may be a number as it is."""
+    """Reads a rate from a TOML value, which is a text or a number."""
     if isinstance(value, str):
-        return _parsed(value, where, unit, per, hint)
+        return _parse(value, where, unit, per, hint)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Misuse(f"'{value}' is not a rate", where=where, hint=hint)
     try:
-        return _checked(float(value), value, where, hint)
+        return _check_rate(float(value), value, where, hint)
     except OverflowError:
         raise Misuse("this is more than any machine does", where=where, hint=hint) from None
 
 
 def read_rate(value: Any, where: str, unit: Unit) -> float:
-    """A rate per second in a file: a text, or a number as it is."""
+    """Reads a rate per second from a TOML value: a text, or a number."""
     return _number(value, where, unit, ("s", "sec", "second"), RATE_HINTS[unit])
 
 
 def read_per_cycle(value: Any, where: str, unit: Unit) -> float:
-    """An amount in one cycle in a file: a text, or a number as it is."""
+    """Reads an amount per cycle from a TOML value: a text, or a number."""
     example = "4096" if unit == "macs" else "64 B"
     return _number(value, where, unit, ("cycle",), f"write {_NOUNS[unit]} in a cycle, such as {example}")

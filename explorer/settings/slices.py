@@ -1,4 +1,4 @@
-"""Slices of a tensor as numpy writes them: '[0:1, :8]', '3, ..., ::2', '-1'."""
+"""Slices of a tensor in numpy's syntax: '[0:1, :8]', '3, ..., ::2', '-1'."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _HINT = "as numpy has it: '0:1, :8', '3, ..., ::2', '-1'"
 
 
 class Selection(NamedTuple):
-    """Which indices of each axis are meant, and which axes numpy would leave out of the result."""
+    """Selected indices of each axis, and the axes that numpy removes from the result."""
 
     indices: tuple[tuple[int, ...] | range, ...]
     dropped: frozenset[int] = frozenset()
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many indices of each axis."""
+        """Number of selected indices of each axis."""
         return tuple(len(axis) for axis in self.indices)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the result."""
-        return tuple(size for at, size in enumerate(self.sizes) if at not in self.dropped)
+        """Shape of the result."""
+        return tuple(size for axis, size in enumerate(self.sizes) if axis not in self.dropped)
 
 
 def parse_slice(text: str, shape: tuple[int, ...], where: str = "--slice") -> Selection:
-    """What a slice means of a tensor of this shape; axes that it does not name are whole.
+    """Parses a slice of a tensor with this shape. Axes that it does not name are selected completely.
 
     Raises:
-        Misuse: It cannot be read, names more axes than there are, an index that there is not, or nothing of
-            an axis that has something.
+        Misuse: The text is invalid, has too many axes or an index out of range, or selects nothing from a
+            nonempty axis.
     """
     inner = text.strip()
     if inner.startswith("[") and inner.endswith("]"):
@@ -47,8 +47,8 @@ def parse_slice(text: str, shape: tuple[int, ...], where: str = "--slice") -> Se
     if dots > 1 or named > len(shape):
         fault = f"{shape_text(shape)} has {len(shape)} axes" if dots < 2 else "only one '...' has a meaning"
         raise Misuse(f"'{text}' does not fit: {fault}", where=where, hint=_HINT)
-    at = words.index("...") if dots else len(words)
-    words[at : at + dots] = [":"] * (len(shape) - named)
+    dots_index = words.index("...") if dots else len(words)
+    words[dots_index : dots_index + dots] = [":"] * (len(shape) - named)
     indices: list[range] = []
     dropped = set()
     for axis, (word, size) in enumerate(zip(words, shape, strict=True)):
@@ -75,21 +75,21 @@ def _slice(word: str, text: str, where: str) -> slice:
     return slice(*numbers)
 
 
-def edges(selection: Selection, most: int, outer: int) -> Selection:
-    """A selection with the middle of long axes left out: first and last indices only.
+def edges(selection: Selection, inner: int, outer: int) -> Selection:
+    """Shortens long axes of a selection to their first and last indices.
 
     Args:
-        selection: What is wanted.
-        most: Indices that one of the last two axes keeps.
-        outer: Indices that any other axis keeps.
+        selection: Selected indices.
+        inner: Number of indices that each of the last two axes keeps.
+        outer: Number of indices that every other axis keeps.
     """
     last = len(selection.indices) - 2
 
-    def cut(axis: tuple[int, ...] | range, many: int) -> tuple[int, ...] | range:
-        if len(axis) <= many:
+    def cut(axis: tuple[int, ...] | range, limit: int) -> tuple[int, ...] | range:
+        if len(axis) <= limit:
             return axis
-        half = many // 2
-        return (*axis[: many - half], *axis[len(axis) - half :])
+        half = limit // 2
+        return (*axis[: limit - half], *axis[len(axis) - half :])
 
-    cuts = (cut(axis, most if at >= last else outer) for at, axis in enumerate(selection.indices))
+    cuts = (cut(axis, inner if index >= last else outer) for index, axis in enumerate(selection.indices))
     return Selection(tuple(cuts), selection.dropped)

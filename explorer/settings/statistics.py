@@ -1,7 +1,8 @@
-"""Statistics of a tensor by name: what each is, and what `--stat` may say.
+"""Statistics of a tensor by name: the definition of each, and the parser of `--stat`.
 
-One table. The engine computes by its formulas, the text, the CSV and the screen head their columns with its
-names, the manual prints its definitions. No package: the command line reads it before the engine is up.
+All parts of the program use this table. The engine computes with its formulas, tables, CSV and screen use its
+names as headers, and the manual prints its definitions. It imports no packages, because the command line
+reads it before the engine is loaded.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from explorer.base.errors import Misuse, nearest
 
 
 class Statistic(NamedTuple):
-    """What one statistic is.
+    """Definition of one statistic.
 
     Attributes:
-        definition: In words and signs, of the numbers x of a tensor that are finite.
-        of: The figure from the engine's `Moments` (whose fields are arrays, a number for each index of an
-            axis) and the argument. None where it needs the numbers themselves in order.
-        argument: What stands behind the colon, as the manual shows it; empty if nothing may.
+        definition: Definition in words and formulas over the finite numbers x of a tensor.
+        of: Function that computes the statistic from the engine's `Moments` (whose fields are arrays, one
+            number for each index of an axis) and the argument. None if it needs the sorted numbers.
+        argument: Argument after the colon, as the manual shows it, or '' if there is none.
     """
 
     definition: str
@@ -50,7 +51,7 @@ STATISTICS: Mapping[str, Statistic] = {
         "Q",
     ),
 }
-"""Every statistic by name."""
+"""Statistics by name."""
 
 SHORTHANDS: Mapping[str, tuple[str, ...]] = {
     "range": ("min", "max"),
@@ -58,13 +59,15 @@ SHORTHANDS: Mapping[str, tuple[str, ...]] = {
     "sparsity": ("zeros",),
     "median": ("quantile:0.5",),
 }
-"""Words for others, in the order of their columns; behind the colon of 'range:3sigma' stands an argument."""
+"""Shorthands for other statistics, in the order of their columns. The argument of 'range:3sigma' follows the
+colon.
+"""
 
 COUNTS = frozenset({"count", "nan", "inf"})
-"""Those that are whole numbers."""
+"""Statistics that are integers."""
 
 DEFAULT = "min,max,mean,std,zeros"
-"""What an axis without `--stat` is asked for."""
+"""Statistics for an axis without `--stat`."""
 
 _SIGMA = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:sigma|σ)\Z")
 _HINT = "one of " + ", ".join(
@@ -76,12 +79,12 @@ _HINT = "one of " + ", ".join(
 
 
 class Choice(NamedTuple):
-    """A statistic as somebody asked for it.
+    """A requested statistic.
 
     Attributes:
-        label: What its column is called: 'var', 'quantile:0.97'.
-        name: In `STATISTICS`.
-        argument: How many standard deviations, or which share; 0 of those that take none.
+        label: Header of its column: 'var', 'quantile:0.97'.
+        name: Key of `STATISTICS`.
+        argument: Number of standard deviations or share, or 0 for a statistic without an argument.
     """
 
     label: str
@@ -90,24 +93,24 @@ class Choice(NamedTuple):
 
 
 def parse_statistics(text: str, where: str = "--stat") -> tuple[Choice, ...]:
-    """Statistics between commas: 'var,absmean,range:3sigma,quantile:0.97'; each once.
+    """Parses statistics between commas, without repetitions: 'var,absmean,range:3sigma,quantile:0.97'.
 
     Raises:
-        Misuse: One is not known, or its argument is missing, too much, or cannot be read.
+        Misuse: A statistic is unknown, or its argument is missing, superfluous or invalid.
     """
     choices: dict[str, Choice] = {}
     for word in text.split(","):
-        for label in _spelled_out(word.strip().lower()):
-            choices.setdefault(label, _choice(label, where))
+        for label in _expand_shorthand(word.strip().lower()):
+            choices.setdefault(label, _parse_choice(label, where))
     return tuple(choices.values())
 
 
-def _spelled_out(word: str) -> tuple[str, ...]:
+def _expand_shorthand(word: str) -> tuple[str, ...]:
     name, colon, argument = word.partition(":")
-    return tuple(other + argument for other in SHORTHANDS.get(name + colon, ())) or (word,)
+    return tuple(full_name + argument for full_name in SHORTHANDS.get(name + colon, ())) or (word,)
 
 
-def _choice(label: str, where: str) -> Choice:
+def _parse_choice(label: str, where: str) -> Choice:
     name, colon, text = label.partition(":")
     statistic = STATISTICS.get(name)
     if statistic is None:
@@ -133,13 +136,13 @@ def _choice(label: str, where: str) -> Choice:
 
 
 class AskedStatistics(NamedTuple):
-    """Which statistics, and of what.
+    """Requested statistics of some layers.
 
     Attributes:
-        kinds: Operators or module types of layers; empty means all.
-        stat: As `--stat` has it; None for none, which with an axis are the usual ones.
-        axis: The axis whose indices these are told apart for, negative from behind; None for none.
-        bins: Intervals of the histograms.
+        kinds: Operators or module types of layers. Empty selects all.
+        stat: Statistics in the syntax of `--stat`. None selects none, or `DEFAULT` with an axis.
+        axis: Axis with separate statistics for each index, negative from the end, or None.
+        bins: Number of intervals of the histograms.
     """
 
     kinds: tuple[str, ...] = ()
@@ -148,14 +151,14 @@ class AskedStatistics(NamedTuple):
     bins: int = 32
 
     def choices(self) -> tuple[Choice, ...]:
-        """The statistics by name.
+        """Parses the statistics.
 
         Raises:
-            Misuse: One is not known.
+            Misuse: A statistic is unknown.
         """
         stat = DEFAULT if self.stat is None and self.axis is not None else self.stat
         return () if stat is None else parse_statistics(stat)
 
 
 EVERYTHING = AskedStatistics()
-"""The usual figures of all layers."""
+"""Default request: the usual figures of all layers."""

@@ -1,9 +1,8 @@
-"""Settings tables: a TOML file of the user's own as values that know the line where they stand.
+"""Settings files: TOML tables whose values know their line.
 
-`tomllib` reads and says nothing of lines, and neither does any kept library for TOML; but every prefix of
-lines that is TOML by itself ends a statement, so the statements of a file that parses are found by parsing
-them one by one. tomlkit writes: it makes `[[site]]` tables and comments, where tomli-w folds short tables
-into lines of braces.
+`tomllib` reports no line numbers, and neither does any maintained TOML library. But the statements of a valid
+file can be found by parsing: a group of lines that is TOML by itself is a statement. tomlkit writes files,
+because it writes `[[site]]` tables and comments; tomli-w would fold short tables into inline tables.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ from explorer.settings.option_values import Reader, rule_values, table_readers, 
 Key = tuple[str | int, ...]
 
 Readers = Mapping[str, Reader]
-"""By the name of a setting what reads its value."""
+"""Readers of values by the name of the setting."""
 
-_ELSEWHERE = frozenset({"machine", "profile", *Hardware.__struct_fields__})
-"""What `--machine` reads in the same file."""
+_MACHINE_KEYS = frozenset({"machine", "profile", *Hardware.__struct_fields__})
+"""Tables and settings that `--machine` reads from the same file."""
 
 S = TypeVar("S", bound=Struct)
 
 TABLES = ("tile", "site", "quantize", "step")
-"""All tables of settings; a file may hold those of several subjects."""
+"""All tables of settings. A file may hold tables of several subjects."""
 
 
 class SettingsFile:
-    """A file that is being read, and the lines of what it says.
+    """A settings file with the line of each entry.
 
     Args:
-        data: What stands in the file.
-        path: Where it stands, for complaints.
+        toml: Contents of the file.
+        path: Path of the file, for errors.
 
     Raises:
-        Misuse: It is no TOML, or has a table that nobody reads.
+        Misuse: The file is not TOML, or has an unknown table.
     """
 
     def __init__(self, toml: bytes | str, path: str) -> None:
@@ -53,15 +52,15 @@ class SettingsFile:
         self._name = printable(os.path.basename(path))
         self._lines = _lines(text)
         for key in self.content:
-            if key not in (*TABLES, *_ELSEWHERE):
+            if key not in (*TABLES, *_MACHINE_KEYS):
                 where = self._where((key,), self.path)
                 raise Misuse(f"there is no table '{key}'", where=where, hint=nearest(key, TABLES))
 
     def values(self, table: Key, entries: Mapping[str, Any], readers: Readers) -> dict[str, Any]:
-        """The settings of a table, read.
+        """Reads the settings of a table.
 
         Raises:
-            Misuse: There is no such setting, or its value cannot be.
+            Misuse: A setting is unknown, or its value is invalid.
         """
         values = {}
         for key, value in entries.items():
@@ -72,10 +71,10 @@ class SettingsFile:
         return values
 
     def table(self, name: str) -> Mapping[str, Any]:
-        """A table; empty where there is none.
+        """Reads a table. Empty if it does not exist.
 
         Raises:
-            Misuse: It is something else.
+            Misuse: The entry is not a table.
         """
         entries = self.content.get(name, {})
         if not isinstance(entries, dict):
@@ -86,34 +85,34 @@ class SettingsFile:
     def rules(
         self, key: tuple[str, ...], tables: Any, readers: Readers, asks: Collection[str]
     ) -> Iterator[dict[str, Any]]:
-        """Tables of a list, each with its `origin`.
+        """Reads the tables of a list, each with its `origin`.
 
         Args:
-            key: What they are called, and the tables around them.
-            tables: What stands there.
-            readers: What may stand in one.
-            asks: What of it asks for something; a table without any is none.
+            key: Name of the list, with the names of the enclosing tables.
+            tables: Value of the list in the file.
+            readers: Readers of the settings of a table.
+            asks: Settings of which every table must have at least one.
 
         Raises:
-            Misuse: It is no list of tables, or one of them cannot be.
+            Misuse: The value is not a list of tables, or a table is invalid.
         """
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             name, where = ".".join(key), self._where(key, self.path)
             raise Misuse(f"'{name}' is no list of tables", where=where, hint=f"write [[{name}]]")
-        for at, table in enumerate(tables):
-            rule = self.values((*key, at), table, readers)
+        for index, table in enumerate(tables):
+            rule = self.values((*key, index), table, readers)
             if not rule.keys() & set(asks):
-                *some, last = [name for name in readers if name in asks and name != "on"]
-                hint = f"add {', '.join((*some, last))}" + ", or on = false" * ("on" in readers)
-                raise Misuse("it asks for nothing", where=self._where((*key, at), self.path), hint=hint)
-            yield {**rule, "origin": self.origin((*key, at))}
+                *names, last = [name for name in readers if name in asks and name != "on"]
+                hint = f"add {', '.join((*names, last))}" + ", or on = false" * ("on" in readers)
+                raise Misuse("it asks for nothing", where=self._where((*key, index), self.path), hint=hint)
+            yield {**rule, "origin": self.origin((*key, index))}
 
     def origin(self, key: Key) -> str:
-        """Where an entry stands, as a table of settings says it: 'npu.toml:12'."""
+        """Place of an entry with the base name of the file: 'npu.toml:12'."""
         return self._where(key, self._name)
 
     def _where(self, key: Key, name: str) -> str:
-        """The file and the line of an entry, or of the nearest thing around it that has one."""
+        """Place of an entry, or of the nearest enclosing entry whose line is known."""
         for end in range(len(key), 0, -1):
             if key[:end] in self._lines:
                 return f"{name}:{self._lines[key[:end]]}"
@@ -121,10 +120,10 @@ class SettingsFile:
 
 
 def content(path: str) -> bytes:
-    """What stands in a file.
+    """Reads a file.
 
     Raises:
-        Misuse: It cannot be read.
+        Misuse: The file cannot be read.
     """
     try:
         return input_files.content(path)
@@ -133,7 +132,7 @@ def content(path: str) -> bytes:
 
 
 def _lines(text: str) -> dict[tuple[str | int, ...], int]:
-    """The line, from 1, of every table and entry that is not inside a value; `text` is TOML.
+    """Finds the line, from 1, of every table and entry outside of values. `text` is TOML.
 
     The tables of a list are numbered: ('site', 0, 'tile').
     """
@@ -144,7 +143,7 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
         parsed = tomllib.loads(statement)
         if statement.lstrip().startswith("["):
             plain = next(_paths(parsed))
-            table = _numbered(plain, counts, statement.lstrip().startswith("[["))
+            table = _with_indices(plain, counts, statement.lstrip().startswith("[["))
             lines.setdefault(table, line)
             lines.setdefault(plain, line)
             continue
@@ -155,7 +154,7 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """The statements of a text that is TOML, with the lines where they begin."""
+    """Yields the statements of a TOML text with their first lines."""
     begun, statement = 0, ""
     for number, line in enumerate(text.split("\n"), 1):
         if not statement:
@@ -164,19 +163,19 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
                 continue
             begun = number
         goes_on, statement = bool(statement), f"{statement}{line}\n"
-        # a value of several lines may end here; each time it takes a look at all of them to know
+        # parse again only where a multi-line value can end, because each attempt parses all its lines
         if goes_on and not ('"""' in line or "'''" in line or "]" in re.sub(input_files.QUOTED, "", line)):
             continue
         try:
             tomllib.loads(statement)
-        except tomllib.TOMLDecodeError:  # a list or a text that goes on
+        except tomllib.TOMLDecodeError:  # the list or text continues on the next line
             continue
         yield begun, statement
         statement = ""
 
 
 def _paths(parsed: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """The keys of a statement; one that is dotted has several, one inside the other."""
+    """Yields the key paths of a statement. A dotted key has several parts."""
     for key, value in parsed.items():
         inner = value[0] if isinstance(value, list) and value else value
         if isinstance(inner, dict) and inner:
@@ -186,14 +185,14 @@ def _paths(parsed: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
             yield (key,)
 
 
-def _numbered(
+def _with_indices(
     path: tuple[str, ...], counts: dict[tuple[str | int, ...], int], listed: bool
 ) -> tuple[str | int, ...]:
-    """The path of a table with the numbers of the lists that it lies in."""
+    """Adds the indices of enclosing lists to the path of a table."""
     key: tuple[str | int, ...] = ()
-    for at, part in enumerate(path):
+    for index, part in enumerate(path):
         key = (*key, part)
-        if listed and at == len(path) - 1:
+        if listed and index == len(path) - 1:
             counts[key] = counts.get(key, -1) + 1
         if key in counts:
             key = (*key, counts[key])
@@ -201,11 +200,11 @@ def _numbered(
 
 
 def written(tables: Mapping[str, Any], heading: Sequence[str] = ()) -> str:
-    """A file with these tables and lists of tables, of which the empty ones are left out.
+    """Writes a file with tables and lists of tables. Empty ones are omitted.
 
     Args:
-        tables: By name; a table may have a list of tables among its values.
-        heading: Lines of comment above them.
+        tables: Tables by name. A table may contain a list of tables.
+        heading: Lines of comment at the top.
     """
     import tomlkit
 
@@ -222,7 +221,7 @@ def _as_tables(value: Any) -> Any:
     import tomlkit
 
     if isinstance(value, dict):
-        # a list of tables stands behind what is of the table itself
+        # lists of tables follow the values of the table
         table = tomlkit.table()
         for key, entry in value.items():
             if entry != []:
@@ -239,18 +238,18 @@ def _as_tables(value: Any) -> Any:
 def read_spec(
     toml: bytes | str, path: str, spec: type[S], rule: type[Any], *, table: str, rules: tuple[str, ...]
 ) -> S:
-    """The specification that a file holds: a table of values, and a list of tables for single sites.
+    """Reads a specification from a file: a table of values, and a list of tables for single sites.
 
     Args:
-        toml: What stands in the file.
-        path: Where it stands.
-        spec: The record of the specification, with the fields `rules`, `origins` and `config`.
-        rule: The record of a rule.
-        table: The table of values.
-        rules: The list of rules: a list of its own, or one in the table.
+        toml: Contents of the file.
+        path: Path of the file.
+        spec: Record type of the specification, with the fields `rules`, `origins` and `config`.
+        rule: Record type of a rule.
+        table: Name of the table of values.
+        rules: Name of the list of rules, at the top level or in the table.
 
     Raises:
-        Misuse: It is no TOML, or says something that cannot be.
+        Misuse: The text is not TOML or is invalid.
     """
     file = SettingsFile(toml, path)
     entries = dict(file.table(table))
@@ -266,14 +265,14 @@ def read_spec(
     return spec(**values, **more)
 
 
-def written_spec(spec: Any, *, table: str, rules: tuple[str, ...], heading: Sequence[str] = ()) -> str:
-    """A file that says what a specification says: only what differs from the defaults, and the rules.
+def spec_toml(spec: Any, *, table: str, rules: tuple[str, ...], heading: Sequence[str] = ()) -> str:
+    """Writes a specification as a file: the values that differ from the defaults, and the rules.
 
     Args:
-        spec: As `read_spec` returns it.
+        spec: Specification, as `read_spec` returns it.
         table: See `read_spec`.
         rules: See `read_spec`.
-        heading: Lines of comment above it.
+        heading: Lines of comment at the top.
     """
     general = toml_values(spec)
     rule_tables = [

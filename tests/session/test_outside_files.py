@@ -205,7 +205,7 @@ def test_a_file_that_says_nothing_of_the_model_is_one_line(
 def test_what_gzip_makes_of_nothing_much_is_not_unpacked_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("explorer.settings.overlay._MOST_TRACE", 2 << 20)
+    monkeypatch.setattr("explorer.settings.overlay._MAX_TRACE_BYTES", 2 << 20)
     bomb, broken = tmp_path / "bomb.json.gz", tmp_path / "broken.json.gz"
     bomb.write_bytes(gzip.compress(b"[" + b" " * (3 << 20), 1))
     broken.write_bytes(b"\x1f\x8b and no more")

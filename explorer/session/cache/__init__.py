@@ -1,1 +1,1 @@
-"""Rows of a layer tree packed into pages, and what is kept of models from session to session."""
+"""Packed rows of a layer tree, and the cache that keeps analyses between sessions."""

@@ -39,7 +39,7 @@ def do(
         cancel: Callback. If it returns True, the job stops and leaves nothing behind.
 
     Returns:
-        What the change answers: the fact that the method of the same name returns.
+        The answer of the change, the same fact that the session's method of that name returns.
 
     Raises:
         Misuse: The change does not exist, the options belong to another change, or `output` cannot be

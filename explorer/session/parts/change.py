@@ -166,7 +166,7 @@ def do(change: Change[Options], options: Options, work: Work, *, state: int | No
         state: Index of the state to change, or None for the current one.
 
     Returns:
-        What the change answers. The last of its steps may be one that was not kept.
+        The answer of the change. Its last step may have been rejected.
 
     Raises:
         Misuse: The options belong to another change, or the output cannot be written.

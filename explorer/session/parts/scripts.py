@@ -21,7 +21,7 @@ from explorer.base.units import printable
 from explorer.facts import HistoryEntry, TileSpec, Verification
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.session.parts.models import Models, stem
-from explorer.settings.option_values import COMMAND_LINE, is_said, words_of
+from explorer.settings.option_values import COMMAND_LINE, is_explicit, words_of
 from explorer.settings.parse import opening_words, path_word
 from explorer.settings.quantize import is_fast, names_formats
 
@@ -80,14 +80,14 @@ def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[s
     if spec.rules and not spec.config:
         return None
     words = ["--config", path_word(spec.config)] if spec.config else []
-    if not spec.config or is_said(spec, *PARTS):
+    if not spec.config or is_explicit(spec, *PARTS):
         # with a config file without formats, parts without an option stay unquantized
         merged = spec.config and names_formats(spec)
         named = [part for part in PARTS if not merged or dict(spec.origins).get(part) == COMMAND_LINE]
         parts = [f"{part}={getattr(spec, part)}" for part in named]
         is_plain = spec.weight == spec.input and spec.bias == "auto" and not spec.block and len(named) == 3
         words += ["--to", spec.weight if is_plain else ",".join(parts)]
-    if spec.symmetric is not None and is_said(spec, "symmetric"):
+    if spec.symmetric is not None and is_explicit(spec, "symmetric"):
         words.append("--symmetric" if spec.symmetric else "--asymmetric")
     unused = () if spec.calibrator == "percentile" else ("percentile",)
     words += words_of(spec, without=("config", *PARTS, "symmetric", *unused))

@@ -1,1 +1,1 @@
-"""Overlays as other tools write them: traces of profilers, reports of SCALE-Sim."""
+"""Overlays in the formats of other tools: traces of profilers, reports of SCALE-Sim."""

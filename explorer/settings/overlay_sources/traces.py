@@ -1,10 +1,12 @@
 """Traces of profilers: onnxruntime's profile, Chrome's trace events, torch.profiler's modules.
 
-An event with a duration is one call of what it names. Where the trace says which run a call is in, a name has
-the median of the runs, all calls of one run together and 0 where it did not run; where it does not, their
-sum. Formats: onnxruntime writes a list of events, a node's called `NAME_kernel_time`, and one `model_run`
-behind those of each run; torch.profiler writes `traceEvents`, modules called `nn.Module: Conv2d_3` (the
-fourth Conv2d that ran) where stacks are recorded, and steps called `ProfilerStep#3`.
+An event with a duration is one call of the layer or module that it names. If the trace separates runs, the
+time of a name is the median over the runs of all its calls in one run, with 0 for a run without a call.
+Otherwise it is the sum over the trace.
+
+onnxruntime writes a list of events. The event of a node is called `NAME_kernel_time`, and a `model_run`
+follows the events of each run. torch.profiler writes `traceEvents`. With recorded stacks, modules are called
+`nn.Module: Conv2d_3` (the fourth Conv2d that ran), and steps are called `ProfilerStep#3`.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ HEAD = "dur (us)"
 _KERNEL, _STEP, _RUN = "_kernel_time", "ProfilerStep#", "model_run"
 _NUMBERED = re.compile(r"nn\.Module: (.+)_([0-9]{1,9})", re.DOTALL)
 _TORCH = frozenset({"cpu_op", "python_function"})
-_NAMED = frozenset({"user_annotation", "gpu_user_annotation"})
-"""Categories of what somebody named in a trace of torch: the rest are operators and Python's own calls."""
+_ANNOTATIONS = frozenset({"user_annotation", "gpu_user_annotation"})
+"""Categories of user annotations in a trace of torch. Other events are operators and Python calls."""
 
 
 class _Args(Struct):
@@ -52,24 +54,24 @@ class _Trace(Struct):
 
 
 class TracedCall(Struct, frozen=True):
-    """A call: what, when it began and how long it took, in microseconds."""
+    """A call with its name, start and duration in microseconds."""
 
     name: str
     start: float
-    took: float
+    duration: float
     category: str = ""
     op: str = ""
 
 
 class TraceRows(Struct, frozen=True):
-    """What a trace says of each name.
+    """Times of a trace by name.
 
     Attributes:
-        rows: A name, and microseconds.
-        ops: What ran, as the runtime names it, by name.
-        modules: By name of a numbered module its class, its place among those of the class, and how many
-            there are.
-        notes: What else to know, in words.
+        rows: Names with their time in microseconds.
+        ops: Operator in the runtime's name, by row name.
+        modules: For the name of a numbered module: its class, its index among the modules of the class, and
+            their number.
+        notes: Further remarks, in words.
     """
 
     rows: tuple[tuple[str, float], ...]
@@ -79,10 +81,10 @@ class TraceRows(Struct, frozen=True):
 
 
 def read(trace: bytes, path: str) -> TraceRows | None:
-    """What a trace says; None where the file is none.
+    """Reads a trace, or returns None if the file is not a trace.
 
     Raises:
-        Misuse: An event is none, or no event names anything.
+        Misuse: An event is invalid, or no event has the name of a layer or module.
     """
     start = trace.lstrip()[:1]
     if b'"ph"' not in trace or start not in (b"[", b"{") or (start == b"{" and b'"traceEvents"' not in trace):
@@ -91,25 +93,25 @@ def read(trace: bytes, path: str) -> TraceRows | None:
         if start == b"{":
             events = msgspec.json.decode(trace, type=_Trace).traceEvents
         else:
-            events = msgspec.json.decode(_closed(trace), type=list[_Event])
+            events = msgspec.json.decode(_with_closing_bracket(trace), type=list[_Event])
     except msgspec.ValidationError as error:
         raise Misuse(f"this is no trace: {error}", where=path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None  # what reads JSON says at which line
-    spans = sorted(_spans(events), key=lambda span: (span.start, -span.took))
-    if any(not math.isfinite(span.start + span.took) or span.took < 0 for span in spans):
+        return None  # the JSON reader reports the line of the error
+    spans = sorted(_spans(events), key=lambda span: (span.start, -span.duration))
+    if any(not math.isfinite(span.start + span.duration) or span.duration < 0 for span in spans):
         raise Misuse("this is no trace: an event ends before it begins, or never", where=path)
     return _rows(spans, path) if spans else None
 
 
-def _closed(data: bytes) -> bytes:
-    """A list with its end, which a profiler that is stopped leaves out, as the format lets it."""
+def _with_closing_bracket(data: bytes) -> bytes:
+    """Adds the closing bracket, which a stopped profiler omits and the format allows to be missing."""
     text = data.rstrip()
     return text if text.endswith(b"]") else text.rstrip(b",") + b"]"
 
 
 def _spans(events: Sequence[_Event]) -> Iterator[TracedCall]:
-    """Calls, written as one event or as two."""
+    """Yields the calls. A call is a single event or a pair of events."""
     open_: dict[str, list[_Event]] = {}
     for event in events:
         if event.dur is not None:
@@ -123,7 +125,7 @@ def _spans(events: Sequence[_Event]) -> Iterator[TracedCall]:
 
 
 def _rows(spans: Sequence[TracedCall], path: str) -> TraceRows:
-    """The calls that name layers, and the runs that they are in."""
+    """Finds the calls that name layers, and the run of each."""
     modules: dict[str, tuple[str, int, int]] = {}
     if any(span.name.endswith(_KERNEL) and span.category == "Node" for span in spans):
         named = [span for span in spans if span.name.endswith(_KERNEL)]
@@ -132,30 +134,30 @@ def _rows(spans: Sequence[TracedCall], path: str) -> TraceRows:
         named = [span for span in spans if span.category == "layer"]
         runs = [span for span in spans if span.category == "run"]
     elif any(span.category in _TORCH for span in spans):
-        named, runs, modules = _of_torch(spans, path)
+        named, runs, modules = _torch_calls(spans, path)
     else:
         named = [span for span in spans if not span.name.startswith(_STEP)]
         runs = [span for span in spans if span.name.startswith(_STEP)]
-    took, notes = _taken(named, runs)
+    took, notes = _times_by_name(named, runs)
     ops = {span.name.removesuffix(_KERNEL): span.op for span in named if span.op}
     return TraceRows(tuple(took.items()), ops, modules, tuple(notes))
 
 
-def _of_torch(
+def _torch_calls(
     spans: Sequence[TracedCall], path: str
 ) -> tuple[list[TracedCall], list[TracedCall], dict[str, tuple[str, int, int]]]:
-    """Modules and what somebody named, the runs, and which module of its class each is."""
+    """Finds the module calls and user annotations, the runs, and the index of each module in its class."""
     steps = [span for span in spans if span.name.startswith(_STEP)]
-    called = [span for span in spans if span.name.startswith(MODULE)]
+    module_calls = [span for span in spans if span.name.startswith(MODULE)]
     outer: list[TracedCall] = []
-    for span in called:
-        if not outer or span.start >= outer[-1].start + outer[-1].took:
+    for span in module_calls:
+        if not outer or span.start >= outer[-1].start + outer[-1].duration:
             outer.append(span)
-    whole = {span.name for span in outer}
-    named = [span for span in called if span.name not in whole]
-    if not named and len(called) == len(whole) == 1:
-        named = called
-    named += [span for span in spans if span.category in _NAMED and not span.name.startswith(_STEP)]
+    outer_names = {span.name for span in outer}
+    named = [span for span in module_calls if span.name not in outer_names]
+    if not named and len(module_calls) == len(outer_names) == 1:
+        named = module_calls
+    named += [span for span in spans if span.category in _ANNOTATIONS and not span.name.startswith(_STEP)]
     if not named:
         hint = "torch.profiler.profile(with_stack=True) records modules; record_function names other things"
         raise Misuse("the trace names no modules", where=path, hint=hint)
@@ -164,31 +166,37 @@ def _of_torch(
         if match := _NUMBERED.fullmatch(name):
             by_class.setdefault(match[1], []).append((int(match[2]), name))
     places = {
-        name: (kind, at, len(every))
+        name: (kind, index, len(every))
         for kind, every in by_class.items()
-        for at, (_, name) in enumerate(sorted(every))
+        for index, (_, name) in enumerate(sorted(every))
     }
-    return named, steps or (outer if len(whole) == 1 else []), places
+    return named, steps or (outer if len(outer_names) == 1 else []), places
 
 
-def _taken(named: Sequence[TracedCall], runs: Sequence[TracedCall]) -> tuple[dict[str, float], list[str]]:
-    """Microseconds by name: of one run the median, of an unknown number of runs all together."""
-    apart = all(a.start + a.took <= b.start for a, b in pairwise(runs))
+def _times_by_name(
+    named: Sequence[TracedCall], runs: Sequence[TracedCall]
+) -> tuple[dict[str, float], list[str]]:
+    """Computes the microseconds by name: the median over runs, or the sum if runs are unknown."""
+    is_disjoint = all(a.start + a.duration <= b.start for a, b in pairwise(runs))
     starts = [run.start for run in runs]
     of_name: dict[str, dict[int, float]] = {}
     outside = 0
     for span in named:
         name = span.name.removesuffix(_KERNEL)
-        at = bisect_right(starts, span.start) - 1 if apart and runs else 0
-        if runs and apart and (at < 0 or span.start > runs[at].start + runs[at].took):
+        run_index = bisect_right(starts, span.start) - 1 if is_disjoint and runs else 0
+        if (
+            runs
+            and is_disjoint
+            and (run_index < 0 or span.start > runs[run_index].start + runs[run_index].duration)
+        ):
             outside += 1
             continue
         times = of_name.setdefault(name, {})
-        times[at] = times.get(at, 0.0) + span.took
+        times[run_index] = times.get(run_index, 0.0) + span.duration
     notes = []
     if outside:
         notes.append(f"{many_text(outside, 'event')} of the trace are in no whole run, and left out")
-    if len(runs) > 1 and not apart:
+    if len(runs) > 1 and not is_disjoint:
         notes.append(f"{len(runs):,} runs overlap: a layer has their mean")
         return {name: times[0] / len(runs) for name, times in of_name.items()}, notes
     if len(runs) > 1:

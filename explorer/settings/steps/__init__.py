@@ -1,1 +1,1 @@
-"""Lists that users write: the steps of an edit, the trials of a sweep of trainings."""
+"""Lists that users write: the steps of an edit, and the trials of a training sweep."""

@@ -1,4 +1,4 @@
-"""Steps of an edit as a user writes them: options of the command line, in their order, or a file of steps.
+"""Steps of an edit: options of the command line in their order, or a file of steps.
 
     [[step]]
     rename = "conv1"                  # a node or a value
@@ -7,7 +7,7 @@
     [[step]]
     set = "layer1.0.conv1"            # a node, and its attribute
     attribute = "strides"
-    to = [2, 2]                       # "" takes the attribute away
+    to = [2, 2]                       # "" removes the attribute
 
     [[step]]
     delete = "dropout"
@@ -16,7 +16,7 @@
     replace_op = "Relu"               # all nodes of an operator, or one node
     to = "LeakyRelu"
 
-Steps of the file come before those that were typed.
+Steps of the file come before typed steps.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _FORMS: Mapping[str, str] = {
 
 
 def steps_of(path: str | None, typed: Iterable[tuple[str, str]]) -> tuple[EditStep, ...]:
-    """The steps in a file, and those that were typed after them.
+    """Reads the steps of a file and the typed steps after them.
 
     Args:
-        path: Of the file; None for none.
-        typed: Flags and their values.
+        path: Path of the file, or None.
+        typed: Options with their values.
 
     Raises:
-        Misuse: One cannot be read, or there are none.
+        Misuse: A step is invalid, or there are no steps.
     """
     steps = [] if path is None else list(_of_file(content(path), path))
     steps += [_of_words(flag, value) for flag, value in typed]
@@ -60,7 +60,7 @@ def steps_of(path: str | None, typed: Iterable[tuple[str, str]]) -> tuple[EditSt
 
 
 def step_words(steps: Sequence[EditStep]) -> list[str]:
-    """Steps as they are typed."""
+    """Writes steps as command-line words."""
     words: list[str] = []
     for step in steps:
         target = f"{step.name}.{step.attribute}" if step.kind == "set" else step.name
@@ -79,7 +79,7 @@ def _of_words(flag: str, value: str) -> EditStep:
     if kind == "delete":
         name, to = value, ""
     else:
-        name, _, to = value.rpartition("=")  # names that exporters make may have one, new ones have none
+        name, _, to = value.rpartition("=")  # the old name may contain '=', a new name cannot
     if not name or (not to and kind != "delete"):
         raise Misuse(f"'{value}' cannot be read", where=flag, hint=hint)
     return EditStep(kind, name, to)
@@ -103,7 +103,7 @@ def _of_file(toml: bytes, path: str) -> Iterable[EditStep]:
 
 
 def _value(value: Any, where: str) -> str:
-    """A value of TOML as it is typed."""
+    """Converts a TOML value to the text that a user would type."""
     if isinstance(value, str):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""Trials of `explorer sweep --train`: 'lr=1e-4..1e-2,batch=64,256' becomes a training each.
+"""Trials of `explorer sweep --train`: 'lr=1e-4..1e-2,batch=64,256' gives one training run per combination.
 
-Trials are drawn by Python's own generator, and not by Optuna: the first ten of Optuna's default sampler are
-drawn at random as well, later ones wait for those before them, and no small model needs more.
+Random trials are drawn with Python's own generator, not with Optuna. Optuna's default sampler also draws the
+first ten trials at random, its later trials wait for earlier ones, and small models need no more.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from typing import Any, NamedTuple
 from explorer.base.errors import Misuse, nearest
 
 MOST = 1000
-"""Trainings of one sweep."""
+"""Largest number of training runs in one sweep."""
 
 _HINT = "write --train lr=1e-4..1e-2,batch=64,256"
 
 
 class _Kind(NamedTuple):
-    """An option of a training: its name in `Session.train`, its reader, a range's factor, what it may be."""
+    """An option of a training run.
+
+    It has its name in `Session.train`, its reader, the factor between steps of a range, and a check of its
+    values.
+    """
 
     name: str
     read: Callable[[str], Any]
@@ -38,20 +42,20 @@ _KINDS = {
 
 
 _Span = tuple[Any, Any]
-"""Both ends of a range; of a single value it is both."""
+"""Both ends of a range. They are equal for a single value."""
 
 
 def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[dict[str, Any], ...]:
-    """The trainings that are asked for: options of `Session.train`, each combination once.
+    """Parses training runs: arguments of `Session.train` for each combination of values, each once.
 
     Args:
-        text: Names with values between commas; 'low..high' is a range, of rates by powers of ten from low on,
-            of batches and epochs by doubling, and its end.
-        count: So many combinations are drawn, from the whole of each range; None for all of the grid.
-        seed: Of what is drawn.
+        text: Names with values between commas. 'low..high' is a range: for rates by powers of ten from low,
+            for batches and epochs by doubling, and its end.
+        count: Number of combinations to draw at random from the ranges, or None for the complete grid.
+        seed: Seed of the random draws.
 
     Raises:
-        Misuse: A name or a value cannot be read, or they are too many.
+        Misuse: A name or a value is invalid, or there are too many combinations.
     """
     spans: dict[str, list[_Span]] = {}
     name = ""
@@ -69,14 +73,14 @@ def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[di
         [grid_value for span in value_spans for grid_value in _grid(_KINDS[name], *span)]
         for name, value_spans in spans.items()
     ]
-    many = math.prod(map(len, axes)) if count is None else count
-    if many > MOST:
-        raise Misuse(f"these are {many:,} trainings", where="--train", hint=f"{MOST:,} are the most")
+    trial_count = math.prod(map(len, axes)) if count is None else count
+    if trial_count > MOST:
+        raise Misuse(f"these are {trial_count:,} trainings", where="--train", hint=f"{MOST:,} are the most")
     if count is None:
         points = list(itertools.product(*axes))
     else:
         draw = random.Random(seed)
-        # of few values there may be fewer combinations than are asked for
+        # bounded, because there may be fewer combinations than requested
         draws = (tuple(_drawn(_KINDS[n], draw, s) for n, s in spans.items()) for _ in range(100 * count))
         points = list(itertools.islice(dict.fromkeys(draws), count))
     names = [_KINDS[name].name for name in spans]
@@ -104,7 +108,7 @@ def _grid(kind: _Kind, low: Any, high: Any) -> list[Any]:
 
 
 def _drawn(kind: _Kind, draw: random.Random, spans: Sequence[_Span]) -> Any:
-    """A value of one of the ranges, in which each ratio is as likely as the next."""
+    """Draws a value from one of the ranges, uniformly in its logarithm."""
     low, high = draw.choice(spans)
     if low == high:
         return low
