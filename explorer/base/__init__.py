@@ -1,1 +1,1 @@
-"""Shared nouns that everything else may import: errors, units, verdicts."""
+"""Small modules that every other module may import: errors, units, verdicts."""

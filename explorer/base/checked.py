@@ -1,9 +1,8 @@
 """Checked records and arguments: a wrong name, type, choice or range gives one clear error.
 
-`Spec` is the base of every record that a user's Python creates: its fields are checked against their
-annotations on creation. `checked` does the same for the arguments of a function. Both
-accept values with an obvious meaning: a scalar of numpy's as a number, a path object as its text, a single
-value where several are expected.
+`Spec` is the base class of every record that a user's Python code creates. It checks its fields against their
+annotations on creation. `checked` does the same for the arguments of a function. Both convert values with an
+obvious meaning: a numpy scalar to a number, a path object to text, and a single value to a tuple of one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from explorer.base.errors import Misuse
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _SHOWN = 80
-"""Most characters of a wrong value in a message."""
+"""Largest number of characters of a wrong value in a message."""
 
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -35,11 +34,11 @@ PathText = Annotated[str, Meta(min_length=1, title="path")]
 """Limits that annotations of fields and arguments name."""
 
 _LARGEST = (1 << 63) - 1
-"""The largest whole number of a field or an argument, positive or negative: it fits in 64 bits."""
+"""Largest magnitude of an integer in a field or an argument: it fits in 64 bits."""
 
 
 class _Checked(msgspec.StructMeta):
-    """Names a record's fields in the error if one is created with other arguments."""
+    """Metaclass that reports wrong arguments of a record with the names of its fields."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -57,8 +56,8 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True, metaclass=_Checked):
     """A record whose fields are checked on creation.
 
     Raises:
-        Misuse: A field has another type than its annotation says, or is none of its choices, or out of its
-            range; the message names the field, the value and the allowed values.
+        Misuse: The type of a field does not match its annotation, or the value is not among its choices or
+            out of range. The message names the field, the value and the allowed values.
     """
 
     def __post_init__(self) -> None:
@@ -75,15 +74,15 @@ def _fields(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
 
 
 def accepted(value: Any, kind: Any, where: str) -> Any:
-    """A value converted to its type, if its meaning is obvious.
+    """Converts a value to its declared type, if its meaning is obvious.
 
     Args:
-        value: Any value.
-        kind: A type that msgspec knows, with its limits (`Annotated[int, Meta(ge=0)]`).
-        where: The field or argument, for the message.
+        value: Value of any type.
+        kind: Type that msgspec knows, with its limits (`Annotated[int, Meta(ge=0)]`).
+        where: Field or argument, for the message.
 
     Raises:
-        Misuse: The value has another type, is none of the choices, or is out of range.
+        Misuse: The value has another type, is not among the choices, or is out of range.
     """
     taken = _converted(value, kind)
     if taken is _WRONG:
@@ -106,12 +105,12 @@ def _converted(value: Any, kind: Any) -> Any:
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError):
         return _WRONG
-    except TypeError:  # a protocol in the type cannot be checked
+    except TypeError:  # msgspec cannot check a protocol
         return value
 
 
 def _plain(value: Any) -> Any:
-    """A scalar, array, path or string of another library in Python's own types."""
+    """Converts a scalar, array, path or string of another library to Python's own types."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, str):
@@ -125,10 +124,11 @@ def _plain(value: Any) -> Any:
 
 
 def _fault(value: Any, kind: Any) -> str:
-    """The limit that a value of the right type breaks, as the end of a hint; '' for none.
+    """Describes the limit that a value breaks, as the end of a hint, or returns '' if it breaks none.
 
-    The limits hold for every field and argument: no infinity and no NaN, no number above 64 bits, no null
-    byte in a path. msgspec 0.20 and 0.21 crash on a pattern in a union, so no type has one.
+    These limits hold for every field and argument: no infinity, no NaN, no integer beyond 64 bits, no null
+    byte in a path. msgspec 0.20 and 0.21 crash on a pattern in a union, so the types do not express these
+    limits.
     """
     if isinstance(value, Mapping):
         return _fault((*value, *value.values()), kind)
@@ -149,7 +149,7 @@ def _takes_path(kind: Any) -> bool:
 
 
 def allowed(kind: Any) -> str:
-    """The values of a type in words: `'tensor' or 'channel'`, `a whole number of at least 0`."""
+    """Describes the values of a type: `'tensor' or 'channel'`, `a whole number of at least 0`."""
     return _words(msgspec.inspect.type_info(kind))
 
 
@@ -213,14 +213,14 @@ def _listed(words: list[str]) -> str:
 
 
 Find = Callable[[str], Any]
-"""Resolves a name in an annotation that its module imports for type checkers only.
+"""Function that resolves a name in an annotation that its module imports for type checkers only.
 
-Raises KeyError for an unknown name.
+It raises KeyError for an unknown name.
 """
 
 
 class _Names(dict[str, Any]):
-    """Names in annotations: the module's own, then those that `find` resolves."""
+    """Namespace for annotations: the module's own names, then those that `find` resolves."""
 
     def __init__(self, module_names: Mapping[str, Any], find: Find) -> None:
         super().__init__(module_names)
@@ -231,9 +231,9 @@ class _Names(dict[str, Any]):
 
 
 def checked(function: _F, find: Find) -> _F:
-    """The function, with its arguments checked against their annotations.
+    """Wraps a function so that its arguments are checked against their annotations.
 
-    An annotation with an unknown name checks nothing.
+    An annotation with an unknown name is not checked.
     """
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -265,7 +265,7 @@ def checked(function: _F, find: Find) -> _F:
 
 
 _VARIABLE, _OPEN = 0x04, 0x08
-"""Flags of code whose function accepts any number of values, or any names."""
+"""Flags of a code object: the function accepts any number of values, or any names."""
 
 
 def _check_call(
@@ -275,10 +275,10 @@ def _check_call(
     kwargs: Mapping[str, Any],
     label: str,
 ) -> None:
-    """Refuses unknown arguments and missing arguments.
+    """Refuses unknown and missing arguments.
 
     Raises:
-        Misuse: The message names the argument and the function's arguments.
+        Misuse: An argument is unknown or missing. The message names it and the arguments of the function.
     """
     code = function.__code__
     positional = names[: code.co_argcount]
@@ -299,7 +299,7 @@ def _check_call(
 
 
 def _kinds(function: Callable[..., Any], names: tuple[str, ...], find: Find) -> dict[str, Any]:
-    """Types of a function's arguments, None for those that cannot be checked."""
+    """Resolves the types of a function's arguments. None for a type that cannot be checked."""
     namespace = _Names(function.__globals__, find)
     kinds: dict[str, Any] = dict.fromkeys(names)
     for name, text in function.__annotations__.items():
@@ -318,14 +318,14 @@ def _kinds(function: Callable[..., Any], names: tuple[str, ...], find: Find) -> 
 
 
 def _of_text(kind: Any) -> Any:
-    """A type without the paths in its union, which are accepted as strings."""
+    """Removes path types from a union, because paths are accepted as strings."""
     if get_origin(kind) in (Union, UnionType):
         return reduce(or_, map(_of_text, get_args(kind)))
     return str if get_origin(kind) is os.PathLike else kind
 
 
 def check_methods(kind: type, find: Find) -> None:
-    """Makes all public methods of a class check their arguments, as `checked` does."""
+    """Wraps all public methods of a class with `checked`."""
     for name, member in list(vars(kind).items()):
         if (
             callable(member)

@@ -1,6 +1,6 @@
-"""Signal to noise in decibels, of powers and of relative errors.
+"""Signal-to-noise ratios in decibels, of powers and of relative errors.
 
-Apart from `units`, which is imported at start: no logarithms are needed there.
+This module is separate from `units`, which is imported at startup and needs no logarithms.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import math
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Signal-to-noise ratio of two powers (sums of squares), both above 0."""
-    # their quotient may exceed a float
+    """Computes the signal-to-noise ratio of two powers (sums of squares), both above 0."""
+    # the quotient may overflow a float
     return 10 * (math.log10(signal) - math.log10(noise))
 
 
 def relative_decibels(error: float) -> float:
-    """Signal-to-noise ratio of an error, given as amplitude relative to the value."""
+    """Computes the signal-to-noise ratio of a relative error, given as amplitude."""
     return 2 * decibels(1, error)

@@ -1,8 +1,8 @@
-"""Errors: every failure in one line.
+"""Errors of the program, each printed as one line.
 
-Every failure that a user can cause or meet is an `ExplorerError`: the fault, the place, and the next
-step. The command line prints it and exits with 2, the screen shows it in a dialog, the worker
-sends it across its pipe. Any other exception is a bug and keeps its traceback.
+Every failure that a user can cause or meet is an `ExplorerError` with the fault, the place, and the next
+step. The command line prints it and exits with 2, the screen shows it in a dialog, and the worker sends it
+through its pipe. Any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -15,34 +15,33 @@ if TYPE_CHECKING:
     from typing import Literal, Protocol
 
     ErrorCode = Literal["", "drop_option", "no_step", "open_sizes", "untimed"]
-    """Codes for callers, so that no caller reads the words of an error.
+    """Codes for callers that react to an error, so that no caller parses its text.
 
-    drop_option: the hint asks to leave out an option.
-    no_step: the model has no step of one token.
-    open_sizes: a size of the model is open, and the hint shows how to bind it.
-    untimed: a split by time, of a model without a timing.
+    drop_option: the hint asks to leave out an option. no_step: the model has no decode step for one token.
+    open_sizes: a size of the model is open, and the hint shows how to bind it. untimed: the model has no
+    timing for a split by time.
     """
 
     class ModelRow(Protocol):
-        """A row of a table of models: figures of a model, or why it has none ('' if it has figures)."""
+        """A row of a table of models, with figures of a model or the reason why it has none."""
 
         @property
         def model(self) -> str:
-            """The user's name of the model."""
+            """Name of the model, as the user typed it."""
 
         @property
         def error(self) -> str:
-            """Why there are no figures."""
+            """Reason why the row has no figures, or ''."""
 
 
 class ExplorerError(Exception):
-    """A failure with a place and a next step.
+    """A failure with its place and the next step.
 
     Args:
-        what: The fault, without a full stop at the end.
-        where: The file, layer, option or dimension; empty if there is none.
-        hint: The next step for the user; empty without a useful one.
-        code: A code for callers; empty if no caller needs one.
+        what: Description of the fault, without a full stop.
+        where: File, layer, option or dimension; '' if there is none.
+        hint: Next step for the user; '' without a useful one.
+        code: Code for callers; '' if no caller needs one.
     """
 
     def __init__(self, what: str, *, where: str = "", hint: str = "", code: ErrorCode = "") -> None:
@@ -63,7 +62,7 @@ class ExplorerError(Exception):
 
 
 _LONGEST = 600
-"""Most characters of each part of a message: a name in a file may have a million."""
+"""Largest number of characters of each part of a message, because a name in a file may have a million."""
 
 
 def _cut(text: str) -> str:
@@ -107,16 +106,16 @@ class EngineDied(ExplorerError):
 
 
 def install_command(package: str = "torch") -> str:
-    """The command that installs an optional package."""
+    """Returns the command that installs an optional package."""
     return extra_command(EXTRAS[package])
 
 
 def broken_package(error: BaseException, where: str = "") -> MissingExtra | None:
-    """The error for a failure that a missing, broken or old package explains; None for other failures.
+    """Builds the error for a failure that a missing, broken or old package explains, or returns None.
 
     Args:
-        error: The failure.
-        where: The place that needs the package.
+        error: Failure to explain.
+        where: Place that needs the package.
     """
     from explorer.base.installation import import_fault  # only needed after a failure
 
@@ -125,12 +124,12 @@ def broken_package(error: BaseException, where: str = "") -> MissingExtra | None
 
 
 def missing(error: ModuleNotFoundError, package: str = "", where: str = "") -> MissingExtra:
-    """The error for a package that is not installed.
+    """Builds the error for a package that is not installed.
 
     Args:
-        error: The failed import.
-        package: The optional package that was imported, if it is another one that misses this one.
-        where: The place that needs it.
+        error: Failed import.
+        package: Optional package that was imported, if it is another package that needs the missing one.
+        where: Place that needs the package.
     """
     name = (error.name or package).partition(".")[0]
     command = install_command(package or name)
@@ -138,7 +137,7 @@ def missing(error: ModuleNotFoundError, package: str = "", where: str = "") -> M
 
 
 def failed_models(rows: Iterable[ModelRow]) -> dict[str, str]:
-    """By model: why it has no figures; for models without a single row of figures."""
+    """Finds the models without a single row of figures. Returns the reason by model name."""
     measured: set[str] = set()
     error_by_model: dict[str, str] = {}
     for row in rows:
@@ -156,15 +155,14 @@ _LISTED = 12
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """A hint that names the closest of `candidates` to a mistyped `name`.
+    """Builds a hint with the name that is closest to a mistyped `name`.
 
     Args:
-        name: The user's input.
-        candidates: The valid names, in the order of the hint; a set is sorted.
+        name: Name as the user typed it.
+        candidates: Valid names, in the order of the hint. A set is sorted.
 
     Returns:
-        `did you mean 'x'?`, or `there is: a, b, c` if no name is similar, or an empty string if there are
-        no candidates.
+        `did you mean 'x'?`, or `there is: a, b, c` if no name is close, or '' if there are no names.
     """
     names = sorted(candidates) if isinstance(candidates, set | frozenset) else list(dict.fromkeys(candidates))
     if close := nearest_alone(name, names):
@@ -177,7 +175,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 
 
 def nearest_alone(name: str, candidates: Iterable[str]) -> str:
-    """The hint of `nearest` if a name is similar, else an empty string."""
+    """Like `nearest`, but returns '' if no name is close."""
     import difflib
 
     close = difflib.get_close_matches(name, list(dict.fromkeys(candidates)), n=1, cutoff=_SIMILAR)

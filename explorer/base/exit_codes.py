@@ -1,9 +1,9 @@
-"""Exit codes: the values of `$?` for scripts. Each verb's own file says which ones it uses."""
+"""Exit codes: the values of `$?` for scripts. The module of each verb lists the codes that it uses."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # `outline` ends before typing is imported
+if TYPE_CHECKING:  # `outline` must not import typing, which takes too long
     from collections.abc import Mapping
 
 DONE, DIFFERENT, BAD_INPUT, UNPROVEN = 0, 1, 2, 3
@@ -11,10 +11,10 @@ INTERRUPTED = 130
 """The shell's code for a program that SIGINT ended."""
 
 OF_EVERY_VERB: Mapping[str, int] = {"misuse or bad input": BAD_INPUT, "interrupted": INTERRUPTED}
-"""The code of a verb that fails."""
+"""Exit codes of a verb that fails."""
 
 IF_DONE: Mapping[str, int] = {"done": DONE}
-"""Codes of a verb that only answers."""
+"""Exit codes of a verb that only answers."""
 
 IF_PROVED: Mapping[str, int] = {
     **IF_DONE,
@@ -24,4 +24,4 @@ IF_PROVED: Mapping[str, int] = {
     "different": DIFFERENT,
     "unproven": UNPROVEN,
 }
-"""Codes of a verb that proves its result: by the kind of the verdict; 0 if there was nothing to prove."""
+"""Exit codes of a verb that proves its result, by the kind of the verdict; 0 if nothing had to be proved."""

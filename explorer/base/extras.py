@@ -1,4 +1,4 @@
-"""Extras: optional packages by imported name, and the command that installs each."""
+"""Optional packages by import name, and the command that installs the extra of each."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ EXTRAS = {
     "tensorboardX": "tensorboard",
     "textual_serve": "serve",
 }
-"""The extra of a package, by the name that is imported."""
+"""Extra of each package, by import name."""
 
 
 def extra_of(module: str) -> str:
-    """The extra that contains a module; '' for a module of every installation."""
+    """Finds the extra that contains a module, or returns '' for a module of every installation."""
     return EXTRAS.get(module.partition(".")[0], "")
 
 
 def extra_command(extra: str) -> str:
-    """The command that installs an extra."""
+    """Returns the command that installs an extra."""
     return f"pip install 'explorer-nn[{extra}]'"

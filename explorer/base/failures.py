@@ -1,4 +1,4 @@
-"""Failures of any kind as one line: errors of Python and of libraries become an `ExplorerError`."""
+"""Converts errors of Python and of libraries to an `ExplorerError`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from explorer.base.errors import BadModel, ExplorerError, broken_package
 from explorer.base.surroundings import failed_surroundings
 
 _NO_ARRAY = ("array is too big", "Maximum allowed dimension", "maximum possible size")
-"""numpy's words for an impossible shape."""
+"""Parts of numpy's messages for an impossible shape."""
 
 
 def beyond(error: Exception) -> ExplorerError | None:
-    """The error for a model whose figures no number holds, or which nests too deep; else None.
+    """Builds the error for a failure of the model or the installation, or returns None for other failures.
 
-    Besides files made for this purpose (loops of 2^62 turns in loops of 2^62 turns), this covers packages
-    that are missing, broken or too old, and folders that are missing or not writable.
+    It covers models with numbers that do not fit or that are nested too deep, such as files made for this
+    purpose (loops of 2^62 iterations in loops of 2^62 iterations). It also covers packages that are missing,
+    broken or too old, and folders that are missing or not writable.
     """
     if (refused := failed_surroundings(error)) is not None:
         return refused
@@ -29,7 +30,7 @@ def beyond(error: Exception) -> ExplorerError | None:
 
 
 def internal(error: BaseException) -> ExplorerError:
-    """The error for a bug of the program itself."""
+    """Builds the error for a bug of the program."""
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "this is a bug: EXPLORER_TRACEBACK=1 shows where; report it with the output of explorer doctor"
     return ExplorerError(f"internal error: {reason}", hint=hint)

@@ -1,8 +1,8 @@
-"""Families of layers: the sort of work of a kind, with one color and one letter each.
+"""Families of layers, grouped by the kind of their work, with one color and one letter each.
 
-Graph, tree, plots and tables share them. A kind is an operator of ONNX or TensorFlow Lite, a module's class,
-or a function of torch. The family follows from parts of its name, because users write classes of any
-name. Standard library only.
+The graph, the tree, the plots and the tables share them. A kind is an ONNX or TensorFlow Lite operator, a
+module class, or a torch function. The family follows from parts of the name, because users write classes of
+any name. The module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class Family(NamedTuple):
     """A family of layers.
 
     Attributes:
-        name: Its name.
-        color: Its color on a dark screen and in drawings, an exact entry of the xterm palette.
-        light: Its color on a light screen.
-        few: Its color on a dark screen with 16 colors, by rich's name.
-        few_light: The same on a light screen.
-        letter: Stands for it where there are few colors, or none.
+        name: Name of the family.
+        color: Color on a dark screen and in drawings, an exact entry of the xterm palette.
+        light: Color on a light screen.
+        few: Color on a dark screen with 16 colors, by rich's name.
+        few_light: Color on a light screen with 16 colors.
+        letter: Letter that replaces the color on a screen with few or no colors.
     """
 
     name: str
@@ -45,7 +45,7 @@ FAMILIES: dict[str, Family] = {
         Family("other", "#bcbcbc", "#767676", "#aaaaaa", "#000000", "O"),
     )
 }
-"""Every family by its name, in the order of legends."""
+"""Families by name, in the order of legends."""
 
 _FRAGMENTS = (
     ("tile", ("2dmm",)),
@@ -58,7 +58,7 @@ _FRAGMENTS = (
     ("movement", ("reshape", "flatten", "transpose", "permute", "concat", "split", "slice", "gather")),
     ("movement", ("squeeze", "scatter", "depthtospace", "spacetodepth", "pixelshuffle", "embedding")),
 )
-"""Families by a part of the name, the first match wins; signs and cases are ignored."""
+"""Families with parts of names. The first match wins. Punctuation and case are ignored."""
 _WORDS = {
     "activation": "elu mish glu clip hardtanh erf threshold activation",
     "matmul": "mm bmm mv dot vdot inner outer tensordot rnn dense batchmatmulv2 product",
@@ -70,13 +70,13 @@ _WORDS = {
     ),
 }
 _NO_PRODUCT = re.compile("bilinear|nonlinear|^qlinear|(?<=quantize)linear")
-"""Parts of names that are not about the family: ResizeBilinear, QLinearAdd, DequantizeLinear."""
+"""Parts of names that do not determine the family: ResizeBilinear, QLinearAdd, DequantizeLinear."""
 _BY_WORD = {word: name for name, words in _WORDS.items() for word in words.split()}
 
 
 @cache
 def family_of_kind(kind: str) -> str:
-    """The family of an operator, a class or a function; 'other' without one.
+    """Finds the family of an operator, a class or a function; 'other' without a match.
 
     >>> [family_of_kind(kind) for kind in ("Conv2d", "LayerNormalization", "DEPTHWISE_CONV_2D", "Add")]
     ['conv', 'norm', 'conv', 'other']
@@ -89,5 +89,5 @@ def family_of_kind(kind: str) -> str:
 
 
 def family(kind: str, *, tiled: bool = False) -> str:
-    """The family of a row of this kind: 'tile' for a tiled row."""
+    """Finds the family of a row of this kind; 'tile' for a tiled row."""
     return "tile" if tiled else family_of_kind(kind)

@@ -1,8 +1,8 @@
-"""Features: the one door from the rooms below to the capabilities above them.
+"""Features: the registry through which the lower layers of the program reach the features above them.
 
-A feature is a folder of `explorer/features`; its `__init__.py` has a `FEATURE`, which says by name what it
-offers to the command line, the session, the screen and the report. Names alone are read here: a module of a
-feature is imported when what it offers is asked for.
+A feature is a package in `explorer/features`. Its `__init__.py` defines `FEATURE`, which lists by name what
+the feature offers to the command line, the session, the screen and the report. Reading the lists imports no
+other module. A module of a feature is imported when one of its offers is loaded.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ _ROOM = "explorer.features"
 
 
 class Feature:
-    """What a feature offers: for each kind of place that asks, names and homes.
+    """Offers of a feature: for each kind of offer, a map from names to targets.
 
-    A home is a name in a module of the feature's folder: 'tile_command.COMMAND'.
+    A target is a dotted name relative to the package of the feature, such as 'tile_command.COMMAND'.
 
     Args:
-        verbs: Of the command line: records of `cli.arguments.command.Command`.
-        methods: Of `Session`: functions that take the session first.
-        functions: Of `explorer.session`: functions of several models, or of none.
-        changes: Records of `session.parts.change.Change`: what makes states of the history.
-        records: Of each change the kind of `facts.change.ChangeRecord` that its states keep.
-        fields: Of each change what is told of a state: functions that make fields of its record.
-        commands: Tables of `tui.commands.key_table.CommandKey`: keys of the main screen.
-        keys: Tables of `tui.text.keys.Key`: what screens of its own have in the help.
-        layer_lines: Parts of the page of a layer: functions that take what
-            `tui.tabs.layer.LayerParts` says.
-        model_blocks: Blocks on the page of the model: functions of the screen's store.
-        pictures: What matplotlib draws: functions that take axes, the model's totals and a fact.
-        sections: Of the report on one page: records of `report.html.page.Section`.
-        words: What the verb of another feature answers: functions that make blocks of a fact.
+        verbs: Verbs of the command line: records of type `cli.arguments.command.Command`.
+        methods: Methods of `Session`: functions whose first argument is the session.
+        functions: Functions of `explorer.session` that work on several models or on none.
+        changes: Changes, which make states of the history: records of type `session.parts.change.Change`.
+        records: Types of `facts.change.ChangeRecord` that the states of each change keep.
+        fields: Functions that build the fields of a state in the answers, one for each change.
+        commands: Keys of the main screen: tables of `tui.commands.key_table.CommandKey`.
+        keys: Keys of the feature's own screens for the help: tables of `tui.text.keys.Key`.
+        layer_lines: Parts of the page of a layer: functions that take a `tui.tabs.layer.LayerParts`.
+        model_blocks: Blocks on the page of the model: functions that take the screen's store.
+        pictures: Pictures that matplotlib draws: functions that take axes, the model's totals and a fact.
+        sections: Sections of the HTML report: records of type `report.html.page.Section`.
+        words: Texts for the answer of another feature's verb: functions that build blocks from a fact.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ _homes: dict[str, dict[str, str]] = {}
 
 
 def offered(kind: str) -> Mapping[str, str]:
-    """What all features offer of a kind, in their order: names, and the full name of what each stands for."""
+    """Lists all offers of a kind, in the order of the features: names with the full names of their targets."""
     if not _homes:
         for room in import_module(_ROOM).FEATURES:
             feature: Feature = import_module(f"{_ROOM}.{room}").FEATURE
@@ -88,15 +87,15 @@ def offered(kind: str) -> Mapping[str, str]:
 
 
 def load(kind: str, name: str) -> Any:
-    """What a feature offers under a name; its module is imported now.
+    """Imports and returns the target of an offer.
 
     Raises:
-        KeyError: No feature offers it.
+        KeyError: No feature offers the name.
     """
     module, _, attribute = offered(kind)[name].rpartition(".")
     return getattr(import_module(module), attribute)
 
 
 def load_all(kind: str) -> Iterator[Any]:
-    """All that features offer of a kind, each imported when its turn comes."""
+    """Imports and yields the targets of all offers of a kind, one after the other."""
     return (load(kind, name) for name in offered(kind))

@@ -1,7 +1,7 @@
 """Installed packages on disk: their versions, missing files, and the commands that repair them.
 
-The facts come from folder names and pip's lists of files: a broken package is never imported.
-At start, finding a version that is too old takes a millisecond.
+The information comes from folder names and pip's lists of files, so a broken package is never imported.
+Looking for outdated versions at startup takes a millisecond.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Distribution:
     """A package that pip installed.
 
     Args:
-        version: Its version by its metadata; '' without one.
-        folder: The folder of its modules.
-        metadata: The folder of its metadata.
+        version: Version in its metadata; '' without one.
+        folder: Folder of its modules.
+        metadata: Folder of its metadata.
     """
 
     version: str
@@ -49,11 +49,11 @@ class Distribution:
 
 @record
 class Fault:
-    """A fault of a package, and its repair.
+    """A fault of a package, with its repair.
 
     Args:
-        command: The command that repairs it; '' without one.
-        advice: The next step without a command.
+        command: Command that repairs it; '' if there is none.
+        advice: Next step if there is no command.
     """
 
     what: str
@@ -62,25 +62,25 @@ class Fault:
 
     @property
     def hint(self) -> str:
-        """The next step in words."""
+        """Next step in words."""
         return f"type: {self.command}" if self.command else self.advice
 
 
 def module_name(row: VersionRange) -> str:
-    """The imported name of a package of the table."""
+    """Import name of a package in the table of tested versions."""
     return row.module or row.package
 
 
 def extra_name(row: VersionRange) -> str:
-    """The extra that contains a package of the table; '' for a package of every installation."""
+    """Extra that contains a package in the table; '' for a package of every installation."""
     return extra_of(module_name(row))
 
 
 def distributions(folders: Sequence[str] | None = None) -> dict[str, Distribution]:
-    """The installed packages by their names in lower case, with '_' for '-' and '.'.
+    """Finds the installed packages, by name in lower case with '_' for '-' and '.'.
 
     Args:
-        folders: Folders with modules, in the order of the search; `sys.path` by default.
+        folders: Folders with modules, in search order; `sys.path` by default.
     """
     every: dict[str, Distribution] = {}
     for folder in sys.path if folders is None else folders:
@@ -94,7 +94,7 @@ def distributions(folders: Sequence[str] | None = None) -> dict[str, Distributio
                 continue
             name, _, rest = entry[: -len(".dist-info")].partition("-")
             key, version = _key(name), rest.partition("-")[0]
-            # an upgrade into a folder (pip install --target) leaves the older metadata there, too
+            # `pip install --target` leaves the metadata of the older version in the folder
             if key not in here or release(version) > release(here[key].version):
                 here[key] = Distribution(version, folder, os.path.join(folder, entry))
         every = {**here, **every}
@@ -102,24 +102,26 @@ def distributions(folders: Sequence[str] | None = None) -> dict[str, Distributio
 
 
 def distribution(row: VersionRange, installed: Mapping[str, Distribution]) -> Distribution | None:
-    """The installed package of a row of the table; None where it is not installed."""
+    """Finds the installed package of a row of the table, or returns None if it is not installed."""
     return installed.get(_key(row.package))
 
 
 def install_command(row: VersionRange) -> str:
-    """The command that installs or upgrades a package; for an extra, all of its packages."""
+    """Returns the command that installs or upgrades a package, or all packages of its extra."""
     extra = extra_name(row)
     return extra_command(extra) if extra else f"pip install '{row.package}>={row.lowest}'"
 
 
 def repair_command(row: VersionRange, version: str) -> str:
-    """The command that reinstalls a package in its version: `pip install` alone would skip it."""
+    """Returns the command that reinstalls a package in the same version, which `pip install` alone would
+    skip.
+    """
     exact = f"=={version.partition('+')[0]}" if version else ""
     return f"pip install --force-reinstall --no-deps {row.package}{exact}"
 
 
 def age_fault(row: VersionRange, version: str) -> Fault | None:
-    """The fault of a version that is too old; None for other versions."""
+    """Builds the fault of a version that is too old, or returns None for other versions."""
     if not release(version) or release(version) >= release(row.lowest):
         return None
     message = f"{row.package} {version} is installed; {row.lowest} or newer is needed"
@@ -127,10 +129,10 @@ def age_fault(row: VersionRange, version: str) -> Fault | None:
 
 
 def outdated(module: str = "") -> Fault | None:
-    """The fault of the first package that is too old.
+    """Finds the first package that is too old.
 
     Args:
-        module: The only module to check; '' for the packages of every installation.
+        module: Import name of the only package to check; '' for the packages of every installation.
     """
     rows = [row for row in TESTED[1:] if (module_name(row) == module if module else not extra_name(row))]
     installed = distributions()
@@ -143,9 +145,9 @@ def outdated(module: str = "") -> Fault | None:
 
 
 def missing_files(package: Distribution) -> list[str]:
-    """Code files of a package that pip wrote and that are missing, or are now empty.
+    """Lists the code files of a package that pip wrote and that are now missing or empty.
 
-    Tests are left out: small images remove them.
+    It skips tests, because small images remove them.
     """
     try:
         with open(os.path.join(package.metadata, "RECORD"), encoding="utf-8", errors="replace") as file:
@@ -167,17 +169,17 @@ def missing_files(package: Distribution) -> list[str]:
             there = set()
         for name, has_content in names:
             path = os.path.join(place, name)
-            # checking the size of thousands of sources would delay the answer too long
+            # checking the size of thousands of source files would take too long
             if name not in there or (has_content and not name.endswith(".py") and not os.path.getsize(path)):
                 gone.append(f"{folder}/{name}" if folder else name)
     return gone
 
 
 def imported_place(module: str) -> str | None:
-    """The folder that a package would be imported from, without importing it.
+    """Finds the folder from which a package would be imported, without importing it.
 
     Returns:
-        None if it cannot be imported, '' for a folder without code.
+        The folder, None if the package cannot be imported, or '' for a folder without code.
     """
     if module in sys.modules and sys.modules[module] is None:
         return None
@@ -193,7 +195,7 @@ def imported_place(module: str) -> str | None:
 
 
 def missing_fault(row: VersionRange) -> Fault:
-    """The fault of a package that is not installed."""
+    """Builds the fault of a package that is not installed."""
     if not has_wheels(row):
         version = ".".join(installed_version("python").split(".")[:2])
         message = (
@@ -205,12 +207,12 @@ def missing_fault(row: VersionRange) -> Fault:
 
 
 def file_fault(row: VersionRange, package: Distribution | None) -> Fault | None:
-    """The fault of a package's files, by their names and sizes; None without one."""
+    """Finds a fault of a package's files by their names and sizes, or returns None."""
     place = imported_place(module_name(row))
     if package is None:
         return None if place else missing_fault(row)
     if place is None and module_name(row) in sys.modules:
-        return missing_fault(row)  # the caller keeps it from being imported
+        return missing_fault(row)  # the caller blocks its import
     called = f"{row.package} {package.version}".strip()
     gone = missing_files(package)
     if gone or not place:
@@ -227,7 +229,10 @@ def file_fault(row: VersionRange, package: Distribution | None) -> Fault | None:
 
 
 def own_fault() -> Fault | None:
-    """The fault of missing files of the program itself; None without one, or if pip did not install it."""
+    """Builds the fault of missing files of the program itself.
+
+    Returns None if no file is missing or pip did not install the program.
+    """
     package = distributions().get("explorer_nn")
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     gone = missing_files(package) if package is not None and _same(package.folder, here) else []
@@ -241,7 +246,7 @@ def own_fault() -> Fault | None:
 
 
 def _own_source(package: Distribution) -> str:
-    """The source for pip of the program: its folder if that still exists, else its name."""
+    """Source of the program for pip: its folder if that still exists, otherwise its name."""
     import json
     import shlex
 
@@ -254,7 +259,7 @@ def _own_source(package: Distribution) -> str:
 
 
 def import_fault(error: BaseException) -> Fault | None:
-    """The fault behind a failure: a broken, missing or shadowed package; None for other failures."""
+    """Finds the broken, missing or shadowed package behind a failure, or returns None."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "explorer":
         return own_fault()
     row = _imported(error)
@@ -277,9 +282,9 @@ def import_fault(error: BaseException) -> Fault | None:
 
 
 def _imported(error: BaseException) -> VersionRange | None:
-    """The package whose import failed; None if no import failed."""
+    """Finds the package whose import failed, or returns None if no import failed."""
     for cause in error_chain(error):
-        # the top level of a module only runs during its import
+        # a frame at the top level of a module belongs to its import
         packages = [package_of(name) for name in _importing(cause)]
         named = package_of(cause.name or "") if isinstance(cause, ImportError) else ""
         for package in filter(None, (named, *reversed(packages))):

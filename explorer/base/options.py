@@ -1,11 +1,11 @@
-"""Declared options: an option of a verb is a field of the verb's record, written once.
+"""Declared options: each option of a verb is declared once, as a field of the verb's record.
 
 The declaration is part of the field's annotation, where msgspec keeps it:
 
     edges: Annotated[Edges, option("leave the last tile of an axis partial, or pad it")] = "ragged"
 
-It is the source of the command-line option with its help, the setting of a TOML file, the field of a dialog
-and the headless command of a state.
+The command-line option with its help, the setting of a TOML file, the field of a dialog and the command that
+makes a state are all built from it.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ Write = Callable[[Any], str]
 
 
 class Declaration(Struct, frozen=True):
-    """The declaration of an option, beside its type and default.
+    """Declaration of an option. The type and the default are those of the field.
 
     Attributes:
-        help: Its purpose, in half a line.
-        manual: The same for the manual (Markdown), if it says more than `help`.
-        metavar: The placeholder of its value in the help; by default from the choices, if any.
-        flag: Its spelling, if it is not the field's name: '--site' for `sites`.
-        short: Its short spelling: '-n'.
-        old: A spelling that is still accepted, but not documented.
-        reader: The name of the function that turns a text or a TOML value into the field's value, in
-            `explorer.settings.option_values`. Without one the type decides.
-        write: Returns the word of a value that `reader` reads.
-        joined: Whether several values are one word, separated by commas; `reader` reads
-            the word.
-        usual: The help's text about the default, if it is not the default itself; '' for no text.
-        spelled: A headless command contains it even with its default.
-        in_file: Whether a settings file may set it.
-        selects: It selects what is changed: on the command line it overrides what a file switches off.
-        label: Its label in a dialog; '' for no field in the dialog.
-        placeholder: The text of an empty field in a dialog: its meaning, an example.
-        words: The choices in a dialog, if they are not those of the type in its order.
-        group: The name of a group of options that a command or a dialog takes together.
+        help: Purpose of the option in a short phrase.
+        manual: Purpose for the manual (Markdown), if it is longer than `help`.
+        metavar: Placeholder of its value in the help; by default built from the choices, if any.
+        flag: Spelling on the command line, if it differs from the field's name: '--site' for `sites`.
+        short: Short spelling: '-n'.
+        old: Former spelling, which is still accepted but not documented.
+        reader: Name of the reader in `explorer.settings.option_values` that converts a text or a TOML value.
+            Without a reader, the type of the field determines the conversion.
+        write: Function that converts a value to a word that `reader` accepts.
+        joined: Whether several values form one word, separated by commas, which `reader` reads.
+        usual: Text about the default in the help, if it is not the default itself; '' for no text.
+        spelled: Whether a command for a state contains the option even with its default.
+        in_file: Whether a settings file may set the option.
+        selects: Whether the option selects the layers or sites to change. On the command line it overrides
+            the layers that a file switches off.
+        label: Label in a dialog; '' if the dialog has no field for it.
+        placeholder: Text of an empty field in a dialog, with its meaning or an example.
+        words: Choices in a dialog, if they differ from those of the type.
+        group: Name of a group of options that a command or a dialog uses together.
     """
 
     help: str
@@ -69,7 +69,7 @@ _KEY = "option"
 
 
 def option(help: str, **declared: Any) -> Meta:
-    """The annotation of a field that is an option.
+    """Builds the annotation of a field that is an option.
 
     Args:
         help: See `Declaration`.
@@ -79,15 +79,16 @@ def option(help: str, **declared: Any) -> Meta:
 
 
 class DeclaredOption(Struct, frozen=True):
-    """A field of a record that is declared an option.
+    """A field of a record that is declared as an option.
 
     Attributes:
-        name: The field's name.
-        kind: Its type, without None and without limits; of a tuple of any length, the type of one value.
-        default: Its default.
-        declared: Its declaration.
-        many: Whether it holds any number of values.
-        least: The smallest value of a number; None for no limit.
+        name: Name of the field.
+        kind: Type of the field without None and without limits; for a tuple of any length, the type of one
+            value.
+        default: Default value.
+        declared: Declaration of the option.
+        many: Whether the option holds any number of values.
+        least: Smallest allowed number, or None for no limit.
     """
 
     name: str
@@ -99,38 +100,38 @@ class DeclaredOption(Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        """Its spelling on the command line."""
+        """Spelling on the command line."""
         return self.declared.flag or f"--{self.name.replace('_', '-')}"
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Its only values; empty if any value is valid."""
+        """Allowed values; empty if any value is valid."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
     @property
     def is_switch(self) -> bool:
-        """Whether it has no value on the command line."""
+        """Whether the option has no value on the command line."""
         return self.kind is bool and not self.declared.reader
 
 
 @cache
 def options(record: type[Struct]) -> tuple[DeclaredOption, ...]:
-    """The options that a record declares, in the order of its fields.
+    """Lists the options that a record declares, in the order of its fields.
 
     Args:
-        record: A record whose annotations hold `option(...)`.
+        record: Record type whose annotations contain `option(...)`.
     """
     declared = map(_declared_option, msgspec.structs.fields(record))
     return tuple(option for option in declared if option is not None)
 
 
 def group_of(record: type[Struct], *groups: str) -> tuple[DeclaredOption, ...]:
-    """The options of a record that belong to one of these groups."""
+    """Lists the options of a record in any of the given groups."""
     return tuple(option for option in options(record) if option.declared.group in groups)
 
 
 def option_of(record: type[Struct], name: str) -> DeclaredOption:
-    """The option that a field declares.
+    """Finds the option that a field declares.
 
     Raises:
         KeyError: The field is not an option.

@@ -1,8 +1,8 @@
 """Outline of a model: the content of a file's header, before any analysis.
 
-An outline is made without torch, without shape inference and without reading a weight. Its rows come one
-by one, so that a file of a million tensors costs memory for the current row only. Modules that make outlines
-import as little as possible: an outline must appear at once.
+Building an outline needs no torch and no shape inference and reads no weights. Its rows are read one by one,
+so a file with a million tensors uses memory only for the current row. Modules that build outlines import as
+little as possible, because an outline must appear at once.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 KINDS = ("module", "operator", "tensor", "input", "output", "function", "model", "more")
-"""Kinds of rows; 'more' says that rows are left out."""
+"""Kinds of rows. A row 'more' represents omitted rows."""
 
 
 @record
 class OutlineRow:
-    """One entry of a file's header. A plain class: a named tuple takes 13 ms to import.
+    """One entry of a file's header. It is a plain class because importing named tuples takes 13 ms.
 
     Args:
-        path: Its name, as in the file; it may contain anything and is made safe where it is shown.
+        path: Name in the file. It may contain any character, so displays must escape it.
         kind: One of `KINDS`.
-        dtype: A tensor's element type in numpy's spelling, a module's class, or an operator's type.
-        shape: A tensor's shape; None without one in the header. A symbolic dimension is
-            a string, an unknown one None.
-        nbytes: Its bytes in the file (or in its external data); None where unknown.
-        note: A remark: a quantization, an external file, a source line.
-        span: The place of a tensor's bytes, in formats in which tensors may share bytes: file,
-            offset, length. Ignored in comparisons of rows.
-        scaled: Whether its numbers are codes with a scale. Ignored in comparisons of rows.
-        constant: The element type of the tensor in a constant operator; '' for other rows. Ignored likewise.
+        dtype: Element type of a tensor in numpy's spelling, class of a module, or type of an operator.
+        shape: Shape of a tensor, or None if the header has none. A symbolic dimension is a string, an unknown
+            dimension None.
+        nbytes: Bytes in the file or in its external data, or None if unknown.
+        note: Remark: a quantization, an external file, a source line.
+        span: Place of a tensor's bytes as (file, offset, length), in formats in which tensors may share
+            bytes. Ignored when rows are compared.
+        scaled: Whether the stored numbers are codes with a scale. Ignored when rows are compared.
+        constant: Element type of the tensor in a constant operator; '' for other rows. Ignored when rows are
+            compared.
     """
 
     path: str
@@ -63,15 +64,15 @@ class Outline:
     """The content of the header of a model's file.
 
     Args:
-        format: The format's name.
-        source: The path.
-        file_bytes: Size of the file, or of all files of the model; None for a folder of models.
-        facts: Facts about the whole, as (what, text): ('opset', '17'). The text may come from the
-            file and is made safe where it is shown.
-        rows: Modules, operators and tensors in the file's own order; read once, on demand. A broken
-            row raises `BadModel` when it is reached.
-        params: Numbers in its tensors, each tensor once; None where only the rows tell.
-        quantization: How the file says that its weights are quantized: 'Q4_K_M', 'gptq, 4 bits'.
+        format: Name of the format.
+        source: Path of the file or folder.
+        file_bytes: Bytes of the file, or of all files of the model; None for a folder of models.
+        facts: Properties of the model as pairs (name, text): ('opset', '17'). The text may come from the
+            file, so displays must escape it.
+        rows: Modules, operators and tensors in the order of the file. They can be read once, and a broken row
+            raises `BadModel`.
+        params: Number of elements of its tensors, each tensor once; None if only the rows tell.
+        quantization: Quantization of the weights according to the file: 'Q4_K_M', 'gptq, 4 bits'.
     """
 
     format: str
@@ -84,16 +85,16 @@ class Outline:
 
 
 class ReadableRows:
-    """The rows of an outline up to the first broken row; can be iterated once.
+    """The rows of an outline up to the first broken row. They can be iterated once.
 
     Args:
-        rows: The rows of the outline.
+        rows: Rows of the outline.
 
     Attributes:
-        broken: The error that ended them, after the iteration.
+        broken: Error of the broken row, after the iteration, or None.
 
     Raises:
-        BadModel: Not even the first row can be read.
+        BadModel: The first row is broken.
     """
 
     def __init__(self, rows: Iterable[OutlineRow]) -> None:

@@ -1,6 +1,7 @@
-"""Dataclasses for modules that are read before any import: `dataclasses` itself takes 15 ms.
+"""A replacement for `dataclasses` in modules that run at startup, because importing `dataclasses` takes 15
+ms.
 
-In that time a header is on the screen. A type checker takes these for the real functions.
+Printing a header takes no longer than that. Type checkers see the real functions.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ if TYPE_CHECKING:
 else:
 
     class field:  # noqa: N801 - called like a function
-        """The default of a field: made anew for each record, or set later."""
+        """Default of a field: created anew for each record, or set later."""
 
         def __init__(self, *, default_factory=None, init=True):
             self.make = default_factory
             self.init = init
 
     def record(kind):
-        """The class with its annotated fields as slots and, in their order, as arguments."""
+        """Turns the annotated fields of a class into slots and, in their order, into arguments."""
         members = {key: value for key, value in vars(kind).items() if key not in ("__dict__", "__weakref__")}
         names = tuple(kind.__annotations__)
         defaults = {f"_{name}": members.pop(name) for name in names if name in members}
 
         def begin(self, *args, **kwargs):
-            # compiling takes longest here, and most runs do not use most classes
+            # compile on first use, because compiling is slow and most runs use few of the classes
             record_class.__init__ = _initialiser(names, defaults, "__post_init__" in members)
             record_class.__init__(self, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Failures of a process's surroundings: a missing current folder, files that cannot be written."""
+"""Failures of a process's environment: a missing current folder, files that cannot be written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from explorer.base.errors import ExplorerError, Misuse
 
 _NO_TEMPORARY = "No usable temporary directory"
-"""The words of Python's `tempfile`."""
+"""Part of the message of Python's `tempfile`."""
 _ROOM = "make room, or set TMPDIR to a folder of another disk"
 _REFUSED = {
     errno.EMFILE: ("this process may open no more files", "raise the limit: ulimit -n 1024"),
@@ -20,26 +20,27 @@ _REFUSED = {
     errno.EIO: ("the disk fails", "copy the file elsewhere"),
     errno.EAGAIN: ("the system starts no more processes", "raise the limit: ulimit -u"),
 }
-"""Refusals of the system, by the number of the error, with the next step."""
+"""Errors of the operating system by number: the message and the next step."""
 _IN_WORDS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
-"""Numbers that libraries in native code report in words."""
+"""Error numbers that libraries in native code report only as text."""
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
 def no_temporary_folder(tried: str) -> Misuse:
-    """The error where no temporary file can be written.
+    """Builds the error for a failure to write temporary files.
 
     Args:
-        tried: The folders that were tried.
+        tried: Folders that were tried, as text.
     """
     hint = "set TMPDIR to a folder that you can write"
     return Misuse("no temporary file can be written there", where=tried, hint=hint)
 
 
 def failed_surroundings(error: BaseException) -> ExplorerError | None:
-    """The error for a failure that the folders, files or disks of a process explain; else None.
+    """Builds the error for a failure that folders, files or disks explain, or returns None.
 
-    Libraries raise their own errors on top of the system's, so the causes of an error are checked, too.
+    Libraries raise their own errors on top of the system's errors, so the causes of an error are checked,
+    too.
     """
     visited: set[int] = set()
     cause: BaseException | None = error
@@ -70,7 +71,7 @@ def _refused(error: BaseException) -> ExplorerError | None:
 
 
 def removed_folder() -> Misuse | None:
-    """The error for a current folder that no longer exists; None if it exists."""
+    """Builds the error for a current folder that no longer exists, or returns None if it exists."""
     try:
         os.getcwd()
     except FileNotFoundError:

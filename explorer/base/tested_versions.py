@@ -1,7 +1,7 @@
-"""Tested versions of Python and every library: one table for error lines, `explorer doctor`, `tests.compat`.
+"""Tested versions of Python and every library, for error messages, `explorer doctor` and `tests.compat`.
 
-A newer version is never refused. An error message names it, because it is a likely cause. An older version is
-refused (`explorer.base.installation`).
+The program never refuses a newer version, but error messages mention it, because it is a likely cause. It
+refuses an older version (`explorer.base.installation`).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ __all__ = [
 
 @record
 class VersionRange:
-    """The oldest and the newest release of a package that the tests passed with."""
+    """The oldest and the newest release of a package with which the tests passed."""
 
     package: str
-    """The name for pip; `python` for Python itself."""
+    """Name for pip; `python` for Python itself."""
     lowest: str
-    """The lower bound in pyproject.toml."""
+    """Lower bound in pyproject.toml."""
     highest: str
-    """The newest release: later patches of it count as tested."""
+    """Newest release. Later patch releases of it also count as tested."""
     module: str = ""
-    """The imported name, if it is not the package's."""
+    """Import name, if it differs from the package's name."""
     python: str = ""
-    """The newest Python for which the newest tested release has wheels, if not for all."""
+    """Newest Python for which the newest tested release has wheels; '' if it has them for all."""
 
 
 TESTED = (
@@ -82,15 +82,15 @@ TESTED = (
     VersionRange("torchvision", "0.24", "0.29"),
     VersionRange("transformers", "5.0", "5.24"),
 )
-"""A row for each dependency and each package of an extra for users, in alphabetical order."""
+"""One row for each dependency and each package of an extra, in alphabetical order."""
 
 _ROWS = {row.package: row for row in TESTED}
 _PACKAGES = {row.module or row.package: row.package for row in TESTED}
-"""The package, by the name that is imported."""
+"""Package name by import name."""
 
 
 def installed_version(package: str) -> str:
-    """The installed version of a package by its metadata, or "" if it is not installed."""
+    """Reads the installed version of a package from its metadata; '' if it is not installed."""
     if package == "python":
         return ".".join(map(str, sys.version_info[:3]))
     from importlib import metadata  # 20 ms
@@ -102,17 +102,17 @@ def installed_version(package: str) -> str:
 
 
 def package_of(module: str) -> str:
-    """The package of the table that a dotted module name belongs to; "" for none."""
+    """Finds the package of the table that contains a module; '' if there is none."""
     return _PACKAGES.get(module.partition(".")[0], "")
 
 
 def version_range(package: str) -> VersionRange | None:
-    """The row of a package; None without one."""
+    """Finds the row of a package, or returns None."""
     return _ROWS.get(package)
 
 
 def range_text(row: VersionRange) -> str:
-    """The tested versions in words: `5.0 to 5.24`."""
+    """Tested versions as text: `5.0 to 5.24`."""
     return row.lowest if row.lowest == row.highest else f"{row.lowest} to {row.highest}"
 
 
@@ -122,11 +122,11 @@ def has_wheels(row: VersionRange) -> bool:
 
 
 def is_tested(package: str, version: str) -> bool:
-    """Whether a version of a package lies inside the tested range.
+    """Whether a version of a package is inside the tested range.
 
     Args:
-        package: The name for pip; a package without a row counts as tested.
-        version: Like `2.14.1+cpu`; the rest after the first part that is no number is ignored.
+        package: Name for pip. A package without a row counts as tested.
+        version: Version such as `2.14.1+cpu`. Everything after the leading numbers is ignored.
     """
     row = _ROWS.get(package)
     numbers = release(version)
@@ -137,7 +137,7 @@ def is_tested(package: str, version: str) -> bool:
 
 
 def version_note(package: str) -> str:
-    """A note like `tested with transformers 5.0 to 5.24; 5.31.0 is installed`, or "" inside the range."""
+    """Builds a note such as `tested with transformers 5.0 to 5.24; 5.31.0 is installed`; '' inside the range."""
     version = installed_version(package)
     if not version or is_tested(package, version):
         return ""
@@ -147,22 +147,24 @@ def version_note(package: str) -> str:
 
 
 def origins(error: BaseException) -> list[str]:
-    """Packages of the table that a failure comes from, the nearest to the failure first.
+    """Lists the packages of the table from which a failure comes, the nearest to the failure first.
 
-    They are read from the error, the modules of its traceback, and the errors that it was raised from.
+    It reads them from the error, the modules of its traceback, and the errors from which it was raised.
     """
     names = [name.partition(".")[0] for cause in error_chain(error) for name in _modules(cause)]
     return list(dict.fromkeys(_PACKAGES[name] for name in names if name in _PACKAGES))
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The release of a version, for comparisons: (2, 14, 1) of `2.14.1+cpu`; empty if it is no number."""
+    """Parses the release of a version for comparisons: (2, 14, 1) for `2.14.1+cpu`; empty if it is not a
+    number.
+    """
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, then the errors that it was raised from."""
+    """Yields an error, then the errors from which it was raised."""
     visited: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in visited:
@@ -172,7 +174,7 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _modules(error: BaseException) -> Iterator[str]:
-    """Modules that an error names: the object that lacks an attribute, its class, its traceback."""
+    """Yields the modules of an error: the object without the attribute, its class, and the traceback."""
     if isinstance(error, ImportError):
         yield error.name or ""
     if isinstance(error, AttributeError) and error.obj is not None:

@@ -1,7 +1,7 @@
-"""Units: numbers to text, in one place, so that the screen, the tables and the messages agree.
+"""Units: converts numbers to text in one place, so that the screen, the tables and the messages agree.
 
-Counts print in SI (1.50 G), bytes in IEC (25.27 MiB). Unknown prints as `?`, never as 0. Text from
-a model file passes through `printable` before it can reach a terminal.
+Counts use SI prefixes (1.50 G) and bytes use IEC prefixes (25.27 MiB). An unknown number is `?`, never 0.
+Text from a model file passes through `printable` before it reaches a terminal.
 """
 
 from __future__ import annotations
@@ -11,33 +11,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 MACS = "multiply-accumulates; 1 MAC = 2 FLOPs"
-"""The definition of a MAC, shown where MACs first appear."""
+"""Definition of a MAC, shown where MACs first appear."""
 _SI = ("", " k", " M", " G", " T", " P", " E")
 _IEC = (" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB")
 
 
 def count_text(value: int | None) -> str:
-    """A count in SI: 515 -> '515', 714188480 -> '714.19 M', None -> '?'."""
+    """Formats a count with an SI prefix: 515 -> '515', 714188480 -> '714.19 M', None -> '?'."""
     return "?" if value is None else _scaled(value, 1000, _SI)
 
 
 def bytes_text(value: int | None) -> str:
-    """A size in IEC: 26499616 -> '25.27 MiB', None -> '?'."""
+    """Formats bytes with an IEC prefix: 26499616 -> '25.27 MiB', None -> '?'."""
     return "?" if value is None else _scaled(value, 1024, _IEC)
 
 
 def number_text(value: float) -> str:
-    """A figure of an unknown unit in four digits, or all before the point: 1234567.8 -> '1,234,568'."""
+    """Formats a figure of unknown unit with four digits, or all integer digits: 1234567.8 -> '1,234,568'."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 _LARGEST = 1000
-"""Bits of the largest number that is written out; a float has 1,023. Only a file made for the purpose claims
-more."""
+"""Bits of the largest number that is written out. A float has 1,023, and only manipulated files have more."""
 
 
 def _beyond(value: int) -> str:
-    """A number too large to write out, by its power of ten: '-10^560'."""
+    """Formats a number that is too large to write out as a power of ten: '-10^560'."""
     return f"{'-' if value < 0 else ''}10^{int((value.bit_length() - 1) * 0.3010299957)}"
 
 
@@ -53,38 +52,41 @@ def _scaled(value: int, base: int, units: Sequence[str]) -> str:
 
 
 def exact_text(value: int | None) -> str:
-    """The exact integer with thousands separators; None -> '?'."""
+    """Formats an integer with thousands separators; None -> '?'."""
     if value is None:
         return "?"
     return f"{value:,}" if value.bit_length() <= _LARGEST else _beyond(value)
 
 
 def many_text(count: int, noun: str) -> str:
-    """'1 tensor', '12 tensors'."""
+    """Formats a count with a noun: '1 tensor', '12 tensors'."""
     return f"{exact_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def runs_text(calls: int | None) -> str:
-    """How often a site runs in one pass; '' for once. 0 times: it stands in a branch that is not counted."""
+    """Formats the number of runs of a site in one pass; '' for one run.
+
+    0 runs means that the site is in a branch that is not counted.
+    """
     return "? runs" if calls is None else {0: "not counted", 1: ""}.get(calls, f"{calls:,} runs")
 
 
 def percent_text(part: int | float | None, whole: int | float | None) -> str:
-    """Share of `part` in `whole` in percent; '?' if either is unknown, '-' of nothing."""
+    """Formats `part` as a percentage of `whole`; '?' if either is unknown, '-' if `whole` is 0."""
     if part is None or whole is None:
         return "?"
     return "-" if not whole else f"{100 * part / whole:.1f} %"
 
 
 def reached_text(share: float | None) -> str:
-    """The reached share of a whole: rounded down, so that 100 % is all of it; None -> '?'."""
+    """Formats a coverage, rounded down so that 100 % means all; None -> '?'."""
     if share is None:
         return "?"
     return "100 %" if share >= 1 else f"{int(share * 1000) / 10:.1f} %"
 
 
 def rate_text(value: float, unit: str) -> str:
-    """A rate in SI: (4e12, 'MAC/s') -> '4.00 TMAC/s', (1.314, 'runs/s') -> '1.31 runs/s'."""
+    """Formats a rate with an SI prefix: (4e12, 'MAC/s') -> '4.00 TMAC/s', (1.314, 'runs/s') -> '1.31 runs/s'."""
     if abs(value) < 999.5:
         return f"{value:.3g} {unit}"
     scaled = _scaled(round(value), 1000, _SI)
@@ -92,10 +94,10 @@ def rate_text(value: float, unit: str) -> str:
 
 
 def seconds_text(value: float | None) -> str:
-    """A duration: 3.2e-6 -> '3.2 µs', 0.0123 -> '12 ms', 1.5 -> '1.5 s', 75 -> '1 min 15 s'; None -> '?'."""
+    """Formats a duration: 3.2e-6 -> '3.2 µs', 0.0123 -> '12 ms', 75 -> '1 min 15 s', None -> '?'."""
     if value is None:
         return "?"
-    # a number that rounds up to a thousand takes the next unit
+    # a number that rounds up to 1000 uses the next unit
     if 0 < value < 0.9995e-3:
         return f"{value * 1e6:.3g} µs" if value >= 0.9995e-6 else f"{value * 1e9:.3g} ns"
     if value < 0.01:
@@ -109,54 +111,54 @@ def seconds_text(value: float | None) -> str:
 
 
 def shape_text(shape: Sequence[int | str | None] | None) -> str:
-    """A shape as '[1, 3, 224, 224]'; an unknown dimension or shape is '?'."""
+    """Formats a shape: '[1, 3, 224, 224]'. An unknown dimension or shape is '?'."""
     if shape is None:
         return "?"
     return "[" + ", ".join("?" if d is None else printable(str(d)) for d in shape) + "]"
 
 
 def sizes_text(sizes: Iterable[int]) -> str:
-    """Sizes as the user types them: '64x32x16'."""
+    """Formats sizes as the user types them: '64x32x16'."""
     return "x".join(map(str, sizes))
 
 
 def joined_text(values: Iterable[object]) -> str:
-    """Values as the user types them, in one word: '1,8,32'."""
+    """Formats values as the user types them in one word: '1,8,32'."""
     return ",".join(map(str, values))
 
 
 def memory_word(size: int) -> str:
-    """Bytes as the user types them, exact: '80G', '1000'."""
+    """Formats bytes exactly as the user types them: '80G', '1000'."""
     return f"{size >> 30}G" if size and not size % (1 << 30) else str(size)
 
 
 def dims_text(dims: Mapping[str, int]) -> str:
-    """Sizes of dimensions as 'batch=1, seq=64'; '' is the name of unnamed dimensions."""
+    """Formats sizes of dimensions: 'batch=1, seq=64'. Unnamed dimensions have the name ''."""
     return ", ".join(f"{printable(name) or 'unnamed'}={size}" for name, size in dims.items())
 
 
 def edges_text(edges: str, *, brief: bool = True) -> str:
-    """The last tiles of an axis: 'partial' or 'padded'; the long form also has the option's word."""
+    """Formats the handling of last tiles: 'partial' or 'padded'. The long form includes the option's word."""
     word = "partial" if edges == "ragged" else edges
     return word if brief else f"{word} tiles{' (ragged)' * (edges == 'ragged')}"
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
-    """The number of random inputs of a run: '2 random inputs, seeds 0, 1'; '' for none."""
+    """Formats the random inputs of a run: '2 random inputs, seeds 0, 1'; '' for none."""
     many = "s" * (len(seeds) != 1)
     return f"{len(seeds)} random input{many}, seed{many} {', '.join(map(str, seeds))}" if seeds else ""
 
 
 def rounding_text(ratio: float, limit: float) -> str:
-    """An error in units of u (|x| |W|), with its limit: '1.20 u, limit 8 u'."""
+    """Formats an error in units of u (|x| |W|) with its limit: '1.20 u, limit 8 u'."""
     return f"{ratio:.2f} u, limit {limit:.3g} u"
 
 
 def printable(text: str) -> str:
-    """`text` with every control and bidirectional-override character made visible.
+    """Escapes every control and bidirectional-override character of `text`.
 
-    The author of a model file chooses its names: an escape sequence in a name could move the
-    cursor, retitle the window or hide text. None may reach the terminal.
+    The author of a model file chooses its names. An escape sequence in a name could move the cursor, retitle
+    the window or hide text.
     """
     if text.isprintable():
         return text

@@ -1,6 +1,6 @@
-"""Verdicts: the five kinds that a proof can end with, and their names.
+"""Verdicts: the five possible results of a proof, and their names.
 
-Apart from the facts that have them, because the first paint of the screen does not wait for facts.
+This module is separate from the facts, because the first paint of the screen must not wait for them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Literal
 VerdictKind = Literal["equal", "parts", "evidence", "different", "unproven"]
 
 NOT_NEEDED = "none: not needed"
-"""The comparison where all parts before an output are proved: it only shows how rounding grows."""
+"""Reference text of an output whose preceding parts are all proved: the comparison only shows how rounding
+grows.
+"""
 
 VERDICTS: Mapping[VerdictKind, str] = {
     "equal": "proven equal",
@@ -20,7 +22,7 @@ VERDICTS: Mapping[VerdictKind, str] = {
     "different": "different",
     "unproven": "not proved",
 }
-"""The name of each kind on the screen and in tables."""
+"""Name of each kind on the screen and in tables."""
 
 
 WEAKEST_FIRST: tuple[VerdictKind, ...] = ("different", "unproven", "evidence", "parts", "equal")
@@ -30,5 +32,5 @@ PASSED: tuple[VerdictKind, ...] = ("equal", "parts", "evidence")
 
 
 def weakest(kinds: Iterable[VerdictKind]) -> VerdictKind:
-    """The verdict on several together: 'different' if one is, else the weakest."""
+    """Combines several verdicts: 'different' if one is, otherwise the weakest."""
     return min(kinds, key=WEAKEST_FIRST.index, default="equal")

@@ -1,4 +1,4 @@
-"""Notes of versions in errors: a library outside of its tested range is a likely cause of its failure."""
+"""Version notes in errors: a library outside of its tested range is a likely cause of its failure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["at_hand", "explained", "internal_error", "notes_of", "unmet", "with_
 
 
 class unmet:  # noqa: N801 - called like a function
-    """Replaces the error of a library that no longer has a tested property with one clear error.
+    """Context manager that turns the failure of an assumption about a library into one clear error.
 
     Args:
-        package: The library, by its name for pip.
-        what: The property that it lacks, as a sentence.
+        package: Name of the library for pip.
+        what: Missing property of the library, as a sentence.
 
     Raises:
-        BadModel: The block raises AttributeError, ImportError or KeyError.
+        BadModel: The block raised AttributeError, ImportError or KeyError.
     """
 
     def __init__(self, package: str, what: str) -> None:
@@ -51,9 +51,10 @@ class unmet:  # noqa: N801 - called like a function
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """Notes like `tested with torch 2.9 to 2.15; 2.16 is installed`, for the libraries behind an error.
+    """Builds notes such as `tested with torch 2.9 to 2.15; 2.16 is installed` for the libraries behind an
+    error.
 
-    A call with an argument that a library no longer has fails in the caller. So if the error itself names no
+    If a library removed an argument, the call fails in the caller's code. So if the error itself names no
     library outside of its range, the libraries that the failing function uses are checked.
     """
     for packages in (origins(error), at_hand(error)):
@@ -64,7 +65,7 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def at_hand(error: BaseException) -> list[str]:
-    """Packages of the table whose values the failing function uses."""
+    """Lists the packages of the table that the failing function uses."""
     names: list[str] = []
     for cause in error_chain(error):
         step = cause.__traceback__
@@ -77,7 +78,7 @@ def at_hand(error: BaseException) -> list[str]:
 
 
 def _home(value: object) -> str:
-    """The module of a value: itself, where it is defined, or where its class is."""
+    """Module of a value: the value itself, the module that defines it, or the module of its class."""
     try:
         name = vars(value).get("__name__") if isinstance(value, type(sys)) else value.__module__
     except (AttributeError, TypeError):
@@ -86,11 +87,11 @@ def _home(value: object) -> str:
 
 
 def with_note(error: ExplorerError, cause: BaseException | None = None) -> ExplorerError:
-    """The error, with the tested range of each library behind it that is outside of its range.
+    """Adds notes to an error for each library behind it that is outside of its tested range.
 
     Args:
-        error: The error for the user.
-        cause: The original error; by default the one that it was raised from, or while handling.
+        error: Error for the user.
+        cause: Original error, or None for the error's own cause or context.
     """
     notes = _notes(cause or error.__cause__ or error.__context__)
     error.hint = "; ".join(filter(None, [error.hint, *(note for note in notes if note not in error.hint)]))
@@ -98,15 +99,15 @@ def with_note(error: ExplorerError, cause: BaseException | None = None) -> Explo
 
 
 def _notes(cause: BaseException | None) -> list[str]:
-    """Notes of the versions that an error comes from."""
+    """Builds the version notes of an error."""
     try:
         return notes_of(cause) if cause is not None else []
-    except Exception:  # a broken installation must not hide the failure
+    except Exception:  # a broken installation must not hide the original failure
         return []
 
 
 def explained(error: Exception) -> ExplorerError:
-    """The error for any failure, with notes of versions."""
+    """Builds the error for any failure, with version notes."""
     if isinstance(error, ExplorerError):
         return with_note(error)
     failure = beyond(error)
@@ -114,7 +115,7 @@ def explained(error: Exception) -> ExplorerError:
 
 
 def internal_error(error: BaseException) -> ExplorerError:
-    """The error for a bug of the program itself, with notes of versions, Python's included."""
+    """Builds the error for a bug of the program, with version notes that include Python's."""
     failure = with_note(internal(error), error)
     note = version_note("python")
     if note and not _notes(error):

@@ -1,4 +1,4 @@
-"""Host: the machine and its files: memory, paths, processes, optional packages."""
+"""The machine and its files: memory, paths, processes, optional packages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SWITCH = "EXPLORER_NO_CACHE"
-"""Environment variable that, set to any value, disables all caches."""
+"""Environment variable that disables all caches, whatever its value."""
 
 
 def cache_home(environment: Mapping[str, str]) -> str:
-    """The folder of all caches; its content can be made again."""
+    """Returns the folder of all caches. Its content can be deleted at any time."""
     return user_folder("cache", environment)

@@ -1,9 +1,9 @@
-"""Cache folder: cached answers, in files that only their user can read or write.
+"""Cache folder: cached answers in files that only their user can read or write.
 
-A file has a checksum over its name and its content. A damaged file, a file under another's name, and a file
-that others may have written are ignored without a message. The size of the folder is limited, and the least
-recently used files go first. A failure to read or write (a full disk, a read-only home, another process that
-is faster) only costs time: no function here raises.
+Every file has a checksum over its name and its content. Damaged files, renamed files, and files that others
+could write are ignored silently. The size of the folder is limited, and the least recently used files are
+removed first. A failure to read or write (a full disk, a read-only home, a race with another process) only
+costs time: no function here raises.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOST_BYTES = 256 << 20
-"""Limit of all files together; one file may take a quarter."""
+"""Largest number of bytes of all files. A single file may use a quarter of it."""
 MOST_FILES = 2_000
 
 _MAGIC = b"explorer cache 1\n"
 _DIGEST = 32
 _LEFT = 600.0
-"""Seconds after which an unfinished file counts as left behind by a process that is gone."""
+"""Seconds after which an unfinished file is considered abandoned by its process."""
 
 
 class CacheUsage(Struct, frozen=True):
-    """A folder of answers that are kept.
+    """Size of a cache folder.
 
     Attributes:
-        folder: Where it is, whether there is one or not.
-        files: In it.
-        bytes: Of all of them.
-        most_bytes: Bound of `bytes`: what was used least recently goes first.
+        folder: Path of the folder, which need not exist.
+        files: Number of files.
+        bytes: Bytes of all files.
+        most_bytes: Limit of `bytes`. The least recently used files are removed first.
     """
 
     folder: str
@@ -48,11 +48,11 @@ class CacheUsage(Struct, frozen=True):
 
 
 class CacheFolder:
-    """Files by name.
+    """A folder of cached files by name.
 
     Args:
-        path: The folder; created on the first write.
-        most_bytes: Limit of all files together.
+        path: Path of the folder, which the first write creates.
+        most_bytes: Largest number of bytes of all files.
     """
 
     def __init__(self, path: str, most_bytes: int = MOST_BYTES) -> None:
@@ -60,7 +60,7 @@ class CacheFolder:
         self.most_bytes = most_bytes
 
     def read(self, name: str) -> memoryview | None:
-        """The content under a name; None if it is missing or damaged."""
+        """Reads the content under a name, or returns None if it is missing or damaged."""
         try:
             raw = self._content(name)
         except (OSError, MemoryError):
@@ -72,18 +72,18 @@ class CacheFolder:
         if raw[len(_MAGIC) : begins] != _checksum(name, content):
             return None
         with contextlib.suppress(OSError):
-            os.utime(os.path.join(self.path, name))  # used just now
+            os.utime(os.path.join(self.path, name))  # record the use
         return content
 
     def _content(self, name: str) -> bytes | None:
-        """The content of a file, if only the user can write the file and its folder."""
+        """Reads a file, if only the user can write it and its folder."""
         about = os.lstat(self.path)
         if not stat.S_ISDIR(about.st_mode) or not own_files.is_ours(about):
             return None
         return own_files.read(os.path.join(self.path, name), self.most_bytes)
 
     def write(self, name: str, content: bytes) -> bool:
-        """Stores content under a name, all or nothing; returns whether it did."""
+        """Stores content under a name, atomically. Returns whether it succeeded."""
         if len(content) > self.most_bytes // 4:
             return False
         try:
@@ -95,7 +95,7 @@ class CacheFolder:
         return True
 
     def usage(self) -> CacheUsage:
-        """Number of files, and their bytes."""
+        """Counts the files and their bytes."""
         sizes = [size for _, size, _ in self._files()]
         return CacheUsage(self.path, len(sizes), sum(sizes), self.most_bytes)
 
@@ -106,7 +106,7 @@ class CacheFolder:
                 os.unlink(path)
 
     def _make_room(self, size: int) -> None:
-        """Removes the least recently used files until there is room for one more."""
+        """Removes the least recently used files until a new one fits."""
         files = sorted(self._files())
         total, count = sum(size for _, size, _ in files), len(files)
         for used, each, path in files:
@@ -117,7 +117,7 @@ class CacheFolder:
                 total, count = total - each, count - 1
 
     def _files(self) -> Iterator[tuple[float, int, str]]:
-        """The time of last use, the size and the path of each file."""
+        """Yields the time of last use, the size and the path of each file."""
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ class CacheFolder:
 
 
 def _checksum(name: str, content: bytes | memoryview) -> bytes:
-    import hashlib  # 5 ms, not for commands that use no cache
+    import hashlib  # takes 5 ms; commands without a cache do not need it
 
     hasher = hashlib.sha256(name.encode() + b"\0")
     hasher.update(content)

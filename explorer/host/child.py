@@ -1,8 +1,9 @@
-"""Child processes of the program: how they start and end.
+"""Starts and ends child processes of the program.
 
-Python looks for modules in the current folder, or beside the script, first: a json.py among a user's models
-must not run when the user looks at a model. `-P` excludes both. `-I` would also exclude the user's own
-packages and PYTHONPATH. So this file is run by its path, and the package comes from the file's folder.
+By default, Python searches modules in the current folder or next to the script first. A json.py among a
+user's models must not run when the user opens a model. The option `-P` excludes both folders. The option `-I`
+would also exclude the user's own packages and PYTHONPATH. Therefore the child runs this file by its path, and
+it finds the package relative to the file.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ import sys
 
 
 def command(module: str, *words: str) -> list[str]:
-    """The command that runs the `main` of a module in a new process, with `words` in its `sys.argv`."""
+    """Returns the command that runs the `main` of a module in a new process, with `words` in its `sys.argv`."""
     return [sys.executable, "-P", __file__, module, *words]
 
 
 def end_with(alive: int) -> None:
-    """Makes the system kill this process when the other end of a pipe closes, for any reason.
+    """Makes the system kill this process when the other end of a pipe closes for any reason.
 
-    Only Linux can do that. Elsewhere a thread waits for it, which does not run while native code holds the
-    interpreter's lock.
+    Only Linux supports this. On other systems a thread waits for it, which cannot run while native code holds
+    the interpreter's lock.
 
     Args:
-        alive: The read end of the pipe; the parent process holds the other end.
+        alive: Read end of the pipe. The parent process holds the write end.
     """
     import fcntl
     import os

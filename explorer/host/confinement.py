@@ -1,7 +1,7 @@
-"""Confinement: a process that works for a visitor uses files below one folder only.
+"""Confinement: a process that serves a visitor may use only files in one folder.
 
-`explorer serve` sets the folder in the environment of a visitor's processes. All files that a user names are
-opened through `input_files` or `output_files`, which check them here.
+`explorer serve` sets the folder in the environment of a visitor's processes. Every file that a user names is
+opened through `input_files` or `output_files`, which check it here. If no folder is set, nothing is refused.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ VARIABLE = "EXPLORER_SERVED"
 
 
 def check(path: str, *, written: bool = False) -> None:
-    """Refuses a path that leads out of the folder, through links too; without a folder, refuses nothing.
+    """Refuses a path outside the folder, also through links.
 
-    The temporary folders of this process are exempt. The files that huggingface_hub stores of a model beside
-    the served folder may be read, but not written.
+    Temporary folders of this process are allowed. The files that huggingface_hub stores next to the served
+    folder of a model may be read, but not written.
 
     Raises:
-        Misuse: The path leads out of the folder.
+        Misuse: The path is outside the folder.
     """
     if (folder := os.environ.get(VARIABLE)) and not _is_inside(path, folder, written):
         raise _outside(path)
 
 
 def check_opened(path: str, about: os.stat_result) -> None:
-    """Refuses an open file that is not the file that `check` accepted: a link was moved meanwhile.
+    """Refuses an open file that differs from the file that `check` accepted, because a link was changed in
+    between.
 
     Args:
-        path: The opened path.
-        about: The status of the open file.
+        path: Path that was opened.
+        about: Status of the open file.
 
     Raises:
-        Misuse: It is another file.
+        Misuse: The open file is another file.
     """
     if not os.environ.get(VARIABLE):
         return
@@ -48,12 +49,12 @@ def check_opened(path: str, about: os.stat_result) -> None:
 
 
 def check_model(source: str) -> None:
-    """Refuses to open anything but a file in the folder: a path out of it, code, a name.
+    """Refuses every source that is not a file in the folder: other paths, code, and names.
 
-    The message does not say whether a file exists outside the folder. Without a folder, refuses nothing.
+    The message does not reveal whether a file exists outside the folder.
 
     Raises:
-        Misuse: The source is no such file.
+        Misuse: The source is not a file in the folder.
     """
     if not (folder := os.environ.get(VARIABLE)):
         return
@@ -69,26 +70,26 @@ def _outside(path: str) -> Misuse:
 
 
 def _is_inside(path: str, folder: str, written: bool = False) -> bool:
-    from explorer.host import scratch  # 3 ms, and few processes are confined
+    from explorer.host import scratch  # takes 3 ms, and few processes are confined
 
     try:
         root, real = os.path.realpath(folder), os.path.realpath(path)
-        # the folder of a file that may not exist yet
+        # also works for a file that does not exist yet
         if os.path.commonpath([root, real]) == root:
             return True
-    except ValueError:  # a NUL, another drive
+    except ValueError:  # a null byte, or another drive
         return False
     return (not written and os.path.dirname(real) == blobs_of(root)) or scratch.is_private(path)
 
 
 def blobs_of(folder: str) -> str:
-    """The folder of the files behind a folder of huggingface_hub's cache; '' for any other folder.
+    """Finds the folder of the files behind a folder of huggingface_hub's cache; '' for other folders.
 
-    models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST: the only links out of a
-    model's folder.
+    models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST. These are the only links that
+    leave the folder of a model.
 
     Args:
-        folder: A path without links, see `os.path.realpath`.
+        folder: Path without links, see `os.path.realpath`.
     """
     parts = folder.split(os.sep)
     for at in range(2, len(parts)):

@@ -1,7 +1,7 @@
-"""Records of file reads: which bytes were read, and whether they are still the same.
+"""Records of file reads: the bytes that were read, and whether they are unchanged.
 
-Size and time of a file do not identify its content: a replacement can have both. So the bytes that were read
-are read again and hashed; other bytes do not matter.
+Size and time of a file do not identify its content, because a replacement can have the same. Therefore the
+bytes that were read are read again and hashed. Other bytes do not matter.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class FileRead(Struct, frozen=True):
     """The parts of a file that were read.
 
     Attributes:
-        path: The absolute path of the file.
-        real: The path behind all links.
-        size: Size of the file in bytes.
-        spans: Offset and size of every part that was read.
+        path: Absolute path of the file.
+        real: Path with all links resolved.
+        size: Bytes of the file.
+        spans: Offset and size in bytes of every part that was read.
     """
 
     path: str
@@ -35,22 +35,22 @@ class FileRead(Struct, frozen=True):
 
 
 def whole(path: str) -> FileRead:
-    """A file that was read in full.
+    """Records that a file was read in full.
 
     Raises:
-        OSError: The file is gone.
+        OSError: The file does not exist any more.
     """
     size = os.path.getsize(path)
     return read_of(path, size, ((0, size),))
 
 
 def read_of(path: str, size: int, spans: Iterable[tuple[int, int]]) -> FileRead:
-    """Parts of a file that were read."""
+    """Records parts of a file that were read."""
     return FileRead(os.path.abspath(path), os.path.realpath(path), size, tuple(joined(spans)))
 
 
 def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sorted spans; adjacent and overlapping spans are joined."""
+    """Sorts spans and joins adjacent and overlapping ones."""
     merged: list[tuple[int, int]] = []
     for offset, size in sorted(spans):
         if merged and offset <= sum(merged[-1]):
@@ -61,17 +61,19 @@ def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def last_change(files: Sequence[FileRead]) -> int:
-    """Nanoseconds since the epoch of the last change of some files, which no user can set.
+    """Time of the last change of some files in nanoseconds since the epoch, which users cannot set.
 
     Raises:
-        OSError: A file is gone.
+        OSError: A file does not exist any more.
     """
     return max(os.stat(file.path).st_ctime_ns for file in files)
 
 
 def digest(files: Sequence[FileRead]) -> bytes | None:
-    """Digest of the parts that were read, read anew; None if a file is not where it was."""
-    import hashlib  # 5 ms, not for commands that need no digest
+    """Reads the recorded parts again and computes their digest, or returns None if a file moved or its size
+    changed.
+    """
+    import hashlib  # takes 5 ms; commands without a digest do not need it
 
     hasher = hashlib.sha256()
     for file in files:

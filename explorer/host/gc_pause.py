@@ -1,7 +1,7 @@
-"""Pause of the garbage collector while many long-lived objects are built.
+"""Pauses the garbage collector while many long-lived objects are built.
 
-A graph of twenty thousand nodes becomes half a million objects. Repeated searches for cycles among them take
-a third of the time of building them, and one more search follows when the collector is turned on again.
+A graph of 20,000 nodes becomes half a million objects. Searching for cycles among them again and again takes
+a third of the time of building them, and one more search follows when the collector is enabled again.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _MANY = 700
-"""New objects from which they count as old: as many as would start a search."""
+"""Number of new objects from which they are moved to the oldest generation: as many as would start a search.
+"""
 
 _OWN = gc.get_freeze_count()
-"""Objects that the interpreter itself freezes: Python 3.12 starts with some hundreds."""
+"""Number of objects that the interpreter itself freezes: Python 3.12 starts with some hundreds."""
 
 
 _RARELY = 10_000
-"""New objects at which a screen searches for garbage: a key press makes a thousand, most short-lived."""
+"""New objects between searches on the screen: a key press makes a thousand, most of them short-lived."""
 
 
 def freeze_once() -> None:
@@ -31,7 +32,10 @@ def freeze_once() -> None:
 
 @contextmanager
 def gc_pause() -> Iterator[None]:
-    """Stops garbage collection in the block; many new objects count as old afterwards."""
+    """Disables the garbage collector in the block.
+
+    If many objects were created, they count as old afterwards.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -39,7 +43,7 @@ def gc_pause() -> Iterator[None]:
     finally:
         if collects:
             if gc.get_count()[0] > _MANY and gc.get_freeze_count() <= _OWN:
-                # to the permanent generation and from there to the oldest, without a search. Objects that the
+                # moves the objects to the permanent generation and from there to the oldest, without a search; objects that the
                 # caller has frozen stay frozen
                 gc.freeze()
                 gc.unfreeze()

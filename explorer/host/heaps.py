@@ -1,24 +1,25 @@
-"""Heap of glibc: returns freed memory to the system."""
+"""Returns freed memory of glibc's heap to the system."""
 
 from __future__ import annotations
 
 import sys
 
 _MORE = 1 << 25
-"""Bytes from which a search of the heap pays off: the works of a small model free less."""
+"""Bytes that must have been added since the last call. A small model frees less than a search of the heap is
+worth.
+"""
 _least = [0]
-"""Least bytes that this process has held since the heap was last trimmed."""
+"""Smallest number of bytes that this process has held since the heap was last trimmed."""
 
 
 def give_back(above: int = 0) -> None:
     """Returns freed memory to the system.
 
-    glibc keeps freed memory for later use. Other C libraries have no such call, and some Pythons have no
-    ctypes.
+    glibc keeps freed memory for later use. Other C libraries have no such call, and some Pythons lack ctypes.
 
     Args:
-        above: Do it only if this process holds more bytes than this, and more than after the last time; 0: in
-            any case.
+        above: Number of bytes that this process must hold, and it must have grown since the last call. 0
+            trims in any case.
     """
     resident_bytes = resident()
     _least[0] = min(_least[0], resident_bytes)
@@ -36,8 +37,8 @@ def give_back(above: int = 0) -> None:
 
 
 def resident(pid: int | None = None) -> int:
-    """Bytes of memory that a process holds, this one or another; 0 where unknown."""
-    import psutil  # 12 ms, only on request
+    """Bytes of memory that a process holds, this one by default; 0 if unknown."""
+    import psutil  # takes 12 ms
 
     try:
         return int(psutil.Process(pid).memory_info().rss)

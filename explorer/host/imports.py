@@ -1,4 +1,4 @@
-"""Trial imports of packages in other processes: a package that raises, crashes or hangs does no harm."""
+"""Trial imports of packages in other processes, in which a package can raise, crash or hang without harm."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _SECONDS = 40.0
-"""Seconds for each process: a busy machine, or a network disk, takes many times the usual second."""
+"""Seconds for each process. A busy machine or a network disk takes many times the usual second."""
 _SECONDS_MORE = 10.0
-"""Seconds for the packages after one that hangs."""
+"""Seconds for the remaining packages after one that hangs."""
 _FIRST = {"numpy", "rich", "torch"}
 _UNUSED = {"tflite"}
-"""Packages that the program imports a module at a time: importing the package would take all of them."""
+"""Packages of which the program imports single modules. Importing the package would import all of them."""
 _LACKS = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _CODE = """
 import json, os, sys
@@ -52,17 +52,18 @@ os._exit(0)
 
 
 class ImportTrial:
-    """Imports of packages, started at once: one process for the base installation, one for each extra.
+    """Trial imports of packages, started at once: one process for the base installation and one for each
+    extra.
 
-    Where a package ends its process, another process tries the remaining packages.
+    If a package ends its process, another process tries the remaining packages.
 
     Args:
-        modules: Top-level names.
+        modules: Top-level names of the packages.
     """
 
     def __init__(self, modules: Iterable[str]) -> None:
         groups: dict[str, list[str]] = {}
-        # packages that many others need come first: the others fail for the same reason
+        # packages on which others depend come first, because the others fail for the same reason
         for module in sorted(modules, key=lambda name: name not in _FIRST):
             if module not in _UNUSED:
                 groups.setdefault(extra_of(module), []).append(module)
@@ -71,14 +72,14 @@ class ImportTrial:
         self._children = [(names, _child(self._path, names)) for names in groups.values()]
 
     def faults(self) -> dict[str, Fault]:
-        """The faults of the packages that cannot be imported, by module; waits for all trials."""
+        """Waits for all trials and returns the faults of the packages that cannot be imported, by module."""
         every: dict[str, str] = {}
         for names, child in self._children:
             every |= self._reasons(names, child)
         return _told_once({name: _fault(name, reason) for name, reason in every.items()}, every)
 
     def _reasons(self, names: Sequence[str], child: subprocess.Popen[str]) -> dict[str, str]:
-        """Why packages of one installation cannot be imported, by module."""
+        """Collects the reasons of failed imports of one installation, by module."""
         reasons: dict[str, str] = {}
         until = self._until
         while True:
@@ -124,13 +125,13 @@ def _fault(module: str, reason: str) -> Fault:
 
 
 def _lacked(module: str, reason: str) -> str:
-    """The package that a module asked for and that is not installed; '' where the import failed otherwise."""
+    """Finds the missing package that a module imports; '' if the import failed for another reason."""
     lacks = _LACKS.match(reason)
     return lacks[1] if lacks is not None and lacks[1].partition(".")[0] != module else ""
 
 
 def _told_once(faults: dict[str, Fault], reasons: dict[str, str]) -> dict[str, Fault]:
-    """Faults without those of packages that only fail because another package does."""
+    """Removes the faults of packages that fail only because another package does."""
     first = {reason: name for name, reason in reversed(reasons.items())}
     root_faults = {name: fault for name, fault in faults.items() if first[reasons[name]] == name}
     blamed = {name for name in root_faults if not _lacked(name, reasons[name])}

@@ -1,8 +1,8 @@
 """Input files: the only way to open a file that a user names, in an option, a dialog or a call.
 
-A device has no end, a pipe waits for a writer, and a visitor of `explorer serve` may read one folder only. A
-reader that opens a path directly misses one of these checks, so `tests/host/test_file_door.py` finds every
-such reader. Written files go through `output_files`, the program's own state through `own_files`.
+A device has no end, a pipe waits for a writer, and a visitor of `explorer serve` may read only one folder.
+Code that opens a path directly would skip these checks, so `tests/host/test_file_door.py` finds all such
+code. `output_files` writes files, and `own_files` reads and writes the program's own state.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from zipfile import ZipFile
 
 MOST_BYTES = 16 << 20
-"""Size limit of a file written by hand: a configuration, a list of rules."""
+"""Largest number of bytes of a file written by hand, such as a configuration."""
 QUOTED = r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\''
-"""Pattern of a string of TOML on one line."""
+"""Pattern of a TOML string on one line."""
 _DEEP = r"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){64}"
-"""Pattern of a key with too many parts: reading it takes time quadratic in their number."""
+"""Pattern of a key with too many parts. Parsing takes time quadratic in their number."""
 _AT = r"\s*\(at (?:line (\d+), column \d+|end of document)\)$"
 
-# flags that only some systems have; a pipe waits for its writer where O_NONBLOCK is missing
+# flags that not all systems have; without O_NONBLOCK, opening a pipe waits for its writer
 _READING = os.O_RDONLY
 for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
     _READING |= getattr(os, _name, 0)
 
 
 def check(path: str, *, internal: bool = False) -> os.stat_result:
-    """Checks a file that a library opens by its name, as `descriptor` does.
+    """Checks a file that a library will open by name, as `descriptor` does.
 
     Raises:
-        Misuse: It lies outside the served folder.
-        OSError: It is missing, or not a regular file.
+        Misuse: The file is outside the served folder.
+        OSError: The file is missing or not a regular file.
     """
     if not internal:
         confinement.check(path)
@@ -58,17 +58,17 @@ def descriptor(path: str, *, internal: bool = False) -> tuple[int, int]:
     """Opens a regular file for reading.
 
     Args:
-        path: Its path.
-        internal: The program chose the path, not a user: confinement does not apply.
+        path: Path of the file.
+        internal: Whether the program chose the path, not a user. Confinement does not apply then.
 
     Returns:
-        The descriptor, which the caller closes, and the size of the file in bytes.
+        The descriptor, which the caller must close, and the bytes of the file.
 
     Raises:
-        Misuse: It lies outside the served folder.
-        OSError: It cannot be read, or is not a regular file.
+        Misuse: The file is outside the served folder.
+        OSError: The file cannot be read or is not a regular file.
     """
-    # before opening it: opening a device may have effects, and an error of open may reveal what exists
+    # check before opening, because opening a device may have effects and an error may reveal that a file exists
     check(path, internal=internal)
     opened = os.open(path, _READING)
     try:
@@ -90,20 +90,20 @@ def _check_regular(about: os.stat_result) -> None:
 
 
 def unbuffered(opened: int, *, close: bool = True) -> FileIO:
-    """The bytes of a descriptor from `descriptor`.
+    """Opens the bytes of a descriptor from `descriptor`.
 
     Args:
-        opened: The descriptor.
-        close: Closing the file closes the descriptor.
+        opened: Descriptor of the file.
+        close: Whether closing the file closes the descriptor.
     """
     return open(opened, "rb", buffering=0, closefd=close)
 
 
 def binary(path: str, *, internal: bool = False) -> BufferedReader:
-    """Opens a file of bytes for reading.
+    """Opens a binary file for reading.
 
     Raises:
-        Misuse, OSError: As `descriptor`.
+        Misuse, OSError: See `descriptor`.
     """
     return open(descriptor(path, internal=internal)[0], "rb")
 
@@ -116,26 +116,26 @@ def text(
     errors: str = "strict",
     newline: str | None = None,
 ) -> TextIO:
-    """Opens a file of text for reading.
+    """Opens a text file for reading.
 
     Raises:
-        Misuse, OSError: As `descriptor`.
+        Misuse, OSError: See `descriptor`.
     """
     number = descriptor(path, internal=internal)[0]
     return open(number, encoding=encoding, errors=errors, newline=newline)
 
 
 def content(path: str, *, internal: bool = False, most: int = MOST_BYTES) -> bytes:
-    """The whole content of a file.
+    """Reads a complete file.
 
     Args:
-        path: Its path.
-        internal: As for `descriptor`.
+        path: Path of the file.
+        internal: Whether the program chose the path, as for `descriptor`.
         most: Largest size in bytes.
 
     Raises:
-        Misuse: It lies outside the served folder.
-        OSError: It cannot be read, is not a regular file, or is larger than `most`.
+        Misuse: The file is outside the served folder.
+        OSError: The file cannot be read, is not a regular file, or is larger than `most`.
     """
     with binary(path, internal=internal) as file:
         raw = file.read(most + 1)
@@ -145,29 +145,29 @@ def content(path: str, *, internal: bool = False, most: int = MOST_BYTES) -> byt
 
 
 def mapping(opened: int, size: int, *, private: bool = False) -> mmap.mmap:
-    """The bytes of an open file as memory, read on access.
+    """Maps an open file into memory, so that its bytes are read on access.
 
     Args:
-        opened: Its descriptor; the map stays after it is closed.
-        size: Bytes from the start, at least one.
-        private: The memory is writable, and the file does not change.
+        opened: Descriptor of the file. The mapping remains valid after it is closed.
+        size: Number of bytes from the start, at least one.
+        private: Whether the memory is writable. Writes do not change the file.
 
     Raises:
         OSError: There is not enough memory.
         ValueError: The file is shorter than `size`.
     """
-    import mmap  # 1 ms, not for commands that map nothing
+    import mmap  # takes 1 ms; commands that map nothing do not need it
 
     return mmap.mmap(opened, size, access=mmap.ACCESS_COPY if private else mmap.ACCESS_READ)
 
 
 def archive(path: str) -> AbstractContextManager[ZipFile]:
-    """A zip archive, open for reading while the block lasts.
+    """Opens a zip archive for reading, for the duration of the block.
 
     Raises:
-        Misuse, OSError: As `descriptor`. zipfile.BadZipFile: It is not a zip archive.
+        Misuse, OSError: See `descriptor`. An invalid archive raises zipfile.BadZipFile.
     """
-    from contextlib import contextmanager  # both 7 ms, not for commands that read no archive
+    from contextlib import contextmanager  # both take 7 ms; commands that read no archive do not need them
     from zipfile import ZipFile
 
     @contextmanager
@@ -179,10 +179,10 @@ def archive(path: str) -> AbstractContextManager[ZipFile]:
 
 
 def mapped(path: str, *, private: bool = False) -> mmap.mmap:
-    """A file as memory, see `mapping`.
+    """Maps a file into memory, see `mapping`.
 
     Raises:
-        Misuse, OSError: As `descriptor`.
+        Misuse, OSError: See `descriptor`.
         ValueError: The file is empty.
     """
     opened, size = descriptor(path)
@@ -195,7 +195,7 @@ def mapped(path: str, *, private: bool = False) -> mmap.mmap:
 
 
 def no_read_ahead(mapped: mmap.mmap) -> None:
-    """Keeps the kernel from reading weights around every header, where the system allows it."""
+    """Prevents the kernel from reading weights around every header, if the system supports it."""
     import mmap
 
     if hasattr(mmap, "MADV_RANDOM"):
@@ -203,23 +203,23 @@ def no_read_ahead(mapped: mmap.mmap) -> None:
 
 
 def names(folder: str) -> list[str]:
-    """Names in a folder.
+    """Lists the names in a folder.
 
     Raises:
-        Misuse: It lies outside the served folder.
-        OSError: It cannot be read.
+        Misuse: The folder is outside the served folder.
+        OSError: The folder cannot be read.
     """
     confinement.check(folder)
     return os.listdir(folder)
 
 
 def toml(source: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
-    """The text of the file `path`, and its content.
+    """Decodes and parses the TOML file `path`. Returns its text and its content.
 
     Raises:
-        Misuse: It is not TOML; the message names the line.
+        Misuse: The file is not TOML. The message names the line.
     """
-    # 5 ms, not for commands without a configuration
+    # take 5 ms; commands without a configuration do not need them
     import re
     import tomllib
 
@@ -232,7 +232,7 @@ def toml(source: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
         raise Misuse("a key has too many parts", where=f"{path}:{line}")
     try:
         return text, tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number may have more digits than Python reads
+    except (ValueError, RecursionError) as error:  # ValueError also for a number with too many digits
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         at = re.search(_AT, reason)
         where = f"{path}:{at[1]}" if at and at[1] else path

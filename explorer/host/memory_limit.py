@@ -1,13 +1,13 @@
-"""Memory limit of a process, and how libraries report that it is reached.
+"""Memory limit of a process, and detection of the errors that libraries report when it is reached.
 
-The limit is RLIMIT_DATA: a process's private writable memory (heap, stacks, anonymous maps). Mapped weights
-are read-only, and the address space that torch, CUDA and glibc's arenas reserve is not writable before use:
-neither counts. RLIMIT_AS would count both and refuse to show a model of 100 GB. RLIMIT_RSS is not enforced,
-and watching the resident size would react too late. A copy-on-write map of a file (`torch.load(mmap=True)`)
-counts in full. Only Linux counts maps under this limit.
+The limit is RLIMIT_DATA, which covers a process's private writable memory: heap, stacks, anonymous maps. It
+does not count mapped weights, which are read-only, nor the address space that torch, CUDA and glibc's arenas
+only reserve. RLIMIT_AS would count both, so a model of 100 GB could not be opened. RLIMIT_RSS is not
+enforced, and watching the resident size would react too late. A copy-on-write map of a file
+(`torch.load(mmap=True)`) counts in full. Only Linux counts maps under this limit.
 
-Python raises MemoryError; native code throws, aborts, or fails with its own message. `is_met` knows those
-messages; the parent process reports a process that was ended.
+At the limit Python raises MemoryError. Native code throws, aborts, or fails with its own message, and
+`is_met` knows those messages. The parent process reports a child that was killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _SAID = re.compile(
     r"|without (exception set|setting an exception)",
     re.IGNORECASE,
 )
-"""Messages of C++ and onnxruntime, torch, the dynamic loader, threads, extensions that check nothing."""
+"""Messages about a lack of memory: of C++ and onnxruntime, torch, the dynamic loader, threads, and extensions
+that check nothing.
+"""
 
 
 _SPARE = 4 << 20
@@ -40,7 +42,7 @@ _spare = bytearray()
 
 
 def apply(limit: int) -> None:
-    """Limits this process permanently; does nothing on a system without the limit."""
+    """Limits the memory of this process permanently. Does nothing on a system without the limit."""
     if not is_linux():
         return
     import resource
@@ -52,13 +54,13 @@ def apply(limit: int) -> None:
 
 
 def keep_spare() -> None:
-    """Reserves memory again for the next failure."""
+    """Reserves memory for the next failure."""
     with contextlib.suppress(MemoryError):
         _spare.extend(bytearray(_SPARE - len(_spare)))
 
 
 def in_force() -> int | None:
-    """Bytes that this process may use; None without a limit."""
+    """Bytes that this process may use, or None without a limit."""
     if not is_linux():
         return None
     import resource
@@ -68,7 +70,7 @@ def in_force() -> int | None:
 
 
 def is_met(error: BaseException) -> bool:
-    """Whether a failure is a lack of memory, in any library's words."""
+    """Whether a failure is a lack of memory, in the words of any library."""
     _spare.clear()
     depth = 0
     cause: BaseException | None = error
@@ -77,7 +79,7 @@ def is_met(error: BaseException) -> bool:
             return True
         if says_so(str(cause)):
             return True
-        # 'raise ... from None' says that the cause does not matter: deep nesting is a MemoryError too
+        # 'raise ... from None' marks the cause as irrelevant; deep nesting also raises MemoryError
         cause, depth = (
             cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__),
             depth + 1,
@@ -91,7 +93,7 @@ def says_so(text: str) -> bool:
 
 
 def out_of_memory(limit: int | None, *, where: str = "") -> ExplorerError:
-    """The error for a lack of memory."""
+    """Builds the error for a lack of memory."""
     if limit is None:
         return ExplorerError("there is not enough memory for this", where=where, hint="nothing was written")
     return ExplorerError(
@@ -100,19 +102,21 @@ def out_of_memory(limit: int | None, *, where: str = "") -> ExplorerError:
 
 
 def words(limit: int) -> str:
-    """A limit in words, for messages."""
+    """Describes a limit for messages."""
     return f"the limit of {bytes_text(limit)} (--memory)"
 
 
 def machine() -> int | None:
-    """The memory of this machine in bytes; None where it cannot be limited."""
+    """Bytes of memory of this machine, or None if memory cannot be limited."""
     if not is_linux():
         return None
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def flush() -> None:
-    """Flushes the output streams, so that nothing is written twice or lost."""
+    """Flushes the output streams, so that a fork or an exit neither repeats nor loses output."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or never opened
+        with contextlib.suppress(
+            OSError, ValueError, AttributeError
+        ):  # the stream is closed or was never opened
             stream.flush()

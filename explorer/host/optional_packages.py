@@ -1,7 +1,7 @@
-"""Optional packages: they may be missing, print messages, and raise any exception.
+"""Optional packages, which may be missing, print messages, and raise any exception.
 
-torch and TensorFlow are extras. Their output, and that of a model's own code, is discarded: standard output
-is for the answer. A broken installation is reported as such.
+torch and TensorFlow are extras. Their output, and that of a model's own code, is discarded, because standard
+output is for the answer. A broken installation is reported as such.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def silence() -> Iterator[None]:
 
 
 def search_here() -> None:
-    """Allows imports of the user's code in the current folder, after the program's own modules.
+    """Allows imports of the user's code from the current folder, after the program's own modules.
 
-    This lasts: the code's own imports may come later, inside its functions.
+    This is permanent, because the code may import modules later, inside its functions.
     """
     folder = os.getcwd()
     if folder not in sys.path:
@@ -47,7 +47,7 @@ def search_here() -> None:
 
 
 def error_line(error: BaseException) -> str:
-    """An exception in one line, without a traceback."""
+    """Formats an exception in one line, without a traceback."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
@@ -56,13 +56,13 @@ def check_version(module: str = "", source: str = "") -> None:
     """Refuses a package that is too old, without importing it.
 
     Args:
-        module: The imported name of an extra's package; '' for the packages of every installation.
-        source: The place that needs it.
+        module: Import name of a package of an extra; '' for the packages of every installation.
+        source: Input of the user that needs the package.
 
     Raises:
-        MissingExtra: The package is older than pyproject's lower bound.
+        MissingExtra: The package is older than the lower bound in pyproject.toml.
     """
-    from explorer.base.installation import outdated  # 2 ms that a header does not wait for
+    from explorer.base.installation import outdated  # takes 2 ms; reading a header must not wait for it
 
     fault = outdated(module)
     if fault is not None:
@@ -73,11 +73,11 @@ def require(package: str, source: str) -> Any:
     """Imports a package of an extra, or a module of this program that needs torch.
 
     Args:
-        package: A dotted name.
-        source: The user's input that needs it.
+        package: Dotted name.
+        source: Input of the user that needs it.
 
     Raises:
-        MissingExtra: It is not installed, too old, or broken.
+        MissingExtra: The package is not installed, too old, or broken.
     """
     name = package.partition(".")[0]
     extra = "torch" if name == "explorer" else name
@@ -85,7 +85,7 @@ def require(package: str, source: str) -> Any:
     try:
         return importlib.import_module(package)
     except Exception as error:
-        # a package that does not match its numpy or protobuf may raise anything
+        # a package that does not match its numpy or protobuf may raise any exception
         if (failure := broken_package(error, source)) is not None:
             raise failure from error
         if isinstance(error, ModuleNotFoundError):

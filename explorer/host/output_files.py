@@ -1,7 +1,7 @@
-"""Output files: no file is lost, and no incomplete file gets its final name.
+"""Output files: no existing file is lost, and no incomplete file gets its final name.
 
-Before any work, a target that would cost the user a file is refused. Results are written
-beside their target and renamed into place.
+Before any work starts, a target that would replace a file that the user needs is refused. Results are written
+to a temporary folder next to their target and then renamed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ def check_target(
     inputs: Iterable[str] = (),
     new_folder: str = "",
 ) -> None:
-    """Refuses a target that would overwrite a file that the user needs.
+    """Refuses a target that would replace a file that the user needs.
 
     Args:
-        path: The path to write.
-        overwrite: Whether an existing file may be replaced.
+        path: Path of the file to write.
+        overwrite: Whether to replace an existing file.
         models: Files in use, and names of models made by code: net.py:net, package.net:net.
         weights: Files with the weights of the models.
-        inputs: Other files, and folders of files, that are read for the result.
-        new_folder: A folder that is created before the result is written.
+        inputs: Other inputs of the result: files, and folders of files.
+        new_folder: Folder that will be created before the result is written.
 
     Raises:
-        Misuse: `path` is one of them, its folder does not exist, it is not a regular file, exists and may not
-            be replaced, or lies where this process may not write (`confinement`).
+        Misuse: `path` is one of those files, its folder does not exist, it is not a regular file, it exists
+            and must not be replaced, or this process may not write there (`confinement`).
     """
     _check_confined(path)
     if os.path.isdir(path):
@@ -50,7 +50,7 @@ def check_target(
         _check_folder(os.path.dirname(os.path.abspath(path)), new_folder)
         return
     if os.path.exists(path) and not os.path.isfile(path):
-        # replacing a device node or a pipe would take it away from everybody
+        # replacing a device node or a pipe would remove it for every user
         raise Misuse("is not a regular file", where=path, hint="name a file to write")
     if any(_same_file(file, path) for model in models for file in _files(model)):
         raise Misuse("this is the model itself", where=path, hint="choose another name for the result")
@@ -72,11 +72,11 @@ def keep_input(path: str, inputs: Iterable[str]) -> None:
     """Refuses a target that is also an input of the result.
 
     Args:
-        path: The path to write.
-        inputs: The inputs: files, or folders of arrays.
+        path: Path of the file to write.
+        inputs: Inputs: files, or folders of arrays.
 
     Raises:
-        Misuse: `path` is one of them, or an array in a folder.
+        Misuse: `path` is an input, or an array in an input folder.
     """
     folder = os.path.dirname(os.path.abspath(path)) if path.endswith((".npy", ".npz")) else path
     for name in inputs:
@@ -85,7 +85,7 @@ def keep_input(path: str, inputs: Iterable[str]) -> None:
 
 
 def _files(model: str) -> tuple[str, ...]:
-    """The possible files of a model, its source included."""
+    """Lists the possible files of a model, with its source file."""
     source = model.rpartition(":")[0]
     return (model, source, f"{source.replace('.', os.sep)}.py") if source else (model,)
 
@@ -100,51 +100,51 @@ def _same_file(a: str, b: str) -> bool:
 
 
 def binary(path: str, *, read: bool = False) -> IO[bytes]:
-    """Opens an empty file to write bytes to: a path from `atomic_write`, or in a temporary folder.
+    """Opens an empty binary file for writing: a path from `atomic_write`, or in a temporary folder.
 
     Args:
-        path: Its path.
-        read: The file can also be read.
+        path: Path of the file.
+        read: Whether the file can also be read.
 
     Raises:
-        Misuse: It lies where this process may not write (`confinement`).
-        OSError: It cannot be written.
+        Misuse: This process may not write there (`confinement`).
+        OSError: The file cannot be written.
     """
     _check_confined(path)
     return open(path, "w+b" if read else "wb")
 
 
 def descriptor(path: str) -> int:
-    """As `binary`, but returns a descriptor; the caller closes it."""
+    """Like `binary`, but returns a descriptor, which the caller must close."""
     _check_confined(path)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
 
 
 def text(path: str, *, errors: str = "strict") -> IO[str]:
-    """As `binary`, for text in UTF-8."""
+    """Like `binary`, for UTF-8 text."""
     _check_confined(path)
     return open(path, "w", encoding="utf-8", errors=errors)
 
 
 class Discard(Exception):
-    """Leaves the block of `atomic_write` without a result and without an error."""
+    """Exception that ends the block of `atomic_write` without a result and without an error."""
 
 
 @contextlib.contextmanager
 def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False) -> Iterator[str]:
-    """A path of the same name in a temporary folder beside `path`, for all-or-nothing writing.
+    """Yields a path of the same name in a temporary folder next to `path`, for atomic writing.
 
-    After the block, every file in that folder (the model, and its external data) is moved
-    into place, the model last. If the block raises, no file is left; `Discard` is not raised further.
+    After the block, every file in that folder (the model and its external data) is moved into place, the
+    model last. If the block raises, no file remains. `Discard` is not raised further.
 
     Args:
-        path: The path of the result; `check_target` has accepted it.
-        overwrite: Whether it, and its external data, may replace other files.
-        executable: Whether everyone who may read it may execute it.
+        path: Path of the result, which `check_target` has accepted.
+        overwrite: Whether to replace existing files at `path` and at its external data.
+        executable: Whether every user who may read the file may execute it.
 
     Raises:
-        Misuse: The folder does not exist, `path` is a directory, it or its external data would
-            replace another file, another process is writing it, or writing failed (permission, space).
+        Misuse: The folder does not exist, `path` is a directory, a file would be replaced, another process is
+            writing to `path`, or writing failed (permission, disk space).
     """
     _check_confined(path)
     if os.path.isdir(path):
@@ -191,7 +191,7 @@ def _put(staging: str, folder: str, name: str, overwrite: bool, ours: bool) -> N
     """Moves the written files into place, the file `name` last.
 
     Raises:
-        Misuse: A file would be lost.
+        Misuse: A file would be replaced.
         OSError: A file cannot be moved.
     """
     entries = sorted(os.listdir(staging), key=lambda entry: entry == name)
@@ -218,7 +218,7 @@ def _put(staging: str, folder: str, name: str, overwrite: bool, ours: bool) -> N
 
 
 def _move(source: str, target: str, overwrite: bool) -> None:
-    """Renames a file; without `overwrite` never replaces another file, even one created meanwhile.
+    """Renames a file. Without `overwrite` it never replaces another file, even one created in the meantime.
 
     Raises:
         FileExistsError: The target exists.
@@ -231,26 +231,26 @@ def _move(source: str, target: str, overwrite: bool) -> None:
         os.unlink(source)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links
+    except OSError:  # the file system has no links
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         os.replace(source, target)
 
 
 _BESIDE = 1 << 20
-"""Bytes of a file beside its weights."""
+"""Bytes that a file needs besides its weights."""
 
 
 def check_room(path: str, nbytes: int) -> None:
-    """Checks that there is room for a file of weights: torch ends the process on a full disk.
+    """Checks the free disk space for a file of weights, because torch ends the process on a full disk.
 
     Args:
-        path: The path of the file.
+        path: Path of the file.
         nbytes: Bytes of the weights.
 
     Raises:
-        OSError: There is not enough room.
+        OSError: The disk has not enough space.
     """
-    import shutil  # 12 ms with its imports, too slow for the start of every command
+    import shutil  # takes 12 ms with its imports, too slow for the start of every command
 
     if shutil.disk_usage(os.path.dirname(path)).free < nbytes + _BESIDE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -263,23 +263,23 @@ def listen(tell: Callable[..., None]) -> None:
     """Registers a listener for written files.
 
     Args:
-        tell: Called with 'writing' and the folder of a new result; with 'made' and a folder for
-            results that does not exist yet; with 'putting', the result's path, and device and inode of the
-            file that gets this name.
+        tell: Callback. Its arguments are 'writing' and the folder of a new result; 'made' and a folder for
+            results that does not exist yet; or 'putting', the path of the result, and the device and inode of
+            the file that will get this name.
     """
     global _listener
     _listener = tell
 
 
 def tell(*words: object) -> None:
-    """Calls the listener, if any."""
+    """Calls the listener, if there is one."""
     if _listener is not None:
         _listener(*words)
 
 
 @contextlib.contextmanager
 def made_folder(path: str) -> Iterator[None]:
-    """A folder for results, created if missing; removed again if it stays empty.
+    """Creates a folder for results if it is missing, and removes it after the block if it is still empty.
 
     Raises:
         Misuse: The folder cannot be created.
@@ -296,7 +296,7 @@ def made_folder(path: str) -> Iterator[None]:
         yield
     finally:
         if is_new:
-            with contextlib.suppress(OSError):  # it contains a result
+            with contextlib.suppress(OSError):  # the folder contains a result
                 os.rmdir(path)
 
 
@@ -309,8 +309,11 @@ _PART = re.compile(r"\.explorer-[0-9a-f]{16}\.part")
 
 
 def _staging(path: str) -> str:
-    """The temporary folder for writing `path`: a short name, equal for all processes, so that one wins."""
-    import hashlib  # 10 ms, not for commands that write nothing
+    """Temporary folder for writing `path`.
+
+    Its short name is equal for all processes, so that only one can write.
+    """
+    import hashlib  # takes 10 ms; commands that write nothing do not need it
 
     folder, name = os.path.split(os.path.abspath(path))
     mark = hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()

@@ -1,7 +1,7 @@
-"""Own files: the program's state, caches and configuration, which only their user may read or write.
+"""The program's own files: state, caches and configuration, which only their user may read or write.
 
-Such a path may hold anything: a pipe, a link, a file that others can write. Reading never waits
-and trusts no such file; writing makes folders and files private, regardless of umask.
+Such a path may lead to anything: a pipe, a link, a file that others can write. Reading never waits and trusts
+no such file. Writing makes folders and files private, regardless of umask.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
 
 
 def is_ours(about: os.stat_result) -> bool:
-    """Whether a file or folder is the user's own, and only the user may write it; True where unknown."""
+    """Whether the user owns a file or folder and only the user may write it; True if unknown."""
     return not hasattr(os, "getuid") or (about.st_uid == os.getuid() and not about.st_mode & 0o022)
 
 
 def read(path: str, most: int) -> bytes:
-    """The content of one of the user's own files.
+    """Reads one of the user's own files.
 
     Args:
-        path: Its path; a link is refused.
+        path: Path of the file. A link is refused.
         most: Largest size in bytes.
 
     Raises:
-        OSError: It cannot be read, is not a regular file, is larger than `most`, or others can write it.
+        OSError: The file cannot be read, is not a regular file, is larger than `most`, or others can write
+            it.
     """
     descriptor = os.open(path, _READING)
     with open(descriptor, "rb") as file:
@@ -49,18 +50,18 @@ def read(path: str, most: int) -> bytes:
 
 
 def write(path: str, *parts: bytes) -> None:
-    """Replaces a file of a folder from `make_folder`, all or nothing.
+    """Replaces a file in a folder from `make_folder` atomically.
 
     Raises:
-        OSError: It cannot be written; the old file stays.
+        OSError: The file cannot be written. The old file stays.
     """
     folder = os.path.dirname(path)
-    # an unpredictable name: two processes, or two threads, may write at once
+    # a random name, because two processes or threads may write at the same time
     new = os.path.join(folder, f".{os.getpid()}-{os.urandom(4).hex()}.new")
     descriptor = os.open(new, _WRITING, PRIVATE_FILE)
     try:
         with open(descriptor, "wb") as file:
-            if hasattr(os, "fchmod"):  # umask may have removed the user's own bits
+            if hasattr(os, "fchmod"):  # umask may have removed permissions of the user
                 os.fchmod(descriptor, PRIVATE_FILE)
             file.writelines(parts)
         os.replace(new, path)
@@ -71,12 +72,12 @@ def write(path: str, *parts: bytes) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Makes a folder, and its missing parents, that only the user may read.
+    """Creates a folder, and its missing parents, that only the user may read.
 
-    An existing folder of the user is closed to others.
+    An existing folder of the user is closed to other users.
 
     Raises:
-        OSError: It cannot be made, or is not a folder.
+        OSError: The folder cannot be created, or the path is not a folder.
     """
     missing = [path]
     while (above := os.path.dirname(missing[-1])) not in ("", missing[-1]) and not os.path.lexists(above):

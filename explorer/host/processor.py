@@ -1,4 +1,4 @@
-"""Processor of this machine: its name, its cores and its caches, by the system."""
+"""Processor of this machine: its name, cores, caches and instruction set, as the system reports them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _SYSCTL = ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize"), (3, "hw.l3cachesize"))
 
 
 def name() -> str:
-    """The system's name of the processor; its architecture without one."""
+    """Name of the processor, or its architecture if the system reports no name."""
     match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
     called = match[1].strip() if match else _told_by_macos("machdep.cpu.brand_string")
     return called or platform.processor() or platform.machine()
 
 
 def processors() -> tuple[int, ...]:
-    """Processors that this process may use."""
+    """Indices of the processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def cores(root: str = _CPU) -> int:
-    """Cores that this process may use: a core with two threads counts once."""
+    """Number of cores that this process may use. A core with two threads counts once."""
     mine = processors()
     if not os.path.isdir(root):
         import psutil
@@ -42,7 +42,7 @@ def cores(root: str = _CPU) -> int:
 
 
 def caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
-    """(level, bytes, processors that share it) of each data cache; 0 processors where unknown."""
+    """Data caches as (level, bytes, number of processors that share it). The number is 0 if unknown."""
     from_files: set[tuple[int, int, int]] = set()
     for folder in glob.glob(f"{root}/cpu{processors()[0]}/cache/index*"):
         size = re.fullmatch(r"(\d+)([KMG]?)", _text(f"{folder}/size").strip())
@@ -56,7 +56,7 @@ def caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
 
 
 def free_bytes() -> int | None:
-    """Memory that is available without taking it from other processes; None where unknown."""
+    """Bytes of memory that are available without taking them from other processes, or None if unknown."""
     import psutil
 
     try:
@@ -78,14 +78,14 @@ _INSTRUCTIONS = (
     ("asimddp", "neon_dotprod"),
     ("asimd", "neon"),
 )
-"""Flags of a processor, the best for products of bytes first, and the name of the instruction set."""
+"""Flags of a processor with the name of their instruction set, the fastest for products of bytes first."""
 
 
 def instructions(flags: str | None = None) -> str:
-    """The best instructions for products of bytes: 'avx2', 'avx512_vnni', 'neon_dotprod'; '' if unknown.
+    """Fastest instruction set for products of bytes: 'avx2', 'avx512_vnni', 'neon_dotprod'; '' if unknown.
 
     Args:
-        flags: The processor's flags; None to read them from the system.
+        flags: Flags of the processor, or None to read them from the system.
     """
     if flags is None:
         lines = re.search(r"^(?:flags|Features)\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
@@ -99,14 +99,16 @@ def instructions(flags: str | None = None) -> str:
 
 
 def saturates_bytes() -> bool:
-    """Whether it is an x86 without VNNI, where onnxruntime adds two products of bytes in 16 bits."""
+    """Whether this is an x86 processor without VNNI, on which onnxruntime adds two products of bytes in 16
+    bits.
+    """
     flags = re.search(r"^flags\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
     flag_text = flags[1] if flags else _told_by_macos("machdep.cpu.leaf7_features").lower()
     return bool(flag_text) and re.search(r"\b(avx512_?|avx_)vnni\b", flag_text) is None
 
 
 def _told_by_macos(key: str) -> str:
-    """A value of macOS's kernel; '' without one, and on other systems."""
+    """Reads a value of the macOS kernel; '' if it does not exist or the system is not macOS."""
     if sys.platform != "darwin":
         return ""
     import subprocess
@@ -126,7 +128,7 @@ def _configured(key: str) -> int:
 
 
 def _listed(text: str) -> int:
-    """The number of processors in '0-3,8'."""
+    """Counts the processors in a list such as '0-3,8'."""
     spans = re.findall(r"(\d+)(?:-(\d+))?", text)
     return sum(int(last or first) - int(first) + 1 for first, last in spans)
 

@@ -1,8 +1,8 @@
-"""Scratch folders: temporary; removed by their process, or, if it was killed, by the next one.
+"""Scratch folders: temporary folders that their process removes, or a later process if it was killed.
 
-Each folder is locked for as long as a process works in it. The system releases the lock
-when that process ends, for any reason, so a folder that can be locked is abandoned, and no list of process
-ids can go stale. On a file system without such locks, no folder counts as abandoned.
+Each folder is locked while a process works in it. The system releases the lock when that process ends for any
+reason. A folder that can be locked is therefore abandoned, and no list of process ids can become stale. On a
+file system without locks, no folder counts as abandoned.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _ours: list[str] = []
 
 
 class Folder:
-    """A new folder for temporary files, which only the user may read.
+    """A new temporary folder that only the user may read.
 
     Raises:
-        Misuse: No place for a folder was found.
+        Misuse: A temporary folder cannot be created anywhere.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Folder:
         keep_private(self.path)
 
     def remove(self) -> None:
-        """Removes it with its content; a second call does nothing."""
+        """Removes the folder with its content. A second call does nothing."""
         if self._lock >= 0:
             _ours.remove(os.path.realpath(self.path))
             release(self.path, self._lock)
@@ -51,7 +51,7 @@ class Folder:
 
 
 def _bases() -> list[str]:
-    """Folders for temporary files, as in Python's `tempfile`, which takes 10 ms to import."""
+    """Folders for temporary files, as in Python's `tempfile`, whose import takes 10 ms."""
     named = filter(None, (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")))
     return [os.path.abspath(base) for base in (*named, "/tmp", "/var/tmp")]
 
@@ -66,7 +66,7 @@ def _make() -> tuple[str, int]:
 
 @contextlib.contextmanager
 def folder() -> Iterator[str]:
-    """A folder for temporary files, for as long as the block lasts."""
+    """Yields a temporary folder for the duration of the block."""
     temporary = Folder()
     try:
         yield temporary.path
@@ -75,18 +75,18 @@ def folder() -> Iterator[str]:
 
 
 def keep_private(path: str) -> None:
-    """Marks a folder as one of the program's own files."""
+    """Marks a folder as private: files written in it are readable by the user only."""
     _ours.append(os.path.realpath(path))
 
 
 def is_private(path: str) -> bool:
-    """Whether a file lies in a folder that is marked private."""
+    """Whether a file is in a folder that is marked as private."""
     real = os.path.realpath(os.path.dirname(os.path.abspath(path)))
     return any(real == ours or real.startswith(ours + os.sep) for ours in tuple(_ours))
 
 
 def open_private(path: str) -> IO[bytes]:
-    """Opens a file to append to, which only the user may read."""
+    """Opens a file for appending that only the user may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, PRIVATE)
     os.fchmod(descriptor, PRIVATE)
     return open(descriptor, "ab")
@@ -103,14 +103,14 @@ def private_files(folder: str) -> Iterator[str]:
 
 
 def claim(path: str) -> int:
-    """Makes an empty folder that only the user may read, and locks it.
+    """Creates an empty folder that only the user may read, and locks it.
 
     Returns:
-        The descriptor that holds the lock; the caller removes the folder before closing it.
+        The descriptor that holds the lock. The caller removes the folder before closing it.
 
     Raises:
-        FileExistsError: Another process works in it, or may.
-        OSError: It cannot be created.
+        FileExistsError: Another process works in the folder, or may do so.
+        OSError: The folder cannot be created.
     """
     end = time.monotonic() + _CLEARING
     while True:
@@ -141,11 +141,12 @@ def claim(path: str) -> int:
 
 
 def _locked(path: str, is_new: bool) -> int | None:
-    """A descriptor with the lock of a folder; None if the folder no longer exists.
+    """Locks a folder and returns the descriptor, or None if the folder no longer exists.
 
     Args:
-        path: The path of the folder.
-        is_new: Whether this process created it: then it owns it where there are no locks.
+        path: Path of the folder.
+        is_new: Whether this process created the folder. On a file system without locks, it then owns the
+            folder.
 
     Raises:
         FileExistsError: Another process holds the lock, or may hold it.
@@ -162,7 +163,7 @@ def _locked(path: str, is_new: bool) -> int | None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
     try:
         free = try_lock(descriptor)
-    except OSError:  # a file system without locks
+    except OSError:  # the file system has no locks
         free = is_new
     if not free:
         os.close(descriptor)
@@ -177,8 +178,8 @@ def _locked(path: str, is_new: bool) -> int | None:
 def release(path: str, lock: int) -> None:
     """Removes a claimed folder and releases its lock.
 
-    Listing a folder takes a descriptor: if none is left, the lock's descriptor is used. Meanwhile the folder
-    has another name, so that no process claims it.
+    Listing a folder needs a descriptor. If none is left, the descriptor of the lock is used. The folder is
+    renamed first, so that no process can claim it in the meantime.
     """
     remove(path)
     aside = os.path.join(os.path.dirname(path), f".explorer-{os.urandom(8).hex()}.part")
@@ -197,7 +198,7 @@ def remove(path: str) -> None:
     """Removes a folder with its content, as far as possible."""
     try:
         import shutil  # 12 ms with its imports, too slow for the start of every command
-    except OSError:  # no descriptor is left: an empty folder can still be removed
+    except OSError:  # out of descriptors; an empty folder can still be removed
         with contextlib.suppress(OSError):
             os.rmdir(path)
         return
@@ -213,7 +214,7 @@ def _empty(path: str) -> None:
 
 
 def clear(path: str) -> bool:
-    """Removes a folder of this program if no process works in it; returns whether it did."""
+    """Removes a folder of this program if no process works in it. Returns whether it did."""
     try:
         if os.lstat(path).st_uid != os.getuid():
             return False
@@ -228,11 +229,11 @@ def clear(path: str) -> bool:
 
 
 def clear_left(base: str, named: Callable[[str], object]) -> None:
-    """Removes the folders in `base` that killed processes left behind.
+    """Removes folders in `base` that killed processes left behind.
 
     Args:
-        base: The folder to search.
-        named: Returns whether a name is that of a folder of this program.
+        base: Folder to search.
+        named: Function that returns whether a name is that of a folder of this program.
     """
     try:
         folders = [entry.path for entry in os.scandir(base) if named(entry.name)]
@@ -243,6 +244,6 @@ def clear_left(base: str, named: Callable[[str], object]) -> None:
 
 
 def clear_temporary() -> None:
-    """Removes the temporary folders that killed processes left behind."""
+    """Removes temporary folders that killed processes left behind."""
     for base in dict.fromkeys(_bases()):
         clear_left(base, _TEMPORARY.fullmatch)

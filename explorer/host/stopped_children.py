@@ -1,4 +1,4 @@
-"""Stopped child processes (SIGSTOP, a debugger): they neither end nor answer."""
+"""Detects stopped child processes (SIGSTOP, a debugger), which neither end nor answer."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import psutil
 from explorer.base.errors import EngineDied
 
 LIMIT = 10.0
-"""Seconds for which a stage may be stopped before all stages are given up."""
+"""Seconds for which a stage may be stopped before all stages are ended."""
 
 
 class StoppedChildren:
-    """How long each child of this process has been stopped."""
+    """Tracks for how long each child process has been stopped."""
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}
 
     def check(self, stages: Sequence[int], files: Sequence[str]) -> None:
-        """Checks the processes of stages; called repeatedly.
+        """Checks the processes of all stages. Call it repeatedly.
 
         Args:
-            stages: Their process ids.
-            files: The file that each of them runs.
+            stages: Process ids of the stages.
+            files: Files that the stages run, in the same order.
 
         Raises:
-            EngineDied: One has been stopped for `LIMIT` seconds.
+            EngineDied: A process has been stopped for `LIMIT` seconds.
         """
         now = time.monotonic()
         self._since = {pid: self._since.get(pid, now) for pid in stages if _is_stopped(pid)}
@@ -43,5 +43,5 @@ class StoppedChildren:
 def _is_stopped(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    except psutil.Error:  # it ended, and its exit was collected
+    except psutil.Error:  # the process has ended
         return False

@@ -1,7 +1,7 @@
-"""Operating systems: which ones the program supports, and where each keeps a user's files.
+"""Operating systems: those that the program supports, and the folders of a user's files on each.
 
-Linux and macOS run everything. On Windows the package imports, `--help` and `--version` answer, and
-`explorer doctor` says what is missing; all other functions need WSL, which runs Linux.
+Linux and macOS support everything. On Windows only importing the package, `--help`, `--version` and `explorer
+doctor` work; all other functions need WSL, which runs Linux.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     Kind = Literal["cache", "config", "state"]
 
 NOWHERE = os.path.join(os.devnull, "explorer")
-"""The folder of a user without a home: always empty, and never writable."""
+"""Folder of a user without a home folder: always empty and never writable."""
 
 
 def check_supported(where: str = "") -> None:
-    """Refuses Windows, where signals, forks and file locks do not work as needed.
+    """Refuses Windows, on which signals, forks and file locks do not work as needed.
 
     Raises:
         Misuse: The system is Windows; the message names WSL.
@@ -37,31 +37,31 @@ def check_supported(where: str = "") -> None:
 
 
 def user_folder(kind: Kind, environment: Mapping[str, str]) -> str:
-    """The program's own folder for one kind of files; `NOWHERE` for a user without a home folder.
+    """Returns the program's own folder for one kind of files, or `NOWHERE` for a user without a home folder.
 
     Linux and macOS both use the XDG base directories: `XDG_CACHE_HOME` or `~/.cache`, and so on.
     """
     base = environment.get(f"XDG_{kind.upper()}_HOME", "")
-    if not os.path.isabs(base):  # the specification says to ignore a relative path
+    if not os.path.isabs(base):  # the XDG specification requires to ignore a relative path
         base = _default_base(kind)
     return os.path.join(base, "explorer") if base else NOWHERE
 
 
 def _default_base(kind: Kind) -> str:
-    """The base folder for files of one kind, without an environment variable; '' for none."""
-    import platformdirs  # 20 ms, unless Textual has imported it
+    """Base folder for files of one kind if no environment variable sets it; '' if there is none."""
+    import platformdirs  # takes 20 ms, unless Textual has imported it
     import platformdirs.unix
 
     dirs = platformdirs.PlatformDirs() if os.name == "nt" else platformdirs.unix.Unix()
     try:
         base = str(getattr(dirs, f"user_{kind}_dir"))
-    except RuntimeError:  # there is no home
+    except RuntimeError:  # the user has no home folder
         return ""
     return base if os.path.isabs(base) else ""
 
 
 def can_make(folder: str) -> bool:
-    """Whether files can be written in a folder, after making it if it is missing."""
+    """Whether files can be written in a folder, after creating it if it is missing."""
     while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
