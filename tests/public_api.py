@@ -45,7 +45,7 @@ def stub() -> str:
     lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(imports.items())]
     text = "\n".join(
         [
-            '"""What a session can be asked, with types; made by `python -m tests.public_api`."""',
+            '"""Types of the methods and functions of a session, written by `python -m tests.public_api`."""',
             "",
             "from __future__ import annotations",
             "",

@@ -76,7 +76,7 @@ _homes: dict[str, dict[str, str]] = {}
 
 
 def offered(kind: str) -> Mapping[str, str]:
-    """Lists all offers of a kind, in the order of the features: names with the full names of their targets."""
+    """Lists all offers of a kind in the order of the features, each name with its target's full name."""
     if not _homes:
         for room in import_module(_ROOM).FEATURES:
             feature: Feature = import_module(f"{_ROOM}.{room}").FEATURE

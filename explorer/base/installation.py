@@ -113,8 +113,9 @@ def install_command(row: VersionRange) -> str:
 
 
 def repair_command(row: VersionRange, version: str) -> str:
-    """Returns the command that reinstalls a package in the same version, which `pip install` alone would
-    skip.
+    """Returns the command that reinstalls a package in the same version.
+
+    A plain `pip install` would skip it.
     """
     exact = f"=={version.partition('+')[0]}" if version else ""
     return f"pip install --force-reinstall --no-deps {row.package}{exact}"

@@ -137,7 +137,10 @@ def is_tested(package: str, version: str) -> bool:
 
 
 def version_note(package: str) -> str:
-    """Builds a note such as `tested with transformers 5.0 to 5.24; 5.31.0 is installed`; '' inside the range."""
+    """Builds a note such as `tested with transformers 5.0 to 5.24; 5.31.0 is installed`.
+
+    Returns '' if the version is inside the tested range or the package is not installed.
+    """
     version = installed_version(package)
     if not version or is_tested(package, version):
         return ""

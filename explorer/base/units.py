@@ -86,7 +86,7 @@ def reached_text(share: float | None) -> str:
 
 
 def rate_text(value: float, unit: str) -> str:
-    """Formats a rate with an SI prefix: (4e12, 'MAC/s') -> '4.00 TMAC/s', (1.314, 'runs/s') -> '1.31 runs/s'."""
+    """Formats a rate with an SI prefix: (4e12, 'MAC/s') -> '4.00 TMAC/s', (1.3, 'runs/s') -> '1.3 runs/s'."""
     if abs(value) < 999.5:
         return f"{value:.3g} {unit}"
     scaled = _scaled(round(value), 1000, _SI)

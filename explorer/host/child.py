@@ -12,7 +12,7 @@ import sys
 
 
 def command(module: str, *words: str) -> list[str]:
-    """Returns the command that runs the `main` of a module in a new process, with `words` in its `sys.argv`."""
+    """Returns the command that runs `main` of a module in a new process, with `words` in its `sys.argv`."""
     return [sys.executable, "-P", __file__, module, *words]
 
 

@@ -27,8 +27,7 @@ def check(path: str, *, written: bool = False) -> None:
 
 
 def check_opened(path: str, about: os.stat_result) -> None:
-    """Refuses an open file that differs from the file that `check` accepted, because a link was changed in
-    between.
+    """Refuses an open file that is not the one that `check` accepted: a link changed in between.
 
     Args:
         path: Path that was opened.

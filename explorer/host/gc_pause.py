@@ -43,8 +43,8 @@ def gc_pause() -> Iterator[None]:
     finally:
         if collects:
             if gc.get_count()[0] > _MANY and gc.get_freeze_count() <= _OWN:
-                # moves the objects to the permanent generation and from there to the oldest, without a search; objects that the
-                # caller has frozen stay frozen
+                # moves the objects to the permanent generation and from there to the oldest without a search;
+                # objects that the caller has frozen stay frozen
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

@@ -68,7 +68,7 @@ def descriptor(path: str, *, internal: bool = False) -> tuple[int, int]:
         Misuse: The file is outside the served folder.
         OSError: The file cannot be read or is not a regular file.
     """
-    # check before opening, because opening a device may have effects and an error may reveal that a file exists
+    # check first: opening a device may have effects, and an error may reveal that a file exists
     check(path, internal=internal)
     opened = os.open(path, _READING)
     try:

@@ -60,7 +60,7 @@ def settings_text(machine: Hardware) -> dict[str, str]:
         for rate, each in (("peak_macs", "macs_per_cycle"), ("bandwidth", "bytes_per_cycle")):
             a, b = settings[rate], settings[each]
             if a and b and math.isclose(a, b * machine.clock, rel_tol=1e-9):
-                # the shorter text is the setting that the user wrote: 120 GB/s, not 36.3636... bytes per cycle
+                # the shorter text is the one that the user wrote: 120 GB/s, not 36.3636... bytes per cycle
                 settings[rate if len(_setting_text(each, b)) <= len(_setting_text(rate, a)) else each] = None
     if machine.array and machine.macs_per_cycle == machine.array[0] * machine.array[1]:
         settings["macs_per_cycle"] = None

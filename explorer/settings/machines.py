@@ -227,7 +227,8 @@ def listed(config: str | None = None) -> Machines:
 def measured_machine(machine: Hardware, measurement: MeasuredMachine) -> NamedMachine:
     """Describes a measured machine of the config file."""
     loaded = " while it was loaded" if measurement.loaded else ""
-    about = f"{measurement.processor}, {many_text(measurement.threads, 'thread')}, measured {measurement.date}{loaded}"
+    threads = many_text(measurement.threads, "thread")
+    about = f"{measurement.processor}, {threads}, measured {measurement.date}{loaded}"
     return NamedMachine(machine.name, about, measurement.peaks[0].dtype, machine, machine.origin, measurement)
 
 

@@ -82,9 +82,9 @@ class Option:
             return None
         from explorer.settings import parse  # imported on demand: only typed options need a parser
 
-        choices = {"known": self.choices} if self.choices else {}
-        least = {} if self.least is None else {"least": self.least}
-        return getattr(parse, f"parse_{self.reads}")(typed, where=self.flag, **choices, **least)
+        choices = {"choices": self.choices} if self.choices else {}
+        minimum = {} if self.least is None else {"minimum": self.least}
+        return getattr(parse, f"parse_{self.reads}")(typed, where=self.flag, **choices, **minimum)
 
 
 WRITTEN = ("--output", "--plot", "--scalesim", "--take")

@@ -400,8 +400,9 @@ def measured_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
     """Figures of the rows that have a time of their own, by row id. Groups sum them.
 
     Returns:
-        'measured' (seconds) and 'measured_share' (share of the wall time). With a machine also 'measured_limit'
-        (least possible seconds, if known) and 'measured_limited' (measured seconds of the same rows).
+        'measured' (seconds) and 'measured_share' (share of the wall time). With a machine also
+        'measured_limit' (least possible seconds, if known) and 'measured_limited' (measured seconds of the
+        same rows).
     """
     timed = [(layer, layer.seconds.median) for layer in fact.layers if layer.seconds is not None]
     figures: dict[str, Mapping[int, float | None]] = {

@@ -315,8 +315,8 @@ def column(
         on_progress: Callback with the progress of a tiling plan.
 
     Returns:
-        The figures in the order of the rows, NaN if unknown. For words and shapes, their rank in reverse alphabetical
-        order, so that the first has the largest number.
+        The figures in the order of the rows, NaN if unknown. For words and shapes, their rank in reverse
+        alphabetical order, so that the first has the largest number.
 
     Raises:
         Misuse: The column does not exist, or it lacks its machine or tile.

@@ -1,4 +1,4 @@
-"""What a session can be asked, with types; made by `python -m tests.public_api`."""
+"""Types of the methods and functions of a session, written by `python -m tests.public_api`."""
 
 from __future__ import annotations
 
@@ -91,81 +91,81 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Any:
-        """Changes a model of the history; what comes of it becomes the current one, and every other state stays."""
+        """Changes a model of the history and makes the result the current state. All other states stay."""
         raise NotImplementedError
 
     def history(self) -> History:
-        """All states of the session, what each was made of, and which is current."""
+        """Returns all states of the session, the parent of each, and the current state."""
         raise NotImplementedError
 
     def undo(self) -> History:
-        """One step back; at the original it stays there."""
+        """Moves one step back. At the original it does nothing."""
         raise NotImplementedError
 
     def redo(self) -> History:
-        """One step forward again, along the line that was walked last; at its end it stays there."""
+        """Moves one step forward along the line of the last moves. At its end it does nothing."""
         raise NotImplementedError
 
     def go(self, index: int) -> History:
-        """To any state: it becomes the current one, and the others stay where they are."""
+        """Makes any state the current one. The other states stay."""
         raise NotImplementedError
 
     def name(self, index: int, text: str) -> History:
-        """Gives a state a name of the user's own; an empty one takes it away."""
+        """Names a state. An empty text removes the name."""
         raise NotImplementedError
 
     def restore(self, history: History) -> History:
-        """Takes up the history of another session of the same source, whose process ended."""
+        """Restores the history of another session of the same source, whose process ended."""
         raise NotImplementedError
 
     def bind(
         self, dims: Mapping[str, int], *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> History:
-        """Takes sizes for dimensions that the model leaves open, in place of those that it was opened with."""
+        """Binds sizes to open dimensions. They replace the sizes with which the model was opened."""
         raise NotImplementedError
 
     def open(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Info:
-        """Opens the model."""
+        """Opens and analyzes the model."""
         raise NotImplementedError
 
     def info(self, index: int | None = None) -> Info:
-        """Totals of the model at `index` of the history (None: the current one)."""
+        """Returns the totals of the model at `index` of the history (None: the current one)."""
         raise NotImplementedError
 
     def info_at(
         self, input_shapes: InputShapes, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> Info:
-        """Totals of the opened model at other sizes of its inputs; the session keeps those it has."""
+        """Returns the totals of the opened model at other input sizes. The session keeps its own sizes."""
         raise NotImplementedError
 
     def stored(self) -> Info:
-        """What the opened module stores, and nothing of its work: for one whose inputs are not known."""
+        """Returns only the stored parameters of the opened module, for a module whose inputs are unknown."""
         raise NotImplementedError
 
     def analysis(
         self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> Analysis:
-        """Totals and every layer of the model at `index` of the history (None: the current one)."""
+        """Returns the totals and all layers of the model at `index` of the history (None: the current one)."""
         raise NotImplementedError
 
     def packed_analysis(
         self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> Analysis:
-        """As `analysis`, but its layers are packed, and each is made when it is looked at: of very many."""
+        """Like `analysis`, but with packed layers, each decoded on access. For models with very many layers."""
         raise NotImplementedError
 
     def memory(self, index: int | None = None) -> Memory:
-        """What is live at each step of the execution order, and the arena that holds it."""
+        """Computes the live tensors at each step of the execution order, and the arena that holds them."""
         raise NotImplementedError
 
     def roofline(self, machine: Machine, index: int | None = None) -> Roofline:
-        """Every layer against the limits of a machine (see `explorer.settings.machines`)."""
+        """Compares every layer with the limits of a machine (see `explorer.settings.machines`)."""
         raise NotImplementedError
 
     def training(
         self, *, batch: Count | None = None, optimizer: Optimizer = "sgd", index: int | None = None
     ) -> Training:
-        """What one training step multiplies and keeps in memory, layer by layer and in total."""
+        """Computes the cost and memory of one training step, layer by layer and in total."""
         raise NotImplementedError
 
     def training_memory(
@@ -177,7 +177,7 @@ class PublicMethods:
         card: Count | None = None,
         index: int | None = None,
     ) -> TrainingMemory:
-        """What is live while a training step runs, moment by moment, and at its peak."""
+        """Computes the live memory of a training step, moment by moment, and its peak."""
         raise NotImplementedError
 
     def training_over_time(
@@ -189,15 +189,15 @@ class PublicMethods:
         card: Count | None = None,
         index: int | None = None,
     ) -> Training:
-        """`training` at the first batch size, with its `memory`, unknown only where no more was asked."""
+        """Combines `training` at the first batch size with the result of `training_memory`."""
         raise NotImplementedError
 
     def torchinfo(self) -> TorchinfoTable:
-        """Torchinfo's own table of the opened model, and where its numbers are not ours and why."""
+        """Prints the opened model with torchinfo and lists the numbers that differ from Explorer's, with reasons."""
         raise NotImplementedError
 
     def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
-        """Operator types of a model: how many, what they cost, the range of every attribute."""
+        """Summarizes each operator type of a model: its count, its cost, and the range of every attribute."""
         raise NotImplementedError
 
     def layers(
@@ -217,7 +217,7 @@ class PublicMethods:
         index: int | None = None,
         on_progress: OnProgress = None,
     ) -> LayerTable:
-        """Rows of the layer tree as a table: filtered, folded, sorted, with columns."""
+        """Builds a table of rows of the layer tree: filtered, folded and sorted, with the requested columns."""
         raise NotImplementedError
 
     def column(
@@ -231,23 +231,23 @@ class PublicMethods:
         index: int | None = None,
         on_progress: OnProgress = None,
     ) -> array[float]:
-        """A column of the layer tree as numbers to sort by: one a row, and behind them the whole model's."""
+        """Returns a column of the layer tree as numbers to sort by: one per row, then one for the full model."""
         raise NotImplementedError
 
     def overlay(self, figures: Outside, index: int | None = None) -> Overlay:
-        """Figures from outside, of a profiler or a spreadsheet, on the layers of a model."""
+        """Matches figures of a profiler or a spreadsheet to the layers of a model."""
         raise NotImplementedError
 
     def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
-        """Ids of the layers that match a query (see `explorer.settings.filter`)."""
+        """Finds the ids of the layers that match a query (see `explorer.settings.filter`)."""
         raise NotImplementedError
 
     def connections(self, layer: str | int, index: int | None = None) -> Connections:
-        """Which layers feed a layer or group, and which ones read what it makes."""
+        """Finds the producers of a layer's inputs and the readers of its outputs."""
         raise NotImplementedError
 
     def edges(self, index: int | None = None) -> RowEdges:
-        """Which rows of the layer tree feed which further down, by their ids."""
+        """Lists the edges between rows of the layer tree that point downward, by row ids."""
         raise NotImplementedError
 
     def fx_graph(
@@ -259,11 +259,11 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> FxGraph:
-        """The module that was opened as torch.fx has it: nodes by kind, target, type and shapes."""
+        """Traces the opened module with torch.fx: nodes with kind, target, type and shapes."""
         raise NotImplementedError
 
     def placement(self, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
-        """Which execution provider of onnxruntime runs which layer, and what goes from one to another."""
+        """Finds the execution provider of onnxruntime for each layer, and the tensors between providers."""
         raise NotImplementedError
 
     def save(self, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
@@ -271,17 +271,17 @@ class PublicMethods:
         raise NotImplementedError
 
     def check_output(self, path: PathText, *, overwrite: bool = False) -> None:
-        """Refuses, before anything is worked out, a file that the current model could not be written to."""
+        """Refuses an output path before any work starts, if the current model cannot be written to it."""
         raise NotImplementedError
 
     def script(
         self, path: PathText, *, index: int | None = None, branches: bool = False, overwrite: bool = False
     ) -> str:
-        """Writes the commands that make a state, and those that lead to it, as a shell script."""
+        """Writes a shell script with the commands that make a state and the states before it."""
         raise NotImplementedError
 
     def script_text(self, index: int | None = None, *, branches: bool = False) -> str:
-        """What `script` writes; it opens no model that is not ONNX, so nothing of its code runs."""
+        """Returns the text that `script` writes. It opens only ONNX files, so no code of the model runs."""
         raise NotImplementedError
 
     def plan(self, spec: TileSpec, *, index: int | None = None, on_progress: OnProgress = None) -> Plan:

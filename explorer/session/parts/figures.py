@@ -161,7 +161,9 @@ def table(
     )
     column_figures = narrow.beside(analysis.info, narrowed.figures)
     rows = selection.arrange_rows(
-        selection.fold_constants(narrowed.layers, edges(models, index).constants) if fold else narrowed.layers,
+        selection.fold_constants(narrowed.layers, edges(models, index).constants)
+        if fold
+        else narrowed.layers,
         depth=depth,
         flat=flat or preset.flat,
         sort=sort_column,
