@@ -428,8 +428,8 @@ def test_nothing_is_kept_under_a_limit_of_memory(
 def test_what_is_checked_no_sooner_than_analysed_is_not_kept(
     model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(analysis_cache, "_AT_ONCE", 1)
-    monkeypatch.setattr(analysis_cache, "_A_SECOND", 1)
+    monkeypatch.setattr(analysis_cache, "_ALWAYS_HASHED", 1)
+    monkeypatch.setattr(analysis_cache, "_HASHED_PER_SECOND", 1)
     assert was_opened(model)
     assert not cache.exists()
 
